@@ -72,7 +72,7 @@ def test_a_word_that_is_no_flag_is_refused(
 def test_a_mistake_is_one_sentence(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names the intended command or lists all commands; usage is printed only on request."""
+    """The error names the intended command or lists all; usage is printed only on request."""
     with pytest.raises(SystemExit) as ended:
         main(words)
 

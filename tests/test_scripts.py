@@ -82,7 +82,7 @@ def test_each_script_is_a_program_of_that_name() -> None:
 
 @pytest.mark.parametrize("script", ["nsqd", "nsq_tail"])
 def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(script: str) -> None:
-    """It ends by SIGINT and prints nothing, not even Python's traceback."""
+    """The program ends by SIGINT and prints nothing, not even Python's traceback."""
     done = _interrupted(script, "SIGINT", "signal.default_int_handler")
 
     assert (-signal.SIGINT, "", "") == (done.returncode, done.stdout, done.stderr)
@@ -101,14 +101,14 @@ def test_ctrl_c_that_is_ignored_stays_so() -> None:
     [("nsqd", 0), ("nsqlookupd", 0), ("nsq_to_file", 0), ("nsq_tail", -signal.SIGHUP)],
 )
 def test_a_hangup_while_it_is_loaded(script: str, status: int) -> None:
-    """It does not end programs that reload or reopen files on SIGHUP."""
+    """SIGHUP does not end programs that reload or reopen files on it."""
     done = _interrupted(script, "SIGHUP", "signal.default_int_handler")
 
     assert (status, "") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_when_it_has_ended_is_no_traceback() -> None:
-    """This also holds after a program with an event loop, which keeps Python's handler."""
+    """Even a program with an event loop, which keeps Python's handler, prints no traceback."""
     done = _run(ENDED)
 
     assert (-signal.SIGINT, "to_nsq: --topic required\n") == (done.returncode, done.stderr)

@@ -57,7 +57,7 @@ def test_the_limit_is_three_percent(ratios: Ratios, *, larger: bool, smaller: bo
 
 
 def test_each_nsqd_runs_its_own_source(tmp_path: Path) -> None:
-    """One runs this checkout's source, the other two run the other commit's."""
+    """One nsqd runs this checkout's source, the other two run the other commit's."""
     made = [each.make(tmp_path / each.key) for each in contestants(tmp_path / "old", Sparq)]
 
     assert [peer.program.environment["PYTHONPATH"] for peer in made] == [
@@ -80,7 +80,7 @@ def test_this_checkouts_nsqd_alone_is_told_more(tmp_path: Path) -> None:
 def test_a_small_run_compares_with_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with one round each; the ratios' values are not checked."""
+    """A line is measured with one round per nsqd; the ratios' values are not checked."""
     monkeypatch.chdir(tmp_path)
 
     compare("HEAD", only="PUB, pipelined, 1 KiB", rounds=1, seconds=0.1)

@@ -67,7 +67,7 @@ def test_a_client_that_drops_work_has_no_figure(bench: Bench) -> None:
 def test_the_command_prints_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It shows the chosen lines and clients with their versions, and leaves no files."""
+    """The table shows the chosen lines and clients with their versions; no files remain."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     words = ["--only", "100 tasks", "--clients", "sparq", "--rounds", "1", "--seconds", "0"]

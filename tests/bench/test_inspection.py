@@ -26,7 +26,7 @@ def held_up(*spans: tuple[float, float], seconds: float) -> list[tuple[float, fl
     ids=["never", "each time", "not each time", "also when nothing is asked"],
 )
 def test_a_delay_that_comes_again(ways, holds, capsys):
-    """It counts only if each request had it and the pauses did not."""
+    """A delay counts only if each request had it and the pauses did not."""
     assert report(ways, [Look("peek", ASKED, PAUSED)], []) is holds
     assert ("DOES NOT HOLD" in capsys.readouterr().out) is not holds
 

@@ -44,7 +44,7 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peer]:
 
 
 def test_a_peer_does_every_kind_of_run(peer: Peer) -> None:
-    """It publishes, delivers all messages and does both at once; with window 1 it has times."""
+    """Every broker publishes, delivers, and does both concurrently; window 1 also has times."""
     shapes = [Shape(connections=2), Shape(window=1)]
     if "batch" in peer.can:
         shapes.append(Shape(batch=10, window=4))
@@ -117,7 +117,7 @@ def test_contestants_take_turns_on_a_line(tmp_path: Path) -> None:
 def test_the_command_prints_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It shows the chosen lines and contestants, also in a Markdown file; no other file remains."""
+    """The table has the chosen lines and contestants, also as a Markdown file; no others remain."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     words = "--parts peers --peers sparq --only MPUB,\\ one --rounds 1 --markdown table.md"

@@ -32,7 +32,7 @@ def test_a_backlog_is_what_it_says(
 
 
 def test_three_starts_are_measured(tmp_path: Path) -> None:
-    """They follow the making of the backlog, a clean stop and a kill -9."""
+    """One start follows the making of the backlog, one a clean stop, one a kill -9."""
     found = restarts(tmp_path / "nsqd", Backlog(300, per_batch=7), "few", rest_seconds=0.1)
 
     assert ["few, made", "few, clean stop", "few, kill -9"] == [start.name for start in found]

@@ -92,7 +92,7 @@ def test_each_kind_of_wrong_is_found(events: tuple[int, ...], wrong: dict[str, i
 def test_a_power_cut_may_take_an_mpub_that_was_partly_delivered(
     before: tuple[int, ...], after: tuple[int, ...], split: int
 ) -> None:
-    """It is split only if a part of it is delivered after the cut.
+    """An MPUB is split only if a part of it is delivered after the cut.
 
     If a part is delivered before the cut and nothing afterwards, the MPUB was not synced, and all
     of it was lost.

@@ -6,7 +6,7 @@ from proofs.outcome import Plan
 
 
 def test_a_clock_that_jumps_brings_nothing_back_and_nothing_early() -> None:
-    """Nor does a start on another day reuse an id, nor a SIGSTOP break a connection."""
+    """No message is redelivered or early, no id is used twice, no connection breaks."""
     found = prove(Plan(seed=1, count=2))
     if found.skipped:
         pytest.skip(found.skipped)

@@ -1,4 +1,4 @@
-"""A few crash points and the controls; and which points there are."""
+"""A few crash points and the controls; and the choice of the points."""
 
 import random
 from pathlib import Path

@@ -44,7 +44,7 @@ def works_with_arrays(node: ast.AST) -> bool:
 
 
 def test_every_module_of_arrays_is_held_to_plain_code() -> None:
-    """It is checked by a pair of this proof, or by a test that ELSEWHERE names."""
+    """Each such module is checked by a pair of this proof, or by a test that ELSEWHERE names."""
     paired = {pair.name.rsplit(".", 2 if ".InFlight." in pair.name else 1)[0] for pair in PAIRS}
     used = {name for name, text in modules() if works_with_arrays(text)}
 

@@ -95,7 +95,7 @@ def proof_of(folder: Path, body: str) -> None:
 
 
 def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None:
-    """It is recorded as failed, with the promises that it should have proved."""
+    """Such a proof is recorded as failed, with the promises that it should have proved."""
     proof_of(tmp_path, "raise SystemExit(3)")
 
     outcome = proofs.run("kill", None, tmp_path)
@@ -134,7 +134,7 @@ def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_mixed_run_goes_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts first and ends last; the others run one after another in their order."""
+    """The mixed run starts first and ends last; the others run one after another in their order."""
     begun = threading.Event()
     others = threading.Event()
     came: list[str] = []
@@ -204,7 +204,7 @@ def test_the_command_line_of_a_proof(
 
 
 def test_the_machine_is_described() -> None:
-    """It names all that figures depend on, and measures the time of a sync."""
+    """The description names all that figures depend on, including the measured time of a sync."""
     facts = machine.facts()
 
     assert {"cores", "memory", "kernel", "Python"} < set(facts)

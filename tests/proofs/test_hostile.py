@@ -11,7 +11,7 @@ COUNT = 3_000
 
 @pytest.mark.timeout(300)
 def test_hostile_bytes_come_to_documented_errors_alone() -> None:
-    """No exception, hang or memory growth; switching off any guard causes a finding."""
+    """Hostile input causes no exception, hang or memory growth; without a guard it does."""
     outcome = prove(Plan(seed=20261121, count=COUNT))
 
     assert outcome.held, f"{outcome.figures}\n{outcome.control}"

@@ -24,7 +24,7 @@ def test_ours_does_not_lose_what_nsq_loses(exhibit: Exhibit) -> None:
 
 @pytest.mark.timeout(180)
 def test_without_go_the_control_is_ours_with_a_guard_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Go's nsqd the report says so, and the control finds a loss in one scenario."""
+    """Without Go's nsqd the figures say so, and sparq's control loses a message in one scenario."""
     monkeypatch.delenv("NSQD_GO", raising=False)
 
     outcome = museum.prove(Plan(seed=1, count=1))

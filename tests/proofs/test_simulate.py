@@ -49,7 +49,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ["syncs", "order", "room for ledgers", "deleting"])
 def test_the_simulation_finds_a_guard_that_is_off(name: str) -> None:
-    """Without it a few runs find violations; `make simulate` checks this for all guards."""
+    """Without the guard a few runs find violations; `make simulate` checks this for all guards."""
     _, _, found = without(name, 3000)
 
     assert found > 0

@@ -22,7 +22,7 @@ def test_frames_are_taken_when_they_are_whole() -> None:
 
 @pytest.mark.parametrize("cut", range(len(OK + MESSAGE) + 1))
 def test_frames_are_the_same_however_they_are_cut(cut: int) -> None:
-    """This holds for `frame` and for `frames`."""
+    """`frame` and `frames` return the same frames for any division of their bytes."""
     data = OK + MESSAGE
     all_at_once, one_at_a_time = V2Stream(), V2Stream()
     found = []
@@ -53,7 +53,7 @@ def test_an_index_is_part_of_an_id() -> None:
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
 def test_a_compression_begins_after_a_frame(kind: str) -> None:
-    """Bytes received after the last plain frame are decompressed, also if they came with it."""
+    """Bytes received after the last plain frame are decompressed, even from the same read."""
     sender, receiver = V2Stream(), V2Stream()
     receiver.feed(OK)
     sender.begin_compression(kind)

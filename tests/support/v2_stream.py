@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
     @property
     def log_index(self) -> int:
-        """Its index in its topic's log."""
+        """The message's index in its topic's log."""
         return int(self.id, 16) & ((1 << INDEX_BITS) - 1)
 
 

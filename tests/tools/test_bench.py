@@ -190,7 +190,7 @@ async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_prints_what_there_is(nsqd: NsqdServer, number: signal.Signals) -> None:
-    """It prints the lines measured so far, exits with status 0, and leaves no topic."""
+    """SIGINT and SIGQUIT print the lines measured so far; the status is 0, and no topic remains."""
     command = [sys.executable, "-m", "sparq.cli", "bench", "--duration=100ms", "--part=publish"]
     command += [f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-http-address={nsqd.http}"]
     with subprocess.Popen(

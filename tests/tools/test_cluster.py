@@ -63,7 +63,7 @@ async def asked(making: Made) -> tuple[dict[str, dict[str, list[str]]], dict[str
 
 @pytest.mark.parametrize("by", ["host:port", "URL", "nsqlookupd", "nsqlookupd, by topic"])
 async def test_nsqds_are_found(by: str, nsqd: NsqdServer, lookupd: Server) -> None:
-    """Given or found, an nsqd has one address, and all its topics are returned."""
+    """An nsqd that is given or found has one address, and all its topics are returned."""
     asking = {
         "host:port": lambda: cluster([nsqd.http], []),
         "URL": lambda: cluster([f"http://{nsqd.http}/"], []),
@@ -84,7 +84,7 @@ async def test_only_what_is_asked_for(nsqd: NsqdServer, lookupd: Server) -> None
 
 
 async def test_who_does_not_answer_is_told(nsqd: NsqdServer) -> None:
-    """Its error is reported, and the others' figures are returned."""
+    """An error is reported for the nsqd that does not answer; the others' figures are returned."""
     gone = f"127.0.0.1:{free_port()}"
     found, errors = await asked(cluster([nsqd.http, gone], []))
 
@@ -127,7 +127,7 @@ async def test_while_no_nsqlookupd_answers_the_nsqds_stay(nsqd: NsqdServer) -> N
 
 @pytest.mark.parametrize("body", [b"[]", b"7", b"null"])
 async def test_an_answer_that_is_no_object_is_told(body: bytes) -> None:
-    """It is reported as an error of that nsqd."""
+    """Such an answer is reported as an error of that nsqd."""
     async with answering(http(body)) as address:
         assert ({}, {address: "the response is not a JSON object"}) == await asked(
             cluster([address], [])
@@ -135,7 +135,7 @@ async def test_an_answer_that_is_no_object_is_told(body: bytes) -> None:
 
 
 async def test_one_port_taken_for_another_is_told(nsqd: NsqdServer, lookupd: Server) -> None:
-    """An nsqlookupd given as nsqd or the reverse, and a TCP port given for HTTP, have hints."""
+    """An address with the wrong port or of the wrong daemon gets an error with a hint."""
     tcp = "it speaks NSQ's TCP protocol: give the HTTP port"
     reasons = {
         (nsqd.tcp, ""): tcp,
@@ -152,5 +152,5 @@ async def test_one_port_taken_for_another_is_told(nsqd: NsqdServer, lookupd: Ser
 
 
 async def test_a_topic_that_an_nsqlookupd_does_not_know_is_no_failure(lookupd: Server) -> None:
-    """It answers 404 to that, as to an unknown request."""
+    """nsqlookupd answers 404 to an unknown topic, as to an unknown request."""
     assert ({}, {}) == await asked(cluster([], [lookupd.http], topic="nowhere"))

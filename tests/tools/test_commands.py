@@ -28,7 +28,7 @@ OPTIONS = {
 def test_each_command_starts_the_module_of_its_tool(
     tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It passes the options, and returns the tool's exit status."""
+    """A command passes its options on, and returns the tool's exit status."""
     given: list[Any] = []
 
     def start(options: Any) -> int:
@@ -51,7 +51,7 @@ def test_every_flag_is_explained(tool: str) -> None:
 def test_parts_of_the_bench_are_named_together_or_one_by_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """They keep the given order; the error for an unknown part lists all parts."""
+    """The parts keep their order; the error for an unknown part lists all parts."""
     given = parse(commands.BenchOptions, "bench", ["--part=latency,publish", "--part=consume"])
 
     assert ("latency", "publish", "consume") == given.part

@@ -52,7 +52,7 @@ def test_one_kind_of_source() -> None:
 
 @pytest.mark.parametrize("error", [ToolError("no more"), UsageError("no more")])
 def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
-    """One line of error, and exit status 1."""
+    """A ToolError or UsageError is one line on stderr, and exit status 1."""
 
     async def work(stop: asyncio.Event) -> int:
         raise error

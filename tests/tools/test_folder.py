@@ -72,7 +72,7 @@ def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
 
 
 def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
-    """Neither for a parent folder nor for the file; the output folder itself may be a link."""
+    """Neither parent folders nor files may be links; the output folder itself may be one."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"precious")
@@ -104,7 +104,7 @@ def test_only_files_are_written(tmp_path: Path) -> None:
 
 
 def test_a_file_is_moved_to_a_free_name(tmp_path: Path) -> None:
-    """It is removed from the first folder; an existing file of that name is not replaced."""
+    """The file leaves the first folder; an existing file of that name is not replaced."""
     work, done = Folder(str(tmp_path / "work")), Folder(str(tmp_path / "done"))
     put(work, "x", "a")
     put(done, "a", data=b"old")

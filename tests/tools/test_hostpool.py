@@ -24,7 +24,7 @@ def test_round_robin_asks_everybody_in_turn() -> None:
 
 
 def test_a_host_that_failed_is_passed_over_for_30_s() -> None:
-    """Then it is tried once; the others are chosen in turn all the time."""
+    """After 30 s the host is tried once; the others are chosen in turn all the time."""
     hosts = HostPool(NAMES)
     hosts.failed("b", 0)
 
@@ -33,7 +33,7 @@ def test_a_host_that_failed_is_passed_over_for_30_s() -> None:
 
 
 def test_the_time_doubles_up_to_15_min() -> None:
-    """It doubles with each failed retry; further failures at the same time do not count."""
+    """The time doubles with each failed retry; further failures at the same time do not count."""
     hosts = HostPool(NAMES)
     now, waits = 0.0, []
     hosts.failed("b", now)
@@ -49,7 +49,7 @@ def test_the_time_doubles_up_to_15_min() -> None:
 
 
 def test_one_success_makes_a_host_sound() -> None:
-    """It has its turn again, and its next failure counts as the first."""
+    """The host has its turn again, and its next failure counts as the first."""
     hosts = HostPool(NAMES)
     hosts.failed("b", 0)
     for now in (30, 90):
@@ -116,7 +116,7 @@ def test_who_explores_disregards_speed() -> None:
 
 
 def test_the_quickest_is_passed_over_while_it_fails() -> None:
-    """After 30 s it is tried once."""
+    """After 30 s the host is tried once."""
     hosts = EpsilonGreedy(NAMES, random.Random(5))
     hosts.succeeded("a", 0, 0.001)
     hosts.failed("a", 0)

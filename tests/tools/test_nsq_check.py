@@ -43,7 +43,7 @@ def sparq_path(folder: Path) -> Path:
 
 
 def test_version() -> None:
-    """It has the form of NSQ's tools, and needs no data path."""
+    """The version has the form of NSQ's tools, and needs no data path."""
     status, out, err = run("--version")
 
     assert (0, "") == (status, err)
@@ -64,7 +64,7 @@ def test_nobody_takes_its_findings(tmp_path: Path) -> None:
 
 
 def test_a_sound_path_of_gos(tmp_path: Path) -> None:
-    """There is a row per queue, and the exit status is 0."""
+    """The table has a row per queue, and the exit status is 0."""
     GoQueue(tmp_path, "clicks:archive").put(b"a", b"b").put(b"c", attempts=2).close()
     write_metadata(tmp_path, {"clicks": {"archive": True}})
     before = contents(tmp_path)

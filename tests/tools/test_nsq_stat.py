@@ -151,7 +151,7 @@ async def test_a_heading_each_25_rows(nsqds: tuple[NsqdServer, NsqdServer], tmp_
 async def test_one_nsqlookupd_that_answers_is_enough(
     nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
 ) -> None:
-    """It finds the topic's nsqds; if no nsqlookupd answers, nsq_stat ends with an error."""
+    """One nsqlookupd finds the topic's nsqds; if none answers, nsq_stat ends with an error."""
     make("found", *nsqds)
     publish(nsqds[0], "found", 3)
     publish(nsqds[1], "found", 4)
@@ -291,7 +291,7 @@ class Guarded(NsqdServer):
 
 
 def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
-    """It is asked over HTTPS, and must have a certificate that the system trusts."""
+    """nsq_stat asks it over HTTPS, and requires a certificate that the system trusts."""
     made = certificates(tmp_path / "pem")
     flags = (f"--tls-cert={made.server}", f"--tls-key={made.server}", "--tls-required")
     places = (f"--https-address=127.0.0.1:{free_port()}", f"--data-path={tmp_path}")

@@ -140,7 +140,7 @@ async def test_a_channel_that_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 async def test_so_many_and_no_more(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """It ends after -n messages; unprinted ones are requeued immediately."""
+    """nsq_tail ends after -n messages; unprinted ones are requeued immediately."""
     publish(nsqd, "many", *[b"%d" % number for number in range(10)])
     words = ["--topic=many", "--channel=c", "-n=3", "-max-in-flight=50"]
     running = Tail(tmp_path / "lines", (*words, f"--nsqd-tcp-address={nsqd.tcp}"))
@@ -182,7 +182,7 @@ async def test_no_more_in_flight_than_asked_for(nsqd: NsqdServer, tmp_path: Path
 
 
 async def test_options_of_the_client(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """They reach nsqd; the user agent names the tool."""
+    """Client options reach nsqd; the user agent names the tool."""
     nsqd.post("/topic/create?topic=opt")
     words = ("--topic=opt", f"--nsqd-tcp-address={nsqd.tcp}")
     opts = ("--consumer-opt=snappy", "--consumer-opt=client_id,eyes")
@@ -197,7 +197,7 @@ async def test_options_of_the_client(nsqd: NsqdServer, tmp_path: Path) -> None:
 async def test_a_message_that_came_often_is_printed_all_the_same(
     nsqd: NsqdServer, tmp_path: Path
 ) -> None:
-    """Any number of attempts is printed, unless a client option limits it."""
+    """A message is printed after any number of attempts, unless a client option limits them."""
     publish(nsqd, "often", b"worn")
     words = ("--topic=often", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}")
     async with requeued(nsqd, "often", times=6), tailing(tmp_path, *words) as running:

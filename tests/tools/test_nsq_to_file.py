@@ -128,7 +128,7 @@ async def test_an_answer_that_means_no_good(
 
 
 def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """One line is logged with their number, without the names."""
+    """The number of invalid names is logged in one line, without the names."""
     listed = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
 
     assert {"a", "..", "b#ephemeral"} == topics_in({"topics": listed})
@@ -234,7 +234,7 @@ async def test_a_sync_comes_before_nsqd_is_impatient(nsqd: NsqdServer, tmp_path:
 
 
 async def test_the_end_finishes_what_is_held(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """SIGHUP does, too; the file is continued afterwards."""
+    """The end and SIGHUP sync and finish all messages; after SIGHUP the file is continued."""
     async with recording(*flags(nsqd, "ended", tmp_path), SLOW) as archive:
         publish(nsqd, "ended", [b"0"])
         await until_finished(nsqd, "ended", 1)
@@ -289,7 +289,7 @@ async def test_a_failed_sync_ends_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It exits with status 1 and logs the file's name, whatever the state of other topics.
+    """nsq_to_file exits with status 1 and logs the file's name, though another topic works.
 
     Its unsynced messages are delivered again.
     """

@@ -136,7 +136,7 @@ async def test_a_body_is_no_step_up(session: aiohttp.ClientSession, body: bytes)
 
 
 async def test_a_large_body(session: aiohttp.ClientSession) -> None:
-    """It arrives complete, with a Content-Length."""
+    """A large body arrives complete, with a Content-Length."""
     body = bytes(range(256)) * (WHOLE_BYTES_MAX // 256 + 1)
     async with web_server() as server:
         await HttpTarget("POST", server.url, {}).send(session, body)
@@ -178,7 +178,7 @@ async def test_odd_answers(session: aiohttp.ClientSession, said: bytes, reason: 
 
 
 async def test_an_endless_answer_is_read_up_to_a_bound(session: aiohttp.ClientSession) -> None:
-    """Its status counts, and its connection is closed."""
+    """The answer's status counts, and its connection is closed."""
     sent = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -214,7 +214,7 @@ async def test_an_answer_that_trickles_in_counts_all_the_same(
 
 
 async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> None:
-    """It is reused for any 2xx status and body."""
+    """The connection is reused for any 2xx status and body."""
     peers = []
 
     async def answer(request: web.Request) -> web.StreamResponse:

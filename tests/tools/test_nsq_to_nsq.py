@@ -127,7 +127,7 @@ def test_a_white_list(body: bytes, passed: bytes) -> None:
     ],
 )
 def test_what_is_no_object_is_refused(body: bytes, reason: str) -> None:
-    """Any filter gives the reason."""
+    """The error has the reason, for either kind of filter."""
     for each in (MessageFilter(required="a"), MessageFilter(kept=("a",))):
         with pytest.raises(NotAnObjectError, match=reason):
             each.passed(body)

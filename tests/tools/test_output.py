@@ -164,7 +164,7 @@ def test_empty_files_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_finished_files_are_moved(tmp_path: Path) -> None:
-    """They keep their path in the other folder, where no file is replaced."""
+    """Finished files keep their path in the other folder, where no file is replaced."""
     output = make(tmp_path, "<TOPIC>/f<REV>", finished="done", size=1)
     output.write([b"a"], sync=True)
     assert {} == contents(tmp_path / "done")
@@ -193,7 +193,7 @@ def test_a_moved_file_is_closed_for_good(tmp_path: Path) -> None:
 
 
 def test_a_name_in_use_without_a_revision_is_an_error(tmp_path: Path) -> None:
-    """There is no free name, so nothing is written."""
+    """Without <REV> no other name is free, so nothing is written."""
     output = make(tmp_path, "f", finished="done")
     (tmp_path / "done" / "f").write_bytes(b"another's")
     with pytest.raises(FileExistsError, match="its name is in use"):
@@ -228,7 +228,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
 def test_nothing_is_said_to_be_on_the_disk_before_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New folders are synced before, and the file's data too, when `write` returns True."""
+    """`write` returns True only after it has synced new folders and then the file."""
     synced = []
 
     def note(call: str) -> None:
@@ -291,7 +291,7 @@ def test_a_torn_message_is_ended_and_an_empty_file_removed(tmp_path: Path) -> No
 
 
 def test_gzip_is_cut_behind_its_last_whole_member(tmp_path: Path) -> None:
-    """It keeps all synced data, and is valid gzip."""
+    """The file keeps all synced data, and is valid gzip."""
     whole = gzip.compress(b"a\n" * 3_000_000) + gzip.compress(b"b\n")
     left(tmp_path, "t.x/web-000000.1.1", whole + gzip.compress(b"c\n")[:-1])
     left(tmp_path, "t.x/web-000001.1.1", gzip.compress(b"d\n")[:12])
@@ -305,7 +305,7 @@ def test_gzip_is_cut_behind_its_last_whole_member(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail", [b"", b"\x1f", b"no gzip", b"\x1f\x8b\x08\xff", b"\0" * 3_000_000])
 def test_only_whole_members_count(tmp_path: Path, tail: bytes) -> None:
-    """Any bytes after them are ignored, also if a member inflates to 10 MB."""
+    """Any bytes after complete members are ignored, even if a member inflates to 10 MB."""
     whole = gzip.compress(b"a") + gzip.compress(b"\0" * 10_000_000)
     left(tmp_path, "f", whole + tail)
     fd = os.open(tmp_path / "work" / "f", os.O_RDONLY)
@@ -328,7 +328,7 @@ def test_a_name_in_use_stays_with_who_has_it(tmp_path: Path) -> None:
 
 
 def test_a_file_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
-    """It stays until its writer closes it or is killed; no other output appends to it."""
+    """The file stays until its writer closes it or is killed; no other output appends to it."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
     template = Template("f<REV>", "", "", "")
     first, second = (TopicOutput(template, work, done, Rotation()) for _ in range(2))

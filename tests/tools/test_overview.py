@@ -107,7 +107,7 @@ def test_without_an_earlier_look_no_rate_is_known() -> None:
 
 
 def test_a_topic_has_a_row_where_it_says_something() -> None:
-    """It has one without a channel, or with messages that are in no channel."""
+    """A topic has its own row without a channel, or with messages that are in no channel."""
     now = stats(
         topic("bare", 4),
         topic("paused", 8, channel("c", 0, 0), depth=8),
@@ -146,7 +146,7 @@ def test_the_oldest_message_of_all_nsqds_counts() -> None:
 
 
 def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
-    """Its waiting messages are counted and marked; it adds no rate and no clients."""
+    """The messages that wait there are counted and marked; it adds no rate and no clients."""
     facts = {"in_flight_count": 2, "oldest_waiting_seconds": 5.0}
     last = look(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
     alive = look(stats(topic("t", 1, channel("c", 1, 1))), 130.0)
@@ -202,7 +202,7 @@ def seen(at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7) -
 
 
 def test_a_channel_is_idle_since_it_finished_something() -> None:
-    """It is idle only while messages wait; the next finished message ends that."""
+    """A channel is idle only while messages wait; the next finished message ends that."""
     past = SampleHistory()
     idle = []
     for at, finished, depth in (
@@ -229,7 +229,7 @@ def test_whoever_has_no_time_takes_one_interval() -> None:
 
 
 def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
-    """It has its last figures and the time since then; after that its rate covers all the time."""
+    """The last figures stay, with the time since; on return the rate covers all that time."""
     past = SampleHistory()
     past.add({"a:1": seen(0.0), "b:1": seen(0.0, 10)}, 0.0)
     gone = past.add({"a:1": seen(2.0)}, 2.0)
@@ -249,7 +249,7 @@ def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
 
 
 def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
-    """Its counters restart at 0."""
+    """A restarted nsqd's counters begin at 0."""
     past = SampleHistory()
     past.add({"a:1": seen(0.0, 50)}, 0.0)
     assert past.add({"a:1": seen(2.0, 1, start_time=8)}, 2.0).rows[0].out_rate is None

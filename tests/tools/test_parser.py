@@ -21,7 +21,7 @@ def parser() -> ToolParser:
 def test_a_mistake_is_one_sentence(
     capsys: pytest.CaptureFixture[str], words: list[str], reason: str
 ) -> None:
-    """It ends with the tool's exit status for errors, and without usage."""
+    """The error is printed without usage, and the exit status is that of the tool for errors."""
     made = parser()
     made.mistake_status = 2
     with pytest.raises(SystemExit) as ended:
@@ -36,7 +36,7 @@ def test_a_mistake_is_one_sentence(
 def test_the_version_is_one_line_however_narrow_the_terminal_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the form of NSQ's tools."""
+    """The line has the form of NSQ's tools."""
     monkeypatch.setenv("COLUMNS", "20")
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["--version"])

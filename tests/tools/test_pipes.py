@@ -112,7 +112,7 @@ async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
 
 
 def test_a_read_that_never_ends_holds_up_nobody() -> None:
-    """Its thread does not keep the program running."""
+    """The reading thread does not keep the program running."""
     reading, writing = os.pipe()
 
     async def read() -> None:

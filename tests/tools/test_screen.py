@@ -107,7 +107,7 @@ def test_clients_scroll() -> None:
 
 
 def test_what_is_not_there_is_said() -> None:
-    """It shows missing answers, missing clients, a topic without channels, a deleted channel."""
+    """Texts replace missing answers, missing clients, missing channels and a deleted channel."""
     parts = [ChannelPart(f"n{number}:1", OverviewRow("t", "c"), False) for number in range(30)]
 
     assert "asking for its clients ..." in drawn(ChannelFacts(OverviewRow("t", "c"), parts))

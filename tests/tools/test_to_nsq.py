@@ -124,7 +124,7 @@ async def test_records_end_at_the_delimiter(nsqd: NsqdServer, delimiter: bytes) 
 
 
 async def test_every_nsqd_gets_every_record(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
-    """One whose address is given twice gets each record once."""
+    """An nsqd whose address is repeated gets each record once."""
     running = Publishing(*words("every", *nsqds, nsqds[0]))
 
     assert 0 == await running.end(b"a\nb\n")
@@ -144,7 +144,7 @@ async def test_no_faster_than_the_rate(nsqd: NsqdServer) -> None:
 
 
 async def test_options_of_the_client(nsqd: NsqdServer) -> None:
-    """They reach nsqd; the user agent names the tool. A complete record is sent immediately."""
+    """Client options reach nsqd; the user agent names the tool; a record is sent immediately."""
     running = Publishing(*words("opt", nsqd), "--producer-opt=deflate", "--producer-opt=hostname,h")
     await running.say(b"first\nsec")
     await until(lambda: count(nsqd, "opt") == 1)
@@ -249,7 +249,7 @@ async def test_a_record_without_an_end() -> None:
 
 
 def test_runs() -> None:
-    """Runs are limited in number and bytes; a larger record is a run of its own."""
+    """Runs are limited in number and bytes; a larger record has a run for itself."""
     assert [[b"a"] * 1000, [b"a"] * 200] == [list(run) for run in runs([b"a"] * 1200)]
     parts = [b"aa", b"bb", b"c" * 9, b"d", b"eeeee"]
     assert [parts[:2], parts[2:3], parts[3:4], parts[4:]] == [list(run) for run in runs(parts, 5)]
@@ -287,7 +287,7 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_program(nsqd: NsqdServer) -> None:
-    """It waits for input until a signal ends it, and shows its progress on a terminal."""
+    """to_nsq reads until a signal ends it, and shows its progress on a terminal."""
     terminal, other = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, *words("program", nsqd)], stdin=subprocess.PIPE, stderr=other
@@ -337,7 +337,7 @@ def test_as_much_as_the_rate(rate: int, count: int) -> None:
 
 
 def test_it_begins_with_one_and_keeps_a_second() -> None:
-    """It starts with one token and holds at most a second's worth; the clock may go back."""
+    """The bucket starts with one token and holds a second's worth at most; a clock may go back."""
     bucket = Bucket(10, 0.0)
     assert 1 == bucket.take(100, 0.0)
     assert 0 == bucket.take(100, 0.05)
@@ -365,7 +365,7 @@ def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: by
 
 
 def test_a_record_in_many_pieces() -> None:
-    """They are joined when the record is complete or `rest` is read."""
+    """The pieces are joined when the record is complete or `rest` is read."""
     records = RecordSplitter(b"\n")
     for _ in range(1000):
         assert [] == records.feed(b"ab")

@@ -362,7 +362,7 @@ def test_a_filter_and_an_opened_channel(nsqd: NsqdServer, lookupd: Server) -> No
 
 
 def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> None:
-    """It is shown as gone, with its last depth; after a restart it is shown as before."""
+    """A dead nsqd is shown as gone, with its last depth; after a restart it is shown as before."""
     with spawn_nsqd(tmp_path, lookupds=(lookupd,)) as dying:
         dying.post("/topic/create?topic=kept")
         dying.post("/channel/create?topic=kept&channel=c")
@@ -432,7 +432,7 @@ def test_who_stops_it_has_the_terminal_back(nsqd: NsqdServer) -> None:
 
 
 def test_a_terminal_that_cannot_move_its_cursor(nsqd: NsqdServer) -> None:
-    """It gets lines, as a pipe does."""
+    """A dumb terminal gets lines, as a pipe does."""
     words = ("--interval=50ms", "--count=1", f"--nsqd-http-address={nsqd.http}")
     with contextlib.closing(Terminal(*words, term="dumb")) as terminal:
         terminal.until("archive")
@@ -442,7 +442,7 @@ def test_a_terminal_that_cannot_move_its_cursor(nsqd: NsqdServer) -> None:
 
 
 def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:
-    """It ends with status 0 and restores the terminal."""
+    """SIGINT ends the screen with status 0 and restores the terminal."""
     with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
         terminal.until("archive")
         terminal.process.send_signal(signal.SIGINT)

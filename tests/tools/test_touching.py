@@ -41,7 +41,7 @@ def test_halfway_is_half_of_what_is_left() -> None:
 
 
 def test_each_is_touched_once_half_of_its_time_is_over() -> None:
-    """It is touched again after half of the new time, but not after its release."""
+    """The next touch is due after half of the new time; a released message gets none."""
     touches, message, now = Touching(), held(10), time.monotonic()
     with touches.holding(message):
         touches.touch_due(now + 4)

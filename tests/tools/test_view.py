@@ -70,7 +70,7 @@ def test_every_column_has_its_key_in_its_heading() -> None:
 
 
 def test_the_same_key_again_turns_the_order_round() -> None:
-    """A third press restores it."""
+    """The second press reverses the order, the third restores it."""
     view = View("depth")
     assert ["ay", "ax", "bx"] == order(view)
     view.press("d", 10)
@@ -125,7 +125,7 @@ def test_a_selection_follows_its_row() -> None:
 
 
 def test_a_filter_is_typed() -> None:
-    """It matches topic, channel and state in any case; keys are letters until Enter or Esc."""
+    """The filter matches topic, channel and state in any case; until Enter or Esc keys are text."""
     view = View("topic")
     rows = [
         OverviewRow("clicks", "archive", clients=1),
@@ -194,7 +194,7 @@ def test_figures_are_short() -> None:
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
 def test_a_column_is_named_by_its_heading(column: Column) -> None:
-    """Its heading is accepted in any case; a space may be a dash or an underscore."""
+    """The heading is accepted in any case; a space may be a dash or an underscore."""
     heading = column.heading
     for text in (heading, heading.lower(), heading.replace(" ", "-"), heading.replace(" ", "_")):
         assert column.name == column_name(text)

@@ -46,7 +46,7 @@ class Cluster:
             nsqd.post(path, body)
 
     def fresh(self, topic: str, channel: str = "", messages: int = 0, *, dead: bool = True) -> None:
-        """Create a topic anew on both nsqds, with `messages` on each; list it at the dead one."""
+        """Create a topic again on both nsqds, with `messages` on each; list it at the dead one."""
         for nsqd in self.nsqds:
             nsqd.request("POST", f"/topic/delete?topic={topic}")
         self.lookupd.request("POST", f"/topic/delete?topic={topic}")
@@ -88,7 +88,7 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for all tests: each uses its own topics, or creates them anew."""
+    """One cluster for all tests: each uses its own topics, or creates them again."""
     folder = tmp_path_factory.mktemp("admin")
     with (
         spawn_nsqlookupd(folder) as lookupd,
@@ -121,12 +121,12 @@ class Ran:
 
     @property
     def document(self) -> Any:
-        """Its output, parsed as JSON."""
+        """The output, parsed as JSON."""
         return json.loads(self.out)
 
     @property
     def rows(self) -> list[list[str]]:
-        """Its output, split into words."""
+        """The output, split into words."""
         return [line.split() for line in self.out.splitlines()]
 
 

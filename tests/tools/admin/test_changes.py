@@ -48,7 +48,7 @@ def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb
 
 @pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
 def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> None:
-    """It reports the plan and the dead nsqd, and needs no confirmation."""
+    """A dry run reports the plan and the dead nsqd, and needs no confirmation."""
     cluster.fresh("clicks", "archive", messages=3)
     before = cluster.channels("clicks", "archive")
 

@@ -59,7 +59,7 @@ def test_verbs_and_flags() -> None:
 
 
 def test_names_of_the_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics come first, then channels of that topic; `tombstone` takes addresses of nsqds."""
+    """Topics and their channels are completed; for `tombstone` also addresses of nsqds."""
     cluster.fresh("clicks", "archive", dead=False)
     cluster.fresh("orders", "mail", dead=False)
 

@@ -89,7 +89,7 @@ def test_the_process_ends(leaving: Leaving) -> None:
 
 
 def test_one_that_dies_is_no_success(leaving: Leaving) -> None:
-    """It was not seen empty, so the status is 1."""
+    """`drain --exit` exits with status 1, because the nsqd was not seen empty."""
     killed = threading.Timer(1, leaving.nsqd.kill9)
     killed.start()
     found = leaving.drain("--exit")
@@ -124,7 +124,7 @@ def test_mistakes(leaving: Leaving, admin: Run, old_nsqd: str) -> None:
 
 
 def test_one_that_is_dead_already(cluster: Cluster, admin: Run) -> None:
-    """Nothing is done, neither for `drain` nor for a move to it."""
+    """With a dead nsqd `drain` and `move` exit with status 1 and change nothing."""
     found = admin("drain", cluster.dead)
     assert (1, "") == (found.status, found.out)
     assert f"{cluster.dead}: " in found.err

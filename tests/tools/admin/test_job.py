@@ -31,7 +31,7 @@ def test_a_typed_name(cluster: Cluster, admin: Run) -> None:
 
 
 def test_the_command_that_goes_on_has_all_flags(cluster: Cluster, admin: Run) -> None:
-    """It repeats the call for the dead nsqd, quoted for a shell and without the token."""
+    """The printed command repeats the call for the dead nsqd, quoted, and without the token."""
     cluster.fresh("clicks", "archive")
 
     ran = admin("find", "clicks", "archive", "--where=n >= $(id)", "--limit=7", "--token=secret")

@@ -30,7 +30,7 @@ from tests.tools.admin.conftest import Cluster, Run
     ],
 )
 def test_a_mistake_is_one_sentence(admin: Run, words: list[str], why: str) -> None:
-    """It contains the correct usage."""
+    """The error contains the correct usage."""
     ran = admin(*words)
 
     assert 1 == ran.status

@@ -151,7 +151,7 @@ def test_dropping_wants_a_word(cluster: Cluster, admin: Run) -> None:
 
 
 def test_gos_nsqd_has_none(cluster: Cluster, admin: Run, tmp_path: Path, old_nsqd: str) -> None:
-    """Its error is in the report."""
+    """Go's nsqd is reported as not supporting policies; sparq's nsqd is changed."""
     file = tmp_path / "policies.toml"
     file.write_text(TOML)
     given = [alive(cluster)[0], f"--nsqd-http-address={old_nsqd}"]

@@ -115,7 +115,7 @@ def test_a_mistake_is_one_sentence(
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_reason_is_that_of_the_nsqd_which_has_the_message(turned: bool) -> None:
-    """Others only report a foreign id, before or after that answer."""
+    """Other nsqds only report a foreign id, before or after that answer."""
     assert message_actions.OTHER_NODE == selecting.OTHER_NODE
     ids = "0" * 16, "1" * 16
     answers = [
