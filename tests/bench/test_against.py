@@ -32,7 +32,7 @@ def test_a_line_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def test_a_line_has_lost_beyond_the_limit_and_the_control() -> None:
-    """A line is SLOWER unless the control lost as much: that loss is the machine's."""
+    """A line is SLOWER if it lost more than the control, whose loss is due to the machine."""
     lost, lost_nothing = line(result_of([90, 90], [100, 100], [100, 100]))
 
     assert lost.endswith("SLOWER")

@@ -9,7 +9,7 @@ from tests.support.servers import spawn_nsqd
 
 
 def test_two_hundred_idle_connections(tmp_path: Path) -> None:
-    """All are answered and get heartbeats; each costs less than 30 KiB of memory."""
+    """All connections are answered and get heartbeats; each costs less than 30 KiB."""
     with spawn_nsqd(tmp_path) as server:
         found = uvloop.run(measure(server, 200, interval_ms=1000, rounds=2))
 

@@ -22,7 +22,7 @@ from tests.support.servers import spawn_nsqd
 def test_a_backlog_is_what_it_says(
     tmp_path: Path, wanted: Backlog, depth: int, deferred: int
 ) -> None:
-    """An nsqd that is started with it has the requested depth and deferred count."""
+    """An nsqd that is started with a backlog has the requested depth and deferred count."""
     (tmp_path / "nsqd").mkdir()
     backlog.make(tmp_path / "nsqd", wanted)
     with spawn_nsqd(tmp_path) as server:

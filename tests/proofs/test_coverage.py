@@ -20,7 +20,7 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
 
 
 def test_each_module_has_its_branches(reach: Reach) -> None:
-    """Each module has a row with statements and branches, each package one, all others one."""
+    """A module has a row with its branches, its package has one, all others share one."""
     figures = coverage.report(reach.data, include=[MODULE, OTHER])
 
     table = [line.split("|") for line in coverage.table(figures)[2:]]

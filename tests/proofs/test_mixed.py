@@ -1,4 +1,4 @@
-"""Seconds of the mixed run, its controls, and the definition of growth."""
+"""A mixed run of some seconds, its controls, and the definition of growth."""
 
 from pathlib import Path
 from types import SimpleNamespace

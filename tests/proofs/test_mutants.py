@@ -44,7 +44,7 @@ def mutant(old: str, new: str) -> Mutant:
 
 
 def test_a_failing_test_kills_and_a_passing_one_does_not(workplace: Workplace) -> None:
-    """Only the module's own tests kill a wrong text; a comment survives; the copy is restored."""
+    """The module's own tests kill a wrong text but not a comment; the copy is restored."""
     wrong = mutant('return "0s"', 'return "0ms"')
     same = mutant('return "0s"', 'return "0s"  # as before')
     tests = [f"{FORMATS}[1-1ns]", f"{FORMATS}[0-0s]"]

@@ -38,7 +38,7 @@ def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path)
 
 
 def test_the_archive_is_what_its_log_names(tmp_path: Path) -> None:
-    """Files count if its newest complete entry or a later one names them; others do not."""
+    """Files count if the log's newest complete entry or a later one names them."""
     log = tmp_path / "_spark_metadata"
     log.mkdir()
     for name, ids in {"a 1": ["1", "2"], "b": ["3", "2"], "old": ["1"], "orphan": ["9"]}.items():

@@ -48,7 +48,7 @@ def returned(*, delays: bool, late_attempts: int, answered: bool) -> int:
 
 
 def test_what_was_sent_before_and_read_after_a_fin_has_not_returned() -> None:
-    """nsqd had closed that connection and delivered the message to another consumer."""
+    """nsqd lost the connection, so another consumer got the message and finished it."""
     assert 0 == returned(delays=True, late_attempts=1, answered=False)
     assert 1 == returned(delays=False, late_attempts=1, answered=False)
 

@@ -114,7 +114,7 @@ async def test_only_a_part(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) 
 
 
 async def test_options_of_the_client(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """`--client-opt` applies to the client, `--max-in-flight` to the consumer; errors are shown."""
+    """`--client-opt` and `--max-in-flight` reach the consumer; an unknown option is an error."""
     words = ("--part=consume", "--duration=10s", "--backlog=100000", "--max-in-flight=3")
     stop = asyncio.Event()
     running = asyncio.create_task(bench(options(nsqd, *words, "--client-opt=snappy"), stop))

@@ -207,7 +207,7 @@ def test_the_host() -> None:
 
 
 def test_the_revision_is_there_where_it_is_needed() -> None:
-    """Without <REV> revised files would have one name; unrevised files lose a given <REV>."""
+    """<REV> is required if files have revisions, and removed if they have none."""
     assert "a<REV>" == made("a<REV>", is_revised=True).text
     assert "a.log" == made("a<REV>.log").text
     with pytest.raises(FilenameError, match="missing <REV> in --filename-format"):
