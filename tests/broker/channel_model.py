@@ -226,7 +226,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule()
     def empty_topic(self) -> None:
-        """Emptying a topic drops only what its channels do not see yet; a replay delivers it."""
+        """Emptying a topic drops only messages that no channel sees yet; a replay returns them."""
         for index, place in self.hidden.items():
             if place.deferred_ns:
                 self.replay_from = index + 1

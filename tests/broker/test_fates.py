@@ -55,9 +55,9 @@ def test_a_timeout() -> None:
 
 @pytest.mark.parametrize("requeues", [False, True])
 def test_three_lost_connections(requeues: bool) -> None:
-    """A message whose consumers lose their connection three times in a row is a dead letter.
+    """Three lost connections in a row make a message a dead letter.
 
-    It does not use up its attempts.
+    This happens before its attempts are used up, with and without `requeue_on_disconnect`.
     """
     house = House(max_attempts=100, requeue_on_disconnect=requeues)
     house.consumer("t", "c").close()
@@ -125,7 +125,7 @@ def test_a_restart_forgets_who_had_it() -> None:
 
 
 def test_what_is_remembered_goes() -> None:
-    """FIN and emptying the channel remove what is remembered about a message."""
+    """FIN and emptying the channel delete the remembered history of a message."""
     house = House(max_attempts=MOST)
     consumer = house.consumer("t", "c", rdy=2_500)
     remembered = house.broker.topics["t"].channels["c"].fates.by_index

@@ -45,7 +45,7 @@ def fill(house: House) -> int:
 def test_health_follows_the_space() -> None:
     """Health is NOK while the disk has no space for a large publish.
 
-    It is OK seconds after there is space for one, even if nobody publishes.
+    It becomes OK within seconds once there is space for one, even if nobody publishes.
     """
     disk = MemoryDisk(capacity_bytes=20 * MIB)
     house = House(disk)

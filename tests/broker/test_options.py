@@ -38,7 +38,7 @@ def test_topics() -> None:
 
 
 def test_channels() -> None:
-    """`max_channels` limits the channels of a topic, including those nsqlookupd knows.
+    """`max_channels` limits the channels of a topic, also those created for nsqlookupd's answer.
 
     Channels on disk are kept even if they exceed a lower limit.
     """

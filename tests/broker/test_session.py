@@ -97,7 +97,7 @@ def test_a_reply_that_comes_later_keeps_its_place() -> None:
 
 
 def test_delivery_options_are_set_once() -> None:
-    """A second IDENTIFY changes the client's name, but not its delivery options."""
+    """A second IDENTIFY changes the client id, but not the delivery options."""
     session = new_session()
     session.identify(granted(client_id="a", msg_timeout=2_000, sample_rate=5))
     session.identify(granted(client_id="b", msg_timeout=3_000, sample_rate=6))

@@ -17,7 +17,7 @@ from sparq.broker.waiting import SWEPT_PER_TAKEN, Delays, DueList, RequeueQueue,
 
 @pytest.mark.behaviour("pqueue.TestPriorityQueue", "pqueue.TestUnsortedInsert")
 def test_delays_come_in_order_of_their_time() -> None:
-    """Delays end in order of their time, not before it, whatever order they were added in."""
+    """Delayed messages are returned in order of their due time, and never before it."""
     delays = Delays()
     delays.add(30, 1, 2)
     delays.add_all([(10, 2, 1), (20, 3, 5)])

@@ -1,4 +1,4 @@
-"""What tests of the log say to it: publish, read everything back, stop, crash."""
+"""Helpers for tests of the log: open, publish, read everything."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ NODE = 7
 
 
 def open_log(disk: Disk, clock: ManualClock, directory: str = DIRECTORY, **options: int) -> Log:
-    """The log in the folder."""
+    """Open the log in the directory."""
     return Log.open(
         disk,
         directory,
@@ -34,7 +34,7 @@ def commit(
     *,
     sync: bool | None = None,
 ) -> Commit:
-    """Append the bodies as one batch; the commit says what came of it."""
+    """Append the bodies as one batch; returns the finished commit."""
     begun = log.begin([BodySlices.of(list(bodies))], clock.now(), dues, sync)
     begun.run()
     log.finish(begun)
@@ -42,20 +42,20 @@ def commit(
 
 
 def publish(log: Log, bodies: Sequence[bytes], clock: ManualClock) -> int:
-    """Append, which must succeed; returns the first index."""
+    """Append the bodies, which must succeed; returns the first index."""
     done = commit(log, bodies, clock)
     assert done.error is None
     return done.first_index
 
 
 def block_of(first: int, bodies: list[bytes], time_ns: int = 5) -> Block:
-    """A block of messages that are published together."""
+    """A block of messages published in one batch."""
     data, ends = batch.encode_frames([BodySlices.of(bodies)], first, NODE, time_ns)
     return Block(first, len(bodies), ends, data, first - 100)
 
 
 def bodies_of(frames: bytes | memoryview) -> list[tuple[int, bytes]]:
-    """(index, body) of each message of a run of frames."""
+    """(index, body) of each message in a run of frames."""
     found = []
     data = bytes(frames)
     at = 0
@@ -70,7 +70,7 @@ def bodies_of(frames: bytes | memoryview) -> list[tuple[int, bytes]]:
 
 
 def read_all(log: Log, first: int = 0) -> dict[int, bytes]:
-    """Every stored message by index, as a consumer that reads the log from its start sees it."""
+    """Every stored message by index, in the order in which a consumer reads the log."""
     found: dict[int, bytes] = {}
     index = log.next_stored(first)
     while index < log.written_end:
@@ -94,7 +94,7 @@ BATCHES = 6
 
 
 def small_log(disk: MemoryDisk, clock: ManualClock) -> dict[int, bytes]:
-    """A stopped log of one small file; returns its messages."""
+    """Write a closed log of one small segment; returns its messages."""
     log = open_log(disk, clock)
     messages: dict[int, bytes] = {}
     for number in range(BATCHES):

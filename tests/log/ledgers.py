@@ -1,4 +1,4 @@
-"""What tests of the ledger say to it: flush, sync, replace it by a checkpoint."""
+"""Helpers for tests of the ledger: flush, sync, checkpoint."""
 
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
@@ -20,7 +20,7 @@ def settle(ledger: Ledger) -> None:
 def checkpoint(
     ledger: Ledger, state: TopicState, purpose: Purpose = Purpose.APPEND
 ) -> DiskError | None:
-    """Run a checkpoint; returns what went wrong with it."""
+    """Run a checkpoint; returns its error, if any."""
     work = ledger.checkpoint_task(state, purpose)
     assert work is not None
     work.run()
@@ -29,7 +29,7 @@ def checkpoint(
 
 
 def finished(state: TopicState) -> set[int]:
-    """What the channel has finished."""
+    """The indexes that the channel has finished."""
     channel = state.channels.get("c", ChannelState(0, 0))
     ranges = [(0, channel.start), *channel.finished]
     return {index for first, end in ranges for index in range(first, end)}

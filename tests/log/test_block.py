@@ -1,4 +1,4 @@
-"""Blocks, their cache, and the tail that grows: runs, not single messages, and bounded."""
+"""Blocks, their cache, and the tail: runs instead of single messages, with a size limit."""
 
 import numpy as np
 from hypothesis import given
@@ -9,7 +9,7 @@ from tests.log.conversations import block_of, bodies_of
 
 
 def test_slices() -> None:
-    """A run of a block is a part of its bytes, with ends of its own."""
+    """A slice of a block is part of its bytes; `ends_within` counts from the slice's start."""
     run = block_of(100, [b"a", b"bb", b"ccc", b"dddd"])
 
     assert bodies_of(run.slice(101, 103)) == [(101, b"bb"), (102, b"ccc")]
@@ -20,7 +20,7 @@ def test_slices() -> None:
 
 @given(sizes=st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=5), min_size=1))
 def test_merged_blocks_are_one(sizes: list[list[bytes]]) -> None:
-    """Merging is the same as having encoded all at once."""
+    """Merged blocks equal one block with all messages."""
     blocks: list[Block] = []
     first = 100
     for bodies in sizes:
@@ -37,7 +37,7 @@ def test_merged_blocks_are_one(sizes: list[list[bytes]]) -> None:
 
 
 def test_time_within_a_block() -> None:
-    """The first message at or after a time, by the frames' own timestamps."""
+    """`first_at_time` finds the first message at or after a time by the frames' timestamps."""
     run = merge([block_of(100, [b"a", b"b"], 10), block_of(102, [b"c"], 20)])
 
     assert [first_at_time(run, at) for at in (0, 10, 11, 20, 21)] == [100, 100, 102, 102, None]
@@ -45,7 +45,7 @@ def test_time_within_a_block() -> None:
 
 @given(times=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=6), knows=st.data())
 def test_the_oldest_of_merged_blocks(times: list[int], knows: st.DataObject) -> None:
-    """What the blocks know of the oldest message's time, and what they look for, is the same."""
+    """A merged block's oldest time is right, whether or not its parts knew theirs."""
     blocks = [block_of(100 + 2 * n, [b"a", b"bb"], at) for n, at in enumerate(times)]
     for one, at in zip(blocks, times, strict=True):
         if knows.draw(st.booleans()):
@@ -55,7 +55,7 @@ def test_the_oldest_of_merged_blocks(times: list[int], knows: st.DataObject) -> 
 
 
 def test_cache_is_bounded_and_forgets_the_oldest_use() -> None:
-    """What was used longest ago goes; what is grown or put stays."""
+    """The cache evicts the least recently used entries, and stays within its limit."""
     cache = BlockCache(10_500)
     entries = {n: cache.put((1, n), [block_of(n, [b"x" * 1_500])]) for n in range(4)}
     assert cache.get((1, 0)) is entries[0]
@@ -73,7 +73,7 @@ def test_cache_is_bounded_and_forgets_the_oldest_use() -> None:
 
 
 def test_tail_joins_small_blocks() -> None:
-    """Single messages become runs of a score, and one block when the stretch is full."""
+    """The tail merges every `JOIN_COUNT` blocks, and all of them when the extent is full."""
     cache = BlockCache()
     tail = Tail(cache, 3)
     assert tail.entry.evicted

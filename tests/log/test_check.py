@@ -1,4 +1,4 @@
-"""Inspection of a data path: what it holds, and what is damaged; nothing is changed."""
+"""Checking a data path: its contents and its damage are reported; nothing is changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = f"{PATH}/topics/t-clicks"
 
 
 def write(disk: MemoryDisk, path: str, text: bytes) -> None:
-    """A file with this text."""
+    """Create a file with this text."""
     file = disk.create(path)
     file.append([text], 0)
     file.close()
@@ -30,7 +30,7 @@ def write(disk: MemoryDisk, path: str, text: bytes) -> None:
 
 @pytest.fixture
 def disk() -> MemoryDisk:
-    """100 messages, of which the channel has finished 30; one is delayed for a second time."""
+    """A topic of 100 messages, of which the channel has finished 30 and delayed 1."""
     disk, clock = MemoryDisk(), ManualClock()
     ledger, _ = Ledger.open(disk, TOPIC)
     log = open_log(disk, clock, TOPIC)
@@ -47,7 +47,10 @@ def disk() -> MemoryDisk:
 
 
 def test_depths_are_those_of_the_next_start(disk: MemoryDisk) -> None:
-    """What is neither finished nor deferred; every byte of the log is read, and none changed."""
+    """The depth counts messages that are neither finished nor deferred.
+
+    Every byte of the log is read and no file is changed.
+    """
     before = {path: bytes(disk.data(path)) for path in disk.paths()}
     read: list[int] = []
     report = check(disk, PATH, ManualClock().now(), read.append)
@@ -69,7 +72,7 @@ def test_depths_are_those_of_the_next_start(disk: MemoryDisk) -> None:
 
 
 def test_damage_is_named_and_costs_its_batch(disk: MemoryDisk) -> None:
-    """A flipped byte of the first batch: its 60 messages are not counted."""
+    """A flipped byte in a batch of 60 messages is reported, and they do not count in the depth."""
     (path,) = (path for path in disk.paths() if path.endswith(".log"))
     disk.data(path)[DATA_START + 200] ^= 1
     report = check(disk, PATH, ManualClock().now(), lambda _size: None)
@@ -82,7 +85,10 @@ def test_damage_is_named_and_costs_its_batch(disk: MemoryDisk) -> None:
 
 
 def test_what_is_missing_or_strange_is_told(disk: MemoryDisk) -> None:
-    """No `sparq.json`, a folder that is no topic's, and a log that cannot be opened."""
+    """A missing `sparq.json` and a log that cannot be opened are damage.
+
+    A directory that is no topic's is noted.
+    """
     disk.unlink(f"{PATH}/sparq.json")
     disk.make_directory(f"{PATH}/topics/other")
     report = check(disk, PATH, ManualClock().now(), lambda _size: None)
@@ -97,14 +103,14 @@ def test_what_is_missing_or_strange_is_told(disk: MemoryDisk) -> None:
 
 
 def test_a_folder_without_data_is_not_a_data_path() -> None:
-    """There is nothing to report."""
+    """A directory without data has no report."""
     disk = MemoryDisk()
     disk.make_directory(PATH)
     assert check(disk, PATH, ManualClock().now(), lambda _size: None) is None
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(disk: MemoryDisk) -> None:
-    """Then nothing can be said about the data path."""
+    """A directory that cannot be listed raises DiskError."""
     disk.fail(Fault(1, errno.EACCES, frozenset({"list"}), times=10))
     with pytest.raises(DiskError):
         check(disk, PATH, ManualClock().now(), lambda _size: None)
@@ -156,7 +162,10 @@ def row(report: CheckReport, channel: str) -> CheckRow:
 
 
 def test_a_channels_depth_is_what_it_has_not_finished(tmp_path: Path) -> None:
-    """Without the messages that are not due yet; attempts are counted, finished ones are not."""
+    """A channel's depth excludes finished messages and those not due yet.
+
+    Messages requeued after a delivery are counted as attempted.
+    """
     topic = Topic(tmp_path)
     first = topic.first
     topic.ledger.created("archive", first)
@@ -176,7 +185,7 @@ def test_a_channels_depth_is_what_it_has_not_finished(tmp_path: Path) -> None:
 
 
 def test_messages_of_a_paused_topic_are_its_own(tmp_path: Path) -> None:
-    """Its channels cannot see messages from the mark P on."""
+    """Messages at or after P count in the depth of the paused topic, not of its channels."""
     topic = Topic(tmp_path)
     topic.ledger.created("archive", topic.first)
     topic.ledger.mark(topic.first + 10)
@@ -192,7 +201,7 @@ def test_messages_of_a_paused_topic_are_its_own(tmp_path: Path) -> None:
 
 
 def test_damage_costs_the_depth_and_is_named(tmp_path: Path) -> None:
-    """A flipped byte in the first batch: ten messages are lost, and the place is reported."""
+    """A flipped byte in a batch of 10 messages is reported, and they do not count in the depth."""
     topic = Topic(tmp_path)
     topic.ledger.created("archive", topic.first)
     topic.close()
@@ -209,7 +218,10 @@ def test_damage_costs_the_depth_and_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_write_is_no_damage(tmp_path: Path) -> None:
-    """A kill leaves the last batch cut off; nobody was told that its messages were stored."""
+    """An incomplete last batch, as a kill leaves it, is a note, not damage.
+
+    Its messages were never acknowledged.
+    """
     topic = Topic(tmp_path)
     topic.close()
     data = topic.log_file.read_bytes()
@@ -228,7 +240,7 @@ def test_an_unfinished_write_is_no_damage(tmp_path: Path) -> None:
 def test_the_metadata_of_the_data_path_are_checked(
     tmp_path: Path, content: bytes | None, expected: str
 ) -> None:
-    """nsqd does not start without them, so they are damage."""
+    """A missing or invalid `sparq.json` is damage: nsqd does not start with it."""
     Topic(tmp_path).close()
     if content is None:
         (tmp_path / "sparq.json").unlink()
@@ -241,7 +253,7 @@ def test_the_metadata_of_the_data_path_are_checked(
 
 
 def test_folders_that_are_not_topics_are_noted(tmp_path: Path) -> None:
-    """They are not damage, and not counted."""
+    """Directories that are not topics are noted, but are not damage and not counted."""
     Topic(tmp_path).close()
     (tmp_path / "topics" / "lost+found").mkdir()
 
@@ -253,7 +265,10 @@ def test_folders_that_are_not_topics_are_noted(tmp_path: Path) -> None:
 
 
 def test_the_size_is_that_of_the_logs(tmp_path: Path) -> None:
-    """For the progress: ledgers are small, and not counted."""
+    """`size_of`, used for progress, counts logs only.
+
+    Ledgers are small.
+    """
     topic = Topic(tmp_path)
     topic.close()
 
@@ -261,5 +276,5 @@ def test_the_size_is_that_of_the_logs(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_data_has_no_report(tmp_path: Path) -> None:
-    """Neither topics nor `sparq.json`."""
+    """A directory with neither topics nor `sparq.json` has no report."""
     assert check(LookingDisk(), str(tmp_path), CLOCK.now(), lambda _size: None) is None

@@ -1,4 +1,4 @@
-"""What stands behind the last batch of a file, so that a sync has no new length to write."""
+"""Commits: padding after a segment's last batch, refused batches, failed syncs."""
 
 import errno
 
@@ -17,7 +17,10 @@ from tests.log.conversations import (
 
 
 def test_filling_behind_a_small_batch() -> None:
-    """The file is as long as its page, whatever the next batches of it; its end is cut off."""
+    """A segment is padded to whole pages, so that small batches do not change its length.
+
+    A sync then has no new length to write. Closing removes the padding.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     messages = {publish(log, [b"a"], clock): b"a"}
@@ -44,7 +47,10 @@ def test_filling_behind_a_small_batch() -> None:
 
 
 def test_filling_goes_with_a_refused_batch_and_with_the_file() -> None:
-    """A failed write cuts it off, the next one has it again; a file that is full has none."""
+    """A failed write removes the padding, the next one adds it again.
+
+    A full segment has none.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=6000)
     first = publish(log, [b"a"], clock)
@@ -64,7 +70,7 @@ def test_filling_goes_with_a_refused_batch_and_with_the_file() -> None:
 
 
 def test_the_log_knows_the_time_of_what_it_stores() -> None:
-    """Nobody needs to look for it."""
+    """A new batch's block knows its oldest publish time."""
     clock = ManualClock()
     begun = commit(open_log(MemoryDisk(), clock), [b"a", b"b"], clock)
 
@@ -73,7 +79,7 @@ def test_the_log_knows_the_time_of_what_it_stores() -> None:
 
 
 def test_messages_that_get_times_of_their_own() -> None:
-    """The block knows the oldest of these."""
+    """After `stamp` the block knows the oldest of the new times."""
     stored = PendingBatch(block_of(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
     stored.block.oldest_published_ns = 10
     stored.stamp(np.array([7, 3, 9]))
@@ -83,7 +89,7 @@ def test_messages_that_get_times_of_their_own() -> None:
 
 
 def test_indexes_of_a_refused_commit_are_burned() -> None:
-    """What failed to be written is not stored, and its indexes are never given again."""
+    """Messages of a failed write are not stored, and their indexes are never used again."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
@@ -103,7 +109,10 @@ def test_indexes_of_a_refused_commit_are_burned() -> None:
 
 
 def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
-    """A write that failed but is all there, and stays: the next file begins at its index."""
+    """A refused batch that was written completely and cannot be truncated is not read.
+
+    The next segment begins at its index.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=100)
     first = publish(log, [b"a"], clock)
@@ -115,7 +124,7 @@ def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
 
     assert read_all(log) == {first: b"a", later: b"b"}
     log.close()
-    # What was unsynced in the file that was given up moved along.
+    # The unsynced batches of the abandoned segment are in the new one.
     for seed in range(4):
         assert read_all(open_log(disk.crash(seed), clock)) == {first: b"a", later: b"b"}
     assert read_all(open_log(disk, clock)) == {first: b"a", later: b"b"}
@@ -123,7 +132,10 @@ def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
 
 
 def test_refused_batch_in_a_synced_file_that_cannot_be_cut() -> None:
-    """Likewise with nothing unsynced: a file ends where the next one begins."""
+    """A synced segment ends where the next one begins.
+
+    So a refused batch at its end that cannot be truncated is not read.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
@@ -142,7 +154,10 @@ def test_refused_batch_in_a_synced_file_that_cannot_be_cut() -> None:
 
 
 def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
-    """P8: acknowledged, unsynced batches are in a new file, synced, before the commit is done."""
+    """P8: after a failed sync, unsynced batches are written to a new segment.
+
+    It is synced before the commit is answered.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=100)
     first = publish(log, [b"synced"], clock)
@@ -168,7 +183,7 @@ def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
 
 
 def test_failed_sync_of_a_file_with_nothing_synced() -> None:
-    """The replacement begins at the same index as the file it replaces: a second generation."""
+    """A replacement that begins at the same index gets the next generation in its name."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=100)
     first = publish(log, [b"a"], clock)
@@ -183,7 +198,7 @@ def test_failed_sync_of_a_file_with_nothing_synced() -> None:
 
 
 def test_nothing_to_append() -> None:
-    """A commit without bodies does nothing, and is done."""
+    """A commit without bodies does nothing and succeeds."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     begun = log.begin([], clock.now())

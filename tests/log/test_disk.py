@@ -1,4 +1,4 @@
-"""The real disk: files of the owner's alone, errors in words, short writes followed up."""
+"""The real disk: file permissions, error messages, incomplete reads and writes."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def mode(path: Path) -> int:
 
 
 def test_files_and_folders(disk: RealDisk, tmp_path: Path) -> None:
-    """Every operation once, as the log uses them."""
+    """Each operation works as the log uses it; only the owner has access."""
     folder = tmp_path / "a" / "b"
     ensure_directory(disk, str(folder))
     ensure_directory(disk, str(folder))
@@ -52,7 +52,7 @@ def test_files_and_folders(disk: RealDisk, tmp_path: Path) -> None:
 
 
 def test_every_failure_is_a_disk_error(disk: RealDisk, tmp_path: Path) -> None:
-    """Whatever the operating system refuses, callers see one kind of error that says what."""
+    """Every operating system error is a DiskError that names the operation, path and reason."""
     gone = f"{tmp_path}/gone/x"
     calls = [
         ("open", disk.open),
@@ -77,7 +77,7 @@ def test_every_failure_is_a_disk_error(disk: RealDisk, tmp_path: Path) -> None:
 
 
 def test_closed_file_fails_in_words(disk: RealDisk, tmp_path: Path) -> None:
-    """Every operation of a file reports as the disk's do."""
+    """Operations on a closed file raise DiskError, too."""
     file = disk.create(f"{tmp_path}/x")
     file.close()
     calls = [
@@ -95,7 +95,7 @@ def test_closed_file_fails_in_words(disk: RealDisk, tmp_path: Path) -> None:
 
 
 def test_links_are_not_followed(disk: RealDisk, tmp_path: Path) -> None:
-    """A symbolic link in place of a file is an error: nothing outside the data path is touched."""
+    """Opening a symbolic link fails: no file outside the data path is changed."""
     (tmp_path / "target").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "target")
 
@@ -104,7 +104,7 @@ def test_links_are_not_followed(disk: RealDisk, tmp_path: Path) -> None:
 
 
 def test_lock_is_held_once(disk: RealDisk, tmp_path: Path) -> None:
-    """A second daemon on the same data path does not start."""
+    """A second lock on the same data path fails."""
     held = disk.lock(f"{tmp_path}/lock")
     with pytest.raises(DiskError, match=r"lock .*: resource temporarily unavailable"):
         disk.lock(f"{tmp_path}/lock")
@@ -114,7 +114,7 @@ def test_lock_is_held_once(disk: RealDisk, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_files() -> Iterator[int]:
-    """No file may grow beyond 10,000 bytes: what a full disk looks like to a write."""
+    """Limit files to 10,000 bytes: for a write this is like a full disk."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, old[1]))
     yield 10_000
@@ -125,7 +125,7 @@ def small_files() -> Iterator[int]:
 def test_short_write_is_cut_back(
     disk: RealDisk, tmp_path: Path, small_files: int, pieces: int
 ) -> None:
-    """A write that found space for a part leaves nothing behind, and says why."""
+    """A write that is only partly possible is undone, and its error gives the reason."""
     file = disk.create(f"{tmp_path}/x")
     file.append([b"a" * 6_000], 0)
     with pytest.raises(DiskError) as caught:
@@ -140,7 +140,7 @@ def test_short_write_is_cut_back(
 def test_interrupted_write_goes_on(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short write without an error is followed up; one of nothing is an error."""
+    """A short write is continued; a write of 0 bytes is an error."""
     file = disk.create(f"{tmp_path}/x")
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data)[:7], at))
@@ -157,7 +157,7 @@ def test_interrupted_write_goes_on(
 def test_interrupted_read_goes_on(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fewer bytes than asked for come back only at the file's end."""
+    """A read returns fewer bytes than requested only at the end of the file."""
     file = disk.create(f"{tmp_path}/x")
     file.append([b"0123456789"], 0)
     real = os.pread
@@ -168,7 +168,7 @@ def test_interrupted_read_goes_on(
 
 
 def test_disk_full_is_said_in_words() -> None:
-    """/dev/full, which refuses every byte."""
+    """A write to /dev/full reports that no space is left."""
     file = RealFile(os.open("/dev/full", os.O_RDWR), "/dev/full")
     with pytest.raises(DiskError) as caught:
         file.append([b"x"], 0)
@@ -179,7 +179,10 @@ def test_disk_full_is_said_in_words() -> None:
 
 
 def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
-    """Smoke: publish, stop, start, finish; files are the owner's alone."""
+    """A log and a ledger on a real disk are restored after a restart.
+
+    Only the owner has access to their files.
+    """
     clock = ManualClock()
     folder = f"{tmp_path}/topics/t-clicks"
     reserve = Reserve.open(disk, str(tmp_path), 1 << 20)
@@ -210,7 +213,7 @@ def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
 
 
 def test_a_disk_for_looking_changes_nothing(tmp_path: Path) -> None:
-    """Files can be read; whatever would change something is refused as on a read-only disk."""
+    """LookingDisk reads files and refuses every change."""
     path = str(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"content")
     disk = LookingDisk()
@@ -238,7 +241,10 @@ def test_a_disk_for_looking_changes_nothing(tmp_path: Path) -> None:
 def test_only_a_file_system_that_tells_all_errors_is_synced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An old kernel, other kinds of file systems and folders that are not there: file by file."""
+    """`file_system` is None for file systems whose sync may hide errors, and for old kernels.
+
+    It is None for missing directories, too. Their files are synced one by one.
+    """
     disk = RealDisk()
     assert disk.file_system("/proc") is None
     assert disk.file_system(str(tmp_path / "missing")) is None
@@ -251,7 +257,10 @@ def test_only_a_file_system_that_tells_all_errors_is_synced_at_once(
 
 
 def test_a_folder_on_another_file_system_is_synced_alone(tmp_path: Path) -> None:
-    """A topic's folder may be a mount of its own."""
+    """`covers` is false for a path on another file system.
+
+    A topic's directory may be a separate mount, and needs its own sync.
+    """
     opened = RealDisk().file_system(str(tmp_path))
     if opened is None:
         pytest.skip("needs a temporary folder on ext4, XFS or btrfs, and Linux 5.17")

@@ -1,4 +1,4 @@
-"""The sparse index of a segment says of every index what a list of its batches says."""
+"""A segment's sparse index gives the same answers as a list of its batches."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ batches = st.lists(
 
 @given(batches=batches, cut=st.integers(0, 300), asked=st.integers(0, 300))
 def test_extents_as_a_list(batches: list[tuple[int, int, int]], cut: int, asked: int) -> None:
-    """The sparse index says of every index what a plain list of batches says."""
+    """Extents give the same answers for every index as a list of the batches."""
     extents = Extents()
     rows: list[Extent] = []
     index, offset = 10, 4608
@@ -41,7 +41,7 @@ def test_extents_as_a_list(batches: list[tuple[int, int, int]], cut: int, asked:
 
 
 def test_damaged_extent_is_replaced_by_what_is_left() -> None:
-    """An extent that lost its middle is two, and its neighbours stay."""
+    """An extent that lost its middle is replaced by two; its neighbours stay."""
     extents = Extents()
     whole = Extent(10, 40, 0, 4608, EXTENT_BYTES, 5)
     extents.append(whole)

@@ -1,4 +1,4 @@
-"""The header of a file: its bytes are as documented, and a damaged one is not decoded."""
+"""File headers have the documented bytes, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ FACTS = (1 << 63, b"abcd")
 
 
 def test_a_header_has_the_documented_bytes() -> None:
-    """Magic, size, version, checksum algorithm, flags, facts, checksum; all little-endian."""
+    """A header has magic, size, version, checksum algorithm, flags, fields and checksum.
+
+    All are little-endian.
+    """
     fields = struct.pack("<8sHBBIQ4s", b"SPARQTST", 36, 1, 1, 0, *FACTS)
 
     assert fields + struct.pack("<Q", xxh3_64_intdigest(fields)) == FORM.pack(FACTS)
@@ -21,7 +24,7 @@ def test_a_header_has_the_documented_bytes() -> None:
 
 
 def test_facts_come_back_wherever_the_header_is() -> None:
-    """At the beginning of the data, or at an offset."""
+    """A header is decoded at the beginning of the data or at an offset."""
     data = b"before" + FORM.pack(FACTS) + b"after"
 
     assert FACTS == FORM.unpack(data, 6)
@@ -29,7 +32,7 @@ def test_facts_come_back_wherever_the_header_is() -> None:
 
 
 def test_no_flipped_bit_and_no_part_is_believed() -> None:
-    """A header counts only if all of it is there and its checksum is right."""
+    """A header with a flipped bit, or an incomplete one, is refused."""
     whole = FORM.pack(FACTS)
     for bit in range(8 * len(whole)):
         data = bytearray(whole)
@@ -40,6 +43,6 @@ def test_no_flipped_bit_and_no_part_is_believed() -> None:
 
 
 def test_a_header_of_another_kind_is_not_decoded() -> None:
-    """Another magic, or facts of another size, under a right checksum."""
+    """A valid header with another magic or other field sizes is refused."""
     assert FORM.unpack(HeaderForm(b"SPARQTSU", "Q4s").pack(FACTS)) is None
     assert FORM.unpack(HeaderForm(b"SPARQTST", "Q5s").pack(FACTS)) is None

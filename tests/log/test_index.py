@@ -1,4 +1,4 @@
-"""Questions asked of a log's index for many indexes at once get the answers of one by one."""
+"""A log's index gives the same answers for many indexes as for each one individually."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from sparq.log.segment import Segment, SegmentHeader
 
 @st.composite
 def indexes(draw: st.DrawFn) -> tuple[Index, int]:
-    """Segments of extents with gaps in indexes and ordinals, some empty; and the end's ordinal."""
+    """Segments of extents with gaps in indexes and ordinals, some empty; the end's ordinal."""
     index, at, ordinal = Index(), draw(st.integers(1, 5)), draw(st.integers(0, 3))
     for _ in range(draw(st.integers(0, 4))):
         header = SegmentHeader(1, b"", 1, 0, at, at + 1000, ordinal, 1, -1, 1)
@@ -33,7 +33,7 @@ def indexes(draw: st.DrawFn) -> tuple[Index, int]:
 @settings(max_examples=300)
 @given(indexes())
 def test_ordinals_of_many(made: tuple[Index, int]) -> None:
-    """In extents, in gaps, before and behind all of it."""
+    """`ordinals_at` equals `ordinal_at`: in extents, in gaps, before the first, after the last."""
     index, end_ordinal = made
     wanted = np.arange(0, 120)
 
@@ -45,7 +45,7 @@ def test_ordinals_of_many(made: tuple[Index, int]) -> None:
 @settings(max_examples=300)
 @given(indexes(), st.integers(0, 60), st.integers(0, 60))
 def test_runs_of_stored_indexes(made: tuple[Index, int], first: int, end: int) -> None:
-    """They hold what is stored within the bounds, and do not touch."""
+    """Stored runs contain exactly the stored indexes within the bounds, and do not touch."""
     index = made[0]
     lows, highs = index.stored_runs(first, end)
 
@@ -57,7 +57,7 @@ def test_runs_of_stored_indexes(made: tuple[Index, int], first: int, end: int) -
 
 
 def plain_within(index: Index, first: int, end: int, max_bytes: int) -> tuple[int, int]:
-    """The extents one by one."""
+    """The result of `within`, computed extent by extent."""
     reached, size = first, 0
     for _, extent in index.extents_from(first):
         if extent.first >= end or (size and size + extent.size > max_bytes):
@@ -69,7 +69,7 @@ def plain_within(index: Index, first: int, end: int, max_bytes: int) -> tuple[in
 @settings(max_examples=500)
 @given(indexes(), st.integers(0, 60), st.integers(0, 80), st.integers(0, 40))
 def test_how_far_bytes_reach(made: tuple[Index, int], first: int, end: int, max_bytes: int) -> None:
-    """Whole extents as far as they fit, over all segments; the first whatever it takes."""
+    """`within` returns whole extents that fit `max_bytes`, and at least the first one."""
     index = made[0]
 
     assert plain_within(index, first, end, max_bytes) == index.within(first, end, max_bytes)

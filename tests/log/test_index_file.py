@@ -1,4 +1,4 @@
-"""Index files spare a start the scan, and nothing else: a bad one costs nothing."""
+"""Index files save the scan at start; a bad one loses nothing."""
 
 import random
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from tests.log.upkeeping import keep_up
 
 BODY = b"z" * 9_000
 MESSAGES = 50
-"""With bodies of 9,000 bytes a batch each: seven full extents, and one that grows."""
+"""One batch each, with bodies of 9,000 bytes: seven full extents, and one that still grows."""
 
 
 def filled(disk: MemoryDisk, clock: ManualClock, **options: int) -> Log:
-    """A log of many batches, some deferred, its index files kept up, still open."""
+    """An open log of many batches, some deferred, with current index files."""
     log = open_log(disk, clock, **options)
     for number in range(MESSAGES):
         dues = [(0, clock.wall_ns + number)] if number % 9 == 4 else None
@@ -38,7 +38,7 @@ def _bodies(number: int) -> BodySlices:
 
 
 def scanned(disk: MemoryDisk, clock: ManualClock) -> tuple[dict[int, bytes], list[tuple[int, int]]]:
-    """What the log holds by its own headers: messages and due times."""
+    """The log's messages and due times according to its own headers."""
     log = Log.open(
         disk, DIRECTORY, node_id=NODE, options=LogOptions(), now=clock.now(), believes_indexes=False
     )
@@ -51,7 +51,7 @@ def indexes(disk: MemoryDisk) -> list[str]:
 
 
 def check(disk: MemoryDisk, clock: ManualClock) -> Log:
-    """Opened with its index files, the log holds what its own headers tell."""
+    """Open the log with its index files; its contents must match its own headers."""
     expected, dues = scanned(disk, clock)
     log = open_log(disk, clock)
     assert expected == read_all(log)
@@ -61,7 +61,10 @@ def check(disk: MemoryDisk, clock: ManualClock) -> Log:
 
 
 def test_a_start_reads_no_header_that_an_index_file_tells_of() -> None:
-    """Two segments of full extents: header, index file, one batch each, and the tail's rest."""
+    """A start uses the index files of all segments.
+
+    At most one extent of the newest segment is not in its index file.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = filled(disk, clock, max_bytes_per_file=300_000)
     log.close()
@@ -76,7 +79,7 @@ def test_a_start_reads_no_header_that_an_index_file_tells_of() -> None:
 
 
 def test_what_a_start_has_scanned_is_told_to_the_next() -> None:
-    """After a start without index files, one upkeep later there are whole ones."""
+    """After a start without index files, one upkeep writes complete ones."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
     for path in indexes(disk):
@@ -92,7 +95,7 @@ def test_what_a_start_has_scanned_is_told_to_the_next() -> None:
 
 
 def test_appending_goes_on_behind_an_index_file() -> None:
-    """What a later run adds, to files of its own, is told by their index files."""
+    """Messages that a later run appends are found by a start with index files."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock).close()
     log = open_log(disk, clock)
@@ -106,7 +109,10 @@ def test_appending_goes_on_behind_an_index_file() -> None:
 
 
 def test_unsynced_messages_are_in_no_index_file() -> None:
-    """A power cut may take them: an index file that tells of them would be wrong."""
+    """Index files contain synced messages only.
+
+    A power cut could lose unsynced ones, and the index file would be wrong.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=1_000)
     for number in range(30):
@@ -127,7 +133,7 @@ def test_unsynced_messages_are_in_no_index_file() -> None:
 
 
 def test_a_cut_index_file_costs_nothing() -> None:
-    """Torn anywhere: what is whole of it counts, or nothing."""
+    """A truncated index file loses nothing."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock).close()
     (path,) = indexes(disk)
@@ -138,7 +144,7 @@ def test_a_cut_index_file_costs_nothing() -> None:
 
 
 def test_flipped_bits_cost_nothing() -> None:
-    """No byte of an index file is believed without its checksum."""
+    """A flipped bit in an index file loses nothing: each part has a checksum."""
     disk, clock, chance = MemoryDisk(), ManualClock(), random.Random(5)
     filled(disk, clock).close()
     (path,) = indexes(disk)
@@ -150,7 +156,7 @@ def test_flipped_bits_cost_nothing() -> None:
 
 
 def test_an_old_index_file_tells_what_it_tells() -> None:
-    """Left from before most of the messages: they are scanned."""
+    """An index file that lacks newer messages is used; those are scanned."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     for number in range(20):
@@ -170,7 +176,7 @@ def test_an_old_index_file_tells_what_it_tells() -> None:
 
 
 def test_the_index_file_of_another_segment_is_not_believed() -> None:
-    """Its salt is not this one's."""
+    """Index files swapped between two segments are ignored: their salts differ."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
     one, other = indexes(disk)
@@ -182,7 +188,7 @@ def test_the_index_file_of_another_segment_is_not_believed() -> None:
 
 
 def test_a_segment_that_lost_its_end_is_scanned() -> None:
-    """The index file tells of more than there is: what is there counts, the rest is reported."""
+    """If a segment is shorter than its index file says, the missing messages are reported."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
     first = sorted(path for path in disk.paths() if path.endswith(".log"))[0]
@@ -195,7 +201,7 @@ def test_a_segment_that_lost_its_end_is_scanned() -> None:
 
 
 def _forge(disk: MemoryDisk, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """An index file with right checksums that tells something else."""
+    """Replace the index file by a changed one with valid checksums."""
     (path,) = indexes(disk)
     (log_path,) = (path for path in disk.paths() if path.endswith(".log"))
     header = decode_header(bytes(disk.data(log_path)[:DATA_START]))
@@ -210,7 +216,7 @@ def _forge(disk: MemoryDisk, change: Callable[[np.ndarray], np.ndarray]) -> None
 
 
 def _other_bounds(rows: np.ndarray) -> np.ndarray:
-    """The second extent is said to begin 8 bytes later than it does."""
+    """Let the second extent begin 8 bytes later than it does."""
     rows[4, 0] += 8
     rows[3, 1] += 8
     rows[4, 1] -= 8
@@ -218,7 +224,7 @@ def _other_bounds(rows: np.ndarray) -> np.ndarray:
 
 
 def _other_indexes(rows: np.ndarray) -> np.ndarray:
-    """The first two extents are said to share their messages differently."""
+    """Move the boundary between the first two extents by one message."""
     rows[1, 0] += 1
     rows[0, 1] += 1
     rows[2, 1] += 1
@@ -242,7 +248,7 @@ def _twice(rows: np.ndarray) -> np.ndarray:
 def test_an_index_file_that_lies_costs_nothing(
     change: Callable[[np.ndarray], np.ndarray],
 ) -> None:
-    """With right checksums, but not what the segment holds: the segment's own headers count."""
+    """A wrong index file with valid checksums loses nothing: the segment's headers count."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock).close()
     _forge(disk, change)
@@ -251,7 +257,7 @@ def test_an_index_file_that_lies_costs_nothing(
 
 
 def test_damage_is_reported_behind_an_index_file_as_without_one() -> None:
-    """A damaged batch costs itself, whether its header or its payload is hit."""
+    """A damaged header or payload loses one batch and is reported, despite an index file."""
     for at in (DATA_START + 9_100 * 3, DATA_START + 9_208 * 2 + 20):
         disk, clock = MemoryDisk(), ManualClock()
         filled(disk, clock).close()

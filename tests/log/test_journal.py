@@ -1,4 +1,4 @@
-"""Commits of several topics that share a sync: kept, whatever fails and whenever the power goes."""
+"""Commits of several topics that share a journal's sync survive errors and power cuts."""
 
 import errno
 import random
@@ -22,12 +22,12 @@ CHANGES = frozenset({"write", "sync", "create", "truncate", "syncdir", "unlink"}
 
 
 def folder(name: str) -> str:
-    """A topic's."""
+    """The topic's directory."""
     return f"{PATH}/topics/t-{name}"
 
 
 class House:
-    """Logs that share a journal, and what their publishers were told."""
+    """Logs that share a journal, with their attempted and acknowledged messages."""
 
     def __init__(self, disk: MemoryDisk, clock: ManualClock) -> None:
         self.disk = disk
@@ -38,7 +38,7 @@ class House:
         self.journal = Journal(disk, PATH)
 
     def start(self) -> journals.PutBack:
-        """A start of nsqd."""
+        """Start as nsqd does."""
         self.journal = Journal(self.disk, PATH)
         self.journal.share_min = 2
         self.journal.file_bytes = 2_500
@@ -50,7 +50,7 @@ class House:
         return put_back
 
     def publish(self, names: tuple[str, ...] = NAMES, *, size: int = 100) -> list[Commit]:
-        """One publish to each of these topics, all waiting for the disk together."""
+        """Publish one message to each of these topics, so that their commits can share a sync."""
         self.clock.advance(1_000_000)
         commits = {}
         for name in names:
@@ -68,7 +68,7 @@ class House:
         return list(commits.values())
 
     def checkpoint(self) -> None:
-        """What the broker does when a new journal has begun."""
+        """Checkpoint as the broker does after a new journal was begun."""
         limit = self.journal.number - 1
         for log in self.logs.values():
             if 0 < log.unsynced.journal <= limit:
@@ -80,7 +80,7 @@ class House:
             self.journal.clean(limit)
 
     def check(self) -> None:
-        """Nothing that was acknowledged is missing, nothing was made up."""
+        """Check that no acknowledged message is missing and each one found was published."""
         for name, log in self.logs.items():
             found = read_all(log)
             assert self.acknowledged[name].items() <= found.items()
@@ -91,7 +91,7 @@ class House:
 
 @pytest.fixture
 def house() -> House:
-    """Three logs with a file each."""
+    """Three logs, each with one segment."""
     house = House(MemoryDisk(), ManualClock())
     house.disk.make_directory(PATH)
     house.disk.sync_directory("")
@@ -103,12 +103,15 @@ def house() -> House:
 
 
 def syncs(disk: MemoryDisk, since: int) -> list[str]:
-    """The files that were synced since then."""
+    """The files synced since this position in the trace."""
     return [path for operation, path in disk.trace[since:] if operation == "sync"]
 
 
 def test_commits_that_wait_together_share_one_sync(house: House) -> None:
-    """Only the journal is synced; what it has counts as synced, and not as unsynced."""
+    """Waiting commits share one sync of the journal.
+
+    Their messages count as synced, though their segments are not.
+    """
     house.publish()
     since = len(house.disk.trace)
 
@@ -123,7 +126,7 @@ def test_commits_that_wait_together_share_one_sync(house: House) -> None:
 
 
 def test_fewer_or_larger_commits_sync_their_own_files(house: House) -> None:
-    """A journal is for many small commits."""
+    """Few or large commits sync their own segments and use no journal."""
     house.journal.share_min = 4
     assert {done.journal for done in house.publish()} == {0}
     house.journal.share_min = 3
@@ -132,7 +135,7 @@ def test_fewer_or_larger_commits_sync_their_own_files(house: House) -> None:
 
 
 def test_after_a_power_cut_all_is_put_back(house: House) -> None:
-    """Though no file of a topic was synced, and again if that start is cut off, too."""
+    """After a power cut the journal restores all messages, and is deleted."""
     for _ in range(4):
         house.publish()
     for seed in range(20):
@@ -146,7 +149,10 @@ def test_after_a_power_cut_all_is_put_back(house: House) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_power_cut_at_any_operation(seed: int) -> None:
-    """P1: what was acknowledged is there, also where the start after it is cut, too."""
+    """P1: after a power cut at any operation all acknowledged messages are there.
+
+    A second power cut interrupts the start after the first one.
+    """
     at, cut = 0, True
     chance = random.Random(seed)
     while cut:
@@ -175,7 +181,7 @@ def test_power_cut_at_any_operation(seed: int) -> None:
 
 
 def live(house: House) -> None:
-    """A run: single publishes, shared ones, checkpoints."""
+    """Run single publishes, shared ones and checkpoints."""
     house.start()
     for number in range(ROUNDS):
         house.publish(NAMES[number % 3 :])
@@ -186,7 +192,10 @@ def live(house: House) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_error_at_any_operation(number: int, times: int) -> None:
-    """P3: who was told OK finds it; later publishes succeed; a kill afterwards loses nothing."""
+    """P3: after an error at any operation no acknowledged message is lost.
+
+    Later publishes succeed, and a power cut afterwards loses nothing.
+    """
     at, failed = 0, True
     while failed:
         at += 1
@@ -210,7 +219,10 @@ def test_error_at_any_operation(number: int, times: int) -> None:
 
 
 def test_a_journal_that_fails_is_given_up(house: House) -> None:
-    """Each file is then synced by itself, and the next journal waits a while."""
+    """After a journal's sync fails, each segment is synced separately.
+
+    The next commits do not use a journal.
+    """
     house.publish()
     house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
 
@@ -224,7 +236,10 @@ def test_a_journal_that_fails_is_given_up(house: House) -> None:
 
 
 def test_old_journals_go_when_files_are_synced(house: House) -> None:
-    """Without a checkpoint there are two at most: then everybody syncs for himself again."""
+    """Without checkpoints there are at most two journals; then segments are synced separately.
+
+    A checkpoint deletes the old journal, a clean close all of them.
+    """
     for _ in range(20):
         house.publish()
     assert journals.found(house.disk, PATH) == [1, 2]
@@ -239,7 +254,10 @@ def test_old_journals_go_when_files_are_synced(house: House) -> None:
 
 
 def test_a_file_whose_sync_fails_at_the_checkpoint_is_written_anew(house: House) -> None:
-    """From memory: what only a journal had is in a fresh file before the journal goes."""
+    """If a segment's sync fails at a checkpoint, its messages are written to a new segment.
+
+    They come from memory; only then is the journal deleted.
+    """
     while house.journal.number < 2:
         house.publish()
     house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
@@ -254,13 +272,16 @@ def test_a_file_whose_sync_fails_at_the_checkpoint_is_written_anew(house: House)
 def test_a_file_that_did_not_take_over_what_a_journal_has_ends_no_other(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor can it be deleted; the journal still puts back what it has into the file before."""
+    """A new segment that could not be synced or deleted does not end the one before it.
+
+    The journal restores its messages into the earlier segment.
+    """
     house.publish()
 
     step = house.disk.step
 
     def fail(operation: str, path: str) -> None:
-        """Only a file that is nothing but its header can be synced, and none be deleted."""
+        """Fail each unlink, and each sync of a file other than a segment with a header only."""
         if operation == "unlink":
             raise DiskError(operation, path, errno.EIO)
         if operation == "sync":
@@ -281,7 +302,10 @@ def test_a_file_that_did_not_take_over_what_a_journal_has_ends_no_other(
 
 
 def test_a_topic_that_cannot_be_written_is_refused_and_its_journal_kept(house: House) -> None:
-    """Nothing is guessed over: the next start tries again."""
+    """If a topic's segment cannot be restored, the topic is refused and the journal kept.
+
+    The next start tries again.
+    """
     house.publish()
     house.disk = house.disk.crash(1)
     house.disk.fail(Fault(1, errno.EIO, frozenset({"write"})))
@@ -299,7 +323,7 @@ def test_a_topic_that_cannot_be_written_is_refused_and_its_journal_kept(house: H
 
 
 def test_what_was_dropped_since_is_left_alone(house: House) -> None:
-    """A deleted topic, and one of the same name with other files."""
+    """Nothing is restored to a deleted topic, or to a new topic of the same name."""
     house.publish()
     for name in ("a", "b"):
         for file in house.disk.listdir(folder(name)):
@@ -316,7 +340,7 @@ def test_what_was_dropped_since_is_left_alone(house: House) -> None:
 
 
 def test_damage_of_a_journal_is_reported_and_costs_a_block(house: House) -> None:
-    """The other blocks are put back."""
+    """A damaged block of a journal is reported, and the other blocks are restored."""
     for _ in range(3):
         house.publish()
     path = f"{PATH}/journal-00000001"
@@ -331,7 +355,10 @@ def test_damage_of_a_journal_is_reported_and_costs_a_block(house: House) -> None
 
 
 def test_an_unreadable_journal_stops_the_start(house: House) -> None:
-    """It may hold what was acknowledged."""
+    """A journal that cannot be opened prevents the start.
+
+    It may contain acknowledged messages.
+    """
     house.publish()
     house.disk.fail(Fault(1, errno.EACCES, frozenset({"open"})))
     with pytest.raises(DiskError, match="journal-00000001"):
@@ -339,7 +366,7 @@ def test_an_unreadable_journal_stops_the_start(house: House) -> None:
 
 
 def test_entries_come_back_as_they_were() -> None:
-    """The format, and the names of the files."""
+    """Entries are decoded as encoded, and only journal names have a number."""
     entries = [
         JournalEntry("topics/t-ä/1.log", 2**64 - 1, 4608, b"\0" * 7),
         JournalEntry("x", 0, 2**40, b""),

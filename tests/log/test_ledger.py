@@ -1,4 +1,4 @@
-"""The ledger: what was noted comes back, after stops, crashes, damage and full disks."""
+"""The ledger: its state survives restarts, crashes, damage and full disks."""
 
 import errno
 import random
@@ -18,7 +18,7 @@ from tests.log.ledgers import DIRECTORY, checkpoint, finished, settle
 
 
 class Model:
-    """Channels as sets of indexes: slow, and plainly right."""
+    """Channels as sets of indexes: slow and obviously correct."""
 
     def __init__(self) -> None:
         self.mark: int | None = None
@@ -81,7 +81,7 @@ steps = st.lists(
 
 
 def apply(ledger: Ledger, model: Model, step: Step) -> None:
-    """One step on both."""
+    """Apply a step to the ledger and to the model."""
     kind, name, index, count = step
     if kind not in ("created", "mark") and name not in model.starts:
         kind = "created"
@@ -117,7 +117,7 @@ def apply(ledger: Ledger, model: Model, step: Step) -> None:
 
 @given(steps=steps, seed=st.integers(0, 1 << 20))
 def test_replay_equals_a_model(steps: list[Step], seed: int) -> None:
-    """Any sequence, flushed, checkpointed and reopened anywhere, gives the state of plain sets."""
+    """A ledger flushed, checkpointed and reopened at random has the state of plain sets."""
     chance = random.Random(seed)
     disk, model = MemoryDisk(), Model()
     ledger, state = Ledger.open(disk, DIRECTORY)
@@ -145,7 +145,7 @@ def test_replay_equals_a_model(steps: list[Step], seed: int) -> None:
 
 
 def run(ledger: Ledger, acknowledged: list[int]) -> None:
-    """Finish 30 messages one by one, synced; a checkpoint now and then."""
+    """Finish 30 messages one by one, each synced; a checkpoint after ten, or when one is due."""
     ledger.created("c", 0)
     for index in range(30):
         ledger.finished("c", [index * 2], [index * 2 + 1])
@@ -166,7 +166,7 @@ def operations() -> int:
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
 def test_power_cut_at_every_operation(part: float) -> None:
-    """What was synced before the cut is known after it, wherever the cut comes."""
+    """FINs synced before a power cut are known after it, at whichever operation it occurs."""
     for at in range(1, operations() + 1):
         disk = MemoryDisk()
         disk.fail(Fault(at, None, part=part))
@@ -189,7 +189,10 @@ CHANGES = frozenset({"write", "sync", "create", "truncate", "syncdir", "unlink",
 @pytest.mark.parametrize("times", [1, 2, 5])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_failure_at_every_operation(number: int, times: int) -> None:
-    """A failed write keeps its records, a failed sync leads to a checkpoint; then all is there."""
+    """After an error at any operation no acknowledged FIN is lost.
+
+    A failed write keeps its records in memory; a failed sync causes a checkpoint.
+    """
     for at in range(1, operations() + 1):
         disk = MemoryDisk()
         disk.fail(Fault(at, number, CHANGES, times, 0.5))
@@ -201,7 +204,7 @@ def test_failure_at_every_operation(number: int, times: int) -> None:
         try:
             run(ledger, acknowledged)
         except DiskError:
-            # The caller tries again later, with all that it had noted before.
+            # The caller tries again later, with all its earlier records.
             disk.fault = None
             settle(ledger)
         disk.fault = None
@@ -211,7 +214,10 @@ def test_failure_at_every_operation(number: int, times: int) -> None:
 
 
 def test_failed_sync_is_mended_by_a_checkpoint() -> None:
-    """Never "try again and believe": nothing counts as synced before a checkpoint has stored it."""
+    """After a failed sync nothing counts as synced until a checkpoint has stored it.
+
+    A second sync could succeed without having written the data.
+    """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 5)
@@ -233,7 +239,7 @@ def test_failed_sync_is_mended_by_a_checkpoint() -> None:
 
 
 def test_records_noted_during_a_checkpoint_follow_it() -> None:
-    """The loop goes on while a checkpoint is written; what it notes then is not lost."""
+    """Records added while a checkpoint is written are not lost."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 0)
@@ -257,7 +263,7 @@ def test_records_noted_during_a_checkpoint_follow_it() -> None:
 
 
 def test_checkpoint_keeps_everything() -> None:
-    """Every field of a state goes through a checkpoint."""
+    """A checkpoint keeps every field of a state."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     state = TopicState(
@@ -281,7 +287,10 @@ def test_checkpoint_keeps_everything() -> None:
 
 
 def test_large_ledger_wants_a_checkpoint() -> None:
-    """Size, not time, says when: reading must stay short."""
+    """A ledger wants a checkpoint when it is large, whatever its age.
+
+    Otherwise reading it would take too long.
+    """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 0)
@@ -298,7 +307,10 @@ def test_large_ledger_wants_a_checkpoint() -> None:
 
 
 def test_what_a_channel_is_known_by_is_written_twice() -> None:
-    """One damaged block, of a creation or of a checkpoint, costs no channel; it is reported."""
+    """A channel's creation and a checkpoint are written twice.
+
+    One damaged block does not lose the channel, and is reported.
+    """
     for checkpointed in (False, True):
         disk = MemoryDisk()
         ledger, _ = Ledger.open(disk, DIRECTORY)
@@ -323,7 +335,7 @@ def test_what_a_channel_is_known_by_is_written_twice() -> None:
 
 
 def test_records_of_a_newer_version_are_reported() -> None:
-    """A kind that this version does not know is passed over, not fatal, and not silent."""
+    """Records of an unknown kind are skipped and reported."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 3)
@@ -339,7 +351,10 @@ def test_records_of_a_newer_version_are_reported() -> None:
 
 
 def test_channel_whose_creation_was_lost_exists_all_the_same() -> None:
-    """Losing the record of a channel may mean messages twice, never messages lost."""
+    """A channel whose creation record is lost starts at index 0.
+
+    Messages may be delivered twice, but none is lost.
+    """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.finished("c", [7], [9])
@@ -353,7 +368,7 @@ def test_channel_whose_creation_was_lost_exists_all_the_same() -> None:
 
 
 def test_no_work_without_need() -> None:
-    """Nothing written: nothing to flush, nothing to sync."""
+    """Without new records, flush and sync do nothing."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     before = disk.count
@@ -364,7 +379,10 @@ def test_no_work_without_need() -> None:
 
 
 def test_left_over_files_of_a_checkpoint_are_tidied_up() -> None:
-    """A checkpoint that was killed before or behind its rename leaves nothing that counts."""
+    """The files of an interrupted checkpoint are deleted at the next start.
+
+    It may be interrupted before or after its rename.
+    """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 3)
@@ -383,7 +401,7 @@ def test_left_over_files_of_a_checkpoint_are_tidied_up() -> None:
 
 
 def test_failed_checkpoint_waits_before_the_next(monkeypatch: Any) -> None:
-    """A disk that refuses is not asked again at every turn."""
+    """After a failed checkpoint the next one waits for 64 more flushes."""
     disk = MemoryDisk()
     monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_BYTES", 0)
     ledger, _ = Ledger.open(disk, DIRECTORY)
@@ -401,7 +419,10 @@ def test_failed_checkpoint_waits_before_the_next(monkeypatch: Any) -> None:
 
 
 def test_behind_a_failed_checkpoint_what_was_unsynced_is_synced_by_the_next_sync() -> None:
-    """The file that the checkpoint was to replace still counts, and stays open for it."""
+    """After a failed checkpoint, the next sync syncs the old ledger file.
+
+    It still counts, and stays open for that.
+    """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 3)

@@ -1,4 +1,4 @@
-"""Ledgers that are not as they were written: flipped bytes, torn ends, lost headers."""
+"""Damaged ledger files: flipped bytes, incomplete ends, lost headers."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.log.ledgers import DIRECTORY, finished, settle
 
 
 def test_every_flipped_byte_costs_one_flush() -> None:
-    """Damage to a ledger forgets what one flush said, reports it, and invents nothing."""
+    """A flipped byte loses at most one flush, is reported, and adds nothing wrong."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 0)
@@ -35,7 +35,7 @@ def test_every_flipped_byte_costs_one_flush() -> None:
 
 
 def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
-    """A flush that a crash cut off is reported; what follows is in a file of its own."""
+    """An incomplete last flush is reported and kept; new records go to a new file."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 0)
@@ -53,7 +53,10 @@ def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
 
 
 def test_what_a_torn_file_says_is_synced_by_the_next_start() -> None:
-    """Killed in the middle of a write: the records before it are in no disk yet, but in memory."""
+    """A start syncs the complete records before an incomplete write.
+
+    A kill can leave them in the page cache only.
+    """
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 0)
@@ -72,7 +75,7 @@ def test_what_a_torn_file_says_is_synced_by_the_next_start() -> None:
 
 
 def test_lost_header_is_reported() -> None:
-    """With both copies of the header gone, the file's records are gone, and it says so."""
+    """If both copies of the header are lost, the file's records are lost and it is reported."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 0)

@@ -1,4 +1,4 @@
-"""The log on a disk that works: what is appended is read, found by index, ordinal and time."""
+"""The log on a working disk: messages are found by index, ordinal and time."""
 
 import errno
 
@@ -17,7 +17,7 @@ SECOND = 1_000_000_000
 
 
 def test_empty_log() -> None:
-    """A log without messages has ends all the same, and makes no file."""
+    """An empty log has valid ends and no file."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
 
@@ -34,7 +34,7 @@ def test_empty_log() -> None:
 
 
 def test_floor_keeps_the_ends_up() -> None:
-    """What the ledger knows of is below every end, whatever the clock says."""
+    """All ends are at or after the `floor_index` from the ledger, whatever the clock's time."""
     disk, clock = MemoryDisk(), ManualClock(wall_ns=0)
     log = Log.open(
         disk,
@@ -53,7 +53,7 @@ def test_floor_keeps_the_ends_up() -> None:
 
 
 def test_durable_order_of_a_first_publish() -> None:
-    """P2: file and folder are synced before the first batch, the batch before its OK."""
+    """P2: segment and directory are synced before the first batch, the batch before its OK."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     before = len(disk.trace)
@@ -70,7 +70,7 @@ def test_durable_order_of_a_first_publish() -> None:
 
 
 def test_sync_policy() -> None:
-    """`sync_every` counts messages, `sync_due` time, and both end with a sync."""
+    """`sync_every` limits unsynced messages, `sync_due` their age; both lead to a sync."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=4, sync_timeout_ns=2 * SECOND)
     first = publish(log, [b"1", b"2"], clock)
@@ -93,7 +93,10 @@ def test_sync_policy() -> None:
 
 
 def test_unsynced_bytes_are_bounded() -> None:
-    """What a failed sync would have to write again must fit into memory."""
+    """Unsynced bytes are limited to `unsynced_bytes_max`.
+
+    After a failed sync they are written again from memory.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=1_000_000, unsynced_bytes_max=5_000)
     for _ in range(30):
@@ -102,7 +105,10 @@ def test_unsynced_bytes_are_bounded() -> None:
 
 
 def test_owed_messages_are_read_from_memory() -> None:
-    """While no file has them for sure, consumers still get what was acknowledged."""
+    """Acknowledged messages whose sync failed are read from memory until they are stored again.
+
+    They survive a power cut once a later publish succeeds.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = Log.open(
         disk,
@@ -135,7 +141,7 @@ def test_owed_messages_are_read_from_memory() -> None:
 
 
 def test_file_of_finished_messages_can_be_dropped() -> None:
-    """`end_file` ends the file that is appended to; dropped, its indexes do not come again."""
+    """`end_file` seals the current segment; after its drop, its indexes are not used again."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     assert not log.end_file()
@@ -163,7 +169,7 @@ def test_file_of_finished_messages_can_be_dropped() -> None:
 
 
 def test_the_only_file_can_be_dropped() -> None:
-    """A log without any file goes on where it was, in this run and in the next."""
+    """A log without any segment continues its indexes and ordinals, also after a restart."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     first = publish(log, [b"a", b"b"], clock)
@@ -180,7 +186,10 @@ def test_the_only_file_can_be_dropped() -> None:
 
 
 def test_file_with_unsynced_messages_is_not_ended() -> None:
-    """A failed sync means to write them again; and a commit in flight appends to the file."""
+    """`end_file` refuses a segment with unsynced messages or a commit in flight.
+
+    A failed sync would have to write those messages again.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=10)
     publish(log, [b"a"], clock)
@@ -206,7 +215,10 @@ def test_file_with_unsynced_messages_is_not_ended() -> None:
 def test_everything_is_found(
     batches: list[tuple[int, int, int]], file_kib: int, cache_kib: int, reopen: bool
 ) -> None:
-    """By index, ordinal and time, from cache and disk, over files and gaps: as a list would say."""
+    """Messages are found by index, ordinal and time as in a list.
+
+    This holds for cached and uncached ones, across segments and gaps.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     options = LogOptions(max_bytes_per_file=file_kib << 10)
     log = Log.open(
@@ -246,7 +258,7 @@ def test_everything_is_found(
 
 
 def find_time(log: Log, time_ns: int) -> int:
-    """`index_at_time`, with the reads that it asks for."""
+    """`index_at_time`, with the read it may need."""
     index = log.index_at_time(time_ns)
     if index is None:
         read = log.load_time(time_ns)
@@ -258,7 +270,7 @@ def find_time(log: Log, time_ns: int) -> int:
 
 
 def check_range(log: Log, rows: list[tuple[int, bytes, int]], first: int, end: int) -> None:
-    """A range reader that asks for little at a time gets every message once."""
+    """Read a range in small parts; every message must be returned once."""
     found: list[tuple[int, bytes]] = []
     at = first
     while at < end:
@@ -274,7 +286,7 @@ def check_range(log: Log, rows: list[tuple[int, bytes, int]], first: int, end: i
 
 
 def test_range_read_of_a_dropped_file_fails() -> None:
-    """A read that comes too late is an error, never an empty answer."""
+    """A range read of a dropped segment is an error, not an empty result."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
@@ -290,7 +302,7 @@ def test_range_read_of_a_dropped_file_fails() -> None:
 
 
 def test_read_of_a_file_dropped_meanwhile_is_not_stored() -> None:
-    """What comes back from a reader after the log has changed is not believed."""
+    """A finished read is discarded if its segment was dropped meanwhile."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
@@ -305,7 +317,7 @@ def test_read_of_a_file_dropped_meanwhile_is_not_stored() -> None:
 
 
 def test_growing_extent_that_was_evicted_is_left_as_it_is() -> None:
-    """After the cache let go of the newest messages, what follows begins a stretch of its own."""
+    """After the cache evicts the newest messages, later ones form a separate cache entry."""
     disk, clock = MemoryDisk(), ManualClock()
     cache = BlockCache(4_000)
     log = Log.open(

@@ -1,4 +1,4 @@
-"""Looking at a log that is larger than memory: its parts, and single messages."""
+"""Inspecting a log larger than memory: its parts, and single messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERYTHING = 1 << 54
 
 @pytest.fixture(scope="module")
 def looking() -> Looking:
-    """200 messages of 6 KB, in several files of several extents; the cache does not hold them."""
+    """200 uncached messages of 6 KB, in several segments of several extents."""
     clock = ManualClock()
     log = Log.open(
         MemoryDisk(),
@@ -34,7 +34,10 @@ def looking() -> Looking:
 
 
 def test_parts_cover_the_log(looking: Looking) -> None:
-    """In order, without a gap; neighbours of a file are one part, up to what is read at once."""
+    """Parts cover the log in order and without gaps.
+
+    Adjacent extents of a segment form one part, up to the size of one read.
+    """
     indexes = looking.stored_from(0, EVERYTHING, 1000)
     parts = looking.parts(0, EVERYTHING, 1000)
 
@@ -50,7 +53,10 @@ def test_parts_cover_the_log(looking: Looking) -> None:
 def test_single_messages_are_read_until_there_are_enough(
     looking: Looking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any order; the bytes that are read, and those that are kept, are bounded."""
+    """Single messages are read in any order.
+
+    The bytes read and the bytes kept are limited.
+    """
     indexes = looking.stored_from(0, EVERYTHING, 1000)
     chosen = [indexes[at] for at in (150, 3, 151, 77, 4)]
     wanted, covered = wanted_parts(looking, [*chosen, 5], 1 << 30)
@@ -70,7 +76,7 @@ def test_single_messages_are_read_until_there_are_enough(
 
 
 def test_an_errand_computes_something() -> None:
-    """Whatever it is told to."""
+    """An Errand calls its function."""
     told: list[int] = []
     Errand(lambda: told.append(1)).run()
     assert told == [1]

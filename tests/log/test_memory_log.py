@@ -1,4 +1,4 @@
-"""The log of an ephemeral topic: the same face, no file, and what is dropped is gone."""
+"""The log of an ephemeral topic: the same interface without files."""
 
 from sparq.log.disk import DiskError
 from sparq.log.memory_log import MemoryLog, VoidDisk
@@ -7,7 +7,7 @@ from tests.log.conversations import NODE, publish, read_all
 
 
 def test_as_a_log() -> None:
-    """Messages are found as in a log on a disk, over segments, until these are dropped."""
+    """Messages are found as in a log on disk until their segment is dropped."""
     clock = ManualClock()
     log = MemoryLog(node_id=NODE, now=clock.now())
     messages = {}
@@ -32,7 +32,7 @@ def test_as_a_log() -> None:
 
 
 def test_disk_that_forgets() -> None:
-    """It has nothing, takes everything, and an open says so."""
+    """VoidDisk accepts everything, stores nothing, and has no file to open."""
     disk = VoidDisk()
     file = disk.create("x")
     file.append([b"data"], 0)

@@ -1,4 +1,4 @@
-"""What `sparq.json` says, and that a flipped bit of it is not believed."""
+"""The contents of `sparq.json`; a flipped bit is detected."""
 
 import pytest
 from hypothesis import given
@@ -12,14 +12,14 @@ WHOLE = DataPathMetadata(1, 613, 9_007_199_254_740_993)
 
 @given(st.integers(0, 1023), st.integers(0, (1 << 54) - 1))
 def test_facts_come_back(node_id: int, retired_index: int) -> None:
-    """What is written is read, indexes beyond what JSON's numbers hold too."""
+    """Metadata is decoded as encoded, including indexes too large for JSON's numbers."""
     facts = DataPathMetadata(1, node_id, retired_index)
 
     assert decode(facts.encode()) == facts
 
 
 def test_no_flipped_bit_is_believed() -> None:
-    """Each bit of the file: refused, or of no consequence."""
+    """A flipped bit raises MetadataError, has no effect, or changes the format number."""
     for bit in range(8 * len(WHOLE.encode())):
         text = bytearray(WHOLE.encode())
         text[bit // 8] ^= 1 << bit % 8
@@ -28,12 +28,12 @@ def test_no_flipped_bit_is_believed() -> None:
         except MetadataError:
             continue
         except AssertionError:
-            # The number of a newer format: such a data path is refused by whoever reads it.
+            # The bit made it the number of a newer format: every reader refuses such a data path.
             assert decode(bytes(text)).format != 1
 
 
 def test_the_checksum_is_as_documented() -> None:
-    """XXH3-64 with seed 0 over the three numbers, so that others can write the file."""
+    """The checksum is XXH3-64 with seed 0 of the three numbers, as documented."""
     assert WHOLE.checksum() == xxh3_64_hexdigest(b"1 613 9007199254740993")
 
 
@@ -48,7 +48,7 @@ def test_the_checksum_is_as_documented() -> None:
     ],
 )
 def test_facts_of_other_versions(text: bytes, facts: DataPathMetadata) -> None:
-    """Without a checksum they are believed; of a newer format only the number matters."""
+    """A missing checksum is accepted; in a newer format none is checked."""
     assert decode(text) == facts
 
 
@@ -57,6 +57,6 @@ def test_facts_of_other_versions(text: bytes, facts: DataPathMetadata) -> None:
     [b"", b"\xff\xfe", b"[]", b"null", b'{"format": 1}', b'{"format": 1, "node_id": "x"}'],
 )
 def test_what_is_no_document_of_facts(text: bytes) -> None:
-    """Nothing is guessed."""
+    """Invalid contents raise MetadataError."""
     with pytest.raises(MetadataError):
         decode(text)

@@ -1,4 +1,4 @@
-"""Damage costs what it touches, is reported, and never gives a wrong body (P5, P6)."""
+"""Damage loses only the affected batches, is reported, and never gives a wrong body (P5, P6)."""
 
 import errno
 import random
@@ -23,7 +23,7 @@ def reported(log: Log) -> bool:
 
 
 def test_every_flipped_byte_costs_one_batch_and_is_reported() -> None:
-    """For every byte of a segment: no wrong body, at most one batch lost, and never silently."""
+    """A flipped byte of a segment gives no wrong body, loses at most a batch, and is reported."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     data = disk.data(the_path(disk))
@@ -49,7 +49,7 @@ def test_every_flipped_byte_costs_one_batch_and_is_reported() -> None:
 
 
 def test_damage_found_while_running() -> None:
-    """A byte that goes bad after recovery is found when its batch is read, and costs only that."""
+    """Damage that occurs after the start is found by the read, and loses one batch."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_500)
     messages: dict[int, bytes] = {}
@@ -77,7 +77,7 @@ def test_damage_found_while_running() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_damage(seed: int) -> None:
-    """Zeroed sectors and pages, cuts and noise over several files: nothing made up or silent."""
+    """Zeroed sectors, cuts and noise give no wrong body, and each loss is reported."""
     chance = random.Random(seed)
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=12_000)
@@ -111,7 +111,10 @@ def test_random_damage(seed: int) -> None:
 
 
 def test_body_that_holds_a_batch_is_not_taken_for_one() -> None:
-    """Resync: a published copy of the file's own batches stays a body, wherever it lies."""
+    """A body that contains a copy of a batch is not read as a batch.
+
+    The scan meets it when it looks for the next batch after damage.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     first = publish(log, [b"honest"], clock)
@@ -124,7 +127,7 @@ def test_body_that_holds_a_batch_is_not_taken_for_one() -> None:
     log.close()
     at = disk.data(path).index(b"SPQB", DATA_START + 8)
     for _ in range(8):
-        # Each header of a batch that carries the forged one goes bad: the scan must resync.
+        # Damage the header of each batch that contains the forged one: the scan must resync.
         disk.data(path)[at + 40] ^= 0xFF
         size = int.from_bytes(disk.data(path)[at + 68 : at + 72], "little")
         at += size
@@ -137,7 +140,7 @@ def test_body_that_holds_a_batch_is_not_taken_for_one() -> None:
 
 
 def test_unreadable_page_costs_its_batches() -> None:
-    """EIO on a read costs what is on the page, not the log."""
+    """EIO on a page loses the batches on it, not the log."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     log = open_log(disk, clock)
@@ -156,7 +159,7 @@ def test_unreadable_page_costs_its_batches() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_passing_error_of_a_read_costs_nothing(times: int) -> None:
-    """The whole read fails, then its page once or twice: all is there, at a start as well."""
+    """One to three temporary read errors lose nothing, at a start or later."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
@@ -171,7 +174,7 @@ def test_a_passing_error_of_a_read_costs_nothing(times: int) -> None:
 
 
 def test_read_that_fails_is_no_damage() -> None:
-    """Where a file cannot even be opened, nothing is written off: the next try may succeed."""
+    """A segment that cannot be opened is not damage: a later read succeeds."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     log = open_log(disk, clock)
@@ -185,7 +188,7 @@ def test_read_that_fails_is_no_damage() -> None:
 
 
 def test_range_read_counts_what_is_lost() -> None:
-    """A Spark read over damage gets the rest, and how many messages are missing."""
+    """A range read across damage returns the rest and the number of missing messages."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     first, end = min(messages), max(messages) + 1
@@ -202,7 +205,7 @@ def test_range_read_counts_what_is_lost() -> None:
 
 
 def test_damage_in_words() -> None:
-    """An operator reads where, what and how much."""
+    """The text for damage has the path, reason, bytes, indexes and number of messages."""
     damage = Damage(5, 9, 4, "/data/x.log", 4608, 200, "damaged batch")
 
     assert str(damage) == (

@@ -1,4 +1,4 @@
-"""Records add up to the same state, however large the ranges are and in whatever turn they come."""
+"""Records give the same state, whatever the size of their ranges and runs."""
 
 from typing import Any
 
@@ -26,7 +26,10 @@ PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=60)
 @settings(max_examples=400)
 @given(STEPS)
 def test_what_is_finished_is_requeued_no_more(steps: list[tuple[str, int, int]]) -> None:
-    """Small ranges are taken out index by index, large ones by the order of what there is."""
+    """A finished message is no longer requeued.
+
+    Small and large finished ranges are removed by different algorithms.
+    """
     expected: dict[int, tuple[int, int]] = {}
     replay = Replay()
     written = [records.encode_index(RecordKind.CREATED, "c", 0)]
@@ -62,7 +65,10 @@ SINGLE_RECORDS = st.lists(
 def test_records_of_one_requeue_add_up_in_their_order(
     steps: list[tuple[str, str, int, int, int, int]],
 ) -> None:
-    """Runs of equal records, long ones and short ones, of several channels: the last one counts."""
+    """Of several requeue records of a message the last one counts.
+
+    They come in runs of several lengths and channels.
+    """
     expected: dict[str, dict[int, tuple[int, int]]] = {}
     written = []
     highest = -1
@@ -84,7 +90,7 @@ def test_records_of_one_requeue_add_up_in_their_order(
 
 
 def test_a_run_of_requeues_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million deferred messages are as many records: arrays read them, not a loop."""
+    """A run of 5,000 single requeue records is read with arrays, not in a loop."""
     looks = 0
     requeue_each = Replay._requeue_each
 
@@ -104,7 +110,7 @@ def test_a_run_of_requeues_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @given(pairs=PAIRS)
 def test_arrays_and_loops_agree(pairs: list[tuple[int, int]]) -> None:
-    """Both ways, and the plain set of indexes, are the same."""
+    """`merge_ranges` and its scalar twin give the same ranges as a set of indexes."""
     firsts = [first for first, _ in pairs]
     ends = [first + size for first, size in pairs]
 

@@ -1,4 +1,4 @@
-"""What a start finds in a log's folder after damage: it is reported, and costs what it touches."""
+"""Recovery of a damaged log at start: damage is reported and loses only what it affects."""
 
 import pytest
 
@@ -16,7 +16,10 @@ from tests.log.conversations import (
 
 
 def test_damaged_file_header_is_read_from_its_copy() -> None:
-    """One bad page at the front of a file costs no message; two cost the file, and are reported."""
+    """A damaged segment header loses nothing: its copy is read.
+
+    If the copy is damaged too, the segment is lost and reported.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     data = disk.data(the_path(disk))
@@ -33,7 +36,7 @@ def test_damaged_file_header_is_read_from_its_copy() -> None:
 
 @pytest.mark.parametrize("at", [0, COPY_OFFSET])
 def test_header_of_another_file_is_not_believed(at: int) -> None:
-    """A page that belongs to another file of the log costs no more than what lay there."""
+    """A header copy of another segment is ignored, and nothing is lost."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_500)
     messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
@@ -48,7 +51,10 @@ def test_header_of_another_file_is_not_believed(at: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, DATA_START, DATA_START + 9])
 def test_file_that_lost_all_is_told_by_the_next(size: int) -> None:
-    """A file cut in its head looks like one that was being made, but a later file names it."""
+    """A segment that lost its header and messages is reported with their number.
+
+    It looks like one under creation, but the next segment shows how many messages are missing.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_500)
     messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
@@ -70,7 +76,7 @@ def test_file_that_lost_all_is_told_by_the_next(size: int) -> None:
 
 
 def test_lost_end_of_an_older_file_is_told_by_the_next() -> None:
-    """A file that lost its end: the next one's base ordinal says how many messages are missing."""
+    """The next segment's base ordinal shows how many messages an older one has lost."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     path = the_path(disk)
@@ -90,7 +96,7 @@ def test_lost_end_of_an_older_file_is_told_by_the_next() -> None:
 
 
 def test_dropped_file_is_not_taken_for_damage() -> None:
-    """A gap that trimming left is no damage, though ordinals are missing."""
+    """A gap left by a dropped segment is not damage, although ordinals are missing."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_000)
     for number in range(12):
@@ -102,7 +108,7 @@ def test_dropped_file_is_not_taken_for_damage() -> None:
 
 
 def test_files_of_another_log_are_left_alone() -> None:
-    """A segment that strayed into the folder is reported, and never delivered."""
+    """A segment of another log is reported, and its messages are never delivered."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     stray = open_log(disk, clock, "/data/topics/t-other")
@@ -125,7 +131,7 @@ def test_files_of_another_log_are_left_alone() -> None:
 
 
 def test_swapped_names_do_no_harm() -> None:
-    """A file is what its header says, whatever its name."""
+    """Swapped segment names lose nothing: the header counts, not the name."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_000)
     messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(9)}
@@ -138,7 +144,7 @@ def test_swapped_names_do_no_harm() -> None:
 
 
 def test_torn_tail_is_reported_once_and_nothing_is_cut() -> None:
-    """P6: bytes of an unfinished batch are reported, left in the file, and never come back."""
+    """P6: an incomplete batch is reported once, stays in its file, and is never delivered."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     path = the_path(disk)
@@ -158,7 +164,10 @@ def test_torn_tail_is_reported_once_and_nothing_is_cut() -> None:
 
 
 def test_torn_payload_behind_a_whole_header() -> None:
-    """A crash may leave a header and not its payload: such a batch was never acknowledged."""
+    """A last batch with a valid header and a damaged payload counts as incomplete.
+
+    It was never acknowledged.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     data = disk.data(the_path(disk))
@@ -173,7 +182,7 @@ def test_torn_payload_behind_a_whole_header() -> None:
 
 
 def test_deferred_publishes_are_found_again() -> None:
-    """P4: due times come back from the batches that hold them, not from damaged ones."""
+    """P4: due times are restored from valid batches, not from damaged ones."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     first = publish(log, [b"now"], clock)
@@ -192,7 +201,10 @@ def test_deferred_publishes_are_found_again() -> None:
 
 
 def test_what_was_torn_once_never_counts_again() -> None:
-    """The run behind a torn batch gives its ordinal anew; later ones must not count both."""
+    """An incomplete batch is never counted, also at later starts.
+
+    The next run uses its ordinals again.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
     path = the_path(disk)

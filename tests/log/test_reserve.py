@@ -1,4 +1,4 @@
-"""The reserve: space for finishes, let go bit by bit and filled up again by itself."""
+"""The reserve: disk space for FINs, released in steps and refilled automatically."""
 
 import errno
 
@@ -27,7 +27,7 @@ def small_disk(capacity_bytes: int) -> MemoryDisk:
 
 
 def test_share_of_a_small_disk() -> None:
-    """On a disk of 8 MiB it takes an eighth, and not again when it is opened again."""
+    """On a disk of 8 MiB the reserve takes an eighth, and no more when it is reopened."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     assert reserve.held_bytes == (8 << 20) // SHARE
@@ -40,7 +40,7 @@ def test_share_of_a_small_disk() -> None:
 
 
 def test_full_disk_at_the_start_is_no_error() -> None:
-    """An nsqd starts on a full disk: consumers must be able to finish."""
+    """nsqd starts on a full disk, so that consumers can finish messages."""
     disk = small_disk(8 << 20)
     disk.create("/data/filler").append([bytes(8 << 20)], 0)
     disk.unlink("/data/filler")
@@ -52,7 +52,7 @@ def test_full_disk_at_the_start_is_no_error() -> None:
 
 
 def test_other_errors_are_errors() -> None:
-    """A disk that fails otherwise says so at the start."""
+    """Errors other than a full disk prevent the start."""
     disk = small_disk(8 << 20)
     disk.fail(Fault(1, errno.EIO, frozenset({"reserve"})))
 
@@ -61,7 +61,7 @@ def test_other_errors_are_errors() -> None:
 
 
 def test_a_look_ends_a_refusal_once_there_is_space() -> None:
-    """It says whether there is space; it ends what a refused log began, and begins nothing."""
+    """`look` returns whether there is space; it can end a refusal but never begins one."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     assert not reserve.look(8 << 20)
@@ -77,13 +77,13 @@ def test_a_look_ends_a_refusal_once_there_is_space() -> None:
 
 
 def test_released_and_filled_up() -> None:
-    """Appends to ledgers spend it down to the floor, and not a byte of that; then it comes back."""
+    """Appends to ledgers use the reserve down to its floor; `restore` refills it."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     reserve.join(Account(ledger_bytes=100_000))
     while reserve.release(5_000, Purpose.APPEND):
         pass
-    # What is written next is counted, too: it may be written to the ledger that needs most.
+    # The next write is included: it may go to the ledger that needs most space.
     assert reserve.held_bytes == reserve.floor_bytes + 2 * BLOCK_BYTES > 100_000
 
     reserve.restore()
@@ -92,7 +92,10 @@ def test_released_and_filled_up() -> None:
 
 
 def test_the_floor_is_for_what_gives_space_back() -> None:
-    """When appends find nothing more, a checkpoint does, and a file of the catalogue behind it."""
+    """Below the floor only checkpoints, and then catalog files, can use the reserve.
+
+    They free more space than they take.
+    """
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     reserve.join(Account(ledger_bytes=100_000))
@@ -110,7 +113,7 @@ def test_the_floor_is_for_what_gives_space_back() -> None:
 
 
 def test_what_comes_back_goes_to_the_floor_first() -> None:
-    """A little space, as one checkpoint gives it back, is for the next checkpoint."""
+    """Freed space refills the floor first, for the next checkpoint."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     reserve.join(Account(ledger_bytes=100_000))
@@ -124,8 +127,10 @@ def test_what_comes_back_goes_to_the_floor_first() -> None:
 
 
 def test_target_follows_the_disk() -> None:
-    """Opened on a disk that is nearly full, it takes its share as soon as there is space: no log
-    gets any of that before."""
+    """A reserve opened on a nearly full disk grows to its share once there is space.
+
+    No log gets that space before.
+    """
     disk = small_disk(16 << 20)
     filler = disk.create("/data/filler")
     filler.append([bytes((16 << 20) - 300_000)], 0)
@@ -139,8 +144,10 @@ def test_target_follows_the_disk() -> None:
 
 
 def test_target_counts_the_ledgers() -> None:
-    """Each ledger has room for a checkpoint of its own beside the one that is set aside, as far
-    as half of a small disk goes."""
+    """The target includes space for a checkpoint of each ledger.
+
+    It is limited to half of a small disk.
+    """
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     accounts = [Account() for _ in range(200)]
@@ -157,7 +164,7 @@ def test_target_counts_the_ledgers() -> None:
 
 
 def test_logs_leave_a_rest_free() -> None:
-    """What would take the last of the disk is refused before anything of it is written."""
+    """A commit that would leave less than `SLACK_BYTES` free is refused before any write."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     free = disk.free_bytes("/data")
@@ -171,7 +178,7 @@ def test_logs_leave_a_rest_free() -> None:
 
 
 def test_the_disk_is_looked_at_again_in_time() -> None:
-    """Commits ask the disk now and then only, but before what it had free can be used up."""
+    """Commits check the free space only from time to time, but before it can be used up."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     filler = disk.create("/data/filler")
@@ -185,7 +192,10 @@ def test_the_disk_is_looked_at_again_in_time() -> None:
 
 
 def test_logs_take_nothing_while_it_is_low() -> None:
-    """P7: what is let go is the ledgers'; publishing resumes by itself when there is space."""
+    """P7: while the reserve is low, publishes are refused: its space is for ledgers.
+
+    Publishing resumes automatically when there is space.
+    """
     disk, clock = small_disk(8 << 20), ManualClock()
     reserve = Reserve.open(disk, "/data")
     log = Log.open(

@@ -1,4 +1,4 @@
-"""One file of a log: its header and its name, and when the next one begins."""
+"""One segment of a log: its header, its name, and when the next one begins."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ from tests.log.conversations import open_log, publish
 
 
 def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file ends before it is too large, and before an index that it has not reserved."""
+    """A segment ends at its size limit or ceiling; a batch above the limit gets its own segment."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=DATA_START + 1_000)
     for _ in range(8):
@@ -51,7 +51,7 @@ HEADER = SegmentHeader(7, b"0123456789abcdef", 3, 0, 4096, 8192, 12, 1_000, -1, 
 
 
 def test_a_header_is_read_from_either_copy() -> None:
-    """One damaged copy costs nothing; with both damaged there is no header."""
+    """A header with one damaged copy is read; with both damaged it is not."""
     data = bytearray(encode_header(HEADER))
     assert DATA_START == len(data)
 
@@ -66,7 +66,10 @@ def test_a_header_is_read_from_either_copy() -> None:
 
 @pytest.mark.parametrize("at", [0, COPY_OFFSET])
 def test_the_header_that_matches_the_name_counts(at: int) -> None:
-    """If one copy belongs to another file, the name decides; without a name the first counts."""
+    """If the two copies differ, the one that matches the file's name counts.
+
+    Without a name the first one counts.
+    """
     other = HEADER._replace(first_index=9000, ceiling=9999)
     data = bytearray(encode_header(HEADER))
     data[at : at + HEADER_FORM.size] = HEADER_FORM.pack(other)
@@ -78,7 +81,7 @@ def test_the_header_that_matches_the_name_counts(at: int) -> None:
 
 @given(st.integers(0, (1 << 54) - 1), st.integers(0, GENERATION_LIMIT - 1))
 def test_a_name_tells_the_first_index(first_index: int, generation: int) -> None:
-    """The name of every generation of a file."""
+    """A segment's name gives its first index, for every generation."""
     assert first_index == first_index_of(file_name(first_index, generation))
 
 
@@ -86,5 +89,5 @@ def test_a_name_tells_the_first_index(first_index: int, generation: int) -> None
     "name", ["", "0123456789abcdef", "123.log", "0123456789abcdeg.log", "0123456789abcdef.next"]
 )
 def test_other_names_are_no_segments(name: str) -> None:
-    """A wrong suffix, too few digits, or no digits."""
+    """A name with a wrong suffix or wrong digits is not a segment's."""
     assert first_index_of(name) is None

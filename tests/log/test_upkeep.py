@@ -1,4 +1,4 @@
-"""The next file is made in advance, old ones go in steps: also when the power fails in between."""
+"""Segments are created in advance and deleted in steps, and both survive power cuts."""
 
 import errno
 
@@ -19,12 +19,12 @@ HALF = b"h" * 3_500
 
 
 def files(disk: MemoryDisk, suffix: str) -> list[str]:
-    """The files whose name ends so."""
+    """The files with this suffix."""
     return [path for path in disk.paths() if path.endswith(suffix)]
 
 
 def half_full(disk: MemoryDisk, clock: ManualClock) -> Log:
-    """A log whose next file is due, and made."""
+    """A log whose next segment has been created in advance."""
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [HALF], clock)
     keep_up(log)
@@ -33,7 +33,10 @@ def half_full(disk: MemoryDisk, clock: ManualClock) -> Log:
 
 
 def test_a_commit_that_begins_a_file_makes_none() -> None:
-    """Decision 24: what it takes is a name and two syncs; nothing is made, no folder synced."""
+    """Decision 24: a commit that begins a segment uses the one created in advance.
+
+    It creates no file and syncs no directory.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
     before = len(disk.trace)
@@ -48,7 +51,7 @@ def test_a_commit_that_begins_a_file_makes_none() -> None:
 
 
 def test_each_file_gets_a_next_one_once() -> None:
-    """Made when a file is half full, not before, and not twice."""
+    """The next segment is created once, when the current one is half full."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [b"little"], clock)
@@ -62,7 +65,7 @@ def test_each_file_gets_a_next_one_once() -> None:
 
 
 def test_a_file_with_a_header_counts_whatever_its_name() -> None:
-    """A crash may lose the new name of the file that was made in advance, not its messages."""
+    """A segment that lost its new name in a crash is found, with its messages."""
     disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
     publish(log, [b"x" * 8_000], clock)
@@ -78,7 +81,7 @@ def test_a_file_with_a_header_counts_whatever_its_name() -> None:
 
 
 def test_a_next_file_that_was_never_used_is_deleted() -> None:
-    """By the next run."""
+    """An unused next segment is deleted by the next run."""
     disk, clock = MemoryDisk(), ManualClock()
     half_full(disk, clock).close()
     log = open_log(disk, clock)
@@ -90,7 +93,7 @@ def test_a_next_file_that_was_never_used_is_deleted() -> None:
 
 @pytest.mark.parametrize("operation", ["rename", "open", "write", "sync"])
 def test_a_next_file_that_fails_is_replaced(operation: str) -> None:
-    """The commit makes one of its own."""
+    """If the next segment fails, the commit creates another one."""
     disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
     disk.fail(Fault(1, errno.EIO, frozenset({operation})))
@@ -103,7 +106,7 @@ def test_a_next_file_that_fails_is_replaced(operation: str) -> None:
 
 
 def test_no_next_file_can_be_made() -> None:
-    """That is told once, and publishing goes on."""
+    """A failure to create the next segment is reported once, and publishing continues."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [HALF], clock)
@@ -136,7 +139,7 @@ def life(disk: MemoryDisk, clock: ManualClock, witness: Witness) -> None:
 
 
 def publish_filler(log: Log, witness: Witness, clock: ManualClock) -> None:
-    """Something large, so that files are full after three."""
+    """Publish a large message: three fill a segment."""
     first = log.end_index
     witness.attempted[first] = HALF
     publish(log, [HALF], clock)
@@ -145,7 +148,10 @@ def publish_filler(log: Log, witness: Witness, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("part", [0.0, 0.6])
 def test_power_cut_at_every_operation(part: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Index files, files made in advance, files on their way out: nothing acknowledged is lost."""
+    """A power cut at any operation of upkeep loses no acknowledged message.
+
+    This covers index files, segments created in advance and segments being deleted.
+    """
     monkeypatch.setattr(upkeep, "STEP_BYTES", 2_000)
     disk = MemoryDisk()
     life(disk, ManualClock(), Witness())
@@ -170,7 +176,7 @@ def test_power_cut_at_every_operation(part: float, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_failure_at_every_operation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fails of it, publishing goes on and nothing acknowledged is lost."""
+    """After an error at any operation no acknowledged message is lost."""
     monkeypatch.setattr(upkeep, "STEP_BYTES", 2_000)
     changes = frozenset({"create", "write", "sync", "syncdir", "rename", "unlink", "truncate"})
     disk = MemoryDisk()
@@ -189,7 +195,10 @@ def test_failure_at_every_operation(number: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_large_segment_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First out of every start's sight, for good; then smaller, then gone, its index file first."""
+    """A large segment is first renamed, so that no start sees it, then truncated in steps.
+
+    Its index file is deleted first.
+    """
     monkeypatch.setattr(upkeep, "STEP_BYTES", 4_000)
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)

@@ -1,10 +1,10 @@
-"""What tests of a log's upkeep say to it."""
+"""A helper for tests of a log's upkeep."""
 
 from sparq.log.log import Log
 
 
 def keep_up(log: Log) -> None:
-    """Do all that there is to do, also the next file."""
+    """Run all upkeep, including the creation of the next segment."""
     if log.active is not None and log.active.segment.size >= log.upkeep.spare_due_size:
         work = log.upkeep.prepare(log.active)
         work.run()

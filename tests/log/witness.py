@@ -1,4 +1,4 @@
-"""Knows what was published to a log, and compares it with what the log holds."""
+"""Records what was published to a log, and compares it with the log's contents."""
 
 from sparq.log.log import Log
 from sparq.testing import ManualClock
@@ -6,7 +6,7 @@ from tests.log.conversations import commit, read_all
 
 
 class Witness:
-    """Knows what was attempted, acknowledged and refused, by index."""
+    """Attempted, acknowledged and refused messages by index."""
 
     def __init__(self) -> None:
         self.attempted: dict[int, bytes] = {}
@@ -14,12 +14,13 @@ class Witness:
         self.refused: dict[int, bytes] = {}
 
     def publish(self, log: Log, number: int, clock: ManualClock, *, sync: bool | None) -> None:
-        """One publish of a few messages."""
+        """Publish three messages as one batch."""
         bodies = [b"%d/%d/" % (number, k) + bytes([number % 251]) * (97 * k) for k in range(3)]
         first = log.end_index
         batch = dict(enumerate(bodies, first))
         assert not batch.keys() & self.acknowledged.keys(), "an index was given twice"
-        # A later run may give what was refused before any file reserved it: nobody has seen it.
+        # A later run may use indexes of refused messages again that no segment had reserved:
+        # nothing has seen them.
         self.refused = {index: body for index, body in self.refused.items() if index not in batch}
         self.attempted.update(batch)
         clock.advance(1_000_000)
@@ -27,7 +28,7 @@ class Witness:
         (self.refused if done.error else self.acknowledged).update(batch)
 
     def check(self, log: Log, *, refused_may_be_there: bool = False) -> None:
-        """Compare with what the log holds."""
+        """Compare with the log's contents."""
         found = read_all(log)
         lost = {index for index in self.acknowledged if index not in found}
         assert not lost

@@ -1,4 +1,4 @@
-"""What the parser makes of a connection's bytes, as plain tuples."""
+"""The parser's commands for a connection's bytes, as plain tuples."""
 
 import struct
 
@@ -21,7 +21,7 @@ def i32(*numbers: int) -> bytes:
 
 
 def flat(command: c.Command) -> list[Event]:
-    """A command in words that do not depend on how long the runs are."""
+    """A command as events that do not depend on the lengths of runs."""
     match command:
         case c.PublishRun(topic, bodies):
             return [("PUB", topic, bytes(body)) for body in bodies]
@@ -36,7 +36,7 @@ def flat(command: c.Command) -> list[Event]:
 
 
 def drained(parser: CommandParser, events: list[Event]) -> None:
-    """Adds all commands that are there; sets the states as a session does between two of them."""
+    """Add all available commands; change the state after SUB and CLS as a session does."""
     while (command := parser.next()) is not None:
         if isinstance(command, c.Subscribe):
             parser.state = SUBSCRIBED
@@ -46,7 +46,7 @@ def drained(parser: CommandParser, events: list[Event]) -> None:
 
 
 def conversation(pieces: list[bytes], state: int = INIT) -> list[Event]:
-    """The commands of a connection that sends these pieces and ends, and the error if any."""
+    """The commands of a connection that sends these pieces and ends, and its error, if any."""
     parser = CommandParser(LIMITS)
     parser.state = state
     events: list[Event] = []

@@ -1,4 +1,4 @@
-"""A plain reader of V2 streams for tests: the whole stream, one thing after the other, no runs."""
+"""A simple V2 parser for tests: it reads the whole stream, one command at a time."""
 
 import re
 from typing import NoReturn
@@ -18,11 +18,11 @@ ID = re.compile(r"[0-9a-f]{16}")
 
 
 class End(Exception):
-    """The stream is over: with an error's text, or None where it just ends."""
+    """The stream has ended: with an error's event, or with None."""
 
 
 def quoted(name: str) -> str:
-    """Go's quoting, as far as these tests need it."""
+    """Quote as Go does, as far as these tests need it."""
     plain = name.replace("\\", "\\\\").replace('"', '\\"')
     short = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     short["\v"] = "\\v"
@@ -41,7 +41,7 @@ def quoted(name: str) -> str:
 
 
 class Reference:
-    """Reads a stream as the protocol's description says, and lists what it means."""
+    """Parses a stream as the protocol specification describes, and lists its events."""
 
     def __init__(self, limits: IdentifyLimits) -> None:
         self.limits = limits

@@ -1,4 +1,4 @@
-"""IP addresses are read in the forms that peers write, and nothing else is taken for one."""
+"""IP addresses are parsed in the forms that peers send; other texts are refused."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sparq.protocol.address import parse_ip
     ],
 )
 def test_an_address_is_read(text: str, meant: str) -> None:
-    """In brackets or not; an IPv4 one also where IPv6 carries it."""
+    """Brackets are optional, and an IPv4-mapped IPv6 address gives the IPv4 one."""
     assert meant == str(parse_ip(text))
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "[::1", "::1]", "[[::1]]", "localhost", "127.1"])
 def test_other_texts_are_none(text: str) -> None:
-    """A name is not resolved, and half a bracket makes no address."""
+    """A host name is not resolved, and unbalanced brackets are refused."""
     assert parse_ip(text) is None

@@ -1,4 +1,4 @@
-"""The stored batch: what is written is read, and what was changed is refused."""
+"""The stored batch: it is read back as written, and changed bytes are detected."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def stored(
     offset: int = OFFSET,
     first_index: int = 1000,
 ) -> bytes:
-    """One batch as it lies in a file."""
+    """One batch as stored in a file."""
     data, ends = batch.encode_frames([BodySlices.of(bodies)], first_index, NODE, 77)
     buffers = batch.encode(
         data,
@@ -40,7 +40,7 @@ def stored(
 
 
 def test_layout_is_as_documented() -> None:
-    """Every field lies where docs/log_format.md says."""
+    """Every field is at the offset given in docs/log_format.md."""
     data = stored([b"abc", b"defg"])
 
     assert data[:4] == b"SPQB"
@@ -60,7 +60,7 @@ def test_layout_is_as_documented() -> None:
     dues=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 1 << 62)), max_size=5),
 )
 def test_what_is_written_is_read(bodies: list[bytes], dues: list[tuple[int, int]]) -> None:
-    """Frames, ends, header and due times come back, whatever they are."""
+    """Frames, ends, header and due times are read back as written."""
     data = stored(bodies, dues)
     header = batch.parse_header(data, 0)
     assert header is not None
@@ -82,7 +82,7 @@ def test_what_is_written_is_read(bodies: list[bytes], dues: list[tuple[int, int]
 
 
 def test_large_batch_is_not_copied_and_equals_a_joined_one() -> None:
-    """Above 64 KiB the frames go to the disk as they are; the bytes are the same."""
+    """Frames above 64 KiB are not copied for the write, and the bytes are the same."""
     bodies = [bytes([k]) * 3000 for k in range(40)]
     data, ends = batch.encode_frames([BodySlices.of(bodies)], 1, NODE, 77)
 
@@ -104,7 +104,7 @@ def test_large_batch_is_not_copied_and_equals_a_joined_one() -> None:
 
 
 def test_every_flipped_bit_is_seen() -> None:
-    """No byte of a batch can change without one of its two checksums saying so."""
+    """A flipped bit anywhere in a batch is detected by one of its two checksums."""
     data = stored([b"first", b"second"], [(1, 5)])
     whole = batch.parse_header(data, 0)
     assert whole is not None
@@ -120,7 +120,7 @@ def test_every_flipped_bit_is_seen() -> None:
 
 
 def test_header_holds_for_one_place_of_one_file() -> None:
-    """The same bytes elsewhere, or in another file, are no batch."""
+    """A batch at another offset, or with another file's salt, is not valid."""
     data = stored([b"x"])
 
     assert batch.check_header(data, 0, OFFSET, SALT)
@@ -130,7 +130,7 @@ def test_header_holds_for_one_place_of_one_file() -> None:
 
 
 def test_walk_reads_one_after_the_other() -> None:
-    """What READ sends is batches without anything between."""
+    """`walk` reads consecutive batches, as a READ returns them."""
     parts = [stored([b"a" * k], first_index=1000 + k) for k in range(5)]
 
     read = list(batch.walk(b"".join(parts)))
@@ -140,14 +140,14 @@ def test_walk_reads_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("cut", [1, 40, 79, 80, 100, -1])
 def test_walk_refuses_what_is_cut_off(cut: int) -> None:
-    """A transfer that ended early is an error, not fewer messages."""
+    """A truncated batch is an error, not fewer messages."""
     with pytest.raises(BatchError, match="damaged batch at byte 0"):
         list(batch.walk(stored([b"hello" * 20])[:cut]))
 
 
 @pytest.mark.parametrize("at", [6, 7])
 def test_newer_batch_is_refused(at: int) -> None:
-    """An unknown version or required flag says that a newer sparq is needed."""
+    """An unknown version or required flag raises an error that asks for a newer sparq."""
     data = bytearray(stored([b"x"]))
     data[at] = 2
 
@@ -156,7 +156,7 @@ def test_newer_batch_is_refused(at: int) -> None:
 
 
 def test_unknown_optional_flag_and_section_are_passed_over() -> None:
-    """What later versions add as optional does not keep this one from reading the messages."""
+    """Unknown optional sections are skipped, and the due times are still read."""
     section = (9).to_bytes(2, "little") + bytes(2) + (4).to_bytes(4, "little") + b"more"
     data = stored([b"x"], [(0, 123)])
     dues_at = len(data) - batch.dues_size(1) - (-(80 + 4 + 35 + batch.dues_size(1)) % 8)
@@ -168,7 +168,7 @@ def test_unknown_optional_flag_and_section_are_passed_over() -> None:
 
 @pytest.mark.parametrize(("size", "count"), [(4, 1), (8, 1), (20, 2), (4096, 2), (20, 1 << 31)])
 def test_due_times_that_are_not_there_are_an_error(size: int, count: int) -> None:
-    """A section that says more than it holds, or than there is, is refused."""
+    """A due-times section with a wrong size or count is refused."""
     section = (1).to_bytes(2, "little") + bytes(2) + size.to_bytes(4, "little")
     section += (count.to_bytes(4, "little") + bytes(16))[:size]
 
@@ -177,7 +177,7 @@ def test_due_times_that_are_not_there_are_an_error(size: int, count: int) -> Non
 
 
 def test_longer_header_of_a_later_version_is_covered() -> None:
-    """The header's own size says how much of it its checksum covers."""
+    """A later version's longer header is read: its size field gives the bytes of the checksum."""
     data = stored([b"x"])
     longer = bytearray(data[:80] + bytes(8) + data[80:])
     longer[4:6] = (88).to_bytes(2, "little")
@@ -193,13 +193,13 @@ def test_longer_header_of_a_later_version_is_covered() -> None:
 
 
 def test_decode_wants_a_whole_batch() -> None:
-    """Bytes that are no batch are an error that says where."""
+    """Bytes that are not a batch raise an error with their position."""
     with pytest.raises(BatchError, match="no complete batch at byte 0"):
         batch.decode(b"nonsense" * 20, 0)
 
 
 def test_too_large_is_refused_before_anything_is_written() -> None:
-    """Sizes are u32: what does not fit is an error, never a wrong size."""
+    """A batch whose size does not fit a u32 raises an error."""
     with pytest.raises(BatchError, match="too large"):
         batch.batch_size(1, 1 << 32)
 
@@ -211,7 +211,10 @@ LONE = st.tuples(st.binary(max_size=5), st.binary(max_size=20), st.binary(max_si
 def test_lone_bodies_with_or_without_other_bytes_around_them(
     pieces: list[tuple[bytes, bytes, bytes]],
 ) -> None:
-    """What HTTP brings is a buffer of its own, what PUB brings may be cut out of one."""
+    """Single bodies are encoded alike, whether or not they are part of a larger buffer.
+
+    A body from HTTP is a separate buffer; one from PUB may be part of a larger one.
+    """
     found = [
         BodySlices(before + body + after, [len(before)], [len(body)])
         for before, body, after in pieces

@@ -1,4 +1,4 @@
-"""Limits on peers' answers: reading stops as soon as an answer is too large."""
+"""Size limits on peers' answers: reading stops as soon as one is too large."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparq.protocol.bounded import check_size, collected
 
 
 async def test_chunks_are_joined_up_to_the_limit() -> None:
-    """In order, of any size, exactly the limit included."""
+    """Chunks are joined in order; an answer of exactly the limit is accepted."""
 
     async def chunks() -> AsyncIterator[bytes]:
         for chunk in (b"ab", b"", b"cde"):
@@ -20,7 +20,7 @@ async def test_chunks_are_joined_up_to_the_limit() -> None:
 
 
 async def test_nothing_is_read_beyond_the_limit() -> None:
-    """A peer that sends far too much costs the limit and one chunk, no more."""
+    """At most the limit and one chunk of an answer are read."""
     sent = 0
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -35,7 +35,7 @@ async def test_nothing_is_read_beyond_the_limit() -> None:
 
 
 def test_a_size_may_reach_its_limit() -> None:
-    """One byte more is refused."""
+    """A size equal to the limit is accepted, one byte more is refused."""
     check_size(5, 5)
     with pytest.raises(ValueError, match="limit of 5 bytes"):
         check_size(6, 5)

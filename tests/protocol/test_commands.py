@@ -1,4 +1,4 @@
-"""The table of commands, and that what is built is what is parsed."""
+"""The command builders, whose bytes the parser reads back."""
 
 import struct
 
@@ -38,12 +38,12 @@ def parsed(data: bytes, state: int) -> c.Command | None:
     ],
 )
 def test_what_is_built_is_what_is_parsed(data: bytes, state: int, command: c.Command) -> None:
-    """Each builder's bytes come out of the parser as the value they stand for."""
+    """The parser reads each builder's bytes as the equivalent command."""
     assert parsed(data, state) == command
 
 
 def test_publishes_come_with_their_bodies() -> None:
-    """The three ways to publish carry topic, bodies and what else they say."""
+    """PUB and DPUB contain topic and body; DPUB also its delay."""
     single, deferred = parsed(c.pub("t", b"one"), 0), parsed(c.dpub("t", 50, b"later"), 0)
 
     assert isinstance(single, c.PublishRun)
@@ -54,7 +54,7 @@ def test_publishes_come_with_their_bodies() -> None:
 
 
 def test_multi_publish_names_its_topic_first() -> None:
-    """An MPUB needs its topic before its body; then all the bodies come as one."""
+    """An MPUB is parsed as TopicNeeded before its body, then as one MultiPublish."""
     parser = CommandParser(IdentifyLimits())
     parser.feed(c.mpub("t", [b"one", b"two"]))
 
@@ -66,7 +66,7 @@ def test_multi_publish_names_its_topic_first() -> None:
 
 
 def test_finish_knows_its_ids_as_text() -> None:
-    """A run of FINs keeps each id as it came, for the error that may follow."""
+    """A run of FINs keeps each id's text for a possible error."""
     parser = CommandParser(IdentifyLimits())
     parser.state = c.STATE_SUBSCRIBED
     parser.feed(c.fin(ID) + c.fin(ID[::-1]))
@@ -79,7 +79,7 @@ def test_finish_knows_its_ids_as_text() -> None:
 
 
 def test_bytes_on_the_wire() -> None:
-    """The bytes are those of NSQ's documents, also for nsqlookupd's commands."""
+    """The bytes are those of NSQ's specification, including nsqlookupd's commands."""
     assert c.identify(b"{}") == b"IDENTIFY\n\x00\x00\x00\x02{}"
     assert c.auth(b"key") == b"AUTH\n\x00\x00\x00\x03key"
     assert c.pub("t", b"xy") == b"PUB t\n\x00\x00\x00\x02xy"

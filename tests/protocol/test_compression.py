@@ -1,4 +1,4 @@
-"""Both compressions: twins of zlib and cramjam on any cut, bombs and lies bounded."""
+"""Both compressions agree with zlib and cramjam for any chunking, with limited memory."""
 
 import random
 import subprocess
@@ -28,7 +28,7 @@ CUTS = st.lists(st.integers(1, 5_000), min_size=1, max_size=8)
 
 
 def cut(data: bytes, sizes: list[int]) -> Iterable[bytes]:
-    """The data in chunks of these sizes, over and over."""
+    """Cut the data into chunks of these sizes, repeated as needed."""
     at = turn = 0
     while at < len(data):
         size = sizes[turn % len(sizes)]
@@ -37,7 +37,7 @@ def cut(data: bytes, sizes: list[int]) -> Iterable[bytes]:
 
 
 def inflate(compression: Compression, chunks: Iterable[bytes]) -> bytes:
-    """All that the chunks inflate to; no piece may be larger than promised."""
+    """Inflate the chunks; no piece may exceed `PIECE_BYTES`."""
     found = bytearray()
     for chunk in chunks:
         compression.feed(chunk)
@@ -53,7 +53,7 @@ def chunk(kind: int, body: bytes) -> bytes:
 
 
 def zeros_deflated(mebibytes: int) -> bytes:
-    """Raw deflate of so many mebibytes of zeros: a thousandth of them."""
+    """This many mebibytes of zeros as raw deflate: a thousandth of the size."""
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     piece = bytes(1 << 20)
     return b"".join([deflater.compress(piece) for _ in range(mebibytes)] + [deflater.flush()])
@@ -64,7 +64,7 @@ def zeros_deflated(mebibytes: int) -> bytes:
 def test_what_one_side_compresses_the_other_inflates(
     kind: type[Compression], parts: list[bytes], cuts: list[int]
 ) -> None:
-    """Piece by piece, however the bytes are cut on their way."""
+    """Data is inflated piece by piece, however the compressed bytes are cut."""
     sender, receiver = kind(), kind()
     sent = [sender.compress([part, part]) for part in parts]
 
@@ -75,7 +75,7 @@ def test_what_one_side_compresses_the_other_inflates(
 
 @given(parts=PARTS, level=st.integers(1, 9))
 def test_zlib_inflates_each_piece_to_its_end(parts: list[bytes], level: int) -> None:
-    """The sync flush leaves nothing of a piece behind in the deflater."""
+    """The sync flush puts out each piece completely."""
     sender, inflater = Deflate(level), zlib.decompressobj(-15)
 
     for part in parts:
@@ -84,7 +84,7 @@ def test_zlib_inflates_each_piece_to_its_end(parts: list[bytes], level: int) -> 
 
 @given(parts=PARTS, cuts=CUTS, flush=st.sampled_from([zlib.Z_SYNC_FLUSH, zlib.Z_FULL_FLUSH]))
 def test_what_zlib_deflates_is_inflated(parts: list[bytes], cuts: list[int], flush: int) -> None:
-    """Any client's deflater: other levels, other flushes, and its end of stream."""
+    """Output of zlib with other levels and flushes is inflated, and its end is recognised."""
     deflater = zlib.compressobj(3, zlib.DEFLATED, -15)
     data = b"".join(deflater.compress(part) + deflater.flush(flush) for part in parts)
     receiver = Deflate()
@@ -101,7 +101,7 @@ def test_what_zlib_deflates_is_inflated(parts: list[bytes], cuts: list[int], flu
 def test_cramjams_streams_are_inflated(
     parts: list[bytes], cuts: list[int], padding: list[bytes]
 ) -> None:
-    """Streams of another implementation, with identifiers repeated and padding between."""
+    """Streams of cramjam with repeated identifiers and padding are inflated."""
     skippable = b"".join(chunk(0xFE, text) + chunk(0x80, text) for text in padding)
     data = b"".join(bytes(snappy.compress(part)) + skippable for part in parts if part)
 
@@ -110,7 +110,7 @@ def test_cramjams_streams_are_inflated(
 
 @given(parts=PARTS)
 def test_cramjam_inflates_what_is_compressed(parts: list[bytes]) -> None:
-    """One identifier at the beginning, chunks behind it."""
+    """cramjam inflates our stream, which has one identifier at its beginning."""
     sender = Snappy()
     data = b"".join(sender.compress([part]) for part in parts)
 
@@ -120,7 +120,7 @@ def test_cramjam_inflates_what_is_compressed(parts: list[bytes]) -> None:
 
 @given(data=st.binary(min_size=1, max_size=2_000), where=st.randoms(use_true_random=False))
 def test_a_flipped_byte_of_snappy_is_found(data: bytes, where: random.Random) -> None:
-    """Each chunk has a checksum; what is damaged is refused, never passed on."""
+    """A flipped bit in a snappy stream is refused by the checksum, and gives no wrong data."""
     stream = bytearray(Snappy().compress([data]))
     stream[where.randrange(len(stream))] ^= 1 << where.randrange(8)
 
@@ -128,7 +128,7 @@ def test_a_flipped_byte_of_snappy_is_found(data: bytes, where: random.Random) ->
         received = inflate(Snappy(), [bytes(stream)])
     except CompressionError:
         return
-    # A size that grew waits for bytes that never come; a type may have become padding.
+    # A size that grew waits for bytes that never arrive; a type may have become padding.
     assert received == b""
 
 
@@ -155,19 +155,19 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_in_snappy_is_refused(lie: str) -> None:
-    """Every size is compared with what the format allows before anything is made of it."""
+    """A size that the format does not allow is refused before anything is inflated."""
     with pytest.raises(CompressionError):
         inflate(Snappy(), [LIES[lie]])
 
 
 def test_damaged_deflate_is_refused() -> None:
-    """A block type that does not exist."""
+    """A deflate block of a nonexistent type raises CompressionError."""
     with pytest.raises(CompressionError):
         inflate(Deflate(), [b"\x07hello"])
 
 
 def test_padding_is_not_held() -> None:
-    """16 MiB of padding pass through without being kept."""
+    """16 MiB of padding are skipped without being buffered."""
     receiver = Snappy()
     receiver.feed(STREAM_IDENTIFIER + b"\xfe\xff\xff\xff")
     for _ in range(255):
@@ -180,7 +180,10 @@ def test_padding_is_not_held() -> None:
 
 
 def test_only_what_is_read_is_inflated() -> None:
-    """A reader that stops has cost one piece of a bomb, and goes on where it stopped."""
+    """A bomb is inflated only as far as it is read.
+
+    A later read continues where the last one stopped.
+    """
     receiver = Deflate()
     receiver.feed(zeros_deflated(4))
 
@@ -192,7 +195,10 @@ def test_only_what_is_read_is_inflated() -> None:
 
 
 def test_chunks_are_small() -> None:
-    """A client whose read of 64 KiB must bring a whole chunk gets one, as from Go's nsqd."""
+    """A snappy chunk is small enough for a client that reads whole chunks of 64 KiB.
+
+    Go's nsqd sends the same size.
+    """
     data = random.Random(1).randbytes(5 * CHUNK_BYTES + 1)
     sent = Snappy().compress([data])
     sizes, at = [], len(STREAM_IDENTIFIER)
@@ -205,7 +211,7 @@ def test_chunks_are_small() -> None:
 
 
 def test_chunks_of_zeros_come_piece_by_piece() -> None:
-    """Snappy packs 64 KiB of zeros in 3 KiB: no more than a piece of them is there at once."""
+    """Snappy chunks of 64 KiB of zeros are inflated one at a time."""
     receiver = Snappy()
     receiver.feed(Snappy().compress([bytes(40 * CHUNK_BYTES_MAX)]))
 
@@ -232,7 +238,7 @@ print(size, peak_kib() - before)
 
 
 def test_a_bomb_of_a_gibibyte_costs_no_memory() -> None:
-    """1 MiB that inflates to 1 GiB: read to its end, it has cost less than 16 MiB."""
+    """1 MiB that inflates to 1 GiB takes less than 16 MiB of memory to read."""
     bomb = zeros_deflated(1024)
     assert 1 << 20 > len(bomb) - (1 << 16)
 

@@ -1,4 +1,4 @@
-"""The names of dead-letter topics, and what a dead letter tells of its message."""
+"""The names of dead-letter topics, and the history in a dead letter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparq.protocol.names import is_valid_name
     ],
 )
 def test_names(name: str, dead: str) -> None:
-    """A topic's, within the length that a name may have."""
+    """A dead-letter topic's name ends in `.dead` and has at most 64 characters."""
     assert dead == dead_letter_topic(name)
     assert is_valid_name(dead)
     assert is_dead_letter_topic(dead)
@@ -33,7 +33,10 @@ def test_names(name: str, dead: str) -> None:
 
 
 def test_a_letter_tells_its_history_and_its_body() -> None:
-    """As texts; what is not known is empty, and a long reason is cut."""
+    """A dead letter's history is text; unknown fields are empty.
+
+    A reason is cut to `TEXT_SIZE_MAX` characters.
+    """
     reason = "x" * (TEXT_SIZE_MAX + 1)
     history = DeadLetterHistory("t", "c", "0a", 3, 1_000_000_001, 0, "", reason, 2)
 
@@ -56,5 +59,5 @@ def test_a_letter_tells_its_history_and_its_body() -> None:
 
 @pytest.mark.parametrize("data", [b"plain", envelope.seal({"trace": "1"}, b"body")])
 def test_other_messages_are_left_alone(data: bytes) -> None:
-    """A plain body, and an envelope without the mark, are no dead letters."""
+    """A plain body and an envelope without `dead_letter` are not dead letters."""
     assert ({}, data) == unseal(data)

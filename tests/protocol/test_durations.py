@@ -1,4 +1,4 @@
-"""Durations are read and printed as Go does."""
+"""Durations are parsed and formatted as in Go."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ from sparq.protocol.durations import (
     ],
 )
 def test_what_go_reads_is_read(text: str, nanoseconds: int) -> None:
-    """Every unit, fractions, signs and sums mean what they mean to Go."""
+    """Units, fractions, signs and sums have the same meaning as in Go."""
     assert parse_duration(text) == nanoseconds
 
 
@@ -43,14 +43,14 @@ def test_what_go_reads_is_read(text: str, nanoseconds: int) -> None:
     ["", "60", "1", "s", ".s", "1x", "1s ", " 1s", "1 s", "-", "--1s", "1s1", "\u0661s", "1e3s"],
 )
 def test_what_go_refuses_is_refused(text: str) -> None:
-    """No unit, no number and blanks are errors."""
+    """A missing unit or number and blanks are errors."""
     with pytest.raises(ValueError, match="invalid duration"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["9223372037s", "9" * 100 + "s", "1h" * 3_000_000])
 def test_what_exceeds_64_bits_is_refused(text: str) -> None:
-    """Three centuries are the end, also as a sum, and a huge text costs no time."""
+    """More than 292 years is refused, also as a sum, and in short time for a huge text."""
     with pytest.raises(ValueError, match="invalid duration"):
         parse_duration(text)
 
@@ -72,11 +72,11 @@ def test_what_exceeds_64_bits_is_refused(text: str) -> None:
     ],
 )
 def test_durations_are_printed_as_go_prints_them(nanoseconds: int, text: str) -> None:
-    """The examples of Go's own tests come out the same."""
+    """The examples from Go's own tests give the same text."""
     assert format_duration(nanoseconds) == text
 
 
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1))
 def test_printing_and_reading_lose_nothing(nanoseconds: int) -> None:
-    """What is printed is read back as the same number, over the whole range."""
+    """A formatted duration is parsed as the same number, over the whole 64-bit range."""
     assert parse_duration(format_duration(nanoseconds)) == nanoseconds

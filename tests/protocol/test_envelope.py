@@ -1,4 +1,4 @@
-"""client.envelope: what is sealed is found again, and what is no envelope is left alone."""
+"""Envelopes: sealed fields are found again, and other bodies stay unchanged."""
 
 import pytest
 from hypothesis import example, given
@@ -11,7 +11,10 @@ FIELDS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0
 
 @given(st.dictionaries(st.text(), st.text(), max_size=5), st.binary())
 def test_what_is_sealed_is_found_again(fields: dict[str, str], body: bytes) -> None:
-    """All of it, whatever it is; an empty body gets no envelope, so that it stays empty."""
+    """`unseal` returns the sealed fields and body.
+
+    An empty body gets no envelope, so that it stays empty.
+    """
     if not body:
         assert seal(fields, body) == b""
     elif fields:
@@ -24,7 +27,7 @@ def test_what_is_sealed_is_found_again(fields: dict[str, str], body: bytes) -> N
 @example(MAGIC)
 @example(MAGIC + b"\0\0{}")
 def test_any_bytes_are_an_envelope_or_a_body(data: bytes) -> None:
-    """Nothing fails, and nothing is lost of what is no envelope."""
+    """`unseal` accepts any bytes; without a valid envelope all are the body."""
     for each in (data, MAGIC + data):
         fields, body = unseal(each)
         assert each.endswith(body)
@@ -44,16 +47,19 @@ def test_any_bytes_are_an_envelope_or_a_body(data: bytes) -> None:
     ],
 )
 def test_what_is_damaged_is_a_body(damaged: bytes) -> None:
-    """Cut short, of another version, no object of texts, no JSON, too deep, too large."""
+    """An invalid envelope is a plain body.
+
+    It is truncated, of another version, not an object of texts, not JSON, too deep or too large.
+    """
     assert unseal(damaged) == ({}, damaged)
 
 
 def test_too_many_fields_are_left_out() -> None:
-    """The message is published all the same, without them."""
+    """Fields above `FIELDS_BYTES_MAX` are omitted; the body is published without them."""
     assert seal({"a": "x" * FIELDS_BYTES_MAX}, b"body") == b"body"
     assert unseal(seal({"a": "x" * (FIELDS_BYTES_MAX - 8)}, b"body"))[1] == b"body"
 
 
 def test_the_layout_is_the_documented_one() -> None:
-    """Byte for byte, as docs/observing_clients.md and the module have it."""
+    """The bytes are those documented in docs/observing_clients.md and the module."""
     assert seal({"a": "b"}, b"body") == b'\0sparq\x01\x00\x09{"a":"b"}body'

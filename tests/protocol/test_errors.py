@@ -1,4 +1,4 @@
-"""The table of errors, and the error that is told to a peer."""
+"""The table of errors, and the error as sent to a peer."""
 
 import pytest
 
@@ -18,22 +18,22 @@ NSQ_CODES = [
 
 @pytest.mark.parametrize("code", NSQ_CODES)
 def test_every_code_of_nsq_is_there(code: str) -> None:
-    """All but the three answers to FIN, REQ and TOUCH end the connection, as in NSQ."""
+    """All NSQ errors but those for FIN, REQ and TOUCH close the connection, as in NSQ."""
     assert RemoteError(code).fatal == (code not in HARMLESS)
 
 
 def test_only_listed_wire_errors_are_harmless() -> None:
-    """No wire error is harmless by accident."""
+    """Only the listed wire errors keep the connection open."""
     assert {code for code in ERRORS if code[:2] == "E_" and not ERRORS[code].fatal} == HARMLESS
 
 
 def test_a_refusal_by_storage_may_keep_the_connection() -> None:
-    """The one who raises may say that this publish failed and the next may not."""
+    """`fatal=False` keeps the connection open: a later publish may succeed."""
     assert not RemoteError("E_PUB_FAILED", "PUB failed no space", fatal=False).fatal
 
 
 def test_frame_text_is_code_space_text() -> None:
-    """What a client reads is the code, one space and the text; without a text the code alone."""
+    """An error frame contains the code, a space and the text, or the code alone."""
     assert RemoteError("E_INVALID", "invalid command X").frame_text() == (
         b"E_INVALID invalid command X"
     )
@@ -44,7 +44,7 @@ def test_frame_text_is_code_space_text() -> None:
 
 
 def test_bytes_of_the_client_come_back_unchanged() -> None:
-    """A text may quote bytes that are not UTF-8."""
+    """An error frame can quote bytes that are not UTF-8."""
     text = b"\xff\x00".decode("utf-8", "surrogateescape")
 
     assert RemoteError("E_INVALID", text).frame_text() == b"E_INVALID \xff\x00"
@@ -56,11 +56,11 @@ def test_bytes_of_the_client_come_back_unchanged() -> None:
     [("TOPIC_NOT_FOUND", 404), ("MSG_TOO_BIG", 413), ("EXITING", 503), ("INVALID_TOPIC", 400)],
 )
 def test_http_codes_have_their_status(code: str, status: int) -> None:
-    """The HTTP API finds its status in the same table."""
+    """The table has the HTTP status of each HTTP error."""
     assert RemoteError(code).http_status == status
 
 
 def test_unknown_codes_do_not_exist() -> None:
-    """An error outside the table is a bug where it is raised."""
+    """A code that is not in the table raises KeyError."""
     with pytest.raises(KeyError):
         RemoteError("E_NONSENSE")

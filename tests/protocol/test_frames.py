@@ -1,4 +1,4 @@
-"""Frames: the layout, ids, and that each array path equals its scalar twin."""
+"""Frames: their layout, their ids, and array paths that equal their scalar twins."""
 
 import struct
 
@@ -20,13 +20,13 @@ BODIES = st.one_of(EQUAL_BODIES, MIXED_BODIES)
 
 
 def plain_frame(body: bytes, raw_id: int, timestamp_ns: int, attempts: int = 1) -> bytes:
-    """A message frame as the layout says, without any of the code under test."""
+    """A message frame by the documented layout, without any code under test."""
     data = struct.pack(">qH", timestamp_ns, attempts) + b"%016x" % raw_id + body
     return struct.pack(">ii", 4 + len(data), 2) + data
 
 
 def scattered(bodies: list[bytes], gap: int, as_arrays: bool) -> f.BodySlices:
-    """Bodies with something between them, as they lie in what a client sent."""
+    """Bodies with other bytes between them, as in a client's input."""
     buffer, starts = bytearray(), []
     for body in bodies:
         buffer += b"#" * gap
@@ -50,7 +50,7 @@ def test_response_and_error_frames() -> None:
 
 
 def test_message_layout() -> None:
-    """A message frame is the documented bytes: 34 of overhead, then the body."""
+    """A message frame has the documented bytes: 34 of overhead, then the body."""
     frames, ends = batch.encode_frames([f.BodySlices.of([b"hi"])], 0x1234, 3, 77)
 
     assert frames == plain_frame(b"hi", 3 << 54 | 0x1234, 77)
@@ -66,7 +66,7 @@ def test_message_layout() -> None:
 def test_encode_equals_the_plain_form(
     pieces: list[tuple[list[bytes], int, bool]], first_index: int, node_id: int
 ) -> None:
-    """However bodies lie and whatever their sizes, frames are what one by one would give."""
+    """Frames are the same as one by one, whatever the bodies' sizes and positions."""
     placed = [scattered(*piece) for piece in pieces]
     bodies = [body for piece, _, _ in pieces for body in piece]
     plain = [
@@ -85,7 +85,7 @@ def test_encode_equals_the_plain_form(
 def test_encode_of_bodies_at_even_distances(
     data: st.DataObject, count: int, size: int, gap: int, beside_others: bool
 ) -> None:
-    """Places told as a range mean what the same places mean one by one, beside others too."""
+    """Positions given as a range give the same frames as a list of them."""
     buffer = data.draw(st.binary(min_size=count * (size + gap) + 3, max_size=count * 40 + 3))
     places = range(3, 3 + count * (size + gap), size + gap)
     even = f.BodySlices.even(buffer, places, size)
@@ -101,7 +101,7 @@ def test_encode_of_bodies_at_even_distances(
 
 
 def test_encode_of_irregular_places_with_one_size() -> None:
-    """Bodies of one size that do not lie evenly are each found where they are."""
+    """Bodies of one size at irregular positions are encoded correctly."""
     buffer = bytes(range(256))
     starts = [0, 3, 5, 9, 20, 30, 31, 40, 50, 60, 70, 80, 90, 100, 120, 130, 140, 200]
     bodies = f.BodySlices(buffer, starts, [2] * len(starts))
@@ -113,7 +113,7 @@ def test_encode_of_irregular_places_with_one_size() -> None:
 
 
 def test_encode_of_large_bodies() -> None:
-    """Large bodies, which are not copied twice, arrive all the same."""
+    """Large bodies, which are not copied twice, give the same frames as one by one."""
     bodies = [bytes([n]) * (5000 + n) for n in range(20)]
 
     frames, ends = batch.encode_frames([f.BodySlices.of(bodies)], 1, 1, 1)
@@ -123,7 +123,7 @@ def test_encode_of_large_bodies() -> None:
 
 
 def test_encode_refuses_indexes_beyond_54_bits() -> None:
-    """An index that would run into the node's bits is a bug, not a message."""
+    """An index above 54 bits or a node id above 10 bits fails an assertion."""
     with pytest.raises(AssertionError):
         batch.encode_frames([f.BodySlices.of([b"x"])], layout.INDEX_LIMIT, 1, 1)
     with pytest.raises(AssertionError):
@@ -131,7 +131,7 @@ def test_encode_refuses_indexes_beyond_54_bits() -> None:
 
 
 def test_bodies_iterate_and_count() -> None:
-    """Bodies tell their number, their bytes and themselves."""
+    """BodySlices has a length and a total size, and iterates over the bodies."""
     for as_arrays in (False, True):
         bodies = scattered([b"one", b"", b"three"], 2, as_arrays)
 
@@ -146,7 +146,7 @@ def test_bodies_iterate_and_count() -> None:
 
 @given(INDEXES, NODES)
 def test_ids_lead_back(index: int, node_id: int) -> None:
-    """An id tells its node and index."""
+    """An id contains its node id and index."""
     text = f.message_id(index, node_id)
 
     assert len(text) == 16
@@ -155,7 +155,7 @@ def test_ids_lead_back(index: int, node_id: int) -> None:
 
 @given(st.lists(INDEXES, max_size=40), NODES)
 def test_many_ids_equal_single_ones(indexes: list[int], node_id: int) -> None:
-    """Ids made by the batch are those made one by one."""
+    """`message_ids` equals `message_id` for each index."""
     texts = f.message_ids(np.array(indexes, np.int64), node_id)
 
     assert texts.tolist() == [f.message_id(index, node_id) for index in indexes]
@@ -171,7 +171,7 @@ ID_TEXTS = st.one_of(
 
 @given(st.lists(ID_TEXTS, max_size=40))
 def test_bytes_that_are_no_id_are_told(texts: list[bytes]) -> None:
-    """What is not 16 lower-case hex digits stands for no number."""
+    """Texts other than 16 lower-case hex digits give INVALID_ID."""
     hex_digits = set(b"0123456789abcdef")
     plain = [int(t, 16) if hex_digits.issuperset(t) else layout.INVALID_ID for t in texts]
 
@@ -183,7 +183,7 @@ def test_bytes_that_are_no_id_are_told(texts: list[bytes]) -> None:
     [b"", b"0" * 15, b"0" * 17, b"0" * 15 + b"A", b" " + b"0" * 15, b"-" + b"1" * 15],
 )
 def test_no_ids(text: bytes) -> None:
-    """Other lengths, capitals, spaces and signs make no id."""
+    """Other lengths, capitals, spaces and signs give INVALID_ID."""
     assert f.parse_raw_id(text) == layout.INVALID_ID
 
 
@@ -192,7 +192,7 @@ def test_no_ids(text: bytes) -> None:
 
 @given(BODIES, st.data())
 def test_patched_attempts(bodies: list[bytes], data: st.DataObject) -> None:
-    """Each message gets its attempts, held at 65,535; nothing else changes."""
+    """Each message gets its attempts, at most 65,535; nothing else changes."""
     frames, ends = batch.encode_frames([f.BodySlices.of(bodies)], 8, 2, 77)
     counts = st.lists(st.integers(1, 70_000), min_size=len(bodies), max_size=len(bodies))
     attempts = data.draw(counts)
@@ -205,7 +205,7 @@ def test_patched_attempts(bodies: list[bytes], data: st.DataObject) -> None:
 
 
 def test_one_count_of_attempts_for_all() -> None:
-    """A number instead of an array is meant for every message, and the run stays as it was."""
+    """A single number applies to every message, and the original run is not changed."""
     frames, ends = run_of(3)
     before = bytes(frames)
 
@@ -216,7 +216,7 @@ def test_one_count_of_attempts_for_all() -> None:
 
 
 def test_take() -> None:
-    """Frames are taken in the order asked for, also twice or none."""
+    """Frames are taken in the requested order, with repetitions, or none at all."""
     frames, ends = batch.encode_frames([f.BodySlices.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
     single = [plain_frame(body, at, 0) for at, body in enumerate([b"a", b"bb", b"ccc"])]
 
@@ -226,7 +226,7 @@ def test_take() -> None:
 
 @given(MIXED_BODIES, st.data())
 def test_timestamps_are_patched_one_by_one(bodies: list[bytes], data: st.DataObject) -> None:
-    """Each message gets its own; nothing else of the run changes."""
+    """Each message gets its timestamp, and nothing else changes."""
     count = len(bodies)
     stamp = st.integers(-(1 << 63), (1 << 63) - 1)
     stamps = data.draw(st.lists(stamp, min_size=count, max_size=count))

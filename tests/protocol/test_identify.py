@@ -1,4 +1,4 @@
-"""IDENTIFY: what is granted, in which order it is refused, and NSQ's texts."""
+"""IDENTIFY: what is granted, the order of the checks, and NSQ's error texts."""
 
 import json
 
@@ -24,7 +24,7 @@ def refusal(body: bytes) -> str:
 
 
 def test_nothing_asked_gives_the_defaults() -> None:
-    """An empty object keeps what every connection starts with, and is answered by OK."""
+    """An empty object gives the defaults and is answered with OK."""
     default = granted()
 
     assert default.heartbeat_interval_ms == 30_000
@@ -37,7 +37,7 @@ def test_nothing_asked_gives_the_defaults() -> None:
 
 
 def test_zero_and_null_ask_for_nothing() -> None:
-    """A key that is 0 or null is as one that is missing; so is a body of null."""
+    """A value of 0 or null counts as missing, and so does a body of null."""
     zero = granted(heartbeat_interval=0, output_buffer_size=0, msg_timeout=0, sample_rate=None)
 
     assert zero == granted()
@@ -45,7 +45,7 @@ def test_zero_and_null_ask_for_nothing() -> None:
 
 
 def test_what_is_asked_within_the_limits_is_granted() -> None:
-    """The bounds themselves are within."""
+    """Values up to and including the limits are granted."""
     low = granted(
         heartbeat_interval=1000, output_buffer_size=64, output_buffer_timeout=25, msg_timeout=1000
     )
@@ -65,7 +65,10 @@ def test_what_is_asked_within_the_limits_is_granted() -> None:
 
 
 def test_minus_one_switches_off() -> None:
-    """No heartbeats, no timer; and without a buffer there is no timer either."""
+    """-1 disables heartbeats, the output buffer or its timeout.
+
+    Without a buffer there is no timeout either.
+    """
     assert granted(heartbeat_interval=-1).heartbeat_interval_ms == 0
     assert granted(output_buffer_timeout=-1).output_buffer_timeout_ms == 0
     unbuffered = granted(output_buffer_size=-1, output_buffer_timeout=500)
@@ -83,7 +86,7 @@ def test_minus_one_switches_off() -> None:
     ],
 )
 def test_what_is_out_of_range_is_refused(key: str, words: str, values: list[int]) -> None:
-    """The text names the key in NSQ's words and the number as it was sent."""
+    """The error names the key in NSQ's words and the value as sent."""
     for value in values:
         text = refusal(json.dumps({key: value}).encode())
 
@@ -91,7 +94,10 @@ def test_what_is_out_of_range_is_refused(key: str, words: str, values: list[int]
 
 
 def test_the_first_of_several_errors_is_told() -> None:
-    """Heartbeat, buffer timeout, buffer size, sample rate, message timeout: in this order."""
+    """Of several errors the first is reported, in this order.
+
+    Heartbeat, buffer timeout, buffer size, sample rate, message timeout.
+    """
     keys = ["heartbeat_interval", "output_buffer_timeout", "output_buffer_size", "sample_rate"]
     keys.append("msg_timeout")
     while keys:
@@ -114,17 +120,20 @@ def test_the_first_of_several_errors_is_told() -> None:
     ids=repr,
 )
 def test_what_is_no_such_json_is_refused(body: bytes) -> None:
-    """Broken JSON and wrong types are told alike, and types come before ranges."""
+    """Invalid JSON and wrong types get the same error."""
     assert refusal(body) == NOT_JSON
 
 
 def test_types_are_checked_before_ranges() -> None:
-    """A wrong type anywhere hides a wrong range elsewhere, as in NSQ's decoder."""
+    """A wrong type anywhere is reported before a value out of range, as in NSQ."""
     assert refusal(b'{"heartbeat_interval":1,"tls_v1":"x"}') == NOT_JSON
 
 
 def test_keys_are_taken_in_any_case() -> None:
-    """As in Go: of several that mean one key the last counts, and null changes none."""
+    """Keys are case-insensitive, as in Go.
+
+    Of several forms of a key the last one counts; null does not change the value.
+    """
     found = granted(Client_ID="a", CLIENT_ID="b", client_id=None, Feature_Negotiation=True)
 
     assert (found.client_id, found.feature_negotiation) == ("b", True)
@@ -134,20 +143,23 @@ def test_keys_are_taken_in_any_case() -> None:
 
 
 def test_unknown_keys_are_ignored() -> None:
-    """Old and future keys of any type are no error."""
+    """Unknown keys of any type are ignored."""
     assert granted(short_id="x", long_id=[1], anything={"a": None}) == granted()
     assert negotiate(b'{"a":' + b"9" * 5000 + b"}", LIMITS, {}) == granted()
 
 
 def test_names_are_kept_whatever_their_bytes() -> None:
-    """What is no UTF-8 becomes the replacement character and can be written again."""
+    """Invalid UTF-8 in names becomes the replacement character."""
     odd = negotiate(b'{"client_id":"a\xff","hostname":"b\\ud800"}', LIMITS, {})
 
     assert (odd.client_id, odd.hostname) == ("a\ufffd", "b\ufffd")
 
 
 def test_the_reply_has_every_key_of_nsq() -> None:
-    """Feature negotiation is answered by NSQ's 15 keys in NSQ's words, sparq's own behind them."""
+    """The reply to feature negotiation has NSQ's 15 keys in NSQ's order.
+
+    sparq's own keys follow them.
+    """
     asked = {
         "feature_negotiation": True,
         **{"tls_v1": True, "deflate": True, "snappy": False, "deflate_level": 3},
@@ -182,7 +194,7 @@ def test_the_reply_has_every_key_of_nsq() -> None:
 
 
 def test_limits_are_the_servers() -> None:
-    """Other flags, other bounds and defaults."""
+    """Limits and defaults are those of the server's flags."""
     limits = IdentifyLimits(msg_timeout_ms=2000, max_msg_timeout_ms=3000, max_deflate_level=2)
 
     assert negotiate(b"{}", limits, {}).msg_timeout_ms == 2000
@@ -201,7 +213,7 @@ def test_limits_are_the_servers() -> None:
     ],
 )
 def test_the_level_of_deflate(asked: int | None, max_level: int, level: int) -> None:
-    """What is asked above 0, else 6; never more than the server allows."""
+    """The deflate level is the requested one if above 0, else 6, and at most the maximum."""
     body = json.dumps({"feature_negotiation": True, "deflate": True, "deflate_level": asked})
     granted = negotiate(body.encode(), IdentifyLimits(max_deflate_level=max_level), {})
 
@@ -209,7 +221,7 @@ def test_the_level_of_deflate(asked: int | None, max_level: int, level: int) -> 
 
 
 def test_a_level_without_deflate_says_nothing() -> None:
-    """The reply has the level that NSQ begins with."""
+    """Without deflate the reply has NSQ's default level."""
     limits = IdentifyLimits(deflate=False)
     body = b'{"feature_negotiation":true,"deflate":true,"deflate_level":2}'
     granted = negotiate(body, limits, {})
@@ -223,7 +235,7 @@ def test_a_level_without_deflate_says_nothing() -> None:
 def test_an_upgrade_is_offered_asked_for_and_negotiated(
     kind: str, offered: bool, negotiates: bool
 ) -> None:
-    """Without any of the three the connection stays as it is."""
+    """An upgrade happens only if it is offered, requested and negotiated."""
     key = "tls_v1" if kind == "tls" else kind
     limits = IdentifyLimits(
         deflate=kind == "deflate" and offered, snappy=kind == "snappy" and offered
@@ -240,7 +252,10 @@ def test_an_upgrade_is_offered_asked_for_and_negotiated(
 
 
 def test_both_compressions_are_refused() -> None:
-    """Where both are asked for and offered; behind the checks of ranges."""
+    """A request for both compressions gets E_IDENTIFY_FAILED if both are offered.
+
+    Ranges are checked first.
+    """
     asked = b'{"feature_negotiation":true,"deflate":true,"snappy":true%s}'
     with pytest.raises(RemoteError) as refused:
         negotiate(asked % b"", LIMITS, {})

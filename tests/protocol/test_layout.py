@@ -1,4 +1,4 @@
-"""The layout of one frame, and who may know it without numpy."""
+"""The layout of a frame, and the modules that must load without numpy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_constants_are_the_layout() -> None:
     ],
 )
 def test_what_a_client_needs_loads_without_numpy(module: str) -> None:
-    """A program starts 0.1 s earlier that way."""
+    """The modules that a client needs do not load numpy, which saves 0.1 s at start."""
     done = subprocess.run([sys.executable, "-c", LOADED.format(module)], check=False)
 
     assert 0 == done.returncode

@@ -1,4 +1,4 @@
-"""protocol.lookup: what nsqlookupds are asked, and answers that are old, broken or hostile."""
+"""Requests to nsqlookupds, and answers that are old, broken or hostile."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ from sparq.protocol.lookup import (
 
 
 def producer(nsqd: str, **more: Any) -> dict[str, Any]:
-    """An entry of an answer."""
+    """A producer's entry in an answer."""
     host, _, port = nsqd.rpartition(":")
     return {"broadcast_address": host.strip("[]"), "tcp_port": int(port), **more}
 
@@ -41,12 +41,15 @@ def producer(nsqd: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_the_question(lookupd: str, route: str, topic: str, expected: str) -> None:
-    """host:port gets the usual path; a URL keeps its query, and its path is that of `lookup`."""
+    """`host:port` gets the usual path.
+
+    A URL keeps its query and the prefix of its path; the last part is replaced by the route.
+    """
     assert question(lookupd, route, **({"topic": topic} if topic else {})) == expected
 
 
 def test_what_may_be_secret_in_a_question_is_not_shown() -> None:
-    """Neither a user's password nor a query is told."""
+    """`shown` omits the user, the password and the query."""
     url = question("http://me:secret@host/?key=secret", "lookup", topic="t")
 
     assert shown(url) == "http://host/lookup"
@@ -54,13 +57,16 @@ def test_what_may_be_secret_in_a_question_is_not_shown() -> None:
 
 @pytest.mark.parametrize("lookupd", ["host", "ftp://host:1", "http://", "host:99999"])
 def test_what_is_no_address_is_refused_at_once(lookupd: str) -> None:
-    """A wrong address is told before anything is asked."""
+    """An invalid address is refused before any request."""
     with pytest.raises(ValueError, match="address"):
         question(lookupd, "lookup", topic="t")
 
 
 def test_both_forms_of_the_answer_are_read() -> None:
-    """The wrapped form of nsqlookupd before 1.0 gives the same; broken producers are left out."""
+    """The wrapped form of nsqlookupd before 1.0 gives the same result.
+
+    Invalid producers are returned separately.
+    """
     entries = [
         producer("a:1", topics=["t", "u", "no name", 7], tombstones=[False, True]),
         producer("[::1]:2"),
@@ -84,7 +90,10 @@ def test_both_forms_of_the_answer_are_read() -> None:
 
 
 def test_a_topic_that_is_not_known_yet_has_no_nsqds() -> None:
-    """404 TOPIC_NOT_FOUND is an answer; any other 404 is that of another server."""
+    """404 TOPIC_NOT_FOUND is an empty answer.
+
+    Any other 404 is an error: the server is probably not an nsqlookupd.
+    """
     unknown = answer(404, b'{"message":"TOPIC_NOT_FOUND"}')
 
     assert ([], []) == producers(unknown)
@@ -109,13 +118,16 @@ def test_a_topic_that_is_not_known_yet_has_no_nsqds() -> None:
     ],
 )
 def test_an_answer_that_means_no_good(status: int, body: bytes, reason: str) -> None:
-    """It is an error in words for a person."""
+    """An invalid answer raises ValueError with a readable reason."""
     with pytest.raises(ValueError, match=reason):
         producers(answer(status, body))
 
 
 def test_whoever_is_no_nsqlookupd_is_told_apart() -> None:
-    """From an nsqlookupd that refuses or fails: that may pass."""
+    """A server that is not an nsqlookupd raises NotLookupdError.
+
+    An nsqlookupd that fails does not: its failure may be temporary.
+    """
     with pytest.raises(NotLookupdError):
         answer(200, b"<html>")
     with pytest.raises(NotLookupdError):
@@ -126,7 +138,10 @@ def test_whoever_is_no_nsqlookupd_is_told_apart() -> None:
 
 
 def test_names_that_nsq_does_not_allow_are_left_out() -> None:
-    """And counted; null, which Go writes for an empty list, is one."""
+    """Invalid names are omitted and counted.
+
+    null is an empty list: Go writes it so.
+    """
     entries = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
 
     assert (["a", "..", "b#ephemeral"], 7) == names({"topics": entries}, "topics")
@@ -135,7 +150,7 @@ def test_names_that_nsq_does_not_allow_are_left_out() -> None:
 
 
 def test_the_bound_has_room_for_a_large_cluster() -> None:
-    """1,000 nsqds with 400 topics each."""
+    """An answer with 1,000 nsqds of 400 topics each fits `ANSWER_BYTES_MAX`."""
     topics = [f"a_topic_with_thirty_letters_{at:03}" for at in range(400)]
     node = producer("host:4150", hostname="h" * 30, topics=topics, tombstones=[False] * 400)
 

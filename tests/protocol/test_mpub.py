@@ -1,4 +1,4 @@
-"""MPUB bodies: walked while they arrive, with NSQ's errors, in linear time."""
+"""MPUB bodies are parsed as they arrive, with NSQ's errors, in linear time."""
 
 import struct
 
@@ -22,7 +22,7 @@ def body_of(messages: list[bytes], count: int | None = None) -> bytes:
 
 
 def outcome(walk: Walk, body: bytes, cuts: list[int]) -> list[bytes] | str:
-    """What the walk says of a body that arrives in pieces: messages, or the error's text."""
+    """The result of a walk over a body that arrives in pieces: messages, or the error's text."""
     arrived = bytearray()
     try:
         for begin, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
@@ -36,7 +36,7 @@ def outcome(walk: Walk, body: bytes, cuts: list[int]) -> list[bytes] | str:
 
 
 def plain(body: bytes) -> list[bytes] | str:
-    """The same by reading one thing after the other."""
+    """The same result by reading one message after the other."""
 
     def number(at: int) -> int | None:
         return struct.unpack_from(">i", body, at)[0] if at + 4 <= len(body) else None
@@ -91,7 +91,7 @@ def test_walk_equals_reading(
     missing: int,
     cuts: list[int],
 ) -> None:
-    """Whatever the body and however it is cut, the walk says what plain reading says."""
+    """The walk gives the same result as plain reading, however the body is cut."""
     body = bytearray(body_of(messages, len(messages) + count_error))
     if damage is not None:
         body[damage[0] % len(body)] = damage[1]
@@ -104,7 +104,7 @@ def test_walk_equals_reading(
 
 
 def test_walk_survives_its_buffer_being_moved() -> None:
-    """What was found in a chunk stays found when the chunk's beginning is dropped."""
+    """The walk continues after the beginning of its buffer is dropped."""
     body = body_of([b"one", b"two", b"three"])
     walk = Walk(10, SIZE_MAX, BODY_MAX)
 
@@ -117,7 +117,7 @@ def test_walk_survives_its_buffer_being_moved() -> None:
 
 
 def test_long_runs_of_one_size_and_of_many() -> None:
-    """Runs longer than any single look or step are found in full."""
+    """Runs longer than any single step of the walk are found completely."""
     messages = [b"x"] * 9000 + [b"y" * (1 + n % 3) for n in range(3000)] + [b"z" * 4] * 20
 
     bodies = walk_whole(body_of(messages), SIZE_MAX, 1_000_000)
@@ -126,7 +126,7 @@ def test_long_runs_of_one_size_and_of_many() -> None:
 
 
 def test_one_size_is_one_run_however_it_is_cut() -> None:
-    """Messages of one size need no arrays, wherever a chunk ends."""
+    """Messages of one size become a range without arrays, however the body is cut."""
     messages = [bytes([n, n + 1]) for n in range(200)]
     body = body_of(messages)
 
@@ -140,13 +140,13 @@ def test_one_size_is_one_run_however_it_is_cut() -> None:
 
 
 def test_walk_whole_tells_a_short_body() -> None:
-    """Over HTTP the body is there in full, so a lack is an error at once."""
+    """`walk_whole` raises an error for a short body: HTTP bodies are complete."""
     with pytest.raises(RemoteError, match="failed to read message body"):
         walk_whole(body_of([b"one"])[:-1], SIZE_MAX, BODY_MAX)
 
 
 def test_crumbs_are_joined() -> None:
-    """A body that comes message by message keeps few arrays, and all its messages."""
+    """A body that arrives message by message needs few arrays, and loses no message."""
     messages = [bytes([n % 251]) for n in range(5000)]
     body = body_of(messages)
     walk = Walk(0, SIZE_MAX, 1_000_000)
@@ -161,7 +161,10 @@ def test_crumbs_are_joined() -> None:
 
 @pytest.mark.parametrize("declared", [1, 4, 29, 30, 31, 45, 3000])
 def test_declared_size_of_an_mpub_decides_nothing(declared: int) -> None:
-    """Too small, right or too large, and cut anywhere: the messages end where they end."""
+    """An MPUB's declared body size does not matter: its messages determine its end.
+
+    It may be too small, right or too large, and the input may be cut anywhere.
+    """
     body = i32(2, 7) + b"seven!!" + i32(11) + b"eleven!!!!!"
     assert len(body) == 30
     stream = b"MPUB t\n" + i32(declared) + body + c.pub("t", b"behind") + c.nop()
@@ -179,7 +182,10 @@ def test_declared_size_of_an_mpub_decides_nothing(declared: int) -> None:
 
 
 def test_bodies_of_an_mpub_that_a_chunk_cuts_are_copied_once() -> None:
-    """What follows the MPUB stays in its chunk; the bodies stay where the pieces were joined."""
+    """An MPUB cut by a chunk is joined in one buffer, where its bodies stay.
+
+    The command after it stays in its chunk.
+    """
     parser = CommandParser(LIMITS)
     sent = c.mpub("t", [b"x" * 40] * 60)
     parser.feed(sent[:1000])

@@ -1,4 +1,4 @@
-"""Names: what is legal, that directories never collide, and quoting as Go's."""
+"""Names: valid ones, directories that never collide, and quoting as in Go."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from sparq.protocol.names import (
 )
 
 NAMES = st.from_regex(r"[.a-zA-Z0-9_-]{1,54}(#ephemeral)?", fullmatch=True)
-# Few letters, so that names that differ by case or underscores alone are often drawn together.
+# Few letters, so that pairs that differ only by case or underscores are drawn often.
 CONFUSABLE = st.text("aA_.x-", min_size=1, max_size=6)
 
 
@@ -22,7 +22,7 @@ CONFUSABLE = st.text("aA_.x-", min_size=1, max_size=6)
     "name", ["a", ".", "..", "-", "_", "clicks.metrics", "A-b_9", "x" * 64, "x#ephemeral"]
 )
 def test_legal_names(name: str) -> None:
-    """NSQ's letters in 1 to 64 characters are a name, as text and as bytes."""
+    """1 to 64 of NSQ's characters are a valid name, as text and as bytes."""
     assert is_valid_name(name)
     assert is_valid_name(name.encode())
 
@@ -36,31 +36,34 @@ def test_legal_names(name: str) -> None:
     ],
 )
 def test_illegal_names(name: str) -> None:
-    """Anything else is none; the suffix counts towards the length, a newline is seen."""
+    """Anything else is invalid, including a newline at the end.
+
+    The suffix `#ephemeral` counts towards the length.
+    """
     assert not is_valid_name(name)
     assert not is_valid_name(name.encode("utf-8", "surrogatepass"))
 
 
 def test_bytes_that_are_not_utf8_are_no_name() -> None:
-    """Names come from the wire as bytes of any kind."""
+    """Bytes that are not UTF-8 are not a valid name."""
     assert not is_valid_name(b"\xff\xfe")
 
 
 def test_ephemeral_is_told_by_the_suffix() -> None:
-    """Only the suffix makes a name ephemeral."""
+    """Only names with the suffix `#ephemeral` are ephemeral."""
     assert is_ephemeral("a#ephemeral")
     assert not is_ephemeral("ephemeral")
 
 
 @given(st.one_of(NAMES, CONFUSABLE))
 def test_directory_names_lead_back(name: str) -> None:
-    """A topic's directory tells the topic, so different topics have different directories."""
+    """A directory's name gives its topic, so different topics have different directories."""
     assert topic_of_directory(directory_name(name)) == name
 
 
 @given(CONFUSABLE, CONFUSABLE)
 def test_directories_never_collide_ignoring_case(one: str, other: str) -> None:
-    """No two names share a directory on a file system that ignores case."""
+    """No two topics share a directory on a file system that ignores case."""
     same = directory_name(one).casefold() == directory_name(other).casefold()
 
     assert same == (one == other)
@@ -68,7 +71,7 @@ def test_directories_never_collide_ignoring_case(one: str, other: str) -> None:
 
 @given(st.one_of(NAMES, CONFUSABLE))
 def test_directories_are_plain_file_names(name: str) -> None:
-    """A directory's name is neither "." nor "..", has no slash and fits any file system."""
+    """A directory's name is lower case, has no slash and at most 130 characters."""
     directory = directory_name(name)
 
     assert directory.startswith("t-")
@@ -82,13 +85,13 @@ def test_directories_are_plain_file_names(name: str) -> None:
     [(".", "t-."), ("..", "t-.."), ("Ab_c", "t-_ab__c"), ("x#ephemeral", "t-x#ephemeral")],
 )
 def test_directory_examples(name: str, directory: str) -> None:
-    """The encoding is part of the data path's format and stays."""
+    """The encoding is part of the data path's format and must not change."""
     assert directory_name(name) == directory
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "x" * 65])
 def test_illegal_names_have_no_directory(name: str) -> None:
-    """A name that slipped through would be refused here at last."""
+    """An invalid name raises ValueError."""
     with pytest.raises(ValueError, match="not a legal name"):
         directory_name(name)
 
@@ -97,7 +100,7 @@ def test_illegal_names_have_no_directory(name: str) -> None:
     "directory", ["t-", "clicks", "t-A", "t-a_", "t-a_9", "t-" + "x" * 65, "t-a b", "trash"]
 )
 def test_other_directories_are_no_topics(directory: str) -> None:
-    """What else lies in the folder is not taken for a topic."""
+    """Other directories' names give no topic."""
     assert topic_of_directory(directory) is None
 
 
@@ -116,5 +119,5 @@ def test_other_directories_are_no_topics(directory: str) -> None:
     ],
 )
 def test_quoting_is_that_of_go(text: bytes | str, quoted: str) -> None:
-    """Printable characters stand as they are; others as Go escapes them."""
+    """Printable characters are unchanged, others are escaped as in Go."""
     assert quote(text) == quoted

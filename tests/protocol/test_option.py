@@ -1,4 +1,4 @@
-"""Options: a declared field is a field like others, and its metadata says what a flag needs."""
+"""Options: dataclass fields whose metadata describes their flags."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Options:
 
 
 def test_defaults_are_those_declared() -> None:
-    """A callable is called for its value."""
+    """Defaults are the declared values; a callable is called for its value."""
     assert Options(3, 9, (), "computed", "") == Options()
 
 
 def test_the_metadata_says_what_was_declared() -> None:
-    """All keys are there; what was not declared is empty."""
+    """The metadata has every key; those not declared are empty."""
     nothing = {"kind": None, "name": "", "key": "", "least": None, "most": None, "live": ""}
     told = {field.name: field.metadata for field in fields(Options)}
 
@@ -34,7 +34,7 @@ def test_the_metadata_says_what_was_declared() -> None:
 
 
 def test_a_secret_is_not_in_the_repr() -> None:
-    """Options are logged; a secret must not be."""
+    """A secret is not in the repr, since options are logged."""
     text = repr(Options(token="open sesame"))
     assert "sesame" not in text
     assert "folder='computed'" in text

@@ -1,4 +1,4 @@
-"""The parser: NSQ's texts in NSQ's order, and the same commands however the bytes arrive."""
+"""The parser: NSQ's error texts and order of checks, and the same commands for any chunking."""
 
 import time
 from itertools import pairwise
@@ -22,7 +22,7 @@ ID = b"0123456789abcdef"
 # NSQ's texts
 
 WRONG = [
-    # (state, what is sent, the error)
+    # (state, bytes sent, error)
     (INIT, b"HELLO x\n", "E_INVALID invalid command HELLO"),
     (INIT, b"\n", "E_INVALID invalid command "),
     (INIT, b"\r\n", "E_INVALID invalid command "),
@@ -30,7 +30,7 @@ WRONG = [
     (INIT, b"nop\n", "E_INVALID invalid command nop"),
     (INIT, b"\xff\xfe\n", b"E_INVALID invalid command \xff\xfe"),
     (INIT, b"NOP\r\r\n", "E_INVALID invalid command NOP\r"),
-    # States, which come before anything else that the line may have wrong.
+    # The state is checked before anything else in the line.
     (SUBSCRIBED, b"IDENTIFY\n", "E_INVALID cannot IDENTIFY in current state"),
     (CLOSING, b"IDENTIFY\n", "E_INVALID cannot IDENTIFY in current state"),
     (SUBSCRIBED, b"AUTH x\n", "E_INVALID cannot AUTH in current state"),
@@ -168,7 +168,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("state", "sent", "text"), WRONG, ids=lambda part: repr(part)[:50])
 def test_wrong_commands_are_told_in_nsqs_words(state: int, sent: bytes, text: str | bytes) -> None:
-    """Each wrong command gives its exact text and is fatal; sent at once or byte by byte."""
+    """Each invalid command gets NSQ's exact error, sent whole or byte by byte."""
     expected = text if isinstance(text, bytes) else text.encode()
 
     for pieces in ([sent], [sent[at : at + 1] for at in range(len(sent))]):
@@ -176,7 +176,7 @@ def test_wrong_commands_are_told_in_nsqs_words(state: int, sent: bytes, text: st
 
 
 def test_errors_do_not_wait_for_bodies() -> None:
-    """What the line has wrong is told before any byte of the body has come."""
+    """An error in the line is raised before the body arrives."""
     for line in (b"PUB b@d\n", b"MPUB b@d\n", b"DPUB t 501\n", b"PUB t\n" + i32(41)):
         parser = CommandParser(LIMITS)
         parser.feed(line)
@@ -185,7 +185,7 @@ def test_errors_do_not_wait_for_bodies() -> None:
 
 
 def test_sub_without_heartbeats() -> None:
-    """NSQ refuses SUB on a connection without heartbeats, before it looks at the parameters."""
+    """SUB without heartbeats is refused before its parameters are checked."""
     parser = CommandParser(LIMITS)
     parser.heartbeats = False
     parser.feed(b"SUB\n")
@@ -195,7 +195,7 @@ def test_sub_without_heartbeats() -> None:
 
 
 def test_an_mpub_names_its_topic_before_its_body_is_found_wrong() -> None:
-    """NSQ creates the topic first, so a bad body leaves a topic behind."""
+    """An MPUB with an invalid body still creates its topic, as in NSQ."""
     events = conversation([b"MPUB t\n" + i32(0)])
 
     assert events[0] == ("TopicNeeded", "t")
@@ -203,7 +203,7 @@ def test_an_mpub_names_its_topic_before_its_body_is_found_wrong() -> None:
 
 
 def test_the_first_error_ends_the_parser() -> None:
-    """Nothing that comes behind an error is looked at."""
+    """After an error the parser reads nothing more."""
     parser = CommandParser(LIMITS)
     parser.feed(c.nop() + b"HELLO\n" + c.nop())
     assert parser.next() == c.Nop()
@@ -216,17 +216,20 @@ def test_the_first_error_ends_the_parser() -> None:
 
 
 def test_what_comes_before_an_error_is_told_first() -> None:
-    """A run of PUBs that ends in a wrong one gives the good ones, then the error."""
+    """A run of PUBs with an invalid one gives the valid ones before it, then the error."""
     good = [("PUB", "t", b"x")] * 30
 
     assert conversation([c.pub("t", b"x") * 30 + c.pub("t", b"")])[:-1] == good
 
 
-# What is right
+# Valid commands
 
 
 def test_numbers_are_read_as_nsq_does() -> None:
-    """Nothing is 0, RDY without a count is 1, numbers wrap at 64 bits, REQ's is clamped."""
+    """Numbers are parsed as in NSQ.
+
+    An empty number is 0, RDY without a count is 1, numbers wrap at 64 bits, REQ's delay is limited.
+    """
     lines = [b"RDY", b"RDY ", b"RDY 025", b"RDY 18446744073709551617", b"RDY 1" + b"0" * 5000]
     lines += [b"REQ %b %b" % (ID, ms) for ms in (b"", b"501", b"18446744073709551615", b"9" * 18)]
 
@@ -236,12 +239,12 @@ def test_numbers_are_read_as_nsq_does() -> None:
 
 
 def test_rdy_is_ignored_while_closing() -> None:
-    """After CLS a RDY is neither an error nor has it any effect, whatever it says."""
+    """After CLS any RDY is a NOP, even an invalid one."""
     assert conversation([b"RDY x\nRDY 99\n"], CLOSING) == [("Nop",), ("Nop",)]
 
 
 def test_extra_parameters_and_carriage_returns_are_ignored() -> None:
-    """Lines may end in CR LF and say more than they need."""
+    """Lines may end in CR LF and have extra parameters."""
     sent = b"SUB t c extra\r\nRDY 5 6\r\nFIN " + ID + b" x\r\nNOP x\nCLS x\n"
 
     assert conversation([sent]) == [
@@ -251,7 +254,7 @@ def test_extra_parameters_and_carriage_returns_are_ignored() -> None:
 
 
 def test_ids_that_are_no_hex_are_not_in_flight() -> None:
-    """16 bytes of anything are an id that no message has; the text is kept for the error."""
+    """16 bytes that are not hex digits give INVALID_ID, and the text is kept for the error."""
     text = b"0123456789ABCDEF"
     sent = b"FIN %b\nREQ %b 5\nTOUCH %b\n" % (text, text, text)
 
@@ -262,7 +265,7 @@ def test_ids_that_are_no_hex_are_not_in_flight() -> None:
 
 
 def test_the_state_is_looked_at_command_by_command() -> None:
-    """RDY behind SUB in one chunk is right, since the session has set the state between them."""
+    """RDY after SUB in the same chunk is valid: the state is checked for each command."""
     assert conversation([b"SUB t c\nRDY 5\n" + c.fin(ID) + b"CLS\n" + c.fin(ID)]) == [
         *(("Subscribe", "t", "c"), ("Ready", 5), ("FIN", 0x0123456789ABCDEF, ID)),
         *(("Close",), ("FIN", 0x0123456789ABCDEF, ID)),
@@ -270,7 +273,7 @@ def test_the_state_is_looked_at_command_by_command() -> None:
 
 
 def test_sizes_at_the_limits() -> None:
-    """The largest message, body and count are accepted."""
+    """The largest message, body, count and delay are accepted."""
     largest = [b"m" * 40] * 67 + [b"m" * 20] * 2
     assert len(c.mpub("t", largest)) == len(b"MPUB t\n") + 4 + LIMITS.max_body_size
 
@@ -280,7 +283,7 @@ def test_sizes_at_the_limits() -> None:
 
 
 def test_an_mpub_may_not_outgrow_the_largest_body() -> None:
-    """Its declared size says nothing to NSQ; here the messages are held to the limit in all."""
+    """The messages of an MPUB are limited to `max_body_size` in total."""
     sent = b"MPUB t\n" + i32(100, 500) + (i32(40) + b"m" * 40) * 500
 
     assert conversation([sent])[-1] == ("error", b"E_BAD_BODY MPUB body too big 3040 > 3000")
@@ -288,7 +291,10 @@ def test_an_mpub_may_not_outgrow_the_largest_body() -> None:
 
 @pytest.mark.parametrize("step", [1, 1000, 16_384, 40_000])
 def test_a_line_that_is_too_long(step: int) -> None:
-    """16 KiB with the newline are a line; one byte more ends the connection without a word."""
+    """A line has at most 16 KiB with its newline.
+
+    A longer one ends the connection without an error frame.
+    """
     longest = b"NOP " + b"x" * (16_384 - 5) + b"\n"
 
     def said(line: bytes) -> list[Event]:
@@ -300,13 +306,13 @@ def test_a_line_that_is_too_long(step: int) -> None:
 
 
 def test_a_cut_line_is_no_error() -> None:
-    """A client that goes in the middle of a line, or between commands, says nothing wrong."""
+    """A client that disconnects within a line, or between commands, causes no error."""
     for sent in (b"", b"NO", c.nop(), c.pub("t", b"x"), c.mpub("t", [b"x"])):
         assert "error" not in [event[0] for event in conversation([sent])]
 
 
 def test_commands_not_pulled_are_kept() -> None:
-    """Feeding on before everything was pulled loses nothing."""
+    """Feeding more before all commands were pulled loses nothing."""
     parser = CommandParser(LIMITS)
     parser.feed(c.nop() + c.mpub("t", [b"one", b"two"])[:15])
     parser.feed(c.mpub("t", [b"one", b"two"])[15:19])
@@ -322,7 +328,7 @@ def test_commands_not_pulled_are_kept() -> None:
 
 
 def test_bodies_lie_in_the_chunk() -> None:
-    """What came whole in one chunk is not copied."""
+    """The bodies of PUBs that are complete in one chunk are not copied."""
     chunk = c.pub("t", b"x" * 40) * 20
     parser = CommandParser(LIMITS)
     parser.feed(chunk)
@@ -334,7 +340,7 @@ def test_bodies_lie_in_the_chunk() -> None:
     assert len(publish.bodies) == publish.replies == 20
 
 
-# However it is cut
+# Any chunking
 
 NAMES = st.sampled_from([b"t"] * 6 + [b"clicks", b"x#ephemeral"])
 SIZES = st.one_of(
@@ -378,7 +384,7 @@ CUTS = st.one_of(
 
 @given(STREAMS, CUTS)
 def test_commands_do_not_depend_on_chunks(stream: bytes, cuts: list[int]) -> None:
-    """However a stream is cut, it means what a plain reader, one thing at a time, finds in it."""
+    """However a stream is cut, its commands are those of the reference parser."""
     places = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     pieces = [stream[begin:end] for begin, end in pairwise(places)]
 
@@ -386,7 +392,7 @@ def test_commands_do_not_depend_on_chunks(stream: bytes, cuts: list[int]) -> Non
 
 
 def test_time_is_linear() -> None:
-    """An MPUB and a PUB of megabytes cost no more in many pieces than their bytes do."""
+    """Parsing an MPUB and a PUB of 4 MB in pieces of 100 bytes takes linear time."""
     parser = CommandParser(IdentifyLimits(max_msg_size=4_000_000))
     stream = c.mpub("t", [b"m" * 100_000] * 45) + c.pub("t", b"m" * 4_000_000)
 
@@ -397,13 +403,13 @@ def test_time_is_linear() -> None:
         drained(parser, events)
 
     assert len(events) == 3
-    # 85,000 pieces take some 0.2 s; to copy for each all that came before it would take 30.
+    # 85,000 pieces take about 0.2 s; copying all earlier bytes for each would take 30 s.
     assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_what_lies_behind_identify_can_be_taken(cut: int) -> None:
-    """An upgrade gives the bytes behind the command to its next layer; the parser has none left."""
+    """`take_rest` returns the bytes after IDENTIFY for an upgrade, and removes them."""
     parser = CommandParser(LIMITS)
     stream = b"IDENTIFY\n\x00\x00\x00\x02{}\x16\x03\x01hello\nNOP\n"
     parser.feed(stream[:cut])
@@ -421,7 +427,7 @@ def test_what_lies_behind_identify_can_be_taken(cut: int) -> None:
 
 @pytest.mark.parametrize("line", [b"SUB a b", b"NOP", b"AUTH", b"HUBBA x", b"", b"RDY 1", b"PUB"])
 def test_tls_comes_first_where_it_is_required(line: bytes) -> None:
-    """Any command but IDENTIFY, known or not, is refused before anything else is looked at."""
+    """If TLS is required, any command but IDENTIFY is refused before any other check."""
     parser = CommandParser(LIMITS)
     parser.needs_tls = True
     parser.feed(b"IDENTIFY\n\x00\x00\x00\x02{}" + line + b"\n")

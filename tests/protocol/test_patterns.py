@@ -1,4 +1,4 @@
-"""Patterns of authds: what they match, what Go would not compile, and that none takes long.
+"""Patterns in authd answers: what they match, which are refused, and limited time.
 
 Python's `re` is the slow twin, for patterns on which Go and Python agree.
 """
@@ -39,7 +39,7 @@ NAMES = st.text("aAbBc.-_1", max_size=10)
 
 @given(PATTERNS, NAMES)
 def test_it_matches_what_python_matches(pattern: str, name: str) -> None:
-    """On names, for patterns that mean the same in both languages, both say the same."""
+    """Patterns with the same meaning in Go and Python match the same names as in Python."""
     assert (re.search(pattern, name, re.ASCII) is not None) == Pattern(pattern).search(name)
 
 
@@ -85,7 +85,7 @@ def test_it_matches_what_python_matches(pattern: str, name: str) -> None:
     ],
 )
 def test_gos_syntax(pattern: str, matching: str, other: str | None) -> None:
-    """What is particular to Go's syntax means what it means there."""
+    """Syntax specific to Go has the same meaning as in Go."""
     found = Pattern(pattern)
 
     assert found.search(matching)
@@ -135,14 +135,14 @@ def test_gos_syntax(pattern: str, matching: str, other: str | None) -> None:
     ],
 )
 def test_what_go_would_not_compile_is_refused(pattern: str) -> None:
-    """Also what would be too large; never with anything but a PatternError."""
+    """Patterns that Go refuses, and patterns that are too large, raise PatternError."""
     with pytest.raises(PatternError):
         Pattern(pattern)
 
 
 @given(st.text("ab()[]{}*+?|\\^$.-:,12PpxQEi<>é", max_size=12))
 def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
-    """Whatever an authd sends, it is compiled or refused."""
+    """Any text is compiled or raises PatternError."""
     try:
         found = Pattern(pattern)
     except PatternError:
@@ -154,7 +154,7 @@ def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
     "pattern", ["(a+)+$", "^(a|a)*$", "(.*a){12}$", "((a*)*)*b", "(a?){64}a{64}b"]
 )
 def test_no_pattern_takes_long(pattern: str) -> None:
-    """Patterns on which a backtracking matcher takes longer than the universe is old."""
+    """Patterns with exponential time in a backtracking matcher are matched quickly."""
     found = Pattern(pattern)
 
     assert not found.search("a" * 63 + "-")
@@ -163,7 +163,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 
 @given(PATTERNS, NAMES, st.integers(0, 30))
 def test_steps_are_bounded(pattern: str, name: str, steps: int) -> None:
-    """A search ends within its steps or is given up; one that ends is right."""
+    """A search that exceeds its step budget raises TooLong; otherwise its result is right."""
     found, patience = Pattern(pattern), StepBudget(steps)
     try:
         answer = found.search(name, patience)
@@ -175,7 +175,7 @@ def test_steps_are_bounded(pattern: str, name: str, steps: int) -> None:
 
 
 def test_what_is_anchored_is_given_up_at_once() -> None:
-    """A thousand patterns that name a topic from its beginning cost little."""
+    """A pattern anchored at the beginning fails in at most 10 steps."""
     patience = StepBudget(10)
 
     assert not Pattern("^clicks.*$").search("x" * 64, patience)

@@ -1,4 +1,4 @@
-"""The client's side: the same frames however they arrive, and no trust in a wrong size."""
+"""The client's receiver: the same frames for any chunking, and checked sizes."""
 
 import itertools
 import struct
@@ -23,7 +23,7 @@ def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 @given(FRAMES, CUTS)
 def test_frames_do_not_depend_on_chunks(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
-    """However the stream is cut, each frame comes once, whole and in order."""
+    """However the stream is cut, each frame is returned once, complete and in order."""
     receiver = Receiver(100)
     received = []
     for piece in pieces(b"".join(layout.frame(*frame) for frame in frames), cuts):
@@ -46,7 +46,7 @@ MESSAGES = st.lists(
 def test_runs_are_the_same_frames(
     frames: list[tuple[int, bytes]], cuts: list[int], part: int
 ) -> None:
-    """Cut into runs, a run in parts, the same messages and other frames come in the same order."""
+    """Runs, also if split, give the same messages and other frames in the same order."""
     receiver = Receiver(100)
     received: list[Any] = []
     for piece in pieces(b"".join(layout.frame(*frame) for frame in frames), cuts):
@@ -75,7 +75,7 @@ def test_runs_are_the_same_frames(
     CUTS,
 )
 def test_oks_taken_together_are_the_same_oks(frames: list[bytes], cuts: list[int]) -> None:
-    """Whatever stands around them and however they are cut, each OK is counted once, in order."""
+    """`take_oks` counts each OK once and in order, however the stream is cut."""
     receiver, stream = Receiver(100), b"".join(frames)
     received: list[bytes] = []
     for piece in pieces(stream, cuts):
@@ -87,7 +87,7 @@ def test_oks_taken_together_are_the_same_oks(frames: list[bytes], cuts: list[int
 
 
 def test_a_run_ends_at_what_is_no_message() -> None:
-    """A message without its header, or a size that cannot be, is left to be refused."""
+    """A run ends before a message without a header, and before an invalid size."""
     message = layout.frame(2, bytes(30))
     receiver = Receiver(100)
     receiver.feed(message * 3 + layout.frame(2, bytes(25)) + struct.pack(">ii", 101, 2) + bytes(97))
@@ -100,7 +100,7 @@ def test_a_run_ends_at_what_is_no_message() -> None:
 
 
 def test_a_frame_not_asked_for_is_kept() -> None:
-    """Bytes that come while frames are still to be taken lose nothing."""
+    """Bytes fed while frames remain are not lost."""
     receiver = Receiver(100)
     receiver.feed(layout.OK + layout.HEARTBEAT[:5])
     frames = receiver.frames()
@@ -114,7 +114,10 @@ def test_a_frame_not_asked_for_is_kept() -> None:
 def test_the_rest_is_what_stands_behind_the_last_frame(
     data: bytes, rest: bytes, cuts: list[int]
 ) -> None:
-    """Where an upgrade begins, no byte is lost and none is read as a frame."""
+    """`take_rest` returns all bytes after the last frame, where an upgrade begins.
+
+    None of them is read as a frame.
+    """
     receiver = Receiver(100)
     stream = pieces(layout.frame(0, data) + rest, cuts)
     received: tuple[int, bytes] | None = None
@@ -129,7 +132,7 @@ def test_the_rest_is_what_stands_behind_the_last_frame(
 
 @pytest.mark.parametrize("size", [3, 0, -1, 101, 2_000_000_000])
 def test_a_size_that_cannot_be_ends_it(size: int) -> None:
-    """A frame below its type, or above what was agreed, is refused behind the good ones."""
+    """A size below 4 or above the limit raises FrameError, after the valid frames before it."""
     receiver = Receiver(100)
     receiver.feed(layout.OK + struct.pack(">ii", size, 0))
     frames = receiver.frames()
@@ -140,7 +143,7 @@ def test_a_size_that_cannot_be_ends_it(size: int) -> None:
 
 
 def test_a_wrong_port_is_explained() -> None:
-    """An answer in HTTP tells the user that the port is the wrong one."""
+    """If the peer answers in HTTP, the error says that this is an HTTP port."""
     answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
     receiver = Receiver(1 << 20)
     receiver.feed(answer)
@@ -150,7 +153,7 @@ def test_a_wrong_port_is_explained() -> None:
 
 
 def test_a_message_is_taken_apart() -> None:
-    """A message frame's data give timestamp, attempts, id and body."""
+    """A message frame is decoded to timestamp, attempts, id and body."""
     frames, _ = batch.encode_frames([f.BodySlices.of([b"body"])], 5, 1, 77)
 
     assert decode_message(frames[8:]) == (77, 1, f.message_id(5, 1), b"body")
@@ -164,6 +167,6 @@ def test_attempts_are_unsigned() -> None:
 
 
 def test_a_message_without_its_header() -> None:
-    """Too few bytes for a message are an error of the peer, not of struct."""
+    """Too few bytes for a message raise FrameError."""
     with pytest.raises(FrameError, match="25 bytes"):
         decode_message(b"x" * 25)

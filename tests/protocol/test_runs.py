@@ -1,4 +1,4 @@
-"""Runs of FINs and of PUBs: the array path finds what going one by one finds."""
+"""Runs of FINs and PUBs: the array path gives the same results as one by one."""
 
 import pytest
 from hypothesis import assume, example, given
@@ -12,7 +12,7 @@ LINE = b"PUB t\n"
 
 GOOD_FINS = st.integers(0, (1 << 64) - 1).map(lambda raw: b"FIN %016x\n" % raw)
 BEFORE_A_PAGE = st.integers(1, 1 << 50).map(lambda page: page * LOOK_MAX - 20)
-"""The first ids of runs whose ids do not differ in their last three digits alone."""
+"""First ids of runs in which more than the last three digits change."""
 OTHER_LINES = st.sampled_from(
     [
         *(
@@ -28,7 +28,7 @@ OTHER_LINES = st.sampled_from(
 
 
 def plain_finishes(data: bytes, at: int) -> list[bytes]:
-    """The ids of the FINs that begin at a place, line by line."""
+    """The ids of the FINs from this position on, line by line."""
     ids = []
     while True:
         line = data[at : at + FIN_WIDTH]
@@ -48,7 +48,7 @@ def plain_finishes(data: bytes, at: int) -> list[bytes]:
 def test_finish_run_equals_line_by_line(
     before: bytes, run: bytes, other: bytes, after: bytes
 ) -> None:
-    """A run is all the sound FINs up to the first line that is anything else."""
+    """A run consists of all valid FINs before the first other line."""
     data = before + run + other + after
     ids = plain_finishes(data, len(before))
 
@@ -71,7 +71,7 @@ def test_finish_run_equals_line_by_line(
 def test_finishes_in_order_equal_line_by_line(
     first: int, count: int, changes: list[tuple[int, int]], other: bytes
 ) -> None:
-    """Ids that ascend without a gap are taken at one look, and none that is spoilt among them."""
+    """Consecutive ids are read as a range; a damaged line among them is not included."""
     ids = [(first + n) % (1 << 64) for n in range(count)]
     lines = bytearray(b"".join(c.fin(b"%016x" % raw) for raw in ids))
     for at, byte in changes:
@@ -92,7 +92,7 @@ def test_finishes_in_order_equal_line_by_line(
 
 
 def test_a_long_run_is_bounded() -> None:
-    """One look takes at most so many; the rest is the next run."""
+    """A run has at most `LOOK_MAX` FINs; the rest is the next run."""
     data = b"".join(c.fin(b"%016x" % n) for n in range(LOOK_MAX + 100))
 
     first = finish_run(data, 0)
@@ -106,7 +106,7 @@ def test_a_long_run_is_bounded() -> None:
 
 @pytest.mark.parametrize("text", [b"0123456789ABCDEF", b"0123456789abcdeg", b"0123456 89abcdef"])
 def test_a_long_run_ends_before_an_odd_id(text: bytes) -> None:
-    """Capitals, other letters and spaces end a run of any length, and cost no sound FIN."""
+    """An invalid id ends a run after all valid FINs before it."""
     good = b"".join(c.fin(b"%016x" % n) for n in range(40))
 
     finish = finish_run(good + c.fin(text) + good, 0)
@@ -116,7 +116,7 @@ def test_a_long_run_ends_before_an_odd_id(text: bytes) -> None:
 
 
 def plain_publishes(data: bytes, at: int) -> list[tuple[int, int]]:
-    """(start, size) of the PUBs that begin at a place, one by one."""
+    """(start, size) of the PUBs from this position on, one by one."""
     found = []
     while data[at : at + len(LINE)] == LINE and len(data) >= at + len(LINE) + 4:
         start = at + len(LINE) + 4
@@ -130,7 +130,7 @@ def plain_publishes(data: bytes, at: int) -> list[tuple[int, int]]:
 
 PUBLISHES = st.lists(
     st.one_of(
-        st.tuples(st.integers(1, 30), st.integers(1, 80)),  # so many of one size
+        st.tuples(st.integers(1, 30), st.integers(1, 80)),  # a size, and a count of PUBs
         st.tuples(st.integers(1, SIZE_MAX), st.just(1)),
     ),
     max_size=6,
@@ -148,7 +148,7 @@ OTHERS = st.sampled_from(
 def test_publish_run_equals_one_by_one(
     before: bytes, run: bytes, other: bytes, after: bytes
 ) -> None:
-    """A run is all the PUBs with this line that are whole and right, whatever their sizes."""
+    """A run consists of all complete, valid PUBs to the same topic, of any sizes."""
     data = before + run + other + after
     assume(data.startswith(LINE, len(before)))
     plain = plain_publishes(data, len(before))
@@ -163,7 +163,7 @@ def test_publish_run_equals_one_by_one(
 
 @pytest.mark.parametrize("count", [LOOK_FIRST, LOOK_FIRST + 1, LOOK_MAX, LOOK_MAX + 20])
 def test_long_publish_runs(count: int) -> None:
-    """A run longer than any look is still one run; its last body is where it should be."""
+    """More PUBs than `LOOK_MAX` are still one run."""
     data = c.pub("t", b"abc") * count + c.nop()
 
     bodies = publish_run(data, 0, LINE, SIZE_MAX)

@@ -1,6 +1,6 @@
-"""wire.client: the order of the upgrades, and everything that must not get past them.
+"""The client's handshake: the order of upgrades, and everything that must be refused.
 
-Both sides are bytes in, bytes out: no sockets, any cut.
+Both sides are bytes in, bytes out: no sockets, any chunking.
 """
 
 import json
@@ -37,30 +37,30 @@ KINDS: dict[tuple[str, ...], dict[str, bool]] = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, good and bad."""
+    """Certificates, valid and invalid."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def options_of(files: Certificates, **given: Any) -> LayerOptions:
-    """Options that trust the tests' authority wherever they ask for TLS."""
+    """Options that trust the tests' authority if they request TLS."""
     if given.get("tls_v1"):
         given = {"tls_root_ca_file": str(files.authority), **given}
     return LayerOptions(**given)
 
 
 def begun(options: LayerOptions, address: str = HERE) -> ClientConnection:
-    """A handshake that has said nothing yet."""
+    """A new handshake."""
     return ClientConnection(address, options, IDENTITY)
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:
-    """The data in chunks."""
+    """The data in chunks of this size."""
     for at in range(0, len(data), size):
         yield data[at : at + size]
 
 
 def talk(client: ClientConnection, server: Counterpart, size: int = 1 << 20) -> None:
-    """Carries bytes between the two until nothing more is said."""
+    """Exchange bytes between the two until the client has no more output."""
     out = client.output()
     while out:
         answers = b"".join([server.receive(chunk) for chunk in cut(out, size)])
@@ -70,7 +70,7 @@ def talk(client: ClientConnection, server: Counterpart, size: int = 1 << 20) -> 
 
 
 def plain(client: ClientConnection) -> bytes:
-    """What came behind the handshake."""
+    """The data after the handshake."""
     data = client.receiver.take_rest()
     while piece := client.layers.read():
         data += piece
@@ -83,7 +83,10 @@ def plain(client: ClientConnection) -> bytes:
 def test_upgrades_come_in_their_order(
     files: Certificates, layers: tuple[str, ...], auth: bool, size: int
 ) -> None:
-    """IDENTIFY in clear, TLS, compression, AUTH; what follows in the same bytes is not lost."""
+    """The order is IDENTIFY unencrypted, TLS, compression, AUTH.
+
+    Data after the handshake in the same bytes is not lost.
+    """
     server = Counterpart({**ALL, "auth_required": auth}, server_context(files))
     server.behind_last = frame(0, b"_heartbeat_") + frame(2, b"m" * 40)
     client = begun(options_of(files, auth_secret=SECRET, **KINDS[layers]))
@@ -102,7 +105,7 @@ def test_upgrades_come_in_their_order(
 
 
 def test_identify_asks_for_what_the_options_say(files: Certificates) -> None:
-    """The keys are the wire's, and all are there also when nothing is asked for."""
+    """IDENTIFY contains every upgrade's key, also those not requested."""
     server = Counterpart({})
     talk(begun(LayerOptions(deflate=True, deflate_level=3)), server)
 
@@ -112,7 +115,7 @@ def test_identify_asks_for_what_the_options_say(files: Certificates) -> None:
 
 
 def test_compression_that_is_not_granted_is_done_without(files: Certificates) -> None:
-    """nsqd may not offer it, or not negotiate at all: the connection is as good."""
+    """If nsqd does not grant compression, the connection works without."""
     for facts in ({}, {"snappy": False}):
         client = begun(LayerOptions(snappy=True))
         talk(client, Counterpart(facts))
@@ -121,7 +124,7 @@ def test_compression_that_is_not_granted_is_done_without(files: Certificates) ->
 
 
 def test_tls_that_is_not_granted_is_an_error(files: Certificates) -> None:
-    """Nothing goes on in clear when TLS was asked for, whatever else was granted."""
+    """If TLS is requested but not granted, TlsError is raised and nothing more is sent."""
     for facts in ({}, {**ALL, "tls_v1": False}, {"auth_required": True}):
         server = Counterpart(facts)
         client = begun(options_of(files, tls_v1=True, snappy=True, auth_secret=SECRET))
@@ -133,7 +136,10 @@ def test_tls_that_is_not_granted_is_an_error(files: Certificates) -> None:
 
 
 def test_nothing_that_came_in_clear_is_taken_for_what_came_by_tls(files: Certificates) -> None:
-    """A frame slipped in behind the answer to IDENTIFY spoils the handshake; it is no frame."""
+    """An unencrypted frame injected after IDENTIFY's answer makes the TLS handshake fail.
+
+    It is never read as a frame.
+    """
     server = Counterpart(ALL, server_context(files))
     server.behind_json = frame(0, b"OK")
     client = begun(options_of(files, tls_v1=True))
@@ -157,7 +163,10 @@ def test_nothing_that_came_in_clear_is_taken_for_what_came_by_tls(files: Certifi
 def test_who_cannot_be_trusted_is_refused(
     files: Certificates, cert: str, address: str, text: str
 ) -> None:
-    """An unknown authority, another host, an old certificate: no, unless told not to look."""
+    """An unknown authority, a wrong host or an expired certificate raises TlsError.
+
+    With `tls_insecure_skip_verify` it is accepted.
+    """
     context = server_context(files, getattr(files, cert))
     client = begun(options_of(files, tls_v1=True, auth_secret=SECRET), address)
     with pytest.raises(TlsError, match=text) as refused:
@@ -174,7 +183,10 @@ def test_who_cannot_be_trusted_is_refused(
 
 @pytest.mark.parametrize("address", ["[::1]:4150", "localhost:1", "/run/nsqd.sock"])
 def test_hosts_that_are_named_in_the_certificate(files: Certificates, address: str) -> None:
-    """Names and addresses of both kinds; a unix socket has none that could be compared."""
+    """Host names and IP addresses in the certificate are accepted.
+
+    A unix socket has no name to compare.
+    """
     client = begun(options_of(files, tls_v1=True), address)
     talk(client, Counterpart(ALL, server_context(files)))
 
@@ -182,7 +194,10 @@ def test_hosts_that_are_named_in_the_certificate(files: Certificates, address: s
 
 
 def test_an_nsqd_that_asks_for_a_certificate(files: Certificates) -> None:
-    """With one it goes on; without, nsqd's alert is told, in TLS 1.3 after the handshake."""
+    """If nsqd requires a client certificate, a client without one gets a TlsError.
+
+    In TLS 1.3 nsqd's alert arrives after the handshake.
+    """
     with pytest.raises(TlsError, match=r"certificate required.*tls_cert"):
         talk(
             begun(options_of(files, tls_v1=True)),
@@ -195,10 +210,10 @@ def test_an_nsqd_that_asks_for_a_certificate(files: Certificates) -> None:
 
 
 class Quiet(Counterpart):
-    """One that does not raise what it has against the client: it sends its alert only."""
+    """A server that sends its TLS alert instead of raising the error."""
 
     def receive(self, data: bytes) -> bytes:
-        """As it is, but for errors of TLS."""
+        """Receive, but suppress TLS errors."""
         try:
             return super().receive(data)
         except ssl.SSLError:
@@ -207,7 +222,7 @@ class Quiet(Counterpart):
 
 
 def test_a_file_that_is_gone(files: Certificates, tmp_path: Path) -> None:
-    """What was there when the options were made may be gone when a connection is: told by name."""
+    """A certificate file deleted after the options were created is named in the error."""
     root = tmp_path / "root.pem"
     root.write_bytes(files.authority.read_bytes())
     options = LayerOptions(tls_root_ca_file=str(root))
@@ -217,7 +232,7 @@ def test_a_file_that_is_gone(files: Certificates, tmp_path: Path) -> None:
 
 
 def test_old_versions_are_refused(files: Certificates) -> None:
-    """tls_min_version holds on our side too, and says so."""
+    """A TLS version below `tls_min_version` is refused, and the error names the option."""
     context = server_context(files)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(TlsError, match=r"version.*tls_min_version"):
@@ -232,7 +247,7 @@ def test_old_versions_are_refused(files: Certificates) -> None:
 
 
 def test_old_versions_are_spoken_if_they_must_be(files: Certificates) -> None:
-    """TLS 1.1 is refused by default, and can be had by tls_min_version."""
+    """TLS 1.1 is refused by default, and allowed by `tls_min_version`."""
     context = server_context(files)
     context.set_ciphers("DEFAULT@SECLEVEL=0")
     with warnings.catch_warnings():
@@ -250,7 +265,10 @@ def test_old_versions_are_spoken_if_they_must_be(files: Certificates) -> None:
 
 
 def test_a_secret_that_is_not_asked_for_is_not_sent() -> None:
-    """nsqd would refuse AUTH (E_AUTH_DISABLED); and nobody gets a secret unasked."""
+    """The secret is sent only to an nsqd that requires it.
+
+    Others would answer AUTH with E_AUTH_DISABLED.
+    """
     server = Counterpart({"auth_required": False})
     client = begun(LayerOptions(auth_secret=SECRET))
     talk(client, server)
@@ -260,7 +278,7 @@ def test_a_secret_that_is_not_asked_for_is_not_sent() -> None:
 
 
 def test_a_secret_that_is_missing_is_named() -> None:
-    """The error says which option is needed, for which nsqd."""
+    """The error for a missing secret names the option and the nsqd."""
     with pytest.raises(AuthRequiredError, match=r"127.0.0.1:4150 .* option auth_secret"):
         talk(begun(LayerOptions()), Counterpart({"auth_required": True}))
 
@@ -274,7 +292,7 @@ def test_a_secret_that_is_missing_is_named() -> None:
     ],
 )
 def test_a_secret_that_is_refused(refusal: str) -> None:
-    """nsqd's words, and not ours: the secret is not among them."""
+    """nsqd's refusal of a secret is passed on, and does not contain the secret."""
     server = Counterpart({"auth_required": True})
     server.on_auth = lambda secret: frame(1, refusal.encode())
     with pytest.raises(RemoteError) as refused:
@@ -286,7 +304,7 @@ def test_a_secret_that_is_refused(refusal: str) -> None:
 
 
 def test_heartbeats_while_an_authd_takes_its_time() -> None:
-    """They are answered, and taken for no answer."""
+    """Heartbeats before AUTH's answer get NOPs, and are not taken for the answer."""
     server = Counterpart({"auth_required": True})
     server.before_auth = 2 * frame(0, b"_heartbeat_")
     client = begun(LayerOptions(auth_secret=SECRET))
@@ -296,7 +314,7 @@ def test_heartbeats_while_an_authd_takes_its_time() -> None:
     assert [line for _, line, _ in server.heard] == [b"IDENTIFY", b"AUTH", b"NOP", b"NOP"]
 
 
-# What is no nsqd
+# Peers that are not an nsqd
 
 
 @pytest.mark.parametrize(
@@ -313,7 +331,7 @@ def test_heartbeats_while_an_authd_takes_its_time() -> None:
     ],
 )
 def test_what_is_no_nsqd_is_said(answer: bytes, text: str) -> None:
-    """HTTP, absurd sizes, other frames, other compressions: the error names what came."""
+    """A peer that is not an nsqd raises WrongPeerError, which describes its answer."""
     client = begun(LayerOptions(snappy=True))
     with pytest.raises(WrongPeerError, match=text):
         client.feed(answer)
@@ -321,7 +339,7 @@ def test_what_is_no_nsqd_is_said(answer: bytes, text: str) -> None:
 
 
 def test_an_upgrade_that_is_not_confirmed() -> None:
-    """Behind an upgrade an OK is due, nothing else."""
+    """A frame other than OK after an upgrade raises WrongPeerError."""
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     sealed = deflater.compress(frame(0, b"{}")) + deflater.flush(zlib.Z_SYNC_FLUSH)
     with pytest.raises(WrongPeerError, match=r"instead of OK \(deflate\)"):
@@ -329,7 +347,10 @@ def test_an_upgrade_that_is_not_confirmed() -> None:
 
 
 def test_a_bomb_in_place_of_an_ok() -> None:
-    """A gigabyte of zeros in a megabyte: a frame that may not be, seen after its first piece."""
+    """A compression bomb instead of OK is refused after its first piece.
+
+    It takes less than 4 MiB of memory.
+    """
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = deflater.compress(b"\x7f" * 8) + b"".join(
         deflater.compress(bytes(1 << 20)) for _ in range(256)
@@ -347,7 +368,7 @@ def test_a_bomb_in_place_of_an_ok() -> None:
 
 
 def test_the_stage_is_known() -> None:
-    """When a peer hangs up, its client can say what was going on."""
+    """`stage` shows how far the handshake is, for errors when the peer disconnects."""
     client = begun(LayerOptions(snappy=True, auth_secret=SECRET))
     stages = [client.stage]
     client.feed(frame(0, b'{"snappy":true,"auth_required":true}'))
@@ -357,7 +378,7 @@ def test_the_stage_is_known() -> None:
 
 
 def test_stages_come_in_one_order() -> None:
-    """From IDENTIFY each is reached, none leads back, and READY is the end of all."""
+    """Every stage is reachable, none leads back, and READY is the last."""
     order = list(Stage)
 
     assert set(order) - {Stage.IDENTIFY} == {to for after in FOLLOWS.values() for to in after}

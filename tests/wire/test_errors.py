@@ -1,4 +1,4 @@
-"""wire.errors: every code that nsqd may answer with says what it means and what to do."""
+"""Every error code of nsqd has a meaning, with advice for the user."""
 
 import pickle
 
@@ -8,12 +8,12 @@ from sparq.wire.errors import MEANINGS, UNKNOWN, remote_error
 
 
 def test_every_code_has_a_meaning() -> None:
-    """The table has each code of the TCP protocol, and no other."""
+    """MEANINGS has each code of the TCP protocol and no other."""
     assert {code for code in ERRORS if code.startswith("E_")} == MEANINGS.keys()
 
 
 def test_a_refusal_says_what_it_means() -> None:
-    """nsqd's words come first, for whoever looks for them; then what to do."""
+    """The text begins with nsqd's own words, followed by the meaning."""
     error = remote_error(b"E_BAD_MESSAGE PUB message too big 9 > 8")
 
     assert ("E_BAD_MESSAGE", "PUB message too big 9 > 8", True) == (
@@ -27,7 +27,10 @@ def test_a_refusal_says_what_it_means() -> None:
 
 
 def test_a_refusal_crosses_processes() -> None:
-    """Spark hands errors from its workers to its driver: nothing of one is lost."""
+    """An error keeps all its fields when pickled.
+
+    Spark sends errors from its workers to its driver.
+    """
     error = pickle.loads(pickle.dumps(remote_error(b"E_FIN_FAILED FIN 1 failed")))
 
     assert isinstance(error, RefusedError)

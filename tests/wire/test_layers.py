@@ -1,4 +1,4 @@
-"""wire.layers: what goes in comes out, whatever the layers, the cuts and the room."""
+"""TLS and compression layers: data is unchanged for any layers, chunking and buffers."""
 
 import ssl
 import zlib
@@ -21,12 +21,12 @@ COMPRESSIONS: dict[str, Any] = {"snappy": Snappy, "deflate": Deflate}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, good and bad."""
+    """Certificates, valid and invalid."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 class Peer:
-    """nsqd's side of the same layers, over OpenSSL and the compressions alone."""
+    """nsqd's side of the same layers, with OpenSSL and the compressions only."""
 
     def __init__(self, files: Certificates, kind: str) -> None:
         self.client = Layers()
@@ -56,7 +56,7 @@ class Peer:
         self.arrived.write(tls.output())
 
     def seal(self, data: bytes) -> bytes:
-        """As nsqd would send it."""
+        """Encode as nsqd sends."""
         if self.client.compression is not None:
             data = self.compression.compress([data])
         if self.tls is None:
@@ -67,7 +67,7 @@ class Peer:
         return self.leaving.read()
 
     def open(self, data: bytes) -> bytes:
-        """As nsqd would understand it."""
+        """Decode as nsqd receives."""
         if self.tls is not None:
             self.arrived.write(data)
             data = b""
@@ -86,7 +86,7 @@ class Peer:
 
 
 PIECES_MAX = 2_000
-"""A megabyte byte by byte shows no more, and takes a minute."""
+"""Feeding a megabyte byte by byte tests nothing more, and takes a minute."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +99,7 @@ PIECES_MAX = 2_000
 def test_what_goes_in_comes_out(
     files: Certificates, kind: str, parts: list[bytes], cuts: list[int], room: int
 ) -> None:
-    """In both directions, by ``read`` and by ``read_into``, in pieces of any size."""
+    """Data is unchanged in both directions, by `read` and by `read_into`, in any pieces."""
     peer = Peer(files, kind)
     whole = b"".join(parts)
     room = max(room, len(whole) // PIECES_MAX)
@@ -117,7 +117,7 @@ def test_what_goes_in_comes_out(
 
 
 def read_all(layers: Layers) -> bytes:
-    """All that is there, held to the bound of each piece."""
+    """All data available, in pieces of at most `PIECE_BYTES`."""
     received = b""
     while piece := layers.read():
         assert len(piece) <= PIECE_BYTES
@@ -126,7 +126,7 @@ def read_all(layers: Layers) -> bytes:
 
 
 def read_into_all(layers: Layers, size: int) -> bytes:
-    """The same by way of a room."""
+    """The same by `read_into` with a buffer of this size."""
     room = memoryview(bytearray(size))
     received = b""
     while count := layers.read_into(room):
@@ -136,12 +136,15 @@ def read_into_all(layers: Layers, size: int) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_an_error(files: Certificates, kind: str) -> None:
-    """A flipped bit under TLS or a checksum, garbage under deflate: never other bytes."""
+    """Damage raises LayerError and never gives other data.
+
+    With TLS or snappy a bit is flipped; with deflate the block type is invalid.
+    """
     peer = Peer(files, kind)
     sealed = bytearray(peer.seal(b"important" * 1000))
     sealed[len(sealed) // 2] ^= 4
     if kind == "deflate":
-        sealed = bytearray(b"\x06")  # a block of the type that there is not
+        sealed = bytearray(b"\x06")  # a block of a nonexistent type
     peer.client.feed(bytes(sealed))
 
     with pytest.raises(LayerError, match="TLS" if kind.startswith("tls") else kind):
@@ -149,7 +152,7 @@ def test_damage_is_an_error(files: Certificates, kind: str) -> None:
 
 
 def test_a_snappy_chunk_that_lies() -> None:
-    """A header that claims more than a chunk may hold is refused before anything is inflated."""
+    """A snappy chunk that claims too large a size is refused before it is inflated."""
     layers = Layers()
     layers.compression = Snappy()
     lie = cramjam.snappy.compress_raw(bytes(1 << 20))
@@ -161,7 +164,7 @@ def test_a_snappy_chunk_that_lies() -> None:
 
 
 def test_a_farewell_ends_it(files: Certificates) -> None:
-    """Behind the peer's farewell nothing is waited for; ours can be sent."""
+    """After the peer's close_notify `ended` is true, and ours can still be sent."""
     peer = Peer(files, "tls")
     sealed = peer.seal(b"last words")
     assert peer.tls is not None
@@ -176,7 +179,7 @@ def test_a_farewell_ends_it(files: Certificates) -> None:
 
 
 def test_the_end_of_a_deflate_stream_ends_it() -> None:
-    """A final block says that nothing follows."""
+    """After a final deflate block `ended` is true."""
     layers = Layers()
     layers.compression = Deflate()
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
@@ -187,7 +190,7 @@ def test_the_end_of_a_deflate_stream_ends_it() -> None:
 
 
 def test_no_layers_are_none() -> None:
-    """A connection without layers has nothing to ask them."""
+    """Without layers data is passed through, and there is no output."""
     layers = Layers()
 
     assert not layers

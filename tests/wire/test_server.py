@@ -1,4 +1,4 @@
-"""wire.server: nsqd's end without a socket; where it stands, and what is read where."""
+"""nsqd's side of a connection without a socket: its states, and its layers."""
 
 import json
 import ssl
@@ -24,31 +24,34 @@ from tests.client.certificates import Certificates, certificates, server_context
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, good and bad."""
+    """Certificates, valid and invalid."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def granted(**asked: bool) -> Granted:
-    """What an nsqd that offers everything grants."""
+    """The result of IDENTIFY on an nsqd that offers everything."""
     body = json.dumps({"feature_negotiation": True, **asked}).encode()
     return negotiate(body, IdentifyLimits(), {"tls": True})
 
 
 def opened() -> ServerConnection:
-    """A connection behind its magic bytes."""
+    """A connection after its magic bytes."""
     server = ServerConnection(IdentifyLimits(), needs_tls=True)
     server.feed(MAGIC)
     return server
 
 
 def read(server: ServerConnection) -> Iterator[object]:
-    """The commands that are there."""
+    """The available commands."""
     while (command := server.parser.next()) is not None:
         yield command
 
 
 def test_the_magic_bytes_come_in_any_pieces() -> None:
-    """What stands behind them is kept for the parser; nothing is plain before."""
+    """Magic bytes are recognised in any pieces, and the bytes after them are kept.
+
+    The connection is not plain before.
+    """
     for cut in range(1, 4):
         server = ServerConnection(IdentifyLimits())
         server.feed(MAGIC[:cut])
@@ -61,7 +64,7 @@ def test_the_magic_bytes_come_in_any_pieces() -> None:
 
 
 def test_another_protocol_is_refused() -> None:
-    """Four bytes are enough to tell."""
+    """Four other bytes raise WrongMagicError."""
     server = ServerConnection(IdentifyLimits())
     with pytest.raises(WrongMagicError):
         server.feed(b"GET / HTTP/1.1\r\n")
@@ -72,7 +75,10 @@ def test_another_protocol_is_refused() -> None:
 
 
 def test_every_state_is_reached_and_left_by_the_table() -> None:
-    """What the table does not have cannot happen; any state can end, and none leaves the end."""
+    """A transition outside the table raises KeyError.
+
+    Every state can be reached and can end, and ENDED is final.
+    """
     reached = set(TRANSITIONS.values()) | {ConnectionState.MAGIC}
     assert set(ConnectionState) == reached
     for state, event in product(ConnectionState, ConnectionEvent):
@@ -90,7 +96,10 @@ def test_every_state_is_reached_and_left_by_the_table() -> None:
 
 @pytest.mark.parametrize("kind", ["snappy", "deflate"])
 def test_what_follows_the_identify_is_the_compressions(kind: str) -> None:
-    """In the same bytes or in later ones, before the reply has left: never a command in clear."""
+    """Bytes after IDENTIFY are compressed data, never commands, once compression is granted.
+
+    They may arrive in the same chunk, or later but before the reply is sent.
+    """
     server = opened()
     compression = Snappy() if kind == "snappy" else Deflate()
     sealed = compression.compress([commands.pub("t", b"x")])
@@ -109,7 +118,10 @@ def test_what_follows_the_identify_is_the_compressions(kind: str) -> None:
 
 
 def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
-    """The handshake goes on as bytes come; then all commands are allowed."""
+    """TLS comes below the compression that is granted with it.
+
+    After the handshake all commands are allowed.
+    """
     server = opened()
     server.hold(granted(tls_v1=True, snappy=True))
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -118,7 +130,7 @@ def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
     client = trusting.wrap_bio(arrived, leaving, server_hostname="127.0.0.1")
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
-    server.feed(leaving.read())  # it comes before the reply has left
+    server.feed(leaving.read())  # it arrives before the reply is sent
 
     server.start_tls(server_context(files))
     assert ConnectionState.HANDSHAKE is server.state
@@ -139,7 +151,7 @@ def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
 
 
 def test_a_handshake_that_fails_says_so(files: Certificates) -> None:
-    """Bytes that are no TLS: an error; commands stay refused."""
+    """Bytes that are not TLS raise LayerError, and commands stay refused."""
     server = opened()
     server.hold(granted(tls_v1=True))
     server.start_tls(server_context(files))
@@ -151,7 +163,7 @@ def test_a_handshake_that_fails_says_so(files: Certificates) -> None:
 
 
 def test_tls_alone_is_an_upgrade_without_compression(files: Certificates) -> None:
-    """Whether a second OK is due is told by what was granted."""
+    """`finish_upgrade` returns false without compression: no second OK is due."""
     server = opened()
     server.hold(granted(tls_v1=True))
     server.start_tls(server_context(files))
@@ -161,7 +173,10 @@ def test_tls_alone_is_an_upgrade_without_compression(files: Certificates) -> Non
 
 
 def test_no_upgrade_begins_for_a_client_that_has_ended_its_side() -> None:
-    """It is owed its answers; what is granted behind its end changes nothing."""
+    """No upgrade begins after the client has half-closed the connection.
+
+    It still gets its answers.
+    """
     server = opened()
     server.go(ConnectionEvent.EOF)
     server.hold(granted(deflate=True))
