@@ -58,7 +58,7 @@ def test_a_bad_client_option_is_a_bad_command_line(
 
 
 def test_a_word_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """NSQ's tools silently ignore it and all flags after it."""
+    """Such a word is an error; NSQ's tools silently ignore it and all flags after it."""
     with pytest.raises(SystemExit) as ended:
         parse(Options, "tool", ["--consumer-opt=snappy", "true", "--consumer-opt=deflate"])
 

@@ -88,7 +88,7 @@ def test_the_first_signal_stops_a_tool() -> None:
 
 
 def test_nohup_keeps_a_tool_from_being_hung_up() -> None:
-    """An ignored SIGHUP does not stop it, neither before nor after SIGTERM."""
+    """An ignored SIGHUP does not stop the tool, neither before nor after SIGTERM."""
     program = """
 import asyncio, os, signal
 from sparq.tools.common import run

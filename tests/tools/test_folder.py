@@ -122,7 +122,7 @@ def test_a_file_is_moved_to_a_free_name(tmp_path: Path) -> None:
 def test_a_file_is_moved_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On file systems without them, the name is reserved first, just as exclusively."""
+    """On file systems without hard links the name is reserved first, just as exclusively."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EPERM, "no hard links here")

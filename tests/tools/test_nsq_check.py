@@ -51,7 +51,7 @@ def test_version() -> None:
 
 
 def test_nobody_takes_its_findings(tmp_path: Path) -> None:
-    """A full disk for its output is status 2, not damage to the data path."""
+    """A full disk at standard output is status 2, not damage to the data path."""
     write_metadata(tmp_path, {"clicks": {"archive": True}})
     command = [sys.executable, "-m", "sparq.tools", "nsq_check", str(tmp_path)]
     with open("/dev/full", "wb") as full:

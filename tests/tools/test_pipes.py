@@ -95,7 +95,7 @@ async def test_errors_come_where_they_are_awaited() -> None:
 
 
 async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
-    """The next write follows it, complete."""
+    """The next write follows the cancelled one; both are complete."""
     reading, writing = ends
     output = PipeOutput(writing)
     first = asyncio.create_task(output.write(b"a" * 100_000))

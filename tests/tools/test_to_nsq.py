@@ -180,7 +180,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 async def test_a_record_that_is_refused(strict: NsqdServer, nsqd: NsqdServer) -> None:
-    """The error names it; the records before it are published, those after it are not."""
+    """The error names the record; those before it are published, those after it are not."""
     running = Publishing(*words("refused", nsqd, strict))
     await running.say(b"a\n")
     await until(lambda: count(strict, "refused") == 1)
@@ -211,7 +211,7 @@ async def test_more_than_an_nsqd_takes_at_a_time(
 
 
 async def test_an_nsqd_that_is_not_there() -> None:
-    """The error names it; see tests/scenarios/dead_nodes/test_tools.py."""
+    """The error names the nsqd; see tests/scenarios/dead_nodes/test_tools.py."""
     port = free_port()
     flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
     reason = rf"^no connection to nsqd 127.0.0.1:{port}: "

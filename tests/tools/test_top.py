@@ -403,7 +403,7 @@ def is_full(side: int) -> bool:
 
 
 def test_a_silent_nsqd_holds_up_nobody() -> None:
-    """The screen appears before its answer, and `q` does not wait for it."""
+    """The screen appears before nsqd answers, and `q` does not wait for the answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         words = ("--http-client-request-timeout=1h", f"--nsqd-http-address={address}")

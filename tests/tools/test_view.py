@@ -171,7 +171,7 @@ def test_a_channel_is_opened_and_closed() -> None:
 
 
 def test_other_keys_do_nothing() -> None:
-    """`press` returns False for them."""
+    """`press` returns False for other keys."""
     view = View()
     assert not view.press("z", 10)
     assert view.press("space", 10)

@@ -11,7 +11,7 @@ from sparq.tools.workloads import Measurement, patience
 
 
 async def test_a_message_that_does_not_come() -> None:
-    """The wait for it ends with an error."""
+    """The wait for a message that does not arrive ends with an error."""
     with pytest.raises(ToolError, match="did not arrive"):
         async with patience(0.01):
             await asyncio.Event().wait()

@@ -119,7 +119,7 @@ async def test_hostile_names_do_not_come_to_the_shell() -> None:
 
 
 def test_scripts(admin: Run) -> None:
-    """Each shell has one; another shell is an error."""
+    """Each supported shell has a script; another shell is an error."""
     for shell in completion.SHELLS:
         ran = admin("completion", shell)
         assert (0, completion.SCRIPTS[shell]) == (ran.status, ran.out)

@@ -76,7 +76,7 @@ def test_it_waits_until_nothing_is_left(leaving: Leaving) -> None:
 
 
 def test_the_process_ends(leaving: Leaving) -> None:
-    """With `--exit` the process ends with status 0."""
+    """With `--exit` the drained nsqd exits with status 0."""
     leaving.nsqd.post("/channel/empty?topic=t&channel=c")
     found = leaving.drain("--exit")
 

@@ -170,7 +170,7 @@ def test_the_target_does_not_learn_the_channel_of_the_move(
 
 @pytest.mark.parametrize("victim", ["source", "target"])
 def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim: str) -> None:
-    """The verb reports it; the next run completes the move, and no message is lost."""
+    """The verb ends with an error; the next run completes the move, and no message is lost."""
     pair.furnish("a", "b", messages=MESSAGES)
     nsqd: NsqdServer = getattr(pair, victim)
     pair.target.post("/topic/create?topic=t")
