@@ -1,1 +1,1 @@
-"""nsqadmin."""
+"""Tests of nsqadmin."""

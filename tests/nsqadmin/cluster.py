@@ -1,4 +1,4 @@
-"""A cluster of two nsqlookupds and two nsqds, sparq's or Go's, and nsqadmins in front of it."""
+"""A cluster of two nsqlookupds and two nsqds, sparq's or Go's, and nsqadmins for it."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ GO = {"nsqd": "NSQD_GO", "nsqlookupd": "NSQLOOKUPD_GO"}
 
 
 def go_server(name: str, folder: Path, flags: tuple[str, ...]) -> GoServer:
-    """A daemon of Go's that is not started yet; its program is named by the environment."""
+    """Prepare a Go daemon, not started yet; an environment variable has the program's path."""
     folder.mkdir(parents=True)
     return GoServer(os.environ[GO[name]], folder, flags)
 
 
 @dataclass
 class Cluster:
-    """The daemons; each test has topics of its own."""
+    """The daemons of a cluster, shared by tests that use different topics."""
 
     lookupds: tuple[Server, Server]
     nsqds: tuple[NsqdServer, NsqdServer]
     is_sparqs: bool
 
     def modes(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Options that lead to the nodes, by nsqlookupd or directly."""
+        """The nsqadmin options for both ways to find nodes: nsqlookupds or a list of nsqds."""
         return {
             "lookupd": {"lookupd_http_addresses": tuple(s.http for s in self.lookupds)},
             "nsqd": {"nsqd_http_addresses": tuple(s.http for s in self.nsqds)},
         }
 
     def fill(self, topic: str, channel: str = "c", messages: int = 2) -> None:
-        """A new topic with a channel and messages at both nodes, known to both nsqlookupds."""
+        """Create a topic anew, with channel and messages, at both nodes and nsqlookupds."""
         for server in (*self.nsqds, *self.lookupds):
             server.request("POST", f"/topic/delete?topic={topic}")
         for nsqd in self.nsqds:
@@ -66,7 +66,7 @@ class Cluster:
         wait_for(lambda: all(n.channel(topic, channel)["depth"] == messages for n in self.nsqds))
 
     def make_bare(self, topic: str) -> None:
-        """A topic without a channel at both nodes, known to both nsqlookupds."""
+        """Create a topic without a channel at both nodes, and wait for both nsqlookupds."""
         for nsqd in self.nsqds:
             nsqd.post(f"/topic/create?topic={topic}")
         wait_for(lambda: all(self._knows(lookupd, topic) for lookupd in self.lookupds))
@@ -80,7 +80,7 @@ class Cluster:
 
 @contextmanager
 def cluster_of(folder: Path, *, is_sparqs: bool) -> Iterator[Cluster]:
-    """Start all four."""
+    """Start two nsqlookupds and two nsqds."""
     servers: list[Any] = []
     try:
         for name in ("one", "two"):
@@ -107,7 +107,7 @@ def cluster_of(folder: Path, *, is_sparqs: bool) -> Iterator[Cluster]:
 
 @dataclass
 class Admin:
-    """An nsqadmin, asked over HTTP."""
+    """An nsqadmin and an HTTP client for it."""
 
     daemon: Nsqadmin
     session: aiohttp.ClientSession
@@ -136,7 +136,7 @@ class Admin:
     async def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Status and document; a body that is no bytes is sent as JSON."""
+        """Send a request, with a body other than bytes as JSON; return status and document."""
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         kind = {"Content-Type": "application/json"} if sent is not None else {}
         status, told, answer = await self.raw(method, path, sent, {**kind, **(headers or {})})
@@ -144,19 +144,19 @@ class Admin:
         return status, json.loads(answer) if is_json else answer.decode()
 
     async def done(self, method: str, path: str, body: Any = None) -> Any:
-        """The document of what must succeed without a warning."""
+        """Send a request that must succeed without a warning; return the document."""
         status, document = await self.ask(method, path, body)
         assert (200, "") == (status, document["message"]), document
         return document
 
     def audited(self) -> list[dict[str, Any]]:
-        """What the audit log has, oldest first."""
+        """The entries of the audit log, oldest first."""
         return [entry for _, entry in self.daemon.services.audit._remembered]
 
 
 @asynccontextmanager
 async def admin(**options: Any) -> AsyncIterator[Admin]:
-    """An nsqadmin on a free port of loopback."""
+    """Start an nsqadmin on a free loopback port."""
     daemon = Nsqadmin(NsqadminOptions(**{"http_address": "127.0.0.1:0", **options}))
     await daemon.start()
     try:
@@ -168,7 +168,7 @@ async def admin(**options: Any) -> AsyncIterator[Admin]:
 
 @asynccontextmanager
 async def consumer(nsqd: Server, topic: str, channel: str) -> AsyncIterator[None]:
-    """A client of a channel that takes nothing."""
+    """Subscribe a client that receives nothing: its RDY is 0."""
     client = await AsyncV2Client.connect(nsqd.tcp)
     facts = {"client_id": "me", "hostname": "here", "user_agent": "test/1"}
     try:
@@ -180,7 +180,7 @@ async def consumer(nsqd: Server, topic: str, channel: str) -> AsyncIterator[None
 
 
 def free_address() -> str:
-    """Where nobody listens."""
+    """An address on which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The clusters that tests share, sparq's and Go's."""
+"""Fixtures for the clusters that tests share, sparq's and Go's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """The same, and where they are also of Go's."""
+    """The cluster of sparq's daemons, then one of Go's if their paths are given."""
     if request.param == "sparq":
         yield request.getfixturevalue("ours")
         return
@@ -33,20 +33,20 @@ def cluster(
 
 @pytest.fixture(params=["lookupd", "nsqd"])
 async def either(request: pytest.FixtureRequest, cluster: Cluster) -> AsyncIterator[Admin]:
-    """An nsqadmin that knows the nodes by nsqlookupd, or directly."""
+    """An nsqadmin that finds the nodes by nsqlookupds, then one with a list of nsqds."""
     async with admin(**cluster.modes()[request.param]) as found:
         yield found
 
 
 @pytest.fixture
 async def by_lookupd(cluster: Cluster) -> AsyncIterator[Admin]:
-    """An nsqadmin that knows the nodes by nsqlookupd."""
+    """An nsqadmin that finds the nodes by nsqlookupds."""
     async with admin(**cluster.modes()["lookupd"]) as found:
         yield found
 
 
 @pytest.fixture
 async def direct(cluster: Cluster) -> AsyncIterator[Admin]:
-    """An nsqadmin that was given the nodes."""
+    """An nsqadmin with a list of nsqds."""
     async with admin(**cluster.modes()["nsqd"]) as found:
         yield found

@@ -1,4 +1,4 @@
-"""A daemon that is none, for tests of what nsqadmin asks and what it makes of the answers."""
+"""A fake daemon, for tests of nsqadmin's requests and its handling of answers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.servers import free_port
 
 
 class Fake:
-    """A node that is none: it says what it is told to, when it is told to.
+    """A fake node with a settable answer, which it sends once `may_answer` is set.
 
     Attributes:
-        missing: paths that it does not serve.
-        broken: paths where it fails.
+        missing: paths that get 404.
+        broken: paths that get 500.
     """
 
     def __init__(self) -> None:

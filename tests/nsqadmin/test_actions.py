@@ -1,4 +1,4 @@
-"""Actions as the pages and the new API order them: roles, typed names, the audit log."""
+"""Actions of the pages and the v2 API: roles, typed names, the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTING = [
 
 
 def request(**headers: str) -> Any:
-    """A request of this machine's."""
+    """A request from this machine."""
 
     class Transport:
         def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -41,14 +41,14 @@ async def refused(found: Admin, order: ActionRequest, **headers: str) -> tuple[i
 
 
 def test_every_action_has_a_role() -> None:
-    """What can be done, somebody in particular may do."""
+    """Each action has a role, and each action that needs a typed name exists."""
     assert DOING.keys() == ACTION_ROLES.keys()
     assert TYPED <= DOING.keys()
 
 
 @pytest.mark.parametrize("action", sorted(TYPED))
 async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) -> None:
-    """The channel's, or the topic's, or of policies the word; nothing happens without it."""
+    """The typed channel, topic or the word `policies`; otherwise NAME_NOT_TYPED, no effect."""
     ours.fill("typed")
     channel = "c" if action.endswith("_channel") else ""
     node = ours.nsqds[0].http if action.startswith("tombstone") else ""
@@ -70,7 +70,7 @@ async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) 
 
 
 def test_what_only_administrators_may_wants_its_name() -> None:
-    """That is what cannot be undone; the drain of a node can."""
+    """Except for the drain of a node, which can be undone."""
     administering = {a for a, role in ACTION_ROLES.items() if role is Role.ADMINISTER}
     assert TYPED == administering - set(OF_NODE)
 
@@ -112,7 +112,7 @@ def test_what_only_administrators_may_wants_its_name() -> None:
 async def test_what_is_wrong_with_an_order(
     ours: Cluster, order: ActionRequest, status: int, code: str
 ) -> None:
-    """It is refused, and no node is told anything; what was begun is in the audit log."""
+    """An invalid action is refused; one that had been started is in the audit log as failed."""
     async with admin(**ours.modes()["lookupd"]) as found:
         assert (status, code) == await refused(found, order)
         is_begun = code in ("INVALID_ARGUMENT", "NODE_NOT_FOUND")
@@ -121,7 +121,7 @@ async def test_what_is_wrong_with_an_order(
 
 
 async def test_a_seek(ours: Cluster) -> None:
-    """At the nodes that are named; what they said is in the report."""
+    """A seek affects only the given nodes; its arguments are in the audit log."""
     ours.fill("sought")
     async with admin(**ours.modes()["lookupd"]) as found:
         arguments = {"to": "latest", "nodes": [ours.nsqds[0].http]}
@@ -133,7 +133,7 @@ async def test_a_seek(ours: Cluster) -> None:
 
 
 async def test_who_may_operate_may_not_throw_away(ours: Cluster) -> None:
-    """The role of the action counts, not that of the route."""
+    """An operator may pause but not empty: the role of the action counts, not of the route."""
     ours.fill("roles")
     options = {"roles": ("op=operate",), "local_role": "none"}
     async with admin(**ours.modes()["lookupd"], **options) as found:
@@ -150,7 +150,7 @@ async def test_who_may_operate_may_not_throw_away(ours: Cluster) -> None:
 
 
 async def test_nothing_is_done_that_cannot_be_written_down(ours: Cluster, tmp_path: Path) -> None:
-    """503 while the audit log cannot be written."""
+    """While the audit log cannot be written, changes get 503 AUDIT_UNAVAILABLE."""
     ours.fill("kept")
     log = tmp_path / "audit" / "log"
     log.parent.mkdir()
@@ -168,7 +168,7 @@ async def test_nothing_is_done_that_cannot_be_written_down(ours: Cluster, tmp_pa
 
 
 async def test_the_audit_log_as_a_topic(ours: Cluster) -> None:
-    """Each entry is published, at one node."""
+    """With --audit-topic each entry is published, at one node."""
     from tests.support.waiting import until_seen
 
     async with admin(**ours.modes()["lookupd"], audit_topic="audited") as found:
@@ -185,7 +185,7 @@ async def test_the_audit_log_as_a_topic(ours: Cluster) -> None:
 async def test_who_is_no_admin_changes_nothing(
     ours: Cluster, method: str, path: str, body: Any
 ) -> None:
-    """403 before the body is read, without the header or with another user."""
+    """Without the header of an admin user, changes get 403, even with an invalid body."""
     ours.fill("acl")
     options = {"admin_users": ("alice", "bob"), **ours.modes()["lookupd"]}
     async with admin(**options) as found:
@@ -199,7 +199,7 @@ async def test_who_is_no_admin_changes_nothing(
 
 
 async def test_an_admin_may(ours: Cluster) -> None:
-    """By the header that is named."""
+    """The header of --acl-http-header identifies the admin user."""
     ours.fill("may")
     options = {"admin_users": ("alice",), "acl_http_header": "X-User", **ours.modes()["lookupd"]}
     async with admin(**options) as found:
@@ -211,7 +211,7 @@ async def test_an_admin_may(ours: Cluster) -> None:
 
 
 async def test_everything_done_is_written_down(ours: Cluster) -> None:
-    """Who, what, where, from where, with what result."""
+    """An entry has the action, topic, channel, client address, user agent and outcome."""
     ours.fill("written")
     async with admin(**ours.modes()["lookupd"]) as found:
         await found.done("POST", "/api/topics/written/c", {"action": "pause"})

@@ -1,4 +1,4 @@
-"""NSQ's API: what every route shows and does, with its errors, with nsqlookupds and without."""
+"""NSQ's API: each route's answer, effect and errors, with and without nsqlookupds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LATENCY_KEYS = {"count", "percentiles", "topic", "channel", "host"}
 
 
 async def test_topics(either: Admin, cluster: Cluster) -> None:
-    """Their names, sorted."""
+    """/api/topics has the sorted names of all topics."""
     cluster.fill("list_b", messages=0)
     cluster.fill("list_a", messages=0)
     found = await either.done("GET", "/api/topics")
@@ -50,7 +50,7 @@ async def test_topics(either: Admin, cluster: Cluster) -> None:
 
 
 async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
-    """With their channels; none where the nodes are given."""
+    """`inactive=true` lists them with their channels; with a list of nsqds there are none."""
     cluster.fill("had", messages=0)
     for lookupd in cluster.lookupds:
         lookupd.post("/topic/create?topic=idle0")
@@ -63,7 +63,7 @@ async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster
 
 
 async def test_a_topic(either: Admin, cluster: Cluster) -> None:
-    """Summed over both nodes, with its parts and its channels; no clients."""
+    """Its figures are sums, with the parts by node and the channels, but no clients."""
     cluster.fill("whole", messages=3)
     found = await either.done("GET", "/api/topics/whole")
 
@@ -91,7 +91,7 @@ async def test_a_topic(either: Admin, cluster: Cluster) -> None:
 
 
 async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> None:
-    """What a node has told stays an empty list, what is put together is null."""
+    """Its merged `channels` is null, as in NSQ; the parts by node have an empty list."""
     cluster.make_bare("bare")
     found = await either.done("GET", "/api/topics/bare")
 
@@ -102,7 +102,7 @@ async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> Non
 
 
 async def test_a_channel(either: Admin, cluster: Cluster) -> None:
-    """Summed over both nodes, each client once, with what `depth` is on disk."""
+    """Its figures are sums of both nodes, with each client once and the depth on disk."""
     cluster.fill("deep", messages=3)
     async with consumer(cluster.nsqds[0], "deep", "c"), consumer(cluster.nsqds[1], "deep", "c"):
         found = await either.done("GET", "/api/topics/deep/c")
@@ -126,7 +126,7 @@ async def test_a_channel(either: Admin, cluster: Cluster) -> None:
 
 
 async def test_nodes_by_nsqlookupd(by_lookupd: Admin, cluster: Cluster) -> None:
-    """Each with who lists it, its topics and their tombstones."""
+    """Each node has its nsqlookupds, its topics and their tombstones."""
     cluster.fill("listed", messages=0)
     for lookupd in cluster.lookupds:
         lookupd.post(f"/topic/tombstone?topic=listed&node={cluster.nsqds[0].http}")
@@ -144,7 +144,7 @@ async def test_nodes_by_nsqlookupd(by_lookupd: Admin, cluster: Cluster) -> None:
 
 
 async def test_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
-    """In their order, listed by nobody."""
+    """They keep the given order and have no nsqlookupd addresses."""
     nodes = (await direct.done("GET", "/api/nodes"))["nodes"]
 
     assert [nsqd.http_port for nsqd in cluster.nsqds] == [node["http_port"] for node in nodes]
@@ -153,7 +153,7 @@ async def test_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
 
 
 async def test_a_node(either: Admin, cluster: Cluster) -> None:
-    """All that it has, with the clients, and its totals."""
+    """A node has its topics, channels and clients, and the totals of messages and clients."""
     cluster.fill("at_node")
     nsqd = cluster.nsqds[1]
     async with consumer(nsqd, "at_node", "c"):
@@ -168,7 +168,7 @@ async def test_a_node(either: Admin, cluster: Cluster) -> None:
 
 
 async def test_the_counter(either: Admin, cluster: Cluster) -> None:
-    """How much came to each channel at each node."""
+    """The counter has the message count of each channel at each node."""
     cluster.fill("counted", messages=4)
     stats = (await either.done("GET", "/api/counter"))["stats"]
 
@@ -200,14 +200,14 @@ async def test_the_counter(either: Admin, cluster: Cluster) -> None:
 async def test_errors(
     either: Admin, cluster: Cluster, path: str, status: int, message: str
 ) -> None:
-    """NSQ's codes, but an unknown channel, which is a bug there, is not found."""
+    """Errors have NSQ's codes, except for an unknown channel: 404 (a bug in NSQ)."""
     cluster.fill("wrong", messages=0)
 
     assert (status, {"message": message}) == await either.ask("GET", path)
 
 
 async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
-    """502 with NSQ's sentence: nobody knows it, or no node has it."""
+    """It gets 502 with NSQ's text, also if the nsqlookupds know it but no node has it."""
     _, by_name = await by_lookupd.ask("GET", "/api/topics/nobody")
     prefix = "UPSTREAM_ERROR: failed to query any nsqlookupd: got response 404 Not Found "
     assert by_name["message"].startswith(prefix + r'"{\"message\":\"TOPIC_NOT_FOUND\"}" (')
@@ -236,7 +236,7 @@ async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, cluster: Clust
     ],
 )
 async def test_the_router_is_nsqs(by_lookupd: Admin, method: str, path: str, status: int) -> None:
-    """Methods, trailing slashes and case as Go's router has them."""
+    """Wrong methods, trailing slashes and upper case are handled as in Go's router."""
     found, headers, body = await by_lookupd.raw(method, path)
 
     assert status == found
@@ -250,7 +250,7 @@ async def test_the_router_is_nsqs(by_lookupd: Admin, method: str, path: str, sta
 
 
 async def test_answers_are_json_of_nsq(by_lookupd: Admin) -> None:
-    """NSQ's two headers; compressed for who takes it."""
+    """Answers have NSQ's two headers, and gzip or deflate if the client accepts it."""
     _, headers, _ = await by_lookupd.raw("GET", "/api/topics")
     assert "application/json; charset=utf-8" == headers["Content-Type"]
     assert "nsq; version=1.0" == headers["X-NSQ-Content-Type"]
@@ -260,7 +260,7 @@ async def test_answers_are_json_of_nsq(by_lookupd: Admin) -> None:
 
 
 def without(document: Any, *names: str) -> Any:
-    """A document without these keys, anywhere in it."""
+    """Remove these keys anywhere in a document."""
     if isinstance(document, dict):
         return {k: without(v, *names) for k, v in document.items() if k not in names}
     if isinstance(document, list):
@@ -270,7 +270,7 @@ def without(document: Any, *names: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _level() -> Iterator[None]:
-    """The level of the log is as it was."""
+    """Restore the log levels after the test."""
     loggers = [logging.getLogger(name) for name in ("", "asyncio")]
     levels = [logger.level for logger in loggers]
     yield
@@ -279,7 +279,7 @@ def _level() -> Iterator[None]:
 
 
 async def test_other_nsqlookupds(by_lookupd: Admin, cluster: Cluster) -> None:
-    """They are asked from then on; it is written down."""
+    """New addresses set by PUT /config are used and recorded in the audit log."""
     gone = free_address()
     assert (200, [gone]) == await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", [gone])
     assert (200, [gone]) == await by_lookupd.ask("GET", f"/config/{LOOKUPDS}")
@@ -292,7 +292,7 @@ async def test_other_nsqlookupds(by_lookupd: Admin, cluster: Cluster) -> None:
 
 
 async def test_the_log_level() -> None:
-    """A bare word; the answer is its number."""
+    """PUT takes a level's name; the answer is NSQ's number for it."""
     async with admin(lookupd_http_addresses=(free_address(),)) as found:
         assert (200, 4) == await found.ask("PUT", "/config/log_level", b"ERROR")
         assert logging.ERROR == logging.getLogger().level
@@ -315,7 +315,7 @@ async def test_the_log_level() -> None:
     ],
 )
 async def test_what_cannot_be_set(option: str, body: bytes, status: int, message: str) -> None:
-    """NSQ's codes, and nothing is changed."""
+    """Invalid values and options get NSQ's codes and change nothing."""
     given = (free_address(),)
     async with admin(lookupd_http_addresses=given) as found:
         assert (status, {"message": message}) == await found.ask("PUT", f"/config/{option}", body)
@@ -324,7 +324,7 @@ async def test_what_cannot_be_set(option: str, body: bytes, status: int, message
 
 
 async def test_who_is_elsewhere_may_not() -> None:
-    """The network of the connection counts: 403 outside of it, for reading too."""
+    """Clients outside --allow-config-from-cidr get 403, even for reading."""
     async with admin(
         lookupd_http_addresses=(free_address(),), allow_config_from_cidr="10.0.0.0/8"
     ) as found:
@@ -340,7 +340,7 @@ def names(cluster: Cluster, topic: str) -> list[bool]:
 
 
 async def test_create(by_lookupd: Admin, cluster: Cluster) -> None:
-    """A topic, then a channel of it: known to both nsqlookupds, the channel at the node."""
+    """A new topic is known to both nsqlookupds; a new channel is also created at both nodes."""
     await by_lookupd.done("POST", "/api/topics", {"topic": "new"})
     for lookupd in cluster.lookupds:
         assert "new" in lookupd.get_json("/topics")["topics"]
@@ -353,7 +353,7 @@ async def test_create(by_lookupd: Admin, cluster: Cluster) -> None:
 
 
 async def test_create_at_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
-    """At the nodes themselves (NSQ does nothing then, and says that all is well)."""
+    """They are created at the nodes directly (NSQ does nothing, but reports success)."""
     await direct.done("POST", "/api/topics", {"topic": "direct", "channel": "c"})
 
     assert all(nsqd.channel("direct", "c") for nsqd in cluster.nsqds)
@@ -361,7 +361,7 @@ async def test_create_at_nodes_that_were_given(direct: Admin, cluster: Cluster) 
 
 @pytest.mark.parametrize("path", ["/api/topics/acts", "/api/topics/acts/c"])
 async def test_pause_unpause_empty(either: Admin, cluster: Cluster, path: str) -> None:
-    """A topic's or a channel's, at both nodes."""
+    """Pause, unpause and empty work on topics and channels, at both nodes."""
     cluster.fill("acts")
     is_channel = path.endswith("/c")
 
@@ -381,7 +381,7 @@ async def test_pause_unpause_empty(either: Admin, cluster: Cluster, path: str) -
 
 
 async def test_delete(either: Admin, cluster: Cluster) -> None:
-    """A channel, then its topic: gone at the nodes and, where there are any, at nsqlookupds."""
+    """A channel, then its topic, are deleted at both nodes."""
     cluster.fill("gone")
     await either.done("DELETE", "/api/topics/gone/c")
     assert [{}, {}] == [nsqd.channel("gone", "c") for nsqd in cluster.nsqds]
@@ -391,7 +391,7 @@ async def test_delete(either: Admin, cluster: Cluster) -> None:
 
 
 async def test_a_tombstone(by_lookupd: Admin, cluster: Cluster) -> None:
-    """One node is hidden, and loses the topic; the other one keeps it."""
+    """One node loses the topic and is not listed for it any more; the other one keeps it."""
     cluster.fill("stone")
     first, second = cluster.nsqds
     await by_lookupd.done("DELETE", f"/api/nodes/{first.http}", {"topic": "stone"})
@@ -403,7 +403,7 @@ async def test_a_tombstone(by_lookupd: Admin, cluster: Cluster) -> None:
 
 
 async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, cluster: Cluster) -> None:
-    """Who is no node is not called, and nothing is told to nsqlookupds (S-2)."""
+    """An address that is no node gets 404; it is not contacted and nothing changes (S-2)."""
     cluster.fill("stranger")
     async with peer({}) as stranger:
         for node in (stranger.address, "169.254.169.254:80", "localhost:22"):
@@ -442,7 +442,7 @@ async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, cluster: Clu
 async def test_what_is_wrong_is_told(
     by_lookupd: Admin, method: str, path: str, body: Any, message: str
 ) -> None:
-    """400 with NSQ's codes, and nobody is called for it."""
+    """Invalid bodies get 400 with NSQ's codes, without a request to any daemon."""
     before = by_lookupd.daemon.services.upstream.calls
 
     assert (400, {"message": message}) == await by_lookupd.ask(method, path, body)
@@ -451,7 +451,7 @@ async def test_what_is_wrong_is_told(
 
 
 async def test_what_go_reads_is_read(by_lookupd: Admin, cluster: Cluster) -> None:
-    """The first JSON value of a body, keys in any case, other keys passed over."""
+    """As in Go: only the first JSON value counts, keys in any case, others are ignored."""
     body = b' {"Topic": "read_as_go", "more": [1]} trailing'
     await by_lookupd.done("POST", "/api/topics", body)
 
@@ -459,7 +459,7 @@ async def test_what_go_reads_is_read(by_lookupd: Admin, cluster: Cluster) -> Non
 
 
 async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, cluster: Cluster) -> None:
-    """As scripts send it with curl, which says that it is a form."""
+    """A JSON body with a form's content type is accepted, since curl sends that by default."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     status, said = await by_lookupd.ask("POST", "/api/topics", {"topic": "curl"}, form)
 
@@ -479,7 +479,7 @@ async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, cluster: Clus
 async def test_a_change_to_an_unknown_topic(
     either: Admin, method: str, path: str, body: Any
 ) -> None:
-    """502 by nsqlookupd, which does not know it; nothing was done."""
+    """With nsqlookupds it gets 502; with a list of nsqds 200, as in NSQ."""
     status, said = await either.ask(method, path, body)
     if either.daemon.services.fleet.lookupds:
         assert 502 == status

@@ -1,4 +1,4 @@
-"""Graphite through nsqadmin: rates, images, and a graphite that says nothing of use."""
+"""Graphite through nsqadmin: rates, images, and failures of Graphite."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def points(*values: Any) -> Any:
     ],
 )
 async def test_a_rate(said: Any, rate: str) -> None:
-    """The first point by the interval; what graphite does not know is `N/A` (NSQ: 500)."""
+    """The first point divided by 60 s; without a usable point `N/A` (NSQ: 500)."""
     async with peer({"/base/render": answer(said)}) as graphite:
         url = f"http://{graphite.address}/base"
         async with admin(lookupd_http_addresses=(free_address(),), graphite_url=url) as found:
@@ -42,7 +42,7 @@ async def test_a_rate(said: Any, rate: str) -> None:
 
 @pytest.mark.parametrize("said", [answer(b"{"), answer(b"", "500 Bad"), answer(b"[" * 99_999)])
 async def test_a_graphite_that_fails(said: bytes) -> None:
-    """500 INTERNAL_ERROR, as with NSQ; so without one."""
+    """An invalid answer, an error status or no Graphite: 500 INTERNAL_ERROR, as with NSQ."""
     error = (500, {"message": "INTERNAL_ERROR"})
     async with peer({"/render": said}) as graphite:
         url = f"http://{graphite.address}"
@@ -53,7 +53,7 @@ async def test_a_graphite_that_fails(said: bytes) -> None:
 
 
 async def test_images_pass_through() -> None:
-    """With the query as it came and the password that nsqadmin has; off without the option."""
+    """The query is passed unchanged, with nsqadmin's password; without the option: 404."""
     image = answer(b"\x89PNG", "200 OK", "Content-Type: image/png")
     async with peer({"/render": image}) as graphite:
         url = f"http://me:secret@{graphite.address}"
@@ -69,7 +69,7 @@ async def test_images_pass_through() -> None:
 
 
 async def test_a_page_of_graphites_is_no_page_of_ours() -> None:
-    """What is no image is text; redirects lead nowhere; who is gone is 502."""
+    """HTML is served as plain text, redirects have no Location; no Graphite: 502."""
     page = answer(b"<script>", "200 OK", "Content-Type: text/html")
     away = answer(b"", "302 Found", "Location: http://127.0.0.1:1/")
     for said, status, kind in ((page, 200, "text/plain"), (away, 302, "text/plain")):

@@ -1,4 +1,4 @@
-"""nsqadmin as a program: its start and its failures, signals, base path, version."""
+"""nsqadmin as a program: start, failures to start, signals, base path, version."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_its_life(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_does_not_start_with(flags: list[str], sentence: str) -> None:
-    """One line that says why, and status 1."""
+    """Invalid options end it with status 1 and a FATAL line with the reason."""
     port = [] if any("--http-address" in f for f in flags) else ["--http-address=127.0.0.1:0"]
     command = [sys.executable, "-m", "sparq.nsqadmin", *port, *flags]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -124,7 +124,7 @@ def test_what_it_does_not_start_with(flags: list[str], sentence: str) -> None:
 
 
 def test_the_version() -> None:
-    """NSQ's form."""
+    """-version prints the version in NSQ's form."""
     command = [sys.executable, "-m", "sparq.nsqadmin", "-version"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""Actions told to an endpoint: in NSQ's form, once, in order, whatever the endpoint does."""
+"""Notifications of actions to an HTTP endpoint: their form and order, and failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 @asynccontextmanager
 async def endpoint(status: int = 200) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """What is told, and its URL."""
+    """Start an endpoint; yield its URL and the notifications that it receives."""
     told: list[dict[str, Any]] = []
 
     async def take(request: web.BaseRequest) -> web.Response:
@@ -37,7 +37,7 @@ async def endpoint(status: int = 200) -> AsyncIterator[tuple[str, list[dict[str,
 
 
 async def test_what_is_told(ours: Cluster) -> None:
-    """NSQ's fields; the user is the one of the header that the rights go by."""
+    """A notification has NSQ's fields; the user is from the header for access control."""
     ours.fill("told")
     async with endpoint() as (url, told):
         options = {"notification_http_endpoint": url, "admin_users": ("alice",)}
@@ -62,7 +62,7 @@ async def test_what_is_told(ours: Cluster) -> None:
 
 
 async def test_which_actions_are_told(ours: Cluster) -> None:
-    """All of NSQ's, in their order; a creation and a deletion only if anybody could do it."""
+    """All of NSQ's actions are sent in order, except a deletion of an unknown topic."""
     ours.fill("each")
     node = ours.nsqds[0].http
     async with (
@@ -93,7 +93,7 @@ async def test_which_actions_are_told(ours: Cluster) -> None:
 async def test_an_endpoint_that_fails_ends_nothing(
     ours: Cluster, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says so, each action is done, and nsqadmin answers on (NSQ's process ends)."""
+    """Actions are done and failures logged; nsqadmin continues (NSQ's process ends)."""
     ours.fill("on")
     async with endpoint(500) as (there, _):
         url = there if fault == "status" else f"http://me:secret@{free_address()}/?k=secret"
@@ -110,7 +110,7 @@ async def test_an_endpoint_that_fails_ends_nothing(
 async def test_few_wait(
     ours: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An endpoint that is silent holds nobody up; what is too much is dropped, and told."""
+    """A silent endpoint delays no action; notifications beyond WAITING_MAX are dropped, logged."""
     monkeypatch.setattr(notify, "WAITING_MAX", 1)
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,5 +145,5 @@ async def test_few_wait(
     ],
 )
 def test_the_user_of_basic_auth(header: str, user: str) -> None:
-    """NSQ's way to name one, where the rights know none."""
+    """As in NSQ, the user is read from HTTP basic auth, if access control has none."""
     assert user == basic_user(header)

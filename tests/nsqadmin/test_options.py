@@ -63,7 +63,7 @@ KEYS = {
     ],
 )
 async def test_options_are_read(option: str, value: Any) -> None:
-    """Texts as they are, all else as JSON; secrets are not told."""
+    """/config returns texts as they are, other values as JSON, and hides secrets."""
     async with admin(
         lookupd_http_addresses=(free_address(),),
         graphite_url="http://me:secret@g.example/x?key=secret",
@@ -74,7 +74,7 @@ async def test_options_are_read(option: str, value: Any) -> None:
 
 
 async def test_every_option_has_a_value() -> None:
-    """All that `--help` names, under their keys; what Go has none for is none."""
+    """/config has every option under its key, except `verbose`, as in Go."""
     async with admin(lookupd_http_addresses=(free_address(),)) as found:
         for flag in flags_of(NsqadminOptions):
             status, _ = await found.ask("GET", f"/config/{flag.key}")
@@ -84,7 +84,7 @@ async def test_every_option_has_a_value() -> None:
 
 
 def test_nsqs_flags_are_there() -> None:
-    """With NSQ's names, keys in a file, and defaults."""
+    """NSQ's flags have NSQ's names, configuration keys and defaults."""
     flags = {flag.name: flag for flag in flags_of(NsqadminOptions)}
 
     for name, default in NSQS_FLAGS.items():
@@ -98,5 +98,5 @@ def test_nsqs_flags_are_there() -> None:
     [("/", ""), ("", ""), ("a", "/a"), ("/a/", "/a"), ("//a//b/../c/", "/a/c"), ("/../..", "")],
 )
 def test_base_paths_are_cleaned(given: str, base: str) -> None:
-    """As NSQ does: a slash before, none behind."""
+    """As in NSQ, a base path has a leading slash and no trailing one."""
     assert base == base_of(NsqadminOptions(base_path=given))

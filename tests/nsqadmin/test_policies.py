@@ -1,4 +1,4 @@
-"""What nsqadmin makes of documents and of what nsqds say of them."""
+"""Handling of policy documents and of nsqds' answers to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparq.nsqadmin.policies import Holding
 
 
 def failed(text: str) -> str:
-    """A failure as `StepOutcome.error` has it."""
+    """An error text in the form of `StepOutcome.error`."""
     return f"got response 400 Bad Request {json.dumps(text)}"
 
 
@@ -33,12 +33,12 @@ def failed(text: str) -> str:
     ],
 )
 async def test_policies_are_counted(document: bytes, found: int | None) -> None:
-    """As TOML and as JSON; what is neither has no number."""
+    """Policies in TOML or JSON are counted; any other document gives None."""
     assert found == await policies.count(document)
 
 
 def test_what_an_nsqd_has_against_a_document() -> None:
-    """Its words, also where they quote something, and where their end is missing."""
+    """The nsqd's reason is extracted, even if it has quotes or is truncated."""
     told = 'policy 1: key = "x": no number'
     answer = json.dumps({"message": f"INVALID_POLICIES: {told}"})
 
@@ -48,7 +48,7 @@ def test_what_an_nsqd_has_against_a_document() -> None:
 
 
 def test_what_was_read_is_written_as_toml() -> None:
-    """It reads the same again."""
+    """TOML that was written from policies reads as the same policies."""
     given: list[policies.Policy] = [
         {"topic": "a*", "max_channels": 2},
         {"topic": "*", "channel": "c", "max_channel_lag_time": "1h0m0s"},
@@ -58,7 +58,7 @@ def test_what_was_read_is_written_as_toml() -> None:
 
 
 def test_changes_are_taken_as_far_as_they_are_some() -> None:
-    """An answer is not trusted."""
+    """Answers are not trusted: malformed changes are skipped, control characters removed."""
     change = {"topic": "t", "channel": None, "setting": "max_channels", "before": 0, "after": 2}
     answers: list[Any] = [
         {"changed": 3, "changes": [change, 5, {"topic": "x\ny"}]},
@@ -74,7 +74,7 @@ def test_changes_are_taken_as_far_as_they_are_some() -> None:
 
 
 def test_settings_that_a_policy_decides() -> None:
-    """One row where all have the same; where nsqds differ one for each value, also of a flag."""
+    """A setting has one row if all nsqds agree, else one per value; flags alone have none."""
 
     def one(lag: Any, number: int | None, channels: int = 5) -> dict[str, dict[str, Any]]:
         told = {"value": lag, "source": "policies" if number else "flags"}

@@ -1,4 +1,4 @@
-"""`/metrics` of nsqadmin is what Prometheus reads: with what promtool checks, and true figures."""
+"""nsqadmin's `/metrics`: the checks of promtool, and correct figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fetch(running: Cluster) -> tuple[str, str]:
 
 
 def counted(running: Cluster) -> dict[str, int]:
-    """What is counted at this moment."""
+    """The current counts of nsqadmin."""
     upstream, watch = running.admin.services.upstream, running.admin.services.watch
     return {
         "upstream_requests": upstream.calls,
@@ -42,7 +42,7 @@ def value(families: list[Metric], name: str) -> float:
 
 
 async def test_it_is_what_promtool_would_take(tmp_path: Path) -> None:
-    """Names, help and types, one family a name, one sample for each set of labels."""
+    """Valid names, help and types; no family twice, no set of labels twice."""
     async with cluster(tmp_path) as running:
         content_type, text = await to_thread(fetch, running)
     families = list(text_string_to_metric_families(text))
@@ -66,7 +66,7 @@ async def test_it_is_what_promtool_would_take(tmp_path: Path) -> None:
 
 
 async def test_its_figures_count(tmp_path: Path) -> None:
-    """Questions to daemons, those that failed, and looks at all figures."""
+    """The metrics count requests to daemons, failed ones, and watch rounds."""
     async with cluster(tmp_path) as running:
         before = list(text_string_to_metric_families((await to_thread(fetch, running))[1]))
         assert 200 == await running.ask("GET", "/api/topics/t", {})

@@ -162,7 +162,7 @@ async def test_what_no_entry_allows_is_refused(
 
 
 async def test_patterns_are_not_anchored(tmp_path: Path) -> None:
-    """"lick" matches the topic "clicks"; channel patterns are matched against the channel."""
+    """The pattern "lick" matches "clicks"; channel patterns are matched against channels."""
     entries = entry("lick", ("^arch", "x$"), ("subscribe",)), entry("lick", (), ("publish",))
     async with running(answer(*entries)) as authd, guarded(tmp_path, authd) as daemon:
         async with talking(daemon, secret=SECRET) as talk:

@@ -1,1 +1,1 @@
-"""Who may do what in nsqadmin."""
+"""Access control of nsqadmin."""

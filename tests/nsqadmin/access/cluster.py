@@ -1,4 +1,4 @@
-"""A real nsqadmin in front of a real nsqd and nsqlookupd, and all that requests could change."""
+"""A real nsqadmin, nsqd and nsqlookupd, and a dump of all state that a request could change."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Cluster:
 
     @property
     def node(self) -> str:
-        """The nsqd as nsqadmin knows it."""
+        """The address by which nsqadmin knows the nsqd."""
         return f"127.0.0.1:{self.nsqd.http.port}"
 
     @property
     def url(self) -> str:
-        """Where nsqadmin answers."""
+        """The base URL of nsqadmin."""
         return f"http://127.0.0.1:{self.admin.http_port}"
 
     async def furnish(self) -> None:
-        """See that there is a topic `t` with messages and a channel `c`, not paused; no drain."""
+        """Provide a topic `t` with messages and a channel `c`, not paused, and end drains."""
         await self.nsqd.nsqd.change_drains(lambda _now: NONE)
         broker, runner = self.nsqd.nsqd.broker, self.nsqd.nsqd.runner
         broker.create_topic("t", runner.now())
@@ -53,7 +53,7 @@ class Cluster:
         return len(self.lookupd.registry.producers("t", instant())) == 1
 
     def state(self) -> str:
-        """All that a request could change, as text."""
+        """All state that a request could change, as text."""
         topics = []
         for name, topic in sorted(self.nsqd.nsqd.broker.topics.items()):
             channels = [(c.name, c.cursor, c.paused) for c in topic.channels.values()]
@@ -74,7 +74,7 @@ class Cluster:
         body: bytes = b"",
         host: str = "127.0.0.1",
     ) -> int:
-        """One request, as it is; its status. Only the head of the answer is waited for."""
+        """Send a request unchanged; return its status once the answer's head has arrived."""
         return (await self.head(method, target, headers, body, host))[0]
 
     async def head(
@@ -85,7 +85,7 @@ class Cluster:
         body: bytes = b"",
         host: str = "127.0.0.1",
     ) -> tuple[int, dict[str, str]]:
-        """The status and the headers of an answer, with names in lower case."""
+        """Send a request; return the status and the headers, with names in lower case."""
         reader, writer = await asyncio.open_connection(host, self.admin.http_port)
         sent = {"Host": f"{host}:{self.admin.http_port}", **headers}
         lines = [f"{method} {target} HTTP/1.1", *(f"{key}: {text}" for key, text in sent.items())]
@@ -100,7 +100,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
-    """Start all three; the options are nsqadmin's."""
+    """Start all three daemons; the options are nsqadmin's."""
     async with AsyncExitStack() as stack:
         free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
         lookupd = Nsqlookupd(NsqlookupdOptions(broadcast_address="127.0.0.1", **free))

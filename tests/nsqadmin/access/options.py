@@ -1,4 +1,4 @@
-"""Options of nsqadmin as rights see them, and a request as it usually comes."""
+"""The options of nsqadmin that access control reads, and typical requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OUTSIDE = "192.0.2.7"
 
 @dataclass(frozen=True)
 class Chosen:
-    """The options that rights read, with their defaults."""
+    """The options that access control reads, with their defaults."""
 
     admin_users: tuple[str, ...] = ()
     acl_http_header: str = "X-Forwarded-User"
@@ -30,7 +30,7 @@ class Chosen:
 
 
 def decide(options: Chosen, facts: AccessRequest, sessions: Sessions | None = None) -> Decision:
-    """What the options make of a request."""
+    """Identify a request under these options."""
     return AccessRules(options).identify(facts, sessions or Sessions(), NOW)
 
 

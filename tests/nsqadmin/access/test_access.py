@@ -1,4 +1,4 @@
-"""Rights at the edge: real requests to a small server, as they come from the network."""
+"""AdminAccess in a small HTTP server: access control of real requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HTMX = {"HX-Request": "true"}
 
 
 class Site(NamedTuple):
-    """A server with one route to read, one to write, /config, and the ones to sign in."""
+    """A server with the routes /read, /write, /config, /ping, /signin and /signout."""
 
     access: AdminAccess
     audit: AuditLog
@@ -52,7 +52,7 @@ class Site(NamedTuple):
 
 @pytest.fixture
 async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    """With tokens for `deploy`, who operates; below `/admin`, or the path that a test names."""
+    """A site below `/admin` or a given path, with a token for `deploy` (role operate)."""
     base = str(getattr(request, "param", "/admin"))
     token, line = tokens.make("deploy", "operate")
     path = tmp_path / "tokens"
@@ -101,7 +101,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def test_a_token_opens_what_its_roles_open(site: Site) -> None:
-    """And a refused write is in the audit log, with what was tried."""
+    """A token gives its roles' rights; refused writes are in the audit log with their route."""
     assert (401, {"message": "UNAUTHORIZED"}) == await site.ask("POST", "/write")
     assert 401 == (await site.ask("POST", "/write", headers=bearer("x" * 30)))[0]
     assert 401 == (await site.ask("GET", "/read", headers=bearer("x" * 30)))[0]
@@ -117,7 +117,7 @@ async def test_a_token_opens_what_its_roles_open(site: Site) -> None:
 
 
 async def test_foreign_hosts_and_sites_are_shut_out(site: Site) -> None:
-    """Even with a token that is right; health checks know no names."""
+    """They get 403 even with a valid token; only GET /ping accepts any host name."""
     right = bearer(site.token)
     for headers in (
         {"Host": "evil.example"},
@@ -140,7 +140,7 @@ async def test_foreign_hosts_and_sites_are_shut_out(site: Site) -> None:
 
 
 async def test_the_client_behind_a_proxy_is_told_by_it(site: Site) -> None:
-    """The connection's own end has its port, as NSQ's notification has it."""
+    """X-Forwarded-For has it; without a proxy it is the peer with its port, as in NSQ."""
     ends = [
         await site.ask("GET", "/read"),
         await site.ask("GET", "/read", headers={"X-Forwarded-For": "10.9.9.9, 192.0.2.7"}),
@@ -151,7 +151,7 @@ async def test_the_client_behind_a_proxy_is_told_by_it(site: Site) -> None:
 
 
 async def test_a_users_header_shows_a_proxy(site: Site) -> None:
-    """Whoever sends it is not simply on this machine: /config then wants the role, too."""
+    """A request with the header is not local: PUT /config then requires the user's role."""
     site.access.reload(replace(site.options, token_file="", admin_users=("alice",)))
 
     assert 200 == (await site.ask("PUT", "/config"))[0]
@@ -161,7 +161,7 @@ async def test_a_users_header_shows_a_proxy(site: Site) -> None:
 
 
 async def test_sighup_takes_other_rights(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """A mistake in the file changes nothing."""
+    """SIGHUP reads the token file again; an invalid file is logged and changes nothing."""
     right = bearer(site.token)
     site.write_tokens("broken")
     site.access.reload(site.options)
@@ -178,7 +178,7 @@ async def test_sighup_takes_other_rights(site: Site, caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("form", ["data", "json"])
 async def test_a_browser_signs_in_once(site: Site, form: str) -> None:
-    """The cookie is for this server's own pages and no script, and holds no token."""
+    """The session cookie is HttpOnly and SameSite=Strict, and does not contain the token."""
     shown: dict[str, Any] = {form: {"token": site.token}}
     async with site.client.post(site.url + "/signin", headers=HTMX, **shown) as answer:
         cookie = answer.headers["Set-Cookie"]
@@ -192,7 +192,7 @@ async def test_a_browser_signs_in_once(site: Site, form: str) -> None:
     assert "Secure" not in cookie
 
     assert 200 == (await site.ask("POST", "/write", headers=HTMX))[0]
-    # A browser's: a form of another site does not get through with the cookie alone.
+    # The cookie alone is not enough: a form on another site could send it.
     assert 403 == (await site.ask("POST", "/write"))[0]
     assert 204 == (await site.ask("POST", "/signout", headers=HTMX))[0]
     assert 401 == (await site.ask("POST", "/write", headers=HTMX))[0]
@@ -201,7 +201,7 @@ async def test_a_browser_signs_in_once(site: Site, form: str) -> None:
 
 
 async def test_signing_out_ends_the_session_and_not_only_the_cookie(site: Site) -> None:
-    """Whoever has copied the cookie is out, too."""
+    """After the sign-out, a copy of the cookie gets 401."""
     await site.ask("POST", "/signin", headers=HTMX, data={"token": site.token})
     copied = {cookie.key: cookie.value for cookie in site.client.cookie_jar}
     await site.ask("POST", "/signout", headers=HTMX)
@@ -226,7 +226,7 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie(site: Site) 
     ],
 )
 async def test_what_is_no_token_does_not_sign_in(site: Site, given: dict[str, Any]) -> None:
-    """Whatever a client sends, and however much."""
+    """Malformed, wrong or empty tokens get 401; a body of 9,000 bytes gets 413."""
     headers = {**HTMX, **given.pop("headers", {})}
     async with site.client.post(site.url + "/signin", headers=headers, **given) as answer:
         assert 401 == answer.status
@@ -251,7 +251,7 @@ async def test_what_is_no_token_does_not_sign_in(site: Site, given: dict[str, An
     ],
 )
 async def test_after_signing_in_a_page_of_ones_own_follows(site: Site, to: str, found: str) -> None:
-    """A link to the form must not lead a signed-in user elsewhere."""
+    """A link to the form must not redirect a signed-in user to another site."""
     given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
     async with site.client.post(site.url + "/signin", **given) as answer:
         assert found == answer.headers["HX-Redirect"]
@@ -268,14 +268,14 @@ async def test_after_signing_in_a_page_of_ones_own_follows(site: Site, to: str, 
     ],
 )
 async def test_also_where_every_path_is_ones_own(site: Site, to: str, found: str) -> None:
-    """Two slashes begin the name of another host."""
+    """With the base path `/`, `//host` and `/\\host` still do not redirect to another host."""
     given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
     async with site.client.post(site.url + "/signin", **given) as answer:
         assert found == answer.headers["HX-Redirect"]
 
 
 async def test_a_cookie_of_https_stays_there(site: Site) -> None:
-    """Where the proxy in front says that the browser speaks HTTPS."""
+    """The cookie is Secure if a trusted proxy reports HTTPS in X-Forwarded-Proto."""
     headers = {**HTMX, "X-Forwarded-Proto": "https"}
     given = {"headers": headers, "data": {"token": site.token}}
     async with site.client.post(site.url + "/signin", **given) as answer:
@@ -288,7 +288,7 @@ async def test_a_cookie_of_https_stays_there(site: Site) -> None:
 async def test_a_users_header_that_does_not_count_is_logged_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator of a proxy elsewhere learns which option he needs; nobody fills his disk."""
+    """The log names --trusted-proxy, once, so that requests cannot fill the disk."""
     site.access.reload(replace(site.options, trusted_proxies=("none",)))
     for _ in range(5):
         await site.ask("GET", "/read", headers={"X-Forwarded-User": "alice"})
@@ -297,6 +297,6 @@ async def test_a_users_header_that_does_not_count_is_logged_once(
 
 
 def test_rights_that_mean_nothing_do_not_start() -> None:
-    """The operator is told which flag it is."""
+    """nsqadmin does not start; the error names the flag."""
     with pytest.raises(StartError, match="--role"):
         AdminAccess(Chosen(roles=("x",)), AuditLog())

@@ -1,4 +1,4 @@
-"""Which requests a browser may send: known names, own pages, no forms of other sites."""
+"""Checks of browser requests: known host names, nsqadmin's own pages, no other sites."""
 
 import socket
 from dataclasses import replace
@@ -31,7 +31,7 @@ def is_served(facts: AccessRequest, *allowed: str, http_address: str = "0.0.0.0:
     ],
 )
 def test_names_of_this_machine_and_addresses_lead_here(host: str) -> None:
-    """Nobody else's name can be one of these."""
+    """Host may be localhost, this host's name or any IP address, which need no DNS."""
     assert is_served(replace(READS, hosts=(host,)))
 
 
@@ -55,7 +55,7 @@ def test_names_of_this_machine_and_addresses_lead_here(host: str) -> None:
     ],
 )
 def test_foreign_names_are_refused_for_reading_too(hosts: tuple[str, ...]) -> None:
-    """DNS rebinding: a name of somebody else that leads to nsqadmin's address."""
+    """An attacker's name may resolve to nsqadmin's address (DNS rebinding): it gets 403."""
     found = Hosts((), "0.0.0.0:4171").refusal(replace(READS, hosts=hosts))
 
     assert found is not None
@@ -78,19 +78,19 @@ def test_foreign_names_are_refused_for_reading_too(hosts: tuple[str, ...]) -> No
     ],
 )
 def test_allowed_hosts_lead_here(allowed: str, host: str, expected: bool) -> None:
-    """What `--allowed-host` says."""
+    """`--allowed-host` is a name, with or without a port, or a pattern with a leading `*`."""
     assert expected == is_served(replace(READS, hosts=(host,)), allowed)
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "http://a", "*a", "a.*", "a:b", "a b"])
 def test_an_allowed_host_that_is_none_is_refused(text: str) -> None:
-    """A rule that would never hold, or always."""
+    """A malformed --allowed-host raises ValueError."""
     with pytest.raises(ValueError, match="not a host name"):
         Hosts([text], "0.0.0.0:4171")
 
 
 def test_the_name_that_it_listens_at_leads_here() -> None:
-    """`--http-address=admin.example:4171` is a name, too."""
+    """With `--http-address=admin.example:4171`, that name is allowed as Host."""
     asked = replace(READS, hosts=("admin.example:4171",))
 
     assert is_served(asked, http_address="admin.example:4171")
@@ -136,21 +136,21 @@ FOREIGN = [
 @pytest.mark.parametrize("facts", OWN)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_own_pages_and_programs_may_write(method: str, facts: dict[str, Any]) -> None:
-    """What htmx, our own scripts and curl send."""
+    """Requests as htmx, nsqadmin's scripts and curl send them may write."""
     assert is_served(replace(WRITES, method=method, **facts))
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_browser_reads_without_more(method: str, content_type: str) -> None:
-    """A page's address in a browser has no content type and no header of htmx."""
+    """GET and HEAD need neither a JSON content type nor the htmx header."""
     assert is_served(replace(WRITES, method=method, content_type=content_type))
 
 
 @pytest.mark.parametrize("facts", FOREIGN)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "WHATEVER"])
 def test_pages_of_other_sites_may_not_write(method: str, facts: dict[str, Any]) -> None:
-    """Forms, fetches, frames without an origin, other ports of this host."""
+    """Forms and fetches of other origins, including other ports, are refused."""
     assert not is_served(replace(WRITES, method=method, **facts))
 
 
@@ -165,7 +165,7 @@ def test_pages_of_other_sites_may_not_write(method: str, facts: dict[str, Any]) 
     ],
 )
 def test_other_sites_may_only_lead_here(facts: dict[str, Any], expected: bool) -> None:
-    """A link may; a script that loads data from here may not."""
+    """A link from another site may lead to nsqadmin; a script there may not load data."""
     assert expected == is_served(replace(READS, **facts))
 
 
@@ -180,5 +180,5 @@ def test_other_sites_may_only_lead_here(facts: dict[str, Any], expected: bool) -
     ],
 )
 def test_an_allowed_host_may_be_the_origin(allowed: str, origin: str, expected: bool) -> None:
-    """Where a proxy does not pass the browser's Host on; `*` makes no site our own."""
+    """For proxies that do not forward the browser's Host; `*` does not allow all origins."""
     assert expected == is_served(replace(WRITES, origins=(origin,)), allowed)

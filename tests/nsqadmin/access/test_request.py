@@ -17,7 +17,7 @@ def facts(
     method: str = "GET",
     peer: Any = ("192.0.2.7", 9),
 ) -> AccessRequest:
-    """What is read from a request with these headers."""
+    """The facts that are read from a request with these headers."""
 
     class Transport:
         def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -28,7 +28,7 @@ def facts(
 
 
 def test_the_peer_and_the_path() -> None:
-    """The path has no query, an IPv6 address no zone; a unix socket has no address."""
+    """The path is without query, an IPv6 address without zone; a Unix socket has no address."""
     assert ("/topics", "192.0.2.7", 9) == (facts().path, facts().peer, facts().port)
     assert ("fe80::1", 7) == (facts(peer=("fe80::1%eth0", 7)).peer, facts(peer=("::1", 7)).port)
     assert ("", 0) == (facts(peer="").peer, facts(peer="").port)
@@ -36,7 +36,7 @@ def test_the_peer_and_the_path() -> None:
 
 
 def test_headers_that_are_sent_twice_are_all_there() -> None:
-    """A second one can contradict the first: the rules decide."""
+    """All values are kept, as a second one may contradict the first; the rules decide."""
     found = facts(
         ("Host", "a"),
         ("host", "b"),
@@ -69,14 +69,14 @@ def test_headers_that_are_sent_twice_are_all_there() -> None:
 def test_proxies_and_browsers_are_noticed(
     header: tuple[str, str], is_forwarded: bool, is_browsers: bool
 ) -> None:
-    """By any header that only they send, even if it is empty."""
+    """They are recognised by any header that only they send, even an empty one."""
     found = facts(header)
 
     assert (is_forwarded, is_browsers) == (found.is_forwarded, found.is_browsers)
 
 
 def test_a_session_is_found_among_the_cookies_of_the_host() -> None:
-    """Cookies of other programs may be malformed."""
+    """The session cookie is found even among malformed cookies of other programs."""
     cookies = ("Cookie", 'other="a;b; bad[]=\x80'), ("Cookie", "x=1; nsqadmin_session=abc=; y=2")
 
     assert "abc=" == facts(*cookies).session

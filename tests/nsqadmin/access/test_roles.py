@@ -1,4 +1,4 @@
-"""Roles, the words for them, and the table of routes."""
+"""Roles, their names, and the table of routes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from sparq.nsqadmin.access.roles import ACTION_ROLES, RIGHTS, Identity, Role, ri
 
 
 def test_who_administers_operates_and_reads_but_sees_no_bodies() -> None:
-    """One role includes the lower ones; bodies are apart from all of them."""
+    """administer includes operate, operate includes read; only bodies allows reading bodies."""
     has = {
         role.name: [
             other.name
@@ -36,19 +36,19 @@ def test_who_administers_operates_and_reads_but_sees_no_bodies() -> None:
     ],
 )
 def test_roles_are_read_from_words(text: str, found: list[str]) -> None:
-    """What options and the token file say."""
+    """A comma-separated list of role names, as in options and the token file."""
     assert found == roles.words(roles.parse(text))
 
 
 @pytest.mark.parametrize("text", ["", "admin", "read,", "READ", "none,read", "read;operate"])
 def test_any_other_word_is_no_role(text: str) -> None:
-    """A misspelt role must not be less, or more, than was meant."""
+    """A misspelt role raises RoleError: it must not grant more or less than was meant."""
     with pytest.raises(roles.RoleError):
         roles.parse(text)
 
 
 def test_grants_are_added_up_by_user() -> None:
-    """A user may be named twice, and his name may hold an equals sign."""
+    """A user may be listed twice, and a name may contain an equals sign."""
     grants = roles.parse_grants(["bob=operate", "a=b@x=operate", "bob=bodies"])
 
     assert {"bob": Role.OPERATE | Role.BODIES, "a=b@x": Role.OPERATE} == grants
@@ -56,20 +56,20 @@ def test_grants_are_added_up_by_user() -> None:
 
 @pytest.mark.parametrize("text", ["bob", "=read", "bob=", "bob=boss"])
 def test_a_grant_without_user_or_role_is_refused(text: str) -> None:
-    """Nobody gets a role by mistake."""
+    """A grant must have the form user=role with a known role."""
     with pytest.raises(roles.RoleError):
         roles.parse_grants([text])
 
 
 def test_no_route_has_two_rows() -> None:
-    """One of them would hold, and nobody would know which."""
+    """With two rows for a route, it would be unclear which one applies."""
     routes = [(right.method, right.path.replace(":", "")) for right in RIGHTS]
 
     assert len(routes) == len(set(routes))
 
 
 def test_whatever_changes_something_needs_more_than_reading() -> None:
-    """Only signing in and out, and /config with its own rule, ask for no role."""
+    """Writing routes need operate, except /signin, /signout and /config (own rule)."""
     weak = {
         right.path
         for right in RIGHTS
@@ -82,7 +82,7 @@ def test_whatever_changes_something_needs_more_than_reading() -> None:
 
 
 def test_a_route_without_a_row_is_not_served() -> None:
-    """A new route has no right until somebody has thought of one."""
+    """A route that is missing in RIGHTS raises LookupError."""
     assert Role.OPERATE == right_of("POST", "/api/topics/:x/:y").role
     for method, path in [("POST", "/api/topics/:x/:y/:z"), ("PATCH", "/api/topics"), ("GET", "")]:
         with pytest.raises(LookupError):

@@ -1,4 +1,4 @@
-"""Who a request comes from and what it may do, by options."""
+"""The identity of a request and its roles, for different options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("ali
 
 
 def may(options: Chosen, facts: AccessRequest) -> list[str]:
-    """What a request may do; `401` or `403` if it must not even read."""
+    """The roles of a request, or the status 401 or 403 if it may not even read."""
     policy = AccessRules(options)
     decision = policy.identify(facts, Sessions(), NOW)
     if refusal := policy.require(decision, Role.READ):
@@ -29,33 +29,33 @@ def may(options: Chosen, facts: AccessRequest) -> list[str]:
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", ""])
 def test_without_any_option_this_machine_may_do_all(peer: str) -> None:
-    """A try-out needs no setup; a unix socket has no address."""
+    """Local requests, also by Unix socket, have all roles: a trial needs no setup."""
     assert ["read", "bodies", "operate", "administer"] == may(Chosen(), AccessRequest(peer=peer))
 
 
 @pytest.mark.parametrize("peer", [OUTSIDE, "10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "odd"])
 def test_without_any_option_others_may_read(peer: str) -> None:
-    """Read-only unless configured."""
+    """Other machines have the role read, or the one of --default-role."""
     assert ["read"] == may(Chosen(), AccessRequest(peer=peer))
     assert ["403"] == may(Chosen(default_role="none"), AccessRequest(peer=peer))
 
 
 def test_what_a_proxy_sends_is_not_this_machines() -> None:
-    """A proxy beside nsqadmin connects over loopback for the whole world."""
+    """Forwarded requests over loopback are not local: a proxy sends those of any client."""
     assert ["read"] == may(Chosen(), AccessRequest(is_forwarded=True))
     assert ["read"] == may(Chosen(), from_user("alice"))
 
 
 @pytest.mark.parametrize("configured", CONFIGURED)
 def test_once_something_says_who_may_this_machine_may_not(configured: dict[str, Any]) -> None:
-    """With `--admin-user` NSQ asks everybody for the header."""
+    """With --admin-user or --role, local requests have --local-role, or just read."""
     assert ["read"] == may(Chosen(**configured), AccessRequest())
     chosen = Chosen(**configured, local_role="operate")
     assert ["read", "operate"] == may(chosen, AccessRequest())
 
 
 def test_a_proxy_names_the_user() -> None:
-    """`--admin-user` gives NSQ's right, `--role` any; others have the default."""
+    """--admin-user gives administer, as in NSQ, --role any role; other users have the default."""
     options = Chosen(admin_users=("alice", "both"), roles=("bob=operate", "both=bodies"))
 
     assert ["read", "operate", "administer"] == may(options, from_user("alice"))
@@ -82,7 +82,7 @@ def test_a_proxy_names_the_user() -> None:
     ],
 )
 def test_a_users_header_that_proves_nothing_gives_nothing(facts: dict[str, Any]) -> None:
-    """From outside, twice, empty: the header is a client's own claim."""
+    """The user's header is ignored if it is repeated, empty, or not from a trusted proxy."""
     options = Chosen(admin_users=("alice",), roles=("alice,mallory=read", "mallory=read"))
 
     assert ["read"] == may(options, from_user("alice", **facts))
@@ -104,7 +104,7 @@ def test_a_users_header_that_proves_nothing_gives_nothing(facts: dict[str, Any])
 def test_trusted_proxies_are_those_that_the_option_names(
     trusted: tuple[str, ...], peer: str, expected: bool
 ) -> None:
-    """Without the option: this machine."""
+    """Without --trusted-proxy, only this machine is a trusted proxy."""
     options = Chosen(admin_users=("alice",), trusted_proxies=trusted)
 
     found = decide(options, from_user("alice", peer=peer))
@@ -133,7 +133,7 @@ def test_trusted_proxies_are_those_that_the_option_names(
 def test_the_client_is_the_first_that_no_proxy_vouches_for(
     peer: str, forwarded_for: tuple[str, ...], client: str
 ) -> None:
-    """What stands before it in X-Forwarded-For is the client's own."""
+    """Earlier entries in X-Forwarded-For are not trusted: the client may have written them."""
     found = hosts.client(peer, forwarded_for, hosts.Networks(hosts.LOOPBACK))
 
     assert client == found
@@ -141,7 +141,7 @@ def test_the_client_is_the_first_that_no_proxy_vouches_for(
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
-    """Options with a token file, and its tokens by name."""
+    """Options with a token file, and the tokens in it by name."""
     made = {
         "good": tokens.make("good", "operate"),
         "expired": tokens.make("expired", "administer", "2020-01-01"),
@@ -153,7 +153,7 @@ def keys(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
 
 
 def test_a_token_says_who_it_is(keys: tuple[Chosen, dict[str, str]]) -> None:
-    """From anywhere; this machine has no more rights than others then."""
+    """A token gives its roles on any machine; with a token file, local requests only read."""
     options, of = keys
     for peer in (OUTSIDE, "127.0.0.1"):
         shows = AccessRequest(peer=peer, authorizations=(f"Bearer {of['good']}",))
@@ -163,7 +163,7 @@ def test_a_token_says_who_it_is(keys: tuple[Chosen, dict[str, str]]) -> None:
 
 
 def test_everybody_has_the_default_role(keys: tuple[Chosen, dict[str, str]]) -> None:
-    """Besides what a token, a session, a user's header or this machine gives."""
+    """The default role is added to the roles by token, session, user's header or --local-role."""
     options, of = keys
     chosen = replace(options, default_role="bodies", roles=("bob=operate",), local_role="operate")
     sessions = Sessions()
@@ -184,7 +184,7 @@ def test_everybody_has_the_default_role(keys: tuple[Chosen, dict[str, str]]) -> 
 def test_a_wrong_token_is_refused_whatever_else_is_shown(
     keys: tuple[Chosen, dict[str, str]],
 ) -> None:
-    """It never falls back to the proxy's user, the machine or the default."""
+    """A wrong token gets 401; the user's header, --local-role and the default do not apply."""
     options, of = keys
     options = replace(options, local_role="administer", admin_users=("alice",))
     for wrong in (
@@ -204,7 +204,7 @@ def test_a_wrong_token_is_refused_whatever_else_is_shown(
 def test_other_schemes_and_other_setups_are_no_tokens(
     keys: tuple[Chosen, dict[str, str]],
 ) -> None:
-    """A proxy may send Basic, or its own bearer where there is no token file."""
+    """Basic, and a Bearer without a token file, are ignored: a proxy may send them."""
     options, _ = keys
     assert ["read"] == may(options, AccessRequest(authorizations=("Basic eDp5",)))
     options = Chosen(admin_users=("alice",))
@@ -215,7 +215,7 @@ def test_other_schemes_and_other_setups_are_no_tokens(
 def test_nobody_is_told_to_sign_in_and_somebody_that_he_may_not(
     keys: tuple[Chosen, dict[str, str]],
 ) -> None:
-    """401 where a token would help, 403 where it is known who asks; NSQ's 403 without tokens."""
+    """An anonymous request gets 401, a known user 403; without a token file 403, as in NSQ."""
     policy = AccessRules(keys[0])
     nobody = policy.identify(AccessRequest(), Sessions(), NOW)
     shows = AccessRequest(authorizations=(f"Bearer {keys[1]['reader']}",))
@@ -233,7 +233,7 @@ def test_nobody_is_told_to_sign_in_and_somebody_that_he_may_not(
 
 
 def test_a_session_lasts_as_long_as_its_token(keys: tuple[Chosen, dict[str, str]]) -> None:
-    """A token that is taken out of the file ends its sessions; an expired one does, too."""
+    """A session ends when its token expires or is removed from the file."""
     options, of = keys
     sessions = Sessions()
     good = AccessRequest(session=sessions.start(tokens.digest(of["good"]), NOW))
@@ -284,7 +284,11 @@ GET, PUT = "GET", "PUT"
 def test_config_asks_for_the_network_and_then_for_the_role(
     options: Chosen, facts: AccessRequest, expected: dict[str, int]
 ) -> None:
-    """NSQ's guard of /config, made stricter only where NSQ's options are not all there is."""
+    """/config checks the network, as in NSQ, and sometimes the role, too.
+
+    A PUT needs administer if it comes through a proxy, if sparq's options are used, or if there
+    is no network to check.
+    """
     policy = AccessRules(options)
     found = {}
     for method in (GET, PUT):
@@ -308,13 +312,13 @@ def test_config_asks_for_the_network_and_then_for_the_role(
     ],
 )
 def test_an_option_that_means_nothing_is_named(options: dict[str, Any], flag: str) -> None:
-    """Rights that are misspelt do not start."""
+    """An invalid option raises AccessRulesError, which names its flag."""
     with pytest.raises(AccessRulesError, match=f"^{flag}: "):
         AccessRules(Chosen(**options))
 
 
 def test_sessions_end_after_a_while_and_are_bounded() -> None:
-    """An id that is not there, ended or old means nothing."""
+    """Sessions expire after LIFE_SECONDS; beyond SESSIONS_MAX the oldest is dropped."""
     found = Sessions()
     names = [found.start(b"x", NOW) for _ in range(rules.SESSIONS_MAX + 1)]
 

@@ -1,4 +1,4 @@
-"""Two nsqds in this process, and one that is Go's as far as anybody can tell."""
+"""A cluster of two nsqds in the test process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.nsqd.daemon import Daemon
 
 @dataclass
 class Cluster:
-    """Two nsqds and the fleet that knows them."""
+    """Two nsqds and the Fleet that has their addresses."""
 
     one: Daemon
     two: Daemon
@@ -25,13 +25,13 @@ class Cluster:
 
     @property
     def addresses(self) -> list[str]:
-        """By which the nsqds are known."""
+        """The HTTP addresses of the nsqds."""
         return [f"127.0.0.1:{each.http.port}" for each in (self.one, self.two)]
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Two nsqds that share their node id, as is allowed, with topic `t` and channel `c`."""
+    """Two nsqds with the same node id, which is allowed, with topic `t` and channel `c`."""
     async with AsyncExitStack() as stack:
         nsqds = []
         for name in ("one", "two"):
@@ -48,7 +48,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def fill(cluster: Cluster, count: int, topic: str = "t") -> list[str]:
-    """Publish in turns at both nodes; the bodies in the order of time."""
+    """Publish alternately at both nodes; return the bodies in publishing order."""
     bodies = [f'{{"n": {number}}}' for number in range(count)]
     for number, body in enumerate(bodies):
         nsqd = (cluster.one, cluster.two)[number % 2]

@@ -1,4 +1,4 @@
-"""Queries to the nodes of a topic: those without it, Go's, and dead ones."""
+"""Queries to the nodes of a topic: unknown topics, Go's nsqds, and failing nodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.nsqadmin.messages.conftest import Cluster, fill
 async def test_what_is_not_there(
     cluster: Cluster, topic: str, channel: str, code: str, status: int
 ) -> None:
-    """Is told with NSQ's codes."""
+    """Unknown topics and channels are refused with NSQ's codes and status 404."""
     with pytest.raises(Refused, match=code) as caught:
         await peek(cluster.fleet, topic, channel)
     assert status == caught.value.status
 
 
 async def test_go_nodes_are_told_apart(cluster: Cluster) -> None:
-    """What only sparq's nodes serve is shown of these; of Go's alone it is refused."""
+    """Go's nsqds are listed in `unable`; if all nodes are Go's, the query is refused with 501."""
     await fill(cluster, 4)
     async with Fake() as go:
         go.missing = {"/channel/messages", "/channel/seek"}
@@ -47,7 +47,7 @@ async def test_go_nodes_are_told_apart(cluster: Cluster) -> None:
 
 
 async def test_a_dead_node_costs_its_own_messages_only(cluster: Cluster) -> None:
-    """What it would have shown is asked for again with the next page."""
+    """The other nodes are shown; the next page asks the failed node again."""
     await fill(cluster, 4)
     async with Fake() as hung:
         hung.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}

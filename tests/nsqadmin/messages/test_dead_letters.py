@@ -1,4 +1,4 @@
-"""Dead letters: the topic that they come from, and which were sent back."""
+"""Dead letters: their original topic, and whether they were sent back."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sparq.nsqadmin.messages.dead_letters import origin, sent_in
     ],
 )
 def test_where_letters_come_from(topic: str, expected: str) -> None:
-    """By the name of their topic."""
+    """The original topic is the name without a suffix such as .dead or -dlq, else ""."""
     assert expected == origin(topic)
 
 
 def test_only_copies_that_were_made_count() -> None:
-    """What failed was not sent back; entries that are cut name nothing."""
+    """Only entries with the outcome done and complete arguments count, the newest per message."""
     ids = {"a:1": ["1"]}
     entries = [
         {"outcome": "failed", "arguments": {"ids": {"a:1": ["0"]}}, "time": "3"},

@@ -1,4 +1,4 @@
-"""Pages of messages are merged from all nodes, and take nothing."""
+"""Pages of messages are merged from all nodes, without any effect on the messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.nsqd.daemon import Consumer
 async def all_pages(
     ask: Callable[..., Awaitable[MessagePage]], after: str | None = ""
 ) -> AsyncIterator[MessagePage]:
-    """Pages until there are no more."""
+    """Request pages until the last one."""
     while after is not None:
         page = await ask(after=after)
         yield page
@@ -35,7 +35,7 @@ async def all_pages(
 
 
 async def test_a_channel_is_shown_by_time(cluster: Cluster) -> None:
-    """Every message once, in pages of any size, however they lie on the nodes."""
+    """Pages of any size list each message once, by time, and change nothing at the nodes."""
     bodies = await fill(cluster, 25)
     for _ in range(10):
         await cluster.two.post("/pub?topic=t", b"late")
@@ -58,7 +58,7 @@ async def test_a_channel_is_shown_by_time(cluster: Cluster) -> None:
 
 
 async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
-    """Between two pages consumers finish what was shown and what was not."""
+    """Messages finished between two pages do not make later pages skip others."""
     await fill(cluster, 20)
     first = await peek(cluster.fleet, "t", "c", show=Show(4))
     consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
@@ -77,7 +77,7 @@ async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
 
 
 async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
-    """And a deadline; deferred ones are due."""
+    """They have the client and attempts; deferred ones are in the order of their due times."""
     await fill(cluster, 4)
     consumer = await Consumer.introduced(cluster.two, sub("t", "c"))
     consumer.send(rdy(1))
@@ -103,7 +103,7 @@ async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
 
 
 async def test_the_log_is_shown_and_followed(cluster: Cluster) -> None:
-    """The last messages, and what comes after them; bodies only if they are wanted."""
+    """A page has the last messages, `next` the later ones; bodies can be left out."""
     bodies = await fill(cluster, 10)
 
     page = await log_page(cluster.fleet, "t", place="last:2", show=Show(bodies=False))
@@ -121,7 +121,7 @@ async def test_the_log_is_shown_and_followed(cluster: Cluster) -> None:
 
 
 async def test_search_goes_over_all_nodes(cluster: Cluster) -> None:
-    """In bounded steps with progress, until all was looked at."""
+    """A search with criteria finds the messages of all nodes, in bounded steps."""
     await fill(cluster, 40)
 
     page = await search(cluster.fleet, "t", Sought(json="n >= 38"))
@@ -142,7 +142,7 @@ async def test_search_goes_over_all_nodes(cluster: Cluster) -> None:
 
 
 async def test_one_message_is_found_by_its_id(cluster: Cluster) -> None:
-    """At the node that has it, with all of its body."""
+    """It is found at the node that has it, and its whole body can be read."""
     await cluster.two.post("/pub?topic=t", b"x" * 100_000)
     (message,) = (await peek(cluster.fleet, "t", "c")).messages
     assert message["cut"]
@@ -158,13 +158,13 @@ async def test_one_message_is_found_by_its_id(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("named", [5, "no id", "a:1/xyz", {"node": "a:1"}, {"id": "0" * 16}])
 def test_messages_that_are_named_badly(named: object) -> None:
-    """A message has a node and an id."""
+    """A message must be named by node and id, otherwise ValueError is raised."""
     with pytest.raises(ValueError, match=r"hexadecimal|node"):
         by_node([named])
 
 
 async def test_wrong_questions_are_refused(cluster: Cluster) -> None:
-    """With the node's own words, or ours."""
+    """Invalid parameters and unknown messages or nodes raise Refused."""
     await fill(cluster, 1)
     for ask in (
         lambda: peek(cluster.fleet, "t", "c", state="gone"),

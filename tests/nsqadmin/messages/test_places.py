@@ -1,4 +1,4 @@
-"""Page tokens, which come back from clients and are not trusted."""
+"""Page tokens, which clients send back and which are not trusted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparq.nsqadmin.messages.places import ListPosition, places_in, token_of
 
 
 def test_tokens_are_not_trusted() -> None:
-    """Whatever comes back is read or refused."""
+    """A token is read exactly; malformed, cut or oversized ones raise ValueError."""
     places = {
         "a:1": ListPosition("x", (0, 5), 0.5),
         "b:1": ListPosition(is_done=True, progress=1.0),

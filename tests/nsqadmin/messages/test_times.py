@@ -1,4 +1,4 @@
-"""When messages were published, and what a seek to a time would do."""
+"""Publish times of messages, and previews of seeks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.nsqd.daemon import Consumer
 
 
 async def test_a_seek_is_shown_before_it_is_done(cluster: Cluster) -> None:
-    """How many messages would come again, at which node; nothing moves."""
+    """A preview has the number of messages delivered again, by node, and moves no channel."""
     await fill(cluster, 10)
     consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
     await consumer.messages(5)
@@ -31,7 +31,7 @@ async def test_a_seek_is_shown_before_it_is_done(cluster: Cluster) -> None:
 
 
 async def test_times_are_those_of_all_nodes(cluster: Cluster) -> None:
-    """The buckets' counts add up to all messages."""
+    """The counts of the buckets add up to all messages of both nodes."""
     await fill(cluster, 30)
 
     found = await times(cluster.fleet, "t", "c", buckets=10)
@@ -46,14 +46,14 @@ async def test_times_are_those_of_all_nodes(cluster: Cluster) -> None:
 
 
 def test_times_as_text() -> None:
-    """With nanoseconds, or whole seconds."""
+    """Times are written with nanoseconds, or without a fraction for whole seconds."""
     for text in ("2026-11-23T12:00:00Z", "2026-11-23T12:00:00.000000001Z"):
         assert text == text_of(ns_of(text))
     assert 1_500_000_000 == ns_of("1970-01-01T00:00:01.5Z")
 
 
 def test_counts_are_spread_evenly() -> None:
-    """And none is lost, whatever is rounded."""
+    """Counts are spread over buckets; rounding changes neither the sum nor makes one negative."""
     assert [5, 5, 0, 0] == spread([(0, 20, 10)], 0, 40, 4)
     assert [3, 0, 0, 7] == spread([(0, 1, 3), (39, 40, 7)], 0, 40, 4)
     assert [0, 1, 1, 1] == spread([(10, 40, 3)], 0, 40, 4)

@@ -1,4 +1,4 @@
-"""nsqadmin in this process, over two real nsqds with a policy file and a fake Go nsqd."""
+"""nsqadmin in the test process, for two real nsqds with a policy file and a fake Go nsqd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = '[[policies]]\ntopic = "t*"\nmax_channel_lag_bytes = 5000000\n'
 
 @dataclass
 class Site:
-    """nsqadmin over two nsqds with a policy file, and one that is Go's as far as anybody knows."""
+    """nsqadmin, two nsqds with a policy file, and a fake of Go's nsqd."""
 
     admin: Nsqadmin
     nsqds: tuple[Daemon, Daemon]
@@ -39,13 +39,13 @@ class Site:
         return [f"127.0.0.1:{nsqd.http.port}" for nsqd in self.nsqds]
 
     async def get(self, path: str, token: str = "ann") -> str:
-        """A page as text, without its tags."""
+        """Get a page as HTML; its status must be 200."""
         status, text = await self.ask("GET", path, token=token)
         assert 200 == status, (path, text)
         return text
 
     async def post(self, token: str = "ann", **fields: str) -> tuple[int, str]:
-        """A form of the page, as htmx sends it."""
+        """Send a form of the policies page as htmx does."""
         return await self.ask("POST", "/policies", fields, token)
 
     async def ask(
@@ -67,7 +67,7 @@ class Site:
 
 
 def words(text: str) -> str:
-    """A page without its tags, blanks as one."""
+    """The text of a page without tags, with single blanks."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 

@@ -1,4 +1,4 @@
-"""The drain of a node on its page: buttons for administrators, the state, the notice."""
+"""The drain of a node on its page: administrators' buttons, the state, the notice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.waiting import until
 
 
 async def test_a_node_is_drained_on_its_page(site: Site) -> None:
-    """The form does it, the page says so, and the first page has a note."""
+    """The form drains the node; its page and the list show it, and the overview has a notice."""
     node = site.nodes[0]
     page = f"/nodes/{node}"
     before = await site.get(page)
@@ -32,7 +32,7 @@ async def test_a_node_is_drained_on_its_page(site: Site) -> None:
 
 
 async def test_only_administrators_see_and_do_it(site: Site) -> None:
-    """Others have no button, and are refused."""
+    """Operators have no drain button, and their request gets 403."""
     page = f"/nodes/{site.nodes[0]}"
     assert "Drain…" not in await site.get(page, token="op")
     status, _ = await site.ask("POST", page, {"action": "drain_node"}, token="op")
@@ -41,7 +41,7 @@ async def test_only_administrators_see_and_do_it(site: Site) -> None:
 
 
 async def test_gos_nsqd_has_no_drain(site: Site) -> None:
-    """The form at one that knows no such route says so in words."""
+    """Draining a Go nsqd shows a notice that it does not support this action."""
     site.fake.missing = {"/policies", "/drain"}
     page = f"/nodes/{site.fake.http}"
     status, told = await site.ask("POST", page, {"action": "drain_node"})

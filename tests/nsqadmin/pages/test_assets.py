@@ -1,4 +1,4 @@
-"""Static files: how they are served, and that foreign ones are shipped unchanged."""
+"""Static files: their HTTP headers, and the unchanged third-party files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANIFEST = json.loads((ROOT / "locks" / "web" / "package.json").read_text(encodi
 
 
 def test_every_file_is_the_one_that_was_fetched() -> None:
-    """The sha256 of each file is that of the list, and no file is there without being listed."""
+    """Each file has the listed sha256, and no unlisted file exists."""
     listed = {name: total for package in LIST for name, total in package["sha256"].items()}
     found = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
@@ -36,7 +36,7 @@ def test_every_file_is_the_one_that_was_fetched() -> None:
 
 @pytest.mark.parametrize("package", LIST, ids=lambda package: package["name"])
 def test_each_package_is_the_locked_one_with_its_licence(package: dict) -> None:
-    """Version, npm's sum and licence are those of the lock, which pins the exact version."""
+    """Version, npm's checksum and licence are those in the lock file."""
     locked = LOCK["packages"][f"node_modules/{package['name']}"]
 
     assert locked["version"] == package["version"] == MANIFEST["dependencies"][package["name"]]
@@ -46,7 +46,7 @@ def test_each_package_is_the_locked_one_with_its_licence(package: dict) -> None:
 
 
 def served(path: str, **headers: str) -> web.Response:
-    """The answer to a request for a file."""
+    """Request a file; return the answer."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     call = Call(make_mocked_request("GET", path, sent))
     call.parameters = {"name": path.partition("?")[0].removeprefix("/static/")}
@@ -54,7 +54,7 @@ def served(path: str, **headers: str) -> web.Response:
 
 
 def test_a_file_is_kept_under_its_address_with_a_hash() -> None:
-    """Under any other address a browser asks again, and is told if it has the file."""
+    """With the right hash it is cached for a year; otherwise the browser revalidates (304)."""
     path = assets().path("icon.svg")
     named, other = served(path), served("/static/icon.svg?v=old")
     same = served("/static/icon.svg", If_None_Match=named.headers["ETag"])
@@ -68,7 +68,7 @@ def test_a_file_is_kept_under_its_address_with_a_hash() -> None:
 
 
 def test_a_file_is_compressed_for_who_takes_it() -> None:
-    """The same file; caches keep both forms apart."""
+    """Clients that accept gzip get the same file compressed; Vary keeps caches correct."""
     plain, packed = served("/static/icon.svg"), served("/static/icon.svg", Accept_Encoding="gzip")
 
     assert "Content-Encoding" not in plain.headers
@@ -79,7 +79,7 @@ def test_a_file_is_compressed_for_who_takes_it() -> None:
 
 @pytest.mark.parametrize("name", ["", "list.html", "../options.py", "templates/base.html"])
 def test_only_static_files_are_served(name: str) -> None:
-    """They come from a table, not from a path."""
+    """Names are looked up in a table, not as paths; any other name gets 404."""
     with pytest.raises(HttpError) as error:
         served(f"/static/{name}")
     assert 404 == error.value.status

@@ -1,4 +1,4 @@
-"""Charts: their points for the script, their sentence, and their table."""
+"""Charts: the points for the script, the summary, and the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparq.nsqadmin.pages.charts import POINTS_MAX, TABLE_ROWS, Line, chart, spa
 
 
 def test_a_chart_has_few_points_and_the_newest_one() -> None:
-    """Times ascend; figures without a use for many digits are rounded."""
+    """A chart has at most POINTS_MAX points in order, with rounded figures and the newest."""
     times = [10.0 * place for place in range(400)]
     values = [123.456 if place < 399 else 7.123 for place in range(400)]
 
@@ -24,7 +24,7 @@ def test_a_chart_has_few_points_and_the_newest_one() -> None:
 
 
 def test_a_chart_can_be_read() -> None:
-    """Each line has a sentence, unless nothing is known of it; the table begins with the latest."""
+    """Each line with known figures has a sentence; the table begins with the newest figures."""
     lines = [Line("in", [None, 4.0, 2.5], "/s"), Line("out", [None, None, None], "/s")]
 
     found = chart("rates", "Rates", [0.0, 60.0, 120.0], lines)
@@ -38,14 +38,14 @@ def test_a_chart_can_be_read() -> None:
 
 
 def test_bars_have_no_sentence_and_one_point_is_not_drawn() -> None:
-    """A sentence would tell the rates of bars, which are counts."""
+    """The sentence is about rates, but bars are counts; one point makes an empty chart."""
     found = chart("times", "Times", [0.0], [Line("messages", [5.0])], bars=True)
 
     assert ("", True, True) == (found.summary, found.is_empty, json.loads(found.data)["bars"])
 
 
 def test_a_spark_fits_its_box() -> None:
-    """From left to right, the largest figure at the top; unknown figures are at the bottom."""
+    """The largest figure is at the top, unknown ones at the bottom, oldest first."""
     assert "0,19.0 50,1.0 100,10.0" == spark([None, 8.0, 4.0])
     assert "0,19.0 100,19.0" == spark([0.0, 0.0])
     assert "" == spark([5.0])

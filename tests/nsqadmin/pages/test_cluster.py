@@ -7,7 +7,7 @@ from tests.support.waiting import until
 
 
 async def test_the_overview_ranks_channels_by_what_waits(site: Site) -> None:
-    """Only those where something waits."""
+    """It has links to channels with waiting messages, not to idle ones."""
     await site.nsqds[0].post("/channel/create?topic=t&channel=idle")
     await site.nsqds[0].post("/channel/empty?topic=t&channel=idle")
     await site.nsqds[1].post("/mpub?topic=t", b"1\n2\n3")
@@ -20,7 +20,7 @@ async def test_the_overview_ranks_channels_by_what_waits(site: Site) -> None:
 
 
 async def test_each_node_has_a_page(site: Site) -> None:
-    """With its topics; a node that the cluster does not have is a 404 page."""
+    """The page has the topics of the node; the page of an unknown node is a 404."""
     nodes = await site.get("/nodes")
     assert all(f'href="/nodes/{node}"' in nodes for node in (*site.nodes, site.fake.http))
     assert 'href="/topics/free"' in await site.get(f"/nodes/{site.nodes[0]}")
@@ -31,7 +31,7 @@ async def test_each_node_has_a_page(site: Site) -> None:
 
 
 async def test_the_counter_counts_what_was_published(site: Site) -> None:
-    """Over all nodes and topics; both lists have their own order."""
+    """It is the sum of all nodes and topics; each of its two lists can be sorted."""
     await site.nsqds[0].post("/mpub?topic=t", b"\n".join([b"x"] * 1234))
 
     async def counts() -> bool:
@@ -43,14 +43,14 @@ async def test_the_counter_counts_what_was_published(site: Site) -> None:
 
 
 async def test_without_nsqlookupds_the_lookup_page_says_so(site: Site) -> None:
-    """And who may not operate creates nothing."""
+    """The form to create a topic is shown to operators, but not to readers."""
     assert "None is configured" in words(await site.get("/lookup"))
     assert "Create a topic" in words(await site.get("/lookup", token="op"))
     assert "Create a topic" not in words(await site.get("/lookup", token="eve"))
 
 
 async def test_the_audit_log_is_for_administrators(site: Site) -> None:
-    """It has who did what to which topic, and can be filtered."""
+    """It lists actions and can be filtered by topic; operators get 403."""
     await site.ask("POST", "/topics/t/c", {"action": "pause_channel"}, "op")
 
     shown = words(await site.get("/audit"))

@@ -1,4 +1,4 @@
-"""Lists: the links of their headings and pages, and what cannot be asked for."""
+"""Lists: the links of their headings and pages, and invalid parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = [column for column in CHANNELS if column.key in ("name", "depth")]
 
 
 def listed(asked: dict[str, Any], total: int = 120, prefix: str = "", **query: str) -> Grid:
-    """A page of a list of numbers; `asked` gets what is asked of the list."""
+    """A page of a list of numbers; `asked` receives the parameters of the query."""
 
     def fetch(**wanted: Any) -> ListPage[int]:
         asked.update(wanted)
@@ -28,7 +28,7 @@ def listed(asked: dict[str, Any], total: int = 120, prefix: str = "", **query: s
 
 
 def test_a_list_has_pages() -> None:
-    """The first has no link back, the last none forward; what was asked for stays."""
+    """The first page has no previous link, the last no next one; links keep the parameters."""
     asked: dict[str, Any] = {}
     first, last = listed(asked, filter="x"), listed(asked, filter="x", offset="100")
 
@@ -41,7 +41,7 @@ def test_a_list_has_pages() -> None:
 
 
 def test_a_heading_sorts_and_a_second_click_turns_the_order_round() -> None:
-    """Names begin with the first, figures with the largest; the list begins at its first page."""
+    """Names sort ascending first, figures descending; sorting returns to the first page."""
     heads = {column.key: (link, order) for column, link, order in listed({}, offset="50").heads}
     assert ("/admin/topics?sort=-name", "ascending") == heads["name"]
     assert ("/admin/topics?sort=-depth", "") == heads["depth"]
@@ -51,7 +51,7 @@ def test_a_heading_sorts_and_a_second_click_turns_the_order_round() -> None:
 
 
 def test_two_lists_of_a_page_do_not_disturb_each_other() -> None:
-    """Each has parameters of its own."""
+    """Their parameters have different prefixes."""
     asked: dict[str, Any] = {}
     found = listed(asked, prefix="c", sort="depth", csort="-depth", coffset="50")
 
@@ -61,7 +61,7 @@ def test_two_lists_of_a_page_do_not_disturb_each_other() -> None:
 
 @pytest.mark.parametrize("query", [{"sort": "colour"}, {"limit": "1001"}, {"offset": "-1"}])
 def test_what_cannot_be_is_refused(query: dict[str, str]) -> None:
-    """With status 400."""
+    """An unknown sort key and a limit or offset out of range get 400."""
     with pytest.raises(HttpError) as error:
         listed({}, **query)
     assert 400 == error.value.status

@@ -1,4 +1,4 @@
-"""Live parts of pages: streams, their bound for each browser, and what is not sent again."""
+"""Live parts of pages: streams, their limit per browser, and unchanged parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.nsqadmin.pages.conftest import Site
 async def stream(
     site: Site, view: str, browser: str, *, token: str = "ann", seen: str = ""
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """The stream of a page in a tab of a browser."""
+    """Open the event stream of a page in a tab of a browser."""
     headers = {
         "Authorization": f"Bearer {site.tokens[token]}",
         "Cookie": f"nsqadmin_tabs={browser}",
@@ -27,7 +27,7 @@ async def stream(
 
 
 async def event(answer: aiohttp.ClientResponse) -> list[str]:
-    """The lines of the next event."""
+    """Read the lines of the next event."""
     lines = []
     while line := (await answer.content.readline()).decode().rstrip("\n"):
         lines.append(line)
@@ -35,7 +35,7 @@ async def event(answer: aiohttp.ClientResponse) -> list[str]:
 
 
 async def test_a_browser_has_few_streams(site: Site) -> None:
-    """Further tabs poll: each answer ends after one event; other browsers are not touched."""
+    """Tabs beyond STREAMS_MAX poll: their answers end after one event. Others still stream."""
     async with AsyncExitStack() as stack:
         for _ in range(STREAMS_MAX):
             answer = await stack.enter_async_context(stream(site, "/nodes", "one"))
@@ -47,7 +47,7 @@ async def test_a_browser_has_few_streams(site: Site) -> None:
 
 
 async def test_what_a_browser_has_is_not_sent_again(site: Site) -> None:
-    """It shows the mark of what it has; another mark, or none, gets the whole part."""
+    """If Last-Event-ID has the mark of the current part, the event is just `same`."""
     async with stream(site, "/lookup", "a") as answer:
         first = await event(answer)
         part = "\n".join(line[6:] for line in first if line.startswith("data: "))
@@ -60,7 +60,7 @@ async def test_what_a_browser_has_is_not_sent_again(site: Site) -> None:
 
 
 async def test_a_stream_needs_the_right_of_its_page(site: Site) -> None:
-    """And a page that there is; one that can no longer be shown says so."""
+    """It needs the role of an existing page; if the page has gone, the event says so."""
     for view, token, status in (
         ("/audit", "op", 403),
         ("/nope", "ann", 404),

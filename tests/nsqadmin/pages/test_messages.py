@@ -1,4 +1,4 @@
-"""Pages of messages: what waits, the log, searches, dead letters, and who may see bodies."""
+"""Pages of messages: waiting ones, the log, searches, dead letters; the role for bodies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.nsqadmin.pages.conftest import Site, words
 
 
 async def test_what_waits_is_shown_and_stays(site: Site) -> None:
-    """Of all nodes; a reader without the role sees no bodies."""
+    """The page lists messages of all nodes, and bodies only with the role; depths stay."""
     await site.nsqds[0].post("/pub?topic=t", b"first body")
     await site.nsqds[1].post("/pub?topic=t", b"second body")
 
@@ -20,7 +20,7 @@ async def test_what_waits_is_shown_and_stays(site: Site) -> None:
 
 
 async def test_a_log_has_pages(site: Site) -> None:
-    """From any place; the link to the next page is there as long as there are messages."""
+    """A page starts at a given position and has a link to the next page."""
     await site.nsqds[0].post("/mpub?topic=t", b"\n".join(b"body %d" % n for n in range(30)))
 
     first = await site.get("/messages?topic=t&from=earliest&limit=20")
@@ -31,7 +31,7 @@ async def test_a_log_has_pages(site: Site) -> None:
 
 
 async def test_bodies_are_searched_by_who_may_read_them(site: Site) -> None:
-    """What is found would tell others what is in them."""
+    """A search needs the role bodies, since its results reveal the contents of bodies."""
     await site.nsqds[0].post("/mpub?topic=t", b"needle one\nhay\nneedle two")
     path = "/messages?topic=t&show=search&go=1&text=needle"
 
@@ -42,7 +42,7 @@ async def test_bodies_are_searched_by_who_may_read_them(site: Site) -> None:
 
 
 async def test_what_cannot_be_shown_is_explained(site: Site) -> None:
-    """An unknown topic, and one that only Go's nsqd has."""
+    """An unknown topic and no topic have an explanation; an invalid id gets a 4xx status."""
     assert "No nsqd has this topic." in words(await site.get("/messages?topic=none"))
     assert "Choose a topic." in words(await site.get("/messages"))
     status, _ = await site.ask("GET", "/message?topic=t&id=xyz")
@@ -50,7 +50,7 @@ async def test_what_cannot_be_shown_is_explained(site: Site) -> None:
 
 
 async def test_dead_letters_name_the_topic_that_they_came_from(site: Site) -> None:
-    """By the name of their own topic."""
+    """The page of a dead-letter topic shows its messages."""
     await site.nsqds[0].post("/pub?topic=t.dead", b"buried")
 
     shown = words(await site.get("/dead-letters?topic=t.dead"))

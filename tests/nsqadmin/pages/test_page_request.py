@@ -1,4 +1,4 @@
-"""Links and numbers of a request for a page."""
+"""PageRequest: links, numbers and rights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def page_request(path: str = "/topics", roles: Role = Role.READ, **query: str) -
 
 
 def test_links_keep_the_state_of_the_page() -> None:
-    """Below the base path, with changed parameters; empty ones are left out."""
+    """They have the base path and the parameters, changed as given, without empty ones."""
     look = page_request("/topics/a b", sort="-depth", filter="x&y")
 
     assert "/admin/topics/a%20b?sort=-depth&filter=x%26y" == look.here()
@@ -32,7 +32,7 @@ def test_links_keep_the_state_of_the_page() -> None:
 
 
 def test_numbers_are_read_within_bounds() -> None:
-    """Anything else is refused, with the bounds."""
+    """Numbers out of bounds, or not in ASCII digits, get 400 with the bounds."""
     assert 50 == page_request().number("limit", 50, 1, 1000)
     assert 7 == page_request(limit="7").number("limit", 50, 1, 1000)
     for text in ("0", "1001", "-1", "x", "٣", "9" * 20):
@@ -42,7 +42,7 @@ def test_numbers_are_read_within_bounds() -> None:
 
 
 def test_rights_decide_which_buttons_are_shown() -> None:
-    """Each button has its role."""
+    """`rights` has the buttons that the role permits."""
     assert {"may_operate": True, "may_administer": False, "may_read": False} == page_request(
         roles=Role.OPERATE
     ).rights

@@ -1,4 +1,4 @@
-"""The page of policies over HTTP, at real nsqds: shown, tried, set, dropped; settings of topics."""
+"""The policies page with real nsqds: show, try, set and drop policies; settings of topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOD = TOML.replace("<b>", "b?")
 
 
 async def test_nsqds_with_the_same_policies_stand_together(site: Site) -> None:
-    """Those of the file and those of the run time; Go's nsqd is said to have none."""
+    """File and run-time policies are shown once for both; Go's nsqd is listed without policies."""
     for nsqd in site.nsqds:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
 
@@ -42,7 +42,7 @@ SAME = {"policies": [{"topic": "t", "channel": "c", "max_channel_lag_time": "2h"
 
 
 async def test_nsqds_that_differ_are_marked(site: Site) -> None:
-    """The text begins with what most, or the first, have; others are a link away."""
+    """The page has a warning; `from` chooses the nsqd whose policies are in the text field."""
     assert 200 == (await site.nsqds[1].ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
 
     said = words(await site.get("/policies"))
@@ -57,7 +57,7 @@ async def test_nsqds_that_differ_are_marked(site: Site) -> None:
 
 
 async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
-    """By its address, with the reason."""
+    """The page has its address and the reason."""
     site.fake.missing.clear()
     site.fake.broken = {"/policies"}
 
@@ -66,7 +66,7 @@ async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
 
 
 async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> None:
-    """It may have policies, and was not asked: by the page, and by what changes them."""
+    """The page and changes name it as neither queried nor changed; it may have policies."""
     async with cluster(tmp_path) as site, aiohttp.ClientSession() as session:
         url = f"{site.url}/policies"
         async with session.get(url) as answer:
@@ -83,7 +83,7 @@ async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> N
 
 
 async def test_what_would_change_is_shown_and_then_set(site: Site) -> None:
-    """At each nsqd; nothing is done before, all is in the audit log after."""
+    """A try shows changes per nsqd without making them; setting is in the audit log."""
     status, text = await site.post(action="try", document=GOOD)
     said = words(text)
     assert (200, [[], []]) == (status, await site.chosen())
@@ -110,7 +110,7 @@ async def test_what_would_change_is_shown_and_then_set(site: Site) -> None:
 
 
 async def test_a_document_that_is_refused_says_why(site: Site) -> None:
-    """In nsqd's words; nothing is done, neither tried nor set."""
+    """The page has nsqd's error; nothing is set. Documents above 262,144 bytes are refused."""
     for fields in ({"action": "try"}, {"action": "set_policies", "typed": "policies"}):
         status, text = await site.post(document=TOML, **fields)
         said = words(text)
@@ -126,7 +126,7 @@ async def test_a_document_that_is_refused_says_why(site: Site) -> None:
 
 
 async def test_dropping_wants_the_word(site: Site) -> None:
-    """Without it nothing is dropped; with it the file's stay."""
+    """Without the typed word nothing is dropped; with it, only run-time policies are."""
     for nsqd in site.nsqds:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
     for typed in ("", "t", "Policies"):
@@ -144,7 +144,7 @@ async def test_dropping_wants_the_word(site: Site) -> None:
 
 @pytest.mark.parametrize("token", ["op", "eve"])
 async def test_who_may_not_administer_sees_and_changes_nothing(site: Site, token: str) -> None:
-    """They see the policies, but no form; an order is refused and written down."""
+    """Others see policies without forms; their requests get 403 and are in the audit log."""
     text = await site.get("/policies", token)
     assert "in the file 1 t*" in words(text)
     assert "<textarea" not in text
@@ -160,7 +160,7 @@ async def test_who_may_not_administer_sees_and_changes_nothing(site: Site, token
 
 
 async def test_a_page_shows_which_policies_apply(site: Site) -> None:
-    """Of a topic and of a channel, per nsqd where they differ, and only when it is opened."""
+    """A topic or channel page has its settings, per nsqd if they differ; streams query none."""
     assert "Settings" not in words(await site.get("/topics/free"))
     for path in ("/topics/t", "/topics/t/c"):
         said = words(await site.get(path))
@@ -186,7 +186,7 @@ async def test_a_page_shows_which_policies_apply(site: Site) -> None:
 async def test_an_nsqd_that_hangs_does_not_hold_up_a_page(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings are waited for a moment, and the page says that they are not known."""
+    """The page waits SETTINGS_SECONDS for the settings, then shows that they are missing."""
     await site.get("/topics/t")
     monkeypatch.setattr(page, "SETTINGS_SECONDS", 0.2)
     site.fake.may_answer.clear()

@@ -1,4 +1,4 @@
-"""Templates: texts are escaped, the menu has what the reader may see."""
+"""Templates: escaped texts, and the menu for the role of the reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def renderer(*, uses_tokens: bool = True) -> Renderer:
 
 
 def test_texts_are_escaped() -> None:
-    """Wherever they come from."""
+    """Texts, hints and the user's name are escaped."""
     page = renderer().error(READER, "Not found", '<script>"', "&hint")
 
     assert '<script>"' not in page
@@ -35,7 +35,7 @@ def test_texts_are_escaped() -> None:
 
 
 def test_the_menu_has_what_the_reader_may_see() -> None:
-    """The audit log is for administrators; every link is below the base path."""
+    """Only administrators have a link to the audit log; all links have the base path."""
     reader = renderer().error(READER, "x", "x", "x")
     administrator = renderer().error(Identity("", Role.ADMINISTER, "local"), "x", "x", "x")
 
@@ -45,7 +45,7 @@ def test_the_menu_has_what_the_reader_may_see() -> None:
 
 
 def test_signing_in_is_offered_where_there_are_tokens() -> None:
-    """Not to who has signed in already; the page that was wanted comes afterwards."""
+    """The link leads back to the requested page; users who have signed in do not see it."""
     nobody = Identity("", Role.NONE, "nobody")
     offered = "Sign in with a token"
 
@@ -57,13 +57,13 @@ def test_signing_in_is_offered_where_there_are_tokens() -> None:
 
 
 def test_an_undefined_name_fails() -> None:
-    """A page without its figures would look as if there were none."""
+    """An undefined name in a template raises UndefinedError instead of rendering nothing."""
     with pytest.raises(UndefinedError):
         environment().from_string("{{ nope }}").render()
 
 
 def test_names_break_at_their_separators() -> None:
-    """And their characters are escaped; a pattern matches the name alone."""
+    """Names get <wbr> after separators and are escaped; a pattern matches only the name."""
     assert "a.<wbr>b-<wbr>c_<wbr>1#<wbr>ephemeral" == breakable("a.b-c_1#ephemeral")
     assert "a.<wbr>&lt;b&gt;" == breakable("a.<b>")
     assert re.fullmatch(as_pattern("a.b-c_1#e"), "a.b-c_1#e")

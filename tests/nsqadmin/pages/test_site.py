@@ -1,4 +1,4 @@
-"""The routes of the pages: rights, headers, and errors as pages or notices."""
+"""The routes of pages: rights, headers, and errors as pages or notices."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tests.nsqadmin.pages.conftest import Site, words
 
 
 def test_every_page_and_form_has_a_right() -> None:
-    """A form is on a page that can be opened."""
+    """Each page and form has a row in RIGHTS, and each form belongs to a page."""
     assert all(right_of("GET", path) for path in VIEWERS)
     assert all(right_of("POST", path) for path in FORMS)
     assert FORMS.keys() <= VIEWERS.keys()
 
 
 async def test_no_page_is_kept_by_a_browser(site: Site) -> None:
-    """It shows what was true, and what only its reader may see."""
+    """Pages have Cache-Control: no-store: they age, and not everyone may see them."""
     headers = {"Authorization": f"Bearer {site.tokens['ann']}", "Accept": "text/html"}
     url = f"http://127.0.0.1:{site.admin.http_port}"
     for path, status in (("/", 200), ("/topics/none", 404), ("/nodes?sort=colour", 400)):
@@ -26,7 +26,7 @@ async def test_no_page_is_kept_by_a_browser(site: Site) -> None:
 
 
 async def test_a_refused_form_is_a_notice_on_its_page(site: Site) -> None:
-    """In words, with its status; it is no page inside the page."""
+    """A refused form gets the status and a notice with a sentence, not a whole page."""
     status, said = await site.ask("POST", "/topics/t", {"action": "explode"})
 
     assert (400, False) == (status, "<html" in said)
@@ -34,7 +34,7 @@ async def test_a_refused_form_is_a_notice_on_its_page(site: Site) -> None:
 
 
 async def test_who_shows_no_token_is_led_to_the_form(site: Site) -> None:
-    """And back to the page that was wanted."""
+    """The 401 page has a link to the form, which leads back to the requested page."""
     url = f"http://127.0.0.1:{site.admin.http_port}"
     async with site.session.get(f"{url}/audit?topic=t", headers={"Accept": "text/html"}) as answer:
         assert 401 == answer.status

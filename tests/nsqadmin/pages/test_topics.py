@@ -1,4 +1,4 @@
-"""Pages of topics and channels: lists, figures, latencies, where messages were delivered."""
+"""Pages of topics and channels: lists, figures, latencies, deliveries by zone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import until
 
 
 async def test_lists_have_all_topics_and_channels(site: Site) -> None:
-    """Only who may create has the button; what is unknown is refused."""
+    """Only users who may create see the button; an unknown sort key gets 400."""
     topics = words(await site.get("/topics"))
     assert "free" in topics
     assert "Create…" in topics
@@ -25,7 +25,7 @@ async def test_lists_have_all_topics_and_channels(site: Site) -> None:
 
 
 async def test_a_topic_and_a_channel_have_their_nodes(site: Site) -> None:
-    """Both nodes are listed, with links; what no nsqd has is a 404 page."""
+    """Both nodes are listed with links; an unknown topic or channel gets 404."""
     for path in ("/topics/t", "/topics/t/c"):
         page = await site.get(path)
         assert all(f'href="/nodes/{node}"' in page for node in site.nodes)
@@ -35,7 +35,7 @@ async def test_a_topic_and_a_channel_have_their_nodes(site: Site) -> None:
 
 
 async def test_a_new_topic_is_waited_for(site: Site) -> None:
-    """A page that is opened at once is not told that there is no such topic."""
+    """The page of a topic that was just created exists within seconds."""
     await site.get("/topics")
     await site.nsqds[0].post("/topic/create?topic=new")
 
@@ -46,7 +46,7 @@ async def test_a_new_topic_is_waited_for(site: Site) -> None:
 
 
 def test_latencies_are_told_by_quantile() -> None:
-    """Nanoseconds as seconds; what is unknown is left out, what is not measured has no rows."""
+    """Nanoseconds are shown as seconds, unknown quantiles left out; unmeasured: no rows."""
     found = latencies(
         E2eLatency(
             percentiles=[
@@ -63,7 +63,7 @@ def test_latencies_are_told_by_quantile() -> None:
 
 
 def test_deliveries_are_told_where_zones_are_configured() -> None:
-    """Without zones and regions, all go elsewhere: nothing is told."""
+    """Deliveries are shown by zone and region; without zones nothing is shown."""
 
     def channel(**counts: int) -> Any:
         return SimpleNamespace(counts=counts)

@@ -43,12 +43,12 @@ from sparq.nsqadmin.pages.rendering import as_pattern
     ],
 )
 def test_figures_are_short(shown: str, expected: str) -> None:
-    """As a column can hold them; what is not known is a dash."""
+    """Figures fit a table column; an unknown figure is a dash."""
     assert shown == expected
 
 
 def test_a_refusal_says_its_detail_once() -> None:
-    """After the code's sentence; a code without a sentence stands for itself."""
+    """The detail follows the code's sentence; a code without a sentence is shown as it is."""
     _, sentence, _ = words.in_words(400, "INVALID_POLICIES: policy 2: unknown setting")
     assert sentence.endswith(" policy 2: unknown setting")
     assert sentence.count("unknown setting") == 1
@@ -58,7 +58,7 @@ def test_a_refusal_says_its_detail_once() -> None:
 
 
 def test_a_chart_has_the_same_in_words_and_as_a_table() -> None:
-    """At most 180 points, the newest among them; a sentence for each line."""
+    """A chart has at most 180 points, with the newest; a sentence per line; a table."""
     times = [1000.0 + 10 * at for at in range(360)]
     values: list[float | None] = [float(at) for at in range(360)]
     made = chart("c", "Rates", times, [Line("in", values, "/s"), Line("out", [None] * 360, "/s")])
@@ -75,7 +75,7 @@ def test_a_chart_has_the_same_in_words_and_as_a_table() -> None:
 
 
 def test_a_body_is_laid_out_as_what_it_is() -> None:
-    """JSON, text, bytes; one that was cut is no JSON, one that is not shown is nothing."""
+    """JSON is indented, bytes are a hex dump, the rest is text, as is JSON that was cut."""
     data = bytes(range(20))
     raw = {"body": base64.b64encode(data).decode(), "encoding": "base64"}
     deep = "[" * 100_000
@@ -108,10 +108,10 @@ def test_a_body_is_laid_out_as_what_it_is() -> None:
     ],
 )
 def test_a_topic_of_dead_letters_is_known_by_its_name(topic: str, expected: str) -> None:
-    """And names the topic that they came from."""
+    """Its name without the suffix is the original topic."""
     assert origin(topic) == expected
 
 
 def test_a_typed_name_is_a_pattern_of_itself() -> None:
-    """Of its characters only what a pattern would read otherwise is escaped."""
+    """Only characters that are special in a pattern are escaped."""
     assert as_pattern("a.b-c_d#ephemeral") == r"a\.b-c_d#ephemeral"

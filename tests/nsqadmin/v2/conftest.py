@@ -1,4 +1,4 @@
-"""nsqadmin in this process, over two nsqds in this process and an nsqlookupd of its own."""
+"""nsqadmin and two nsqds in the test process, and an HTTP client for the v2 API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.nsqd.daemon import Daemon
 
 @dataclass
 class Api:
-    """The API of a running nsqadmin; every answer is held against its OpenAPI document."""
+    """The API of a running nsqadmin; JSON answers are validated against its OpenAPI document."""
 
     admin: Nsqadmin
     one: Daemon
@@ -43,7 +43,7 @@ class Api:
     async def send(
         self, method: str, path: str, body: Any = None, token: str = "all", **query: Any
     ) -> tuple[int, bytes, aiohttp.ClientResponse]:
-        """A request as it is."""
+        """Send a request; return status, body and response."""
         headers = {"Authorization": f"Bearer {self.tokens[token]}"} if token else {}
         url = f"http://127.0.0.1:{self.admin.http_port}/admin/api/v2{path}"
         asked = {name.rstrip("_"): str(value) for name, value in query.items()}
@@ -53,11 +53,11 @@ class Api:
             return answer.status, await answer.read(), answer
 
     async def get(self, path: str, status: int = 200, **query: Any) -> Any:
-        """A GET; its answer, as documented."""
+        """Send a GET; return its validated answer."""
         return await self._json("GET", path, status, None, query)
 
     async def post(self, path: str, body: Any, status: int = 200, **query: Any) -> Any:
-        """A POST; its answer, as documented."""
+        """Send a POST; return its validated answer."""
         return await self._json("POST", path, status, body, query)
 
     async def _json(
@@ -70,7 +70,7 @@ class Api:
         return told
 
     def validate(self, method: str, path: str, status: int, told: Any) -> None:
-        """Hold an answer against the document."""
+        """Validate an answer against the OpenAPI document."""
         pattern = self.pattern(path)
         self.validated.add(f"{method} {pattern}")
         responses = self.document["paths"][pattern][method.lower()]["responses"]
@@ -83,7 +83,7 @@ class Api:
         jsonschema.Draft202012Validator(bound, registry=registry).validate(told)
 
     def pattern(self, path: str) -> str:
-        """The documented path that a path fits; written out ones go first."""
+        """The documented path that matches a path, preferably one with few parameters."""
         parts = f"/api/v2{path}".split("/")
 
         def fits(pattern: list[str]) -> bool:
@@ -130,7 +130,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
 
 
 async def fill(api: Api, count: int = 6, topic: str = "t") -> list[str]:
-    """Publish in turns at both nodes."""
+    """Publish alternately at both nodes; return the bodies."""
     bodies = [f'{{"n": {number}}}' for number in range(count)]
     for number, body in enumerate(bodies):
         await (api.one, api.two)[number % 2].post(f"/pub?topic={topic}", body.encode())
@@ -138,7 +138,7 @@ async def fill(api: Api, count: int = 6, topic: str = "t") -> list[str]:
 
 
 async def seen(api: Api, path: str, condition: Any, **query: Any) -> Any:
-    """Ask until an answer is as expected; each time for the next snapshot."""
+    """Request each next snapshot until the condition holds; return the answer."""
     async with asyncio.timeout(20):
         told = await api.get(path, **query)
         while not condition(told):

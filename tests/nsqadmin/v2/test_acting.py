@@ -1,4 +1,4 @@
-"""Actions over the API, held against its document: their effects and refusals; draining."""
+"""Actions of the API, validated against its document: effects, refusals, draining."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def path(api: Api, node: int = 0) -> str:
 
 
 async def shown(api: Api) -> list[bool]:
-    """Which nodes drain, as the list of nodes has it."""
+    """Whether each node drains, according to the list of nodes."""
     rows = (await api.get("/nodes", sort="address"))["rows"]
     by_address = {row["address"]: row["draining"] for row in rows}
     return [by_address[node] for node in api.nodes]
 
 
 async def test_a_node_drains_and_does_no_more(api: Api) -> None:
-    """Only that one; with what is left there; in the audit log with who, where and what."""
+    """Only that node drains; its remaining messages are shown; the audit log has both actions."""
     await api.one.post("/pub?topic=t", b"x")
     found = await api.get(path(api))
     assert (False, "", 1) == (found["draining"], found["since"], found["depth"])
@@ -69,7 +69,7 @@ async def _is(api: Api, wanted: list[bool]) -> bool:
 
 
 async def test_actions_may_drain_as_well(api: Api) -> None:
-    """`/actions` takes it with a node; without one nothing is done."""
+    """`/actions` accepts drain_node with a node; without one it gets 400."""
     body: dict[str, Any] = {"action": "drain_node", "topic": "", "node": api.nodes[1]}
     assert "done" == (await api.post("/actions", body))["result"]
     assert (await api.get(path(api, 1)))["draining"]
@@ -77,7 +77,7 @@ async def test_actions_may_drain_as_well(api: Api) -> None:
 
 
 async def test_who_may_not_and_what_is_not_there(api: Api) -> None:
-    """Operators see it; nodes that are none are a 404."""
+    """Other roles see the drain, but get 403 for changes; unknown nodes get 404."""
     for token in ("operate", "read"):
         for method in ("POST", "DELETE"):
             status, _, _ = await api.send(method, path(api), token=token)
@@ -92,7 +92,7 @@ async def test_who_may_not_and_what_is_not_there(api: Api) -> None:
 
 
 async def test_actions_have_their_effect(api: Api) -> None:
-    """Whatever a page can do, with its report, on the right node, in the audit log."""
+    """Finish, seek, pause and copy return a report, take effect, and are in the audit log."""
     await fill(api)
     messages = (await api.get("/messages", topic="t", channel="c"))["messages"]
     chosen = [f"{each['node']}/{each['id']}" for each in messages[:3]]
@@ -123,7 +123,7 @@ async def test_actions_have_their_effect(api: Api) -> None:
 
 
 async def test_what_is_destroyed_is_typed(api: Api) -> None:
-    """And is refused without."""
+    """Emptying a channel needs its typed name, otherwise it gets NAME_NOT_TYPED."""
     await fill(api)
     order = {"action": "empty_channel", "topic": "t", "channel": "c"}
 
@@ -135,14 +135,14 @@ async def test_what_is_destroyed_is_typed(api: Api) -> None:
 
 
 async def test_wrong_orders(api: Api) -> None:
-    """Nothing is done, and why."""
+    """Invalid requests are refused with a code."""
     for path, body, status, words in ORDERS:
         told = await api.post(path, body, status)
         assert told["message"].startswith(words), (path, body)
 
 
 async def test_a_node_that_is_gone_can_be_forgotten(api: Api) -> None:
-    """It is listed as gone, with what waits there, until somebody says otherwise."""
+    """A node that is gone is listed with its waiting messages until it is forgotten."""
     await fill(api)
     await seen(api, "/overview", lambda told: told["totals"]["waiting"] == 6)
     await api.two.site.stop()

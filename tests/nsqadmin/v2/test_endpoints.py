@@ -1,4 +1,4 @@
-"""The parameters of the API's endpoints: what is refused, and with which sentence."""
+"""The parameters of the API's endpoints: invalid values and their errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUESTIONS: list[tuple[str, dict[str, str], int, str]] = [
 
 
 async def test_wrong_questions(api: Api) -> None:
-    """Each is refused with a code and, where it helps, a sentence."""
+    """Each invalid request is refused with a code and, for some, an explanation."""
     for path, query, status, words in QUESTIONS:
         told = await api.get(path, status, **query)
         assert told["message"].startswith(words), (path, query)

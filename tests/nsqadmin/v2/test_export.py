@@ -1,4 +1,4 @@
-"""Lists and messages as files."""
+"""Exports of lists and messages as files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.nsqadmin.v2.conftest import Api, fill, seen
 
 
 async def csv_of(api: Api, **query: object) -> list[dict[str, str]]:
-    """An export as rows."""
+    """Request a CSV export; return its rows."""
     status, told, answer = await api.send("GET", "/export", **query)
     assert (200, "text/csv") == (status, answer.content_type), told
     assert "attachment" in answer.headers["Content-Disposition"]
@@ -23,7 +23,7 @@ async def csv_of(api: Api, **query: object) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("what", ["channels", "topics", "nodes", "clients"])
 async def test_figures(api: Api, what: str) -> None:
-    """What a list shows, all of it."""
+    """An export has all rows of a list, with the same columns in CSV and JSON lines."""
     await fill(api)
     await seen(api, "/overview", lambda told: told["totals"]["waiting"] == 6)
 
@@ -41,7 +41,7 @@ async def test_figures(api: Api, what: str) -> None:
 
 
 async def test_messages(api: Api) -> None:
-    """Of a channel, of the log, of a search; formulas are harmless."""
+    """Messages of a channel, the log and a search are exported; formulas get a quote (')."""
     bodies = await fill(api, 450)
     await api.one.post("/pub?topic=t", b'=cmd|" /C calc"!A0')
 
@@ -57,7 +57,7 @@ async def test_messages(api: Api) -> None:
 
 
 async def test_what_could_not_be_had_is_told(api: Api) -> None:
-    """In the last line; what there is comes anyway."""
+    """The last line has nodes without an answer and the reason; the rest is exported."""
     await fill(api)
     async with Fake() as go:
         go.missing = {"/channel/messages"}
@@ -75,12 +75,12 @@ async def test_what_could_not_be_had_is_told(api: Api) -> None:
 
 @pytest.mark.parametrize("text", ["=1", "+1", "-1", "@x", "\tx", "\rx", "\n=x"])
 def test_formulas_are_harmless(text: str) -> None:
-    """A spreadsheet shows them, and computes nothing."""
+    """A leading ' makes a spreadsheet show a formula instead of computing it."""
     assert f"'{text}" == harmless(text)
 
 
 def test_other_cells_stay_as_they_are() -> None:
-    """Numbers may be negative; lists are texts."""
+    """Numbers may be negative; lists become text, objects JSON."""
     assert [-1, 1.5, "a=b", None, "a, b"] == [
         harmless(value) for value in (-1, 1.5, "a=b", None, ["a", "b"])
     ]

@@ -1,4 +1,4 @@
-"""Messages over the API, held against its OpenAPI document: viewing, search, dead letters."""
+"""Messages in the API, validated against its document: viewing, search, dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.nsqadmin.v2.conftest import Api, fill
 
 
 async def test_messages_of_all_nodes(api: Api) -> None:
-    """Peek, log, search, one message, its body, times."""
+    """Lists, log, search, single messages, bodies, times and seek previews cover all nodes."""
     bodies = await fill(api)
 
     page = await api.get("/messages", topic="t", channel="c", limit=4)
@@ -39,7 +39,7 @@ async def test_messages_of_all_nodes(api: Api) -> None:
 
 
 async def test_a_search_streams_its_progress(api: Api) -> None:
-    """Events until all was looked at, then an end."""
+    """It sends events with messages and progress, then an `end` event."""
     await fill(api, 10)
 
     status, told, answer = await api.send(
@@ -60,7 +60,7 @@ async def test_a_search_streams_its_progress(api: Api) -> None:
 
 
 async def test_bodies_are_for_their_role_alone(api: Api) -> None:
-    """An operator, and a reader, see all but the bodies, in exports, too."""
+    """Without the role bodies, lists and exports omit bodies, and requests for them get 403."""
     await fill(api)
     asked = {"topic": "t", "channel": "c"}
     for token in ("read", "operate"):
@@ -83,7 +83,7 @@ async def test_bodies_are_for_their_role_alone(api: Api) -> None:
 
 
 async def test_whoever_goes_away_ends_a_search(api: Api) -> None:
-    """Nothing goes on for nobody."""
+    """After a client has left a streamed search, nsqadmin still answers."""
     await fill(api)
     url = f"http://127.0.0.1:{api.admin.http_port}/admin/api/v2/search?topic=t&text=n&stream=true"
     headers = {"Authorization": f"Bearer {api.tokens['all']}"}
@@ -93,13 +93,13 @@ async def test_whoever_goes_away_ends_a_search(api: Api) -> None:
 
 
 async def bury(api: Api, *bodies: str) -> None:
-    """Publish dead letters in turns at both nodes."""
+    """Publish dead letters alternately at both nodes."""
     for number, body in enumerate(bodies):
         await (api.one, api.two)[number % 2].post("/pub?topic=t.dead", body.encode())
 
 
 async def test_letters_are_sent_back_and_marked(api: Api) -> None:
-    """The chosen one is published to the topic that it came from, and may come back."""
+    """A chosen dead letter is published to its original topic; `came_back` counts returns."""
     await bury(api, "a", "b", "c")
     page = await api.get("/dead-letters", topic="t.dead")
     assert ("t", ["a", "b", "c"]) == (page["origin"], [m["body"] for m in page["messages"]])
@@ -120,7 +120,7 @@ async def test_letters_are_sent_back_and_marked(api: Api) -> None:
 
 
 async def test_all_letters_are_sent_back_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In batches, without those that were sent back before; others stay out of it."""
+    """`all` sends, in batches, each dead letter that was not sent back before."""
     monkeypatch.setattr(messages, "BATCH", 4)
     await bury(api, *(f"letter {number}" for number in range(11)))
     page = await api.get("/dead-letters", topic="t.dead", limit=1)
@@ -140,7 +140,7 @@ async def test_all_letters_are_sent_back_once(api: Api, monkeypatch: pytest.Monk
 
 
 async def test_wrong_orders_send_nothing(api: Api) -> None:
-    """Without messages, a topic to send to, or the role."""
+    """Without messages, a target topic, or the role, nothing is sent."""
     await bury(api, "a")
     for body, words in (
         ({"topic": "t.dead"}, "INVALID_BODY: set `messages` or `all`"),

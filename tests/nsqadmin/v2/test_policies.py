@@ -1,4 +1,4 @@
-"""Policies over the API: shown, tried, set and dropped at real nsqds, held against its document."""
+"""Policies in the API, with real nsqds: show, try, set and drop; validated answers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ BOTH = {"policies": [LIMITED, SLOW]}
 
 
 async def held(nsqd: Daemon) -> list[dict[str, Any]]:
-    """What was set at run time at an nsqd."""
+    """The run-time policies of an nsqd."""
     status, answer = await nsqd.ask("GET", "/policies")
     assert 200 == status
     return list(json.loads(answer)["policies"])
 
 
 async def send(api: Api, method: str, body: Any, status: int = 200, **query: Any) -> Any:
-    """A request to `/policies`; its answer, as documented."""
+    """Send a request to `/policies`; return its validated answer."""
     return await api._json(method, "/policies", status, body, query)
 
 
 async def test_policies_are_tried_set_shown_and_dropped(api: Api) -> None:
-    """A dry run changes nothing; what is set is at all nsqds and in the audit log."""
+    """A dry run changes nothing; a change reaches all nsqds and the audit log."""
     nodes = sorted(api.nodes)
     tried = await send(api, "PUT", BOTH, dry_run="true")
     assert ("done", 4) == (
@@ -63,7 +63,7 @@ async def test_policies_are_tried_set_shown_and_dropped(api: Api) -> None:
 
 
 async def test_nsqds_that_differ_are_told_apart(api: Api) -> None:
-    """`differ` says so, and each nsqd is there with its own."""
+    """`differ` is true, and each nsqd is shown with its policies."""
     document = json.dumps({"policies": [LIMITED]}).encode()
     assert 200 == (await api.one.ask("PUT", "/policies", document))[0]
 
@@ -73,7 +73,7 @@ async def test_nsqds_that_differ_are_told_apart(api: Api) -> None:
 
 
 async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None:
-    """With its words, and as failed in the audit log; a dry run tells the same."""
+    """It gets 400 with the nsqd's error, as does a dry run; the audit log has it as failed."""
     wrong = {"policies": [LIMITED, {"topic": "a", "max_chanels": 1}]}
     for query in ({"dry_run": "true"}, {"typed": "policies"}):
         told = await send(api, "PUT", wrong, 400, **query)
@@ -105,7 +105,7 @@ async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None
 async def test_what_is_refused_changes_nothing(
     api: Api, method: str, body: Any, query: dict[str, str], words: str
 ) -> None:
-    """What is wrong with the request, and who may not do it."""
+    """Invalid requests get 400, other roles 403; the policies stay as they are."""
     before = json.dumps({"policies": [SLOW]}).encode()
     assert 200 == (await api.one.ask("PUT", "/policies", before))[0]
 
@@ -116,7 +116,7 @@ async def test_what_is_refused_changes_nothing(
 
 
 async def test_the_route_of_all_actions_wants_the_same(api: Api) -> None:
-    """The role, the word, and a document, which only the routes of policies take."""
+    """For drop_policies, `/actions` needs role and typed word; it cannot set policies."""
     order = {"action": "drop_policies", "topic": "", "typed": "policies"}
     before = json.dumps({"policies": [SLOW]}).encode()
     assert 200 == (await api.one.ask("PUT", "/policies", before))[0]
@@ -133,7 +133,7 @@ async def test_the_route_of_all_actions_wants_the_same(api: Api) -> None:
 
 
 async def test_gos_nsqd_cannot_do_this(api: Api) -> None:
-    """Beside others it is named; alone it is 501, and orders tell it in words."""
+    """Go's nsqd is listed in `unable`, and in reports; if it is the only one, GET gets 501."""
     async with Fake() as fake:
         fake.missing = {"/policies"}
         fleet = api.admin.services.fleet

@@ -1,4 +1,4 @@
-"""Schemas of the API's answers, and values as JSON has them."""
+"""Schemas of the API's answers, and conversion of values to JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Example:
 
 
 def test_a_field_has_the_schema_of_its_type() -> None:
-    """An object has exactly its fields; another dataclass is referred to by its name."""
+    """An object has exactly its fields; other dataclasses are referenced by name."""
     found = of_dataclass(Example)
 
     assert {
@@ -52,13 +52,13 @@ def references(schema: Any) -> set[str]:
 
 
 def test_every_reference_has_its_schema() -> None:
-    """A client that reads the document finds all of them."""
+    """Each `$ref` in the OpenAPI document has a schema."""
     assert references(SCHEMAS) <= SCHEMAS.keys()
     assert references(SCHEMAS)
 
 
 def test_values_are_those_of_json() -> None:
-    """What is infinite or no number is null; sets are sorted."""
+    """Infinity and NaN become null, sets sorted lists."""
     shown = plain(
         {
             "lag": math.inf,

@@ -1,4 +1,4 @@
-"""The figures of the API, held against its OpenAPI document."""
+"""The figures of the API, validated against its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.nsqd.daemon import Consumer
 
 
 async def test_every_figure_route_answers_as_documented(api: Api) -> None:
-    """The cluster, its lists, one of each, the last hour."""
+    """The overview, lists, details, history and clients match the document and the cluster."""
     await fill(api)
     consumer = await Consumer.introduced(api.one, sub("t", "c"))
     consumer.send(rdy(1))
@@ -54,7 +54,7 @@ async def test_every_figure_route_answers_as_documented(api: Api) -> None:
 
 
 async def test_a_client_waits_for_the_next_picture(api: Api) -> None:
-    """It is told of a change without polling."""
+    """A request with `after` waits for a newer snapshot."""
     first = await api.get("/overview")
     waiting = asyncio.create_task(api.get("/overview", after=first["number"]))
     await fill(api, 2)

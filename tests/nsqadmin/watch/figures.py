@@ -1,4 +1,4 @@
-"""`/stats` answers of nodes that are none, and pictures of them."""
+"""Made-up `/stats` answers of nodes, and snapshots of them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ SHORT = {
 
 
 def long(figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures under NSQ's names."""
+    """Replace short names of figures by NSQ's names."""
     return {SHORT.get(name, name): value for name, value in figures.items()}
 
 
 def channel(name: str, *, is_go: bool = False, **figures: Any) -> dict[str, Any]:
-    """A channel in `/stats`; what is not given is 0."""
+    """A channel in `/stats`; figures that are not given are 0."""
     own = {} if is_go else OWN
     return {"channel_name": name, **CHANNEL, **own, **long(figures)}
 
@@ -63,24 +63,24 @@ def topic(name: str, *channels: dict[str, Any], **figures: Any) -> dict[str, Any
 
 
 def stats(*topics: dict[str, Any], is_go: bool = False, **changes: Any) -> dict[str, Any]:
-    """An answer of `/stats` of a node that started at 100."""
+    """A node's `/stats` answer with the start time 100."""
     own = {} if is_go else {"sparq_version": "0.1.0"}
     head = {"version": "1.3.0", "health": "OK", "start_time": 100}
     return {**head, "topics": [*topics], "producers": None, **own, **changes}
 
 
 def listed(address: str, **changes: Any) -> Node:
-    """A node as nsqlookupds list it."""
+    """A node as it is listed by nsqlookupds."""
     host, _, port = address.rpartition(":")
     told = {"hostname": host, "version": "1.3.0", "remote_addresses": None, **changes}
     return Node(address, address, host, http_port=int(port), tcp_port=int(port) - 1, **told)
 
 
 class Cluster:
-    """A cluster at one moment after the other, on a clock of its own.
+    """A cluster with a manual clock, for a series of snapshots.
 
     Attributes:
-        now: seconds; of the wall clock and the monotonic one.
+        now: seconds of both the wall clock and the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Cluster:
         self._seen: dict[str, Observed] = {}
 
     def answers(self, address: str, answer: dict[str, Any] | None, **changes: Any) -> None:
-        """A node answers now; None: it does not, in the state that is given."""
+        """Let a node answer now; None: it does not answer and has the given state."""
         before = self._seen.get(address)
         look, base = (None, None) if before is None else (before.look, before.base)
         if answer is not None:
@@ -105,13 +105,13 @@ class Cluster:
     def snapshot(
         self, *lookupds: Lookupd, refused: dict[str, str] | None = None
     ) -> ClusterSnapshot:
-        """The cluster now."""
+        """Make a snapshot of the cluster."""
         seen = list(self._seen.values())
         return self.painter.paint(seen, lookupds, refused, time=self.now, now=self.now)
 
 
 def snapshot(*answers: dict[str, Any]) -> ClusterSnapshot:
-    """One look at nodes a:4151, b:4151, ..."""
+    """A snapshot of one answer each of the nodes a:4151, b:4151, ..."""
     cluster = Cluster()
     for name, answer in zip("abcdefgh", answers, strict=False):
         cluster.answers(f"{name}:4151", answer)
@@ -121,7 +121,7 @@ def snapshot(*answers: dict[str, Any]) -> ClusterSnapshot:
 def two_looks(
     before: dict[str, Any], after: dict[str, Any], seconds: float = 10.0
 ) -> ClusterSnapshot:
-    """Two looks at one node."""
+    """A snapshot of a node after two answers."""
     cluster = Cluster()
     cluster.answers("a:4151", before)
     cluster.snapshot()

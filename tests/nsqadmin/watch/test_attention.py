@@ -1,4 +1,4 @@
-"""What needs attention is said in words."""
+"""Notices: sentences about what needs attention."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topi
 
 
 def told(notices: Sequence[Notice]) -> list[tuple[str, str]]:
-    """Level and sentence of each."""
+    """Level and sentence of each notice."""
     return [(notice.level, notice.sentence) for notice in notices]
 
 
 def only(found: ClusterSnapshot) -> Notice:
-    """The one notice that there is."""
+    """The only notice."""
     (notice,) = found.notices
     return notice
 
 
 def test_nothing_is_said_of_a_cluster_that_is_well() -> None:
-    """No news is good news."""
+    """A healthy cluster has no notices."""
     fine = stats(topic("t", channel("c", clients=3, depth=1, oldest=0.1)))
 
     assert () == snapshot(fine, fine).notices
 
 
 def test_consumers_that_finish_nothing() -> None:
-    """The sentence has who, for how long, how many wait; the key outlives the figures."""
+    """The sentence has channel, duration and messages; the key stays when figures change."""
     cluster = Cluster()
     keys = set()
     for depth in (100, 200):
@@ -52,7 +52,7 @@ def test_consumers_that_finish_nothing() -> None:
 
 
 def test_no_consumers() -> None:
-    """Messages that nobody fetches are told of; more loudly while they grow."""
+    """Messages without consumers are a warning, and `bad` while their number grows."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=1))))
     assert [("warn", "t/c has no consumers; 1 message waits.")] == told(cluster.snapshot().notices)
@@ -65,7 +65,7 @@ def test_no_consumers() -> None:
 
 
 def test_growing_lag() -> None:
-    """Consumers that are too slow are told of before they are behind."""
+    """A channel that grows is a warning, even before it is behind."""
     cluster = Cluster()
     for at in range(4):
         figures = channel("c", depth=at * 300, messages=at * 500, finished=at * 200, clients=1)
@@ -81,7 +81,7 @@ def test_growing_lag() -> None:
 
 
 def test_behind_and_catching_up() -> None:
-    """An old lag that shrinks is only a note, with the time that it will take."""
+    """A lag that shrinks is only a note, with the time until it is gone."""
     cluster = Cluster()
     for at in range(4):
         depth = 1000 - at * 100
@@ -97,7 +97,7 @@ def test_behind_and_catching_up() -> None:
 
 
 def test_a_node_that_is_gone() -> None:
-    """With why, since when, and how many messages wait there."""
+    """The sentence has the reason, the duration and the number of messages waiting there."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=1200, in_flight=34, clients=1))))
     cluster.now += 7
@@ -112,7 +112,7 @@ def test_a_node_that_is_gone() -> None:
 
 
 def test_nodes_that_are_silent_or_unregistered() -> None:
-    """Two states between up and gone."""
+    """Silent nodes and unregistered ones, which are neither up nor gone, are warnings."""
     cluster = Cluster()
     for name in "ab":
         answer = stats(topic("t", channel("c", depth=2, clients=1, oldest=0.0)))
@@ -144,7 +144,7 @@ def test_nodes_that_are_silent_or_unregistered() -> None:
     ids=["no token", "no role", "refused", "no figures"],
 )
 def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
-    """Nodes and nsqlookupds alike; where a token is wanted, the flag is named."""
+    """For nodes and nsqlookupds; if a token is required, the sentence has --upstream-token."""
     cluster = Cluster()
     cluster.answers("a:4151", None, state="silent", since_at=cluster.now - 3, error=error)
 
@@ -169,12 +169,12 @@ def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
     ids=["health", "short"],
 )
 def test_disks(changes: dict[str, object], sentence: str) -> None:
-    """What an nsqd says of its disk is repeated."""
+    """A disk error and a full disk are `bad`, with nsqd's text for the error."""
     assert [("bad", sentence)] == told(snapshot(stats(**changes)).notices)
 
 
 def test_versions_that_differ() -> None:
-    """sparq's version beside NSQ's."""
+    """Different versions are a warning, with sparq's version after NSQ's."""
     found = snapshot(stats(), stats(), stats(is_go=True, version="1.2.0"))
 
     sentence = "Nodes have different versions: 1.2.0 on 1 and 1.3.0 (sparq 0.1.0) on 2."
@@ -182,7 +182,7 @@ def test_versions_that_differ() -> None:
 
 
 def test_nsqlookupds_that_disagree_or_fail() -> None:
-    """Consumers find other nodes depending on whom they ask."""
+    """A disagreement is a warning: consumers would find different nodes; all failing is `bad`."""
     cluster = Cluster()
     cluster.answers("a:4151", stats())
     lookupds = [
@@ -203,7 +203,7 @@ def test_nsqlookupds_that_disagree_or_fail() -> None:
 
 
 def test_topics_without_a_channel_and_what_is_paused() -> None:
-    """Things that were forgotten, in one sentence a kind."""
+    """Topics without a channel and paused ones have one sentence each for all of a kind."""
     found = snapshot(
         stats(
             topic("a", depth=4),
@@ -220,7 +220,7 @@ def test_topics_without_a_channel_and_what_is_paused() -> None:
 
 
 def test_however_much_is_wrong_notices_are_few() -> None:
-    """The largest cases are named, the rest is counted; the gravest stand first."""
+    """The largest cases are named, the rest is counted; the most severe notices are first."""
     cluster = Cluster()
     for name in "abcdefgh":
         channels = [channel(f"c{number}", depth=number) for number in range(200)]

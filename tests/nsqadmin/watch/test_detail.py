@@ -1,4 +1,4 @@
-"""Consumers of many channels at once: what that asks of a node, counted there."""
+"""Details of many channels: the number of requests that a node gets for them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ROUND_SECONDS = 0.2
 
 
 def asked_for(fake: Fake) -> Counter[str]:
-    """How often a node was asked for each channel."""
+    """The number of requests to a node for each channel."""
     found = (each.partition("channel=")[2].partition("&")[0] for each in fake.requests)
     return Counter(name for name in found if name)
 
 
 @contextmanager
 def viewing(watch: ClusterWatch, *channels: str) -> Iterator[None]:
-    """Somebody who looks at each of these, as pages do: again with every snapshot."""
+    """View each of these channels as pages do: again with every snapshot."""
 
     async def view(name: str) -> None:
         number = 0
@@ -49,7 +49,7 @@ def viewing(watch: ClusterWatch, *channels: str) -> Iterator[None]:
 
 
 async def test_fifty_pages_of_fifty_channels_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node is asked for eight of them a round, however many look, and each comes to its turn."""
+    """A node gets at most A_ROUND requests per round, and each channel has its turn."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
@@ -65,13 +65,13 @@ async def test_fifty_pages_of_fifty_channels_take_turns(monkeypatch: pytest.Monk
                 asked, rounds = asked_for(fake), watch.rounds - rounds
 
     assert asked.total() <= detail.A_ROUND * (rounds + 1)
-    assert asked.total() > detail.A_ROUND * (rounds - 2)  # nor are they forgotten
+    assert asked.total() > detail.A_ROUND * (rounds - 2)  # nor much fewer
     assert set(asked) == set(CHANNELS)
     assert max(asked.values()) - min(asked.values()) <= 1
 
 
 async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
-    """The same over HTTP at the default pace: fifty browsers, each on the page of a channel."""
+    """The same holds over HTTP at the default interval, for 50 browsers on 50 pages."""
     async with Fake() as fake, aiohttp.ClientSession() as session:
         fake.answer = stats(topic("t", *(channel(name, depth=1) for name in CHANNELS)))
         options = NsqadminOptions(http_address="127.0.0.1:0", nsqd_http_addresses=(fake.http,))
@@ -104,7 +104,7 @@ async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
 
 
 async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty of them ask once, and then not with every snapshot; nobody asks once they have left."""
+    """Fifty viewers cause one request per EVERY_SECONDS, and none after they have left."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 1.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c")))
@@ -123,7 +123,7 @@ async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_node_that_hangs_holds_up_nobody_who_has_seen_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who looks again gets what was known; the news come when they come."""
+    """A second view gets the known figures within 1 s; new ones follow when the node answers."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c", depth=1)))
@@ -147,7 +147,7 @@ async def test_a_node_that_hangs_holds_up_nobody_who_has_seen_it(
 
 
 async def test_many_first_looks_come_one_after_the_other() -> None:
-    """Fifty pages that are opened at once are a few questions at a time."""
+    """Fifty first views cause at most FIRST_AT_ONCE requests at a time."""
     async with Fake() as fake:
         fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
         async with watching(nsqds=(fake.http,)) as watch:
@@ -162,7 +162,7 @@ async def test_many_first_looks_come_one_after_the_other() -> None:
 
 
 async def test_what_nobody_looks_at_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while, with the next snapshot."""
+    """Details that were not viewed for KEPT_SECONDS are dropped with a later snapshot."""
     monkeypatch.setattr(detail, "KEPT_SECONDS", 0.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c"), channel("d")))

@@ -1,4 +1,4 @@
-"""The last hour, within its bounds of memory."""
+"""History: the figures of the last hour, within a memory limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
 
 
 def grown(rounds: int, step: float = 10.0) -> Cluster:
-    """A cluster where a channel grows by 2 messages a second."""
+    """A cluster with a channel that grows by 20 messages per round."""
     cluster = Cluster()
     for at in range(rounds):
         messages = at * 20
@@ -22,7 +22,7 @@ def grown(rounds: int, step: float = 10.0) -> Cluster:
 
 
 def test_series_of_everything() -> None:
-    """Each of cluster, topic, channel and node has its figures over time."""
+    """The cluster, topics, channels and nodes have series of their figures."""
     cluster = grown(4)
     kept = cluster.painter.history
 
@@ -40,7 +40,7 @@ def test_series_of_everything() -> None:
 
 
 def test_what_is_not_known_has_no_series() -> None:
-    """No figures are made up for what is not there."""
+    """An unknown topic has an empty series, an unknown node one of unknown figures."""
     kept = grown(2).painter.history
 
     assert {"time": []} == kept.series(("topic", "nowhere")).document()
@@ -48,7 +48,7 @@ def test_what_is_not_known_has_no_series() -> None:
 
 
 def test_a_later_channel_begins_when_it_came() -> None:
-    """Before that its figures are not known."""
+    """Figures before its creation, and after a channel has disappeared, are unknown."""
     cluster = grown(2)
     cluster.answers("a:4151", stats(topic("t", channel("new", depth=3))))
     cluster.snapshot()
@@ -59,7 +59,7 @@ def test_a_later_channel_begins_when_it_came() -> None:
 
 
 def test_steps_are_ten_seconds_apart() -> None:
-    """However many pictures are made in between."""
+    """Steps are 10 s apart, although snapshots are made every 2 s."""
     cluster = grown(31, step=2.0)
 
     assert 7 == cluster.painter.history.steps
@@ -68,7 +68,7 @@ def test_steps_are_ten_seconds_apart() -> None:
 
 
 def test_an_hour_is_kept() -> None:
-    """What is older goes."""
+    """Steps that are older than an hour are dropped."""
     kept = grown(400).painter.history
 
     assert 361 == kept.steps
@@ -76,7 +76,7 @@ def test_an_hour_is_kept() -> None:
 
 
 def test_a_clock_that_is_set_back_begins_anew() -> None:
-    """Times of a series ascend."""
+    """The old series is dropped, because the times of a series must ascend."""
     cluster = grown(5)
     cluster.now -= 1000
     cluster.answers("a:4151", stats(topic("t", channel("c"))))
@@ -86,7 +86,7 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
 
 
 def test_memory_has_a_bound() -> None:
-    """With more names steps are farther apart, and the bytes stay below the bound."""
+    """With more names, steps are farther apart, so that the bytes stay within the limit."""
     kept = History(NameNumbers(), bytes_max=360 * 12 * 10)
 
     assert [10.0, 10.0, 20.0, 100.0] == [kept.step_seconds(size) for size in (1, 10, 11, 100)]
@@ -96,7 +96,7 @@ def test_memory_has_a_bound() -> None:
 
 
 def test_names_that_come_all_at_once_push_old_steps_out() -> None:
-    """The bound holds even then."""
+    """If many names are added in one step, old steps are dropped to keep the limit."""
     cluster = Cluster()
     cluster.painter.history = History(cluster.painter.names, bytes_max=4320)
     for count in (*[1] * 325, 40):
@@ -110,7 +110,7 @@ def test_names_that_come_all_at_once_push_old_steps_out() -> None:
 
 
 def test_growth_is_told_over_the_last_minute() -> None:
-    """A channel that grew by 20 in each 10 seconds grows by 2 a second."""
+    """A channel that grew by 20 every 10 seconds has a growth of 2 per second."""
     cluster = grown(10)
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
 
@@ -121,7 +121,7 @@ def test_growth_is_told_over_the_last_minute() -> None:
 
 
 def test_growth_is_not_known_at_once() -> None:
-    """Two looks a second apart say nothing about growth."""
+    """Two snapshots one second apart do not give a growth."""
     cluster = grown(1)
     cluster.now -= 9
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
@@ -133,7 +133,7 @@ def test_growth_is_not_known_at_once() -> None:
 
 
 def test_a_spark_has_few_points_and_the_last_one() -> None:
-    """Enough for a line in a table's cell."""
+    """A spark has the given number of points, enough for a line in a table cell."""
     kept = grown(100).painter.history
 
     spark = kept.spark(("channel", "t", "c"), points=10)

@@ -1,4 +1,4 @@
-"""Figures of all nodes become rates, lags and states of the cluster's channels."""
+"""The figures of all nodes give the rates, lags and states of channels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_rates_are_growth_by_time() -> None:
 
 
 def test_one_look_makes_no_rate() -> None:
-    """What was looked at once only has no rate, rather than none at all per second."""
+    """After a single answer, rates are unknown, not 0."""
     row = snapshot(stats(topic("t", channel("c", messages=5, depth=5)))).channels.find("t", "c")
 
     assert row is not None
@@ -34,7 +34,7 @@ def test_one_look_makes_no_rate() -> None:
 
 
 def test_a_restart_makes_no_rate() -> None:
-    """Counters begin at 0 with a new start: that is neither growth nor loss."""
+    """Counters restart at 0 with the node, so the rate is unknown."""
     before = stats(topic("t", channel("c", messages=100)))
     after = stats(topic("t", channel("c", messages=150)), start_time=200)
 
@@ -45,7 +45,7 @@ def test_a_restart_makes_no_rate() -> None:
 
 
 def test_what_is_new_at_a_node_adds_nothing_to_the_rate() -> None:
-    """A channel that one of two nodes has only now has the other one's rate."""
+    """A channel that is new at one of two nodes has the other node's rate."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", messages=10))))
     cluster.answers("b:4151", stats(topic("t"), topic("u", channel("c"))))
@@ -63,7 +63,7 @@ def test_what_is_new_at_a_node_adds_nothing_to_the_rate() -> None:
 
 
 def test_lag_is_the_age_that_nodes_say() -> None:
-    """sparq's nsqd says the age of its oldest message: the oldest of all nodes counts."""
+    """The lag is the largest age of the oldest waiting message that sparq's nsqds report."""
     found = snapshot(
         stats(topic("t", channel("c", depth=5, oldest=12.5))),
         stats(topic("t", channel("c", depth=1, oldest=40.0))),
@@ -77,7 +77,7 @@ def test_lag_is_the_age_that_nodes_say() -> None:
 
 
 def test_lag_of_go_is_estimated() -> None:
-    """Go's nsqd says no age: what waits by the rate at which it is finished is one."""
+    """Go's nsqd reports no age: the lag is the waiting messages divided by the finish rate."""
     before = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
     after = stats(topic("t", channel("c", is_go=True, messages=110, depth=40)), is_go=True)
 
@@ -93,7 +93,7 @@ def test_lag_of_go_is_estimated() -> None:
 
 
 def test_lag_without_consumers_has_no_end_at_go() -> None:
-    """Where nothing is finished, the estimate is no number."""
+    """If nothing is finished, the estimated lag is infinite."""
     same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
 
     row = two_looks(same, same).channels.find("t", "c")
@@ -106,7 +106,7 @@ def test_lag_without_consumers_has_no_end_at_go() -> None:
     ("finished", "expected"), [(60, 10.0), (20, math.inf), (0, math.inf)], ids=str
 )
 def test_time_to_clear(finished: int, expected: float) -> None:
-    """What waits by how much faster it is finished than it comes; never where it is not."""
+    """Waiting messages divided by (finish rate - publish rate); infinite if that is not > 0."""
     before = stats(topic("t", channel("c", messages=100, depth=80)))
     after = stats(topic("t", channel("c", messages=120, depth=40, finished=finished)))
 
@@ -117,7 +117,7 @@ def test_time_to_clear(finished: int, expected: float) -> None:
 
 
 def test_states_of_channels() -> None:
-    """One word says what a channel is like."""
+    """A channel is no consumers, behind, ok or paused; a range reader counts as a consumer."""
     reader = {"range_reader": "h:1", "range_query": "clicks", "range_commit_seconds": 3.5}
     answer = stats(
         topic(
@@ -144,7 +144,7 @@ def test_states_of_channels() -> None:
 
 
 def test_consumers_that_finish_nothing_are_stuck() -> None:
-    """Messages wait, consumers are there, and the counter of finished ones stands still."""
+    """Stuck: messages wait and consumers exist, but none has been finished for 30 s."""
     cluster = Cluster()
     answer = stats(topic("t", channel("c", depth=5, clients=2, finished=7)))
     states = []

@@ -1,4 +1,4 @@
-"""Numbers of topics and channels."""
+"""The numbers that stand for names of topics and channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparq.nsqadmin.watch.names import KEEP_SECONDS, NONE, NameNumbers
 
 
 def test_names_are_given_up_and_their_numbers_come_again() -> None:
-    """Short-lived topics take no more memory than those that live at a time."""
+    """Names that are no longer seen are forgotten, so short-lived topics need little memory."""
     names = NameNumbers()
     for at in range(50):
         now = at * KEEP_SECONDS
@@ -23,7 +23,7 @@ def test_names_are_given_up_and_their_numbers_come_again() -> None:
 
 
 def test_names_have_a_limit() -> None:
-    """Beyond it names are left out and counted, a channel without its topic, too."""
+    """Names beyond the limit are left out and counted, as is a channel without its topic."""
     names = NameNumbers(names_max=2)
     numbers = [names.number_or_new(*key) for key in (("a", ""), ("a", "c"), ("b", ""), ("b", "c"))]
 

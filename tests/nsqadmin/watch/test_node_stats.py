@@ -16,13 +16,13 @@ from tests.nsqadmin.watch.figures import channel, stats, topic
     [b"", b"[]", b"{}", b'{"version":1}', b'{"version":"1","topics":[{}]}', b"[" * 5000, b"\xff"],
 )
 def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
-    """Whatever a node says, it is read or refused."""
+    """A malformed answer raises ValueError and no other exception."""
     with pytest.raises(ValueError, match="figures"):
         read_look(answer, NameNumbers(), 0.0)
 
 
 def test_hostile_figures_are_held_within_bounds() -> None:
-    """Names that NSQ does not allow are left out, counts are no less than 0, texts one line."""
+    """Invalid names are left out, counts limited to [0, COUNT_MAX], texts made one line."""
     answer = stats(
         topic("<b>", channel("c")),
         topic("t", channel("c", depth=-5), channel("c", depth=9), channel("a b"), depth=1 << 60),
@@ -39,14 +39,14 @@ def test_hostile_figures_are_held_within_bounds() -> None:
 
 
 def test_counts_beyond_64_bits_are_refused() -> None:
-    """No column could hold them."""
+    """A count that does not fit 64 bits raises ValueError."""
     answer = json.dumps(stats(topic("t", depth=1 << 80))).encode()
     with pytest.raises(ValueError, match="unreadable"):
         read_look(answer, NameNumbers(), 0.0)
 
 
 def test_an_answer_of_before_1_0_is_read() -> None:
-    """Then the document is wrapped."""
+    """The old form, with the document in `data`, is read, too."""
     answer = json.dumps({"status_code": 200, "data": stats(topic("t"))}).encode()
 
     assert len(read_look(answer, NameNumbers(), 0.0).numbers) == 1

@@ -1,4 +1,4 @@
-"""The watch of one node: real daemons that answer late, never, or nonsense."""
+"""Watching single nodes: fake daemons that answer late, never or malformed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.servers import free_port
 
 
 async def test_a_node_that_never_answered_is_shown() -> None:
-    """Under the address that was given, as gone."""
+    """It is shown with the given address, as gone, with the error."""
     address = f"127.0.0.1:{free_port()}"
     async with watching(nsqds=(address,)) as watch:
         snapshot = await seen(watch, lambda p: p.nodes and p.nodes[0].state == "gone")
@@ -23,7 +23,7 @@ async def test_a_node_that_never_answered_is_shown() -> None:
 
 
 async def test_a_slow_node_does_not_hold_up_the_others() -> None:
-    """It keeps its last figures, and is said to be silent."""
+    """A node that does not answer keeps its last figures and becomes silent."""
     async with Fake() as slow, Fake() as quick:
         slow.answer = stats(topic("t", channel("c", depth=5)))
         async with watching(nsqds=(slow.http, quick.http)) as watch:
@@ -42,7 +42,7 @@ async def test_a_slow_node_does_not_hold_up_the_others() -> None:
 
 
 async def test_a_node_that_hangs_is_gone_in_the_end() -> None:
-    """A call has its time; after that nobody is there."""
+    """A node that does not answer within the request timeout is gone."""
     async with Fake() as slow:
         async with watching(nsqds=(slow.http,), request=0.5) as watch:
             await seen(watch, lambda p: p.nodes and p.nodes[0].state == "up")
@@ -53,7 +53,7 @@ async def test_a_node_that_hangs_is_gone_in_the_end() -> None:
 
 
 async def test_nonsense_is_an_error_of_its_node() -> None:
-    """It is not gone, its last figures stay."""
+    """A node with a malformed answer is silent, with the error, and keeps its last figures."""
     async with Fake() as fake, watching(nsqds=(fake.http,)) as watch:
         fake.answer = stats(topic("t", depth=5))
         await seen(watch, lambda p: p.totals.waiting == 5)
@@ -65,7 +65,7 @@ async def test_nonsense_is_an_error_of_its_node() -> None:
 
 
 async def test_a_slot_is_not_kept_for_long() -> None:
-    """Whoever holds one too long lets others in, and gives nothing back twice."""
+    """A slot that is held too long is freed for others, and is not freed a second time."""
     slots = Slots(1, 0.01)
     order = []
 

@@ -17,13 +17,13 @@ FOUND = snapshot(
 
 
 def names(**asked: object) -> list[str]:
-    """The channels of a page."""
-    found = page(FOUND.channels, **asked)  # type: ignore[arg-type]  # tests ask for nonsense, too
+    """The names of the channels on a page."""
+    found = page(FOUND.channels, **asked)  # type: ignore[arg-type]  # tests use invalid values, too
     return [f"{row.topic}/{row.channel}" for row in found.rows]
 
 
 def test_sorting() -> None:
-    """By any figure, in both orders, equal ones by name."""
+    """Rows are sorted by any figure, in both orders; equal ones by name."""
     assert ["Orders/a", "Orders/b", "clicks/x", "clicks/y"] == names()
     assert ["clicks/y", "clicks/x", "Orders/b", "Orders/a"] == names(sort="-name")
     assert ["clicks/x", "Orders/a", "Orders/b", "clicks/y"] == names(sort="-depth")
@@ -32,7 +32,7 @@ def test_sorting() -> None:
 
 
 def test_what_is_unknown_stands_at_the_end() -> None:
-    """In both orders."""
+    """Rows with unknown figures are last in both orders."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("a"), channel("b"))))
     cluster.now += 10
@@ -45,7 +45,7 @@ def test_what_is_unknown_stands_at_the_end() -> None:
 
 
 def test_filters() -> None:
-    """By a part of the name in any case, by topic, by state."""
+    """Filters are a part of the name in any case, the topic and the state."""
     assert ["Orders/a", "Orders/b"] == names(filter="RDERS")
     assert ["clicks/x"] == names(filter="s/x")
     assert ["clicks/x", "clicks/y"] == names(topic="clicks")
@@ -56,7 +56,7 @@ def test_filters() -> None:
 
 
 def test_pages() -> None:
-    """A page says how many rows there are in all."""
+    """A page has the total number of rows, its offset and its limit."""
     found = page(FOUND.channels, offset=1, limit=2)
 
     assert (4, 1, 2) == (found.total, found.offset, found.limit)
@@ -78,19 +78,19 @@ def test_pages() -> None:
     ids=str,
 )
 def test_what_is_wrong_is_said(asked: dict[str, object], words: str) -> None:
-    """In words for whoever asked."""
+    """Invalid parameters raise ValueError with the allowed values."""
     with pytest.raises(ValueError, match=words):
         names(**asked)
 
 
 def test_topics_have_no_state() -> None:
-    """A state is asked of channels only."""
+    """Only channels can be filtered by state."""
     with pytest.raises(ValueError, match="state must be"):
         page(FOUND.topics, state="ok")
 
 
 def test_nodes() -> None:
-    """By host name at first; a filter looks at versions, too."""
+    """Nodes are sorted by host name by default; the filter matches versions, too."""
     cluster = Cluster()
     cluster.answers("b:4151", stats(topic("t", depth=1)))
     cluster.answers("a:4151", stats(version="1.2.0"))
@@ -110,7 +110,7 @@ def client(number: int, host: str = "h", **told: object) -> dict[str, object]:
 
 
 def test_clients_are_folded() -> None:
-    """500 connections of one kind are one row."""
+    """500 connections with the same properties are one row."""
     folder = ClientGroups()
     for node in ("a:1", "b:1"):
         answer = stats(
@@ -129,7 +129,7 @@ def test_clients_are_folded() -> None:
 
 
 def test_clients_that_lie_are_left_out() -> None:
-    """A figure that is no number costs the client its row, nobody else's."""
+    """A client with a malformed figure is left out, others are kept."""
     lies = [client(1, ready_count="many"), client(2), 5]
     answer = stats(topic("t", {**channel("c"), "clients": lies}))
 

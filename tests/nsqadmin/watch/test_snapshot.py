@@ -1,4 +1,4 @@
-"""What many nodes say becomes one snapshot of the cluster."""
+"""Snapshots of the cluster from the answers of its nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
 
 
 def test_a_gone_node_keeps_its_figures_in_its_own_row() -> None:
-    """Its messages count in no sum, and its row says how many wait there."""
+    """No sum has its messages; its row has the number that waits there."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=5))))
     cluster.answers("b:4151", stats(topic("t", channel("c", depth=7))))
@@ -24,7 +24,7 @@ def test_a_gone_node_keeps_its_figures_in_its_own_row() -> None:
 
 
 def test_a_node_has_tables_of_its_own() -> None:
-    """A node's page shows what it has alone; so do a channel's parts by node."""
+    """Figures can be read by node, and the parts of a topic or channel by node."""
     cluster = Cluster()
     for depth in (5, 25):
         cluster.now += 10
@@ -44,7 +44,7 @@ def test_a_node_has_tables_of_its_own() -> None:
 
 
 def test_a_picture_is_not_changed_by_the_next_one() -> None:
-    """Whoever shows it may go on doing so."""
+    """A page may use a snapshot after newer ones have been made."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=5))))
     first = cluster.snapshot()

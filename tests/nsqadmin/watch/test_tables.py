@@ -6,7 +6,7 @@ from tests.nsqadmin.watch.figures import channel, snapshot, stats, topic
 
 
 def test_figures_are_summed_over_nodes() -> None:
-    """A channel's and a topic's figures are those of all nodes that have it."""
+    """Figures of channels and topics are sums over all nodes that have them."""
     one = stats(topic("t", channel("c", depth=5, in_flight=1, messages=9, clients=2), depth=2))
     two = stats(topic("t", channel("c", depth=7, deferred=3, messages=8, clients=1), messages=4))
 

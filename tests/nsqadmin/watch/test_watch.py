@@ -1,4 +1,4 @@
-"""The cluster is watched in rounds: real daemons, and nodes that answer late or never."""
+"""Watching the cluster in rounds: real daemons, and fake ones that do not answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import stays, until
 
 
 async def test_a_published_message_shows(tmp_path: Path) -> None:
-    """Depth, counters and rates of real nsqds, found through a real nsqlookupd."""
+    """A snapshot has the figures of two real nsqds, found through a real nsqlookupd."""
     with (
         spawn_nsqlookupd(tmp_path) as lookupd,
         spawn_nsqd(tmp_path, lookupds=(lookupd,), name="one") as one,
@@ -47,7 +47,7 @@ async def test_a_published_message_shows(tmp_path: Path) -> None:
 
 
 async def killed(watch: ClusterWatch, nsqd: Server) -> None:
-    """A killed nsqd is told of in time, with what waits there; then it can be forgotten."""
+    """Check that a killed nsqd is gone within 5 s, with a notice, and can be forgotten."""
     await asyncio.to_thread(nsqd.kill9)
     began = time.monotonic()
     snapshot = await seen(watch, is_in(nsqd.http, "gone"))
@@ -61,7 +61,7 @@ async def killed(watch: ClusterWatch, nsqd: Server) -> None:
 
 
 async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
-    """At the same address, with nodes that were given."""
+    """A given node is gone after kill -9, and up after a restart at the same address."""
     with spawn_nsqd(tmp_path) as nsqd:
         async with watching(nsqds=(nsqd.http,)) as watch:
             snapshot = await seen(watch, lambda p: p.totals.nodes_up)
@@ -73,7 +73,7 @@ async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
 
 
 async def test_many_viewers_ask_no_more_than_one() -> None:
-    """One upstream request for all, for detail as well."""
+    """Fifty viewers share the upstream requests for snapshots, details and clients."""
     async with Fake() as fake:
         pace = {"interval_seconds": 0.2, "idle_seconds": 0.2}
         async with watching(nsqds=(fake.http,), **pace) as watch:
@@ -97,7 +97,7 @@ async def test_many_viewers_ask_no_more_than_one() -> None:
 
 
 async def test_rounds_are_seldom_while_nobody_looks() -> None:
-    """And come at once when somebody does."""
+    """Without viewers a round takes place every idle_seconds; a viewer starts one."""
     async with Fake() as fake:
         pace = {"interval_seconds": 0.02, "idle_seconds": 60.0}
         async with watching(nsqds=(fake.http,), **pace) as watch:
@@ -108,7 +108,7 @@ async def test_rounds_are_seldom_while_nobody_looks() -> None:
 
 
 async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
-    """While it answers, it is unregistered: consumers do not find it."""
+    """If it still answers, it is unregistered: consumers cannot find it."""
     async with Fake() as fake, Fake() as lookupd:
         host, port = fake.http.split(":")
         told = {"hostname": "h", "version": "1.3.0", "tcp_port": 1, "remote_address": "1.2.3.4:5"}
@@ -126,7 +126,7 @@ async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
 
 
 async def test_without_any_answer_there_is_an_empty_picture() -> None:
-    """Of a cluster that nobody answers for, with what is wrong."""
+    """The snapshot has no nodes, and a notice with the error."""
     address = f"127.0.0.1:{free_port()}"
     async with watching(lookupds=(address,)) as watch:
         snapshot = await watch.look()
@@ -139,7 +139,7 @@ async def test_without_any_answer_there_is_an_empty_picture() -> None:
 
 @pytest.mark.parametrize("kind", ["lookupd", "nsqd"])
 async def test_a_watch_ends_while_questions_are_under_way(kind: str) -> None:
-    """Nothing is left of it."""
+    """A watch can be closed during an unanswered request."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

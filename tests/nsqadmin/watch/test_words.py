@@ -6,7 +6,7 @@ from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 
 def test_words() -> None:
-    """Numbers, durations and lists as people say them."""
+    """Numbers, durations and lists are written as in English sentences."""
     assert "1 message" == count(1, "message")
     assert "12,345 messages" == count(12_345, "message")
     assert ["0", "0.4", "12", "1,234"] == [rate(number) for number in (0, 0.4, 12.2, 1234)]

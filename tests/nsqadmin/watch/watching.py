@@ -1,4 +1,4 @@
-"""A watch whose rounds come fast, and waiting for a snapshot."""
+"""A watch with short intervals, and waiting for a snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparq.nsqadmin.watch.watch import ClusterWatch
 async def watching(
     *, lookupds: tuple[str, ...] = (), nsqds: tuple[str, ...] = (), **changes: Any
 ) -> AsyncIterator[ClusterWatch]:
-    """A watch whose rounds come fast."""
+    """Start a watch with rounds every 50 ms."""
     async with Upstream(connect_seconds=2, request_seconds=changes.pop("request", 5)) as upstream:
         fleet = Fleet(upstream, lookupds=lookupds, nsqds=nsqds)
         pace = {"interval_seconds": 0.05, "idle_seconds": 0.05, **changes}
@@ -28,7 +28,7 @@ async def watching(
 async def seen(
     watch: ClusterWatch, condition: Callable[[ClusterSnapshot], Any], seconds: float = 10
 ) -> ClusterSnapshot:
-    """The first snapshot for which a condition holds."""
+    """Wait for the first snapshot for which a condition holds."""
     async with asyncio.timeout(seconds):
         snapshot = await watch.look()
         while not condition(snapshot):
@@ -37,7 +37,7 @@ async def seen(
 
 
 def is_in(address: str, state: str) -> Callable[[ClusterSnapshot], bool]:
-    """Whether a node is in a state."""
+    """Return a condition: the node is in the state."""
 
     def look(snapshot: ClusterSnapshot) -> bool:
         node = snapshot.node(address)
