@@ -1,4 +1,4 @@
-"""A cluster of two nsqlookupds and two nsqds: each test has topics of its own."""
+"""A cluster of two nsqlookupds and two nsqds; each test uses its own topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lookupds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
 def nsqds(
     tmp_path_factory: pytest.TempPathFactory, lookupds: tuple[Server, Server]
 ) -> Iterator[tuple[NsqdServer, NsqdServer]]:
-    """Two nsqds that register with both."""
+    """Two nsqds that register with both nsqlookupds."""
     folder = tmp_path_factory.mktemp("nsqds")
     with (
         spawn_nsqd(folder, lookupds=lookupds, name="first") as first,
@@ -36,6 +36,6 @@ def nsqds(
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
-    """What calls them."""
+    """The client for the daemons' HTTP APIs."""
     async with Upstream(connect_seconds=2.0, request_seconds=5.0) as calling:
         yield calling

@@ -1,4 +1,4 @@
-"""Daemons that are none: they answer what a test tells them to, and count who came."""
+"""Fake daemons: they send the answers that a test specifies, and record requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Peer:
-    """What answers; `asked` holds the request lines, `connections` counts who came at all."""
+    """A fake daemon; `asked` has the request lines, `connections` counts all connections."""
 
     def __init__(self, answers: Mapping[str, bytes]) -> None:
         self.answers = dict(answers)
@@ -40,18 +40,18 @@ class Peer:
 
 
 def answer(body: bytes | Any, status: str = "200 OK", *headers: str) -> bytes:
-    """An answer whole; what is no bytes becomes JSON."""
+    """A complete HTTP answer; a body that is not bytes is encoded as JSON."""
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status}", "Connection: close", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 NSQD = {"/info": answer({"version": "1.3.0"}), "/stats": answer({"topics": []})}
-"""What an nsqd answers when a cluster of given nsqds is asked for its nodes."""
+"""The answers of an nsqd that are needed to list the nodes of a fleet of given nsqds."""
 
 
 def listed(*addresses: tuple[Any, Any]) -> dict[str, Any]:
-    """What an nsqlookupd says of nodes with these hosts and ports, all with the topic `t`."""
+    """An nsqlookupd's document about nodes with these hosts and ports, all with the topic `t`."""
     return {
         "channels": [],
         "producers": [
@@ -72,7 +72,7 @@ def listed(*addresses: tuple[Any, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def peer(answers: Mapping[str, bytes]) -> AsyncIterator[Peer]:
-    """A peer on a free port of loopback; other paths are 404."""
+    """Run a fake daemon on a free loopback port; paths not in `answers` get 404."""
     found = Peer(answers)
     server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
     async with server:

@@ -1,4 +1,4 @@
-"""cluster.actions: actions as the daemons see them; with one of three nodes dead."""
+"""cluster.actions: the effects of actions at the daemons, also with one of three nodes dead."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.servers import free_port, spawn_nsqd
 
 @pytest.fixture
 def fleet(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> Fleet:
-    """The cluster."""
+    """The fleet of the nodes that the two nsqlookupds list."""
     assert nsqds
     return Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
 
 
 async def filled(fleet: Fleet, nsqds: Nsqds, topic: str) -> None:
-    """A topic with a channel `c` and two messages at both nodes."""
+    """Create a topic with channel `c` and two messages at both nodes."""
     for nsqd in nsqds:
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
@@ -41,7 +41,7 @@ def done(report: Report) -> list[tuple[str, str]]:
 async def test_a_topic_and_its_channel_are_made(
     fleet: Fleet, nsqds: Nsqds, lookupds: Servers
 ) -> None:
-    """At nsqlookupds, and the channel at the nodes that have the topic."""
+    """``create`` calls the nsqlookupds, and for the channel also the nodes with the topic."""
     first, second = (lookupd.http for lookupd in lookupds)
     report = await actions.create(fleet, "made", "c")
 
@@ -58,7 +58,7 @@ async def test_a_topic_and_its_channel_are_made(
 
 
 async def test_without_nsqlookupds_the_nodes_make_them(upstream: Upstream, nsqds: Nsqds) -> None:
-    """All that were given."""
+    """Without nsqlookupds, ``create`` creates topic and channel at all given nsqds."""
     report = await actions.create(Fleet(upstream, nsqds=[n.http for n in nsqds]), "direct", "c")
 
     assert 4 == len(done(report))
@@ -66,7 +66,7 @@ async def test_without_nsqlookupds_the_nodes_make_them(upstream: Upstream, nsqds
 
 
 async def test_pause_unpause_empty(fleet: Fleet, nsqds: Nsqds) -> None:
-    """A channel and a topic, at both nodes."""
+    """Pausing, unpausing and emptying take effect at both nodes."""
     await filled(fleet, nsqds, "acts")
     done(await actions.pause(fleet, "acts", "c"))
     done(await actions.pause(fleet, "acts"))
@@ -85,7 +85,7 @@ async def test_pause_unpause_empty(fleet: Fleet, nsqds: Nsqds) -> None:
 async def test_a_channel_and_a_topic_are_deleted(
     fleet: Fleet, nsqds: Nsqds, lookupds: Servers
 ) -> None:
-    """At nsqlookupds first, then at the nodes."""
+    """A channel or topic is deleted at the nsqlookupds first, then at the nodes."""
     await filled(fleet, nsqds, "gone")
     steps = done(await actions.delete(fleet, "gone", "c"))
 
@@ -99,7 +99,7 @@ async def test_a_channel_and_a_topic_are_deleted(
 
 
 async def test_what_nobody_knows_is_not_touched(fleet: Fleet) -> None:
-    """Nothing is told to anybody, and why is NSQ's sentence."""
+    """An action on an unknown topic calls no daemon and fails with NSQ's error text."""
     for act in (actions.pause, actions.empty, actions.delete):
         report = await act(fleet, "nobody_has_it")
 
@@ -109,7 +109,7 @@ async def test_what_nobody_knows_is_not_touched(fleet: Fleet) -> None:
 
 
 async def test_a_tombstone(fleet: Fleet, nsqds: Nsqds, lookupds: Servers) -> None:
-    """The node is hidden at nsqlookupds, and loses the topic; the other one keeps it."""
+    """A tombstone hides a node at the nsqlookupds and deletes its topic; other nodes keep it."""
     await filled(fleet, nsqds, "stone")
     steps = done(await actions.tombstone(fleet, "stone", nsqds[0].http))
 
@@ -121,7 +121,7 @@ async def test_a_tombstone(fleet: Fleet, nsqds: Nsqds, lookupds: Servers) -> Non
 
 
 async def test_a_tombstone_for_a_stranger_is_refused(fleet: Fleet) -> None:
-    """Nothing is told to anybody, and the stranger is not called."""
+    """A tombstone for an unknown node raises UnknownNode and does not call that node."""
     async with peer({}) as stranger:
         with pytest.raises(UnknownNode):
             await actions.tombstone(fleet, "stone", stranger.address)
@@ -131,7 +131,7 @@ async def test_a_tombstone_for_a_stranger_is_refused(fleet: Fleet) -> None:
 async def test_a_dead_node_leaves_the_others_their_part(
     upstream: Upstream, tmp_path: Path, nsqds: Nsqds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that nsqlookupd still lists: where it failed is told, the rest is done."""
+    """If one of three nodes is dead, the report has its error; the others are paused."""
     with await asyncio.to_thread(spawn_nsqd, tmp_path) as third:
         for nsqd in (*nsqds, third):
             nsqd.post("/topic/create?topic=partly")
@@ -154,7 +154,7 @@ async def _ready(value: Any) -> Any:
 async def test_an_nsqlookupd_that_is_gone_is_warned_of(
     upstream: Upstream, nsqds: Nsqds, lookupds: Servers
 ) -> None:
-    """Who could not say who has the topic, and was not told to forget it."""
+    """An nsqlookupd that is down is a warning of the query and an error of the deletion."""
     both = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
     await filled(both, nsqds, "warned")
     gone = f"127.0.0.1:{free_port()}"
@@ -168,7 +168,7 @@ async def test_an_nsqlookupd_that_is_gone_is_warned_of(
 
 
 async def test_a_channel_is_moved(fleet: Fleet, nsqds: Nsqds) -> None:
-    """At the nodes that are named, or at all; each answers."""
+    """``seek`` moves a channel at the given nodes, or at all, and reports their answers."""
     await filled(fleet, nsqds, "moved")
     report = await actions.seek(fleet, "moved", "c", "latest", nodes=[nsqds[0].http])
 
@@ -180,7 +180,7 @@ async def test_a_channel_is_moved(fleet: Fleet, nsqds: Nsqds) -> None:
 
 
 async def test_messages_are_told_by_node(upstream: Upstream) -> None:
-    """Each node gets its own ids in one call, and what it answers is given."""
+    """Each node gets its message ids in one call, and the report has its answer."""
     id_of = "{:016x}".format
     said = {"done": [id_of(1)], "refused": []}
     answers = {

@@ -1,4 +1,4 @@
-"""cluster.address_rule: hostile registrations are reported, and their addresses not called."""
+"""cluster.address_rule: hostile registrations are reported and their addresses never called."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ GOOD = [
 @pytest.mark.parametrize("given", [FAR, ["127.0.0.1:4161"]])
 @pytest.mark.parametrize(("host", "port"), HOSTILE)
 def test_where_no_node_is(given: list[str], host: str, port: int) -> None:
-    """Whoever says so, and wherever nsqlookupd is."""
+    """Hostile addresses and ports are refused, for remote and for local nsqlookupds."""
     assert AddressRule(given).refusal(host, port)
 
 
 @pytest.mark.parametrize(("host", "port"), LOCAL)
 def test_loopback_is_for_a_cluster_on_this_machine(host: str, port: int) -> None:
-    """What a far nsqlookupd calls loopback is not its own, but ours."""
+    """Loopback from a remote nsqlookupd is refused: it would lead to this machine, not that one."""
     assert AddressRule(FAR).refusal(host, port)
     for here in ("127.0.0.1:4161", "http://localhost:4161", f"{socket.gethostname()}:4161"):
         assert "" == AddressRule([here]).refusal(host, port)
@@ -66,12 +66,12 @@ def test_loopback_is_for_a_cluster_on_this_machine(host: str, port: int) -> None
 
 @pytest.mark.parametrize(("host", "port"), GOOD)
 def test_where_nodes_are(host: str, port: int) -> None:
-    """Ordinary addresses and names."""
+    """Ordinary addresses and names are allowed."""
     assert "" == AddressRule(FAR).refusal(host, port)
 
 
 def test_a_list_takes_the_place_of_the_rule() -> None:
-    """What it has is called, whatever it is; nothing else is."""
+    """A list of addresses replaces the rule: only listed hosts are allowed, on any port."""
     reach = AddressRule(FAR, ["10.1.0.0/16", "127.0.0.1", "*.nsq.example", "one.example"])
 
     for host in ("10.1.2.3", "127.0.0.1", "a.nsq.example", "A.NSQ.example.", "one.example"):
@@ -85,13 +85,13 @@ def test_a_list_takes_the_place_of_the_rule() -> None:
 
 @pytest.mark.parametrize("text", ["", "a b", "10.0.0.0/99", "*.", "http://h", "a/b"])
 def test_a_list_of_nonsense_is_refused(text: str) -> None:
-    """It is no address, network or name."""
+    """A list entry that is no address, network or name raises ValueError."""
     with pytest.raises(ValueError, match="is not an IP address"):
         AddressRule(FAR, [text])
 
 
 async def test_hostile_registrations_are_told_of_and_not_called() -> None:
-    """An nsqlookupd lists them; nothing connects to any, the good node is asked (W-6)."""
+    """Hostile nodes that an nsqlookupd lists are reported and not called; the good one is (W-6)."""
     nodes = {"/stats": answer({"topics": []}), "/info": answer({})}
     async with peer(nodes) as good:
         registered = listed(*HOSTILE, ("127.0.0.1", good.port))
@@ -116,7 +116,7 @@ async def test_hostile_registrations_are_told_of_and_not_called() -> None:
 async def test_a_name_that_leads_to_such_a_place_is_not_called(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked at where it leads, at the moment of the call: it may have changed since."""
+    """A name is checked by the addresses it resolves to at each call: these may change."""
     loop = asyncio.get_running_loop()
     places = {"evil.example": "169.254.169.254", "here.example": "127.0.0.1"}
 

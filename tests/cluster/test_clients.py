@@ -9,13 +9,13 @@ from sparq.cluster.clients import Client, clients_in, clients_of, read_clients
 
 
 def stats(**clients: Any) -> dict[str, Any]:
-    """A document with the topic `t`, and these clients by channel."""
+    """A `/stats` document with the topic `t` and these clients by channel."""
     channels = [{"channel_name": name, "clients": given} for name, given in clients.items()]
     return {"topics": [{"topic_name": "t", "channels": channels}]}
 
 
 def test_clients_come_with_their_topic_and_channel() -> None:
-    """In nsqd's order; a channel without clients has none, and unknown fields are skipped."""
+    """Clients are read with topic and channel in nsqd's order; unknown fields are ignored."""
     document = stats(one=[{"client_id": "a", "more": [1]}, {"ready_count": 5}], two=None)
     expected = [("t", "one", Client(client_id="a")), ("t", "one", Client(ready_count=5))]
 
@@ -24,7 +24,7 @@ def test_clients_come_with_their_topic_and_channel() -> None:
 
 
 def test_names_that_nsq_does_not_allow_are_skipped() -> None:
-    """They cannot be shown as a topic or channel, nor asked for."""
+    """Clients of topics or channels with names that NSQ does not allow are skipped."""
     document = stats(**{"a/b": [{}], "good": [{}]})
     document["topics"].append({**document["topics"][0], "topic_name": "<script>"})
 
@@ -34,13 +34,13 @@ def test_names_that_nsq_does_not_allow_are_skipped() -> None:
 
 @pytest.mark.parametrize("answer", [b"text", b"[]", b'{"topics": 3}', b'{"x":' + b"[" * 100_000])
 def test_another_answer_is_an_error(answer: bytes) -> None:
-    """Whatever its form: a `ValueError`."""
+    """An answer that is no `/stats` document raises `ValueError`."""
     with pytest.raises(ValueError, match=r"\w"):
         read_clients(answer)
 
 
 def test_a_malformed_client_costs_only_itself() -> None:
-    """In a document that was parsed before; where one channel is asked for, it is an error."""
+    """``clients_of`` skips a malformed client; ``clients_in`` raises for a malformed list."""
     document = stats(c=["text", {"ready_count": "many"}, {"client_id": "good"}], d="text")
 
     assert [("t", "c", Client(client_id="good"))] == list(clients_of(document))
@@ -49,7 +49,7 @@ def test_a_malformed_client_costs_only_itself() -> None:
 
 
 def test_the_clients_of_a_channel_are_sorted() -> None:
-    """By host name, then by address; those of other channels are left out."""
+    """``clients_in`` sorts by host name, then address, and omits other channels' clients."""
     listed = [("b", "1"), ("a", "2"), ("a", "1")]
     clients = [{"hostname": host, "remote_address": at} for host, at in listed]
     found = clients_in(stats(c=clients, d=[{"hostname": "0"}]), "t", "c")

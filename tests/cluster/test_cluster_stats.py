@@ -1,4 +1,4 @@
-"""cluster.cluster_stats: statistics of several nodes, merged as NSQ's nsqadmin does it."""
+"""cluster.cluster_stats: statistics of several nodes, merged as in NSQ's nsqadmin."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def latency(count: int, value: int) -> dict[str, Any]:
 
 
 def test_a_topic_is_summed() -> None:
-    """Depths, counts and pauses; memory is what is not on disk; parts by host."""
+    """Figures are summed over the nodes; memory_depth is the depth without backend_depth."""
     a, b = node("a"), node("b")
     told = {b.address: stats(topic(5, 2, paused=True)), a.address: stats(topic(3, 3))}
     found = topic_of("t", [b, a], told, NOW).document()
@@ -61,7 +61,7 @@ def test_a_topic_is_summed() -> None:
 
 
 def test_what_no_node_has_is_empty() -> None:
-    """A topic without a node has NSQ's empty shape; a channel is none."""
+    """A topic without nodes has NSQ's empty document; a channel without nodes is None."""
     found = topic_of("t", [node("a")], {"a:4151": stats()}, NOW).document()
 
     assert ("", None, None, 0) == (found["node"], found["nodes"], found["channels"], found["depth"])
@@ -69,7 +69,7 @@ def test_what_no_node_has_is_empty() -> None:
 
 
 def test_a_channel_is_summed_and_has_each_client_once() -> None:
-    """By node, then by nearness; the parts have none (NSQ lists them twice)."""
+    """Clients are sorted by node and nearness; the parts have none (NSQ lists them twice)."""
     a = node("a", topology_zone="z", topology_region="r")
     b = node("b")
     far = {"client_id": "far", "topology_zone": "y", "topology_region": "q", "connect_ts": 900}
@@ -101,7 +101,7 @@ def test_a_channel_is_summed_and_has_each_client_once() -> None:
 
 
 def test_latencies_are_put_together() -> None:
-    """The largest of the largest, the smallest of the smallest, averages by weight."""
+    """Merged latencies have the largest max, the smallest min and a weighted average."""
     together = E2eLatency(topic="t")
     for count, value in ((1, 100), (3, 500), (0, 50)):
         together.add(latency_in({"e2e_processing_latency": latency(count, value)}))
@@ -112,7 +112,7 @@ def test_latencies_are_put_together() -> None:
 
 
 def test_a_nodes_latency_has_its_own_value() -> None:
-    """As NSQ shows a part: the value is all four of them."""
+    """A single node's value is also its max, min and average, as in NSQ."""
     (found,) = latency_in({"e2e_processing_latency": latency(2, 7)}).document()["percentiles"]
 
     expected = {"quantile": 0.99, "value": 7, "max": 7, "min": 7, "average": 7, "count": 2}
@@ -147,7 +147,7 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_nonsense_of_a_node_is_no_figure(said: Any) -> None:
-    """Whatever a node says, there is a document, and its figures are numbers."""
+    """Any JSON from a node results in a document whose depths are integers."""
     told = clean(said)
     for found in topics_at(node("a"), told, NOW):
         assert isinstance(found.document()["depth"], int)

@@ -1,4 +1,4 @@
-"""cluster.draining: a drain is begun, watched and ended at one nsqd."""
+"""cluster.draining: a drain is started, observed and ended at one nsqd."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.cluster.peers import NSQD, answer, peer
 
 
 def test_a_status_is_read_without_its_malformed_parts() -> None:
-    """Counts are whole and not negative, texts fit on a line, names are NSQ's."""
+    """Counts are read as non-negative integers, texts as one line; invalid entries are dropped."""
     left = [
         {"topic": "t", "channel": "c", "depth": 4, "in_flight": 2, "held_up": "paused"},
         {"topic": "t", "deferred": 1},
@@ -32,7 +32,7 @@ def test_a_status_is_read_without_its_malformed_parts() -> None:
 
 
 def test_a_long_list_is_cut() -> None:
-    """A hostile answer has no more entries than an nsqd gives."""
+    """At most LEFT_MAX entries of an answer are read."""
     left = [{"topic": "t", "depth": 1}] * (LEFT_MAX + 1)
 
     assert LEFT_MAX == len(draining.read({"draining": True, "left": left}).left)
@@ -40,7 +40,7 @@ def test_a_long_list_is_cut() -> None:
 
 @pytest.mark.parametrize("said", [[], "text", None, {}, {"draining": 1}])
 async def test_another_answer_is_an_error(upstream: Upstream, said: Any) -> None:
-    """Of the node, when its progress is asked for."""
+    """An answer that is no drain status raises an error."""
     with pytest.raises(ValueError, match="not a drain status"):
         draining.read(said)
     async with peer({**NSQD, "/drain": answer(said)}) as nsqd:
@@ -50,7 +50,7 @@ async def test_another_answer_is_an_error(upstream: Upstream, said: Any) -> None
 
 
 async def test_a_drain_begins_and_ends_at_one_node(upstream: Upstream) -> None:
-    """Only there; a node that the cluster does not have is not told."""
+    """A drain is started and ended only at the given node; an unknown node raises UnknownNode."""
     said = {**NSQD, "/drain": answer({"draining": False})}
     async with peer(said) as one, peer(said) as other:
         fleet = Fleet(upstream, nsqds=[one.address, other.address])

@@ -1,4 +1,4 @@
-"""cluster.fleet: the nodes of a cluster, listed or configured, with daemons that are gone."""
+"""cluster.fleet: the nodes of a cluster, listed or configured, also with daemons down."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def addresses(found: Gathered[list[Node]]) -> list[str]:
 
 
 async def have(fleet: Fleet, topic: str, count: int) -> None:
-    """Wait until so many nodes have registered a topic with both nsqlookupds."""
+    """Wait until `count` nodes are listed with a topic."""
 
     async def seen() -> bool:
         nodes = (await fleet.nodes()).value
@@ -33,7 +33,7 @@ async def have(fleet: Fleet, topic: str, count: int) -> None:
 
 
 async def test_nodes_are_listed_once(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
-    """However many nsqlookupds list them, with each that does."""
+    """Each node is listed once, with all nsqlookupds that list it."""
     fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
     found = await fleet.nodes()
 
@@ -53,7 +53,7 @@ async def test_nodes_are_listed_once(upstream: Upstream, lookupds: Servers, nsqd
 async def test_an_nsqlookupd_that_is_gone_is_told(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
-    """The other one lists the nodes."""
+    """If one nsqlookupd is down, the other's nodes are found and the error is reported."""
     gone = f"127.0.0.1:{free_port()}"
     fleet = Fleet(upstream, lookupds=[gone, lookupds[0].http])
     found = await fleet.nodes()
@@ -67,7 +67,7 @@ async def test_an_nsqlookupd_that_is_gone_is_told(
 async def test_while_none_answers_the_nodes_of_before_count(
     upstream: Upstream, nsqds: Nsqds
 ) -> None:
-    """They are given, and marked; before any answer there are none."""
+    """While no nsqlookupd answers, the last known nodes are returned, marked as failed."""
     assert nsqds
     async with peer({"/nodes": answer(listed(("127.0.0.1", nsqds[0].http_port)))}) as lookupd:
         fleet = Fleet(upstream, lookupds=[lookupd.address])
@@ -82,7 +82,7 @@ async def test_while_none_answers_the_nodes_of_before_count(
 
 
 async def test_who_has_a_topic(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
-    """Those that have it; a topic that nobody knows is a failure, as with NSQ."""
+    """``producers`` returns the nodes with a topic; an unknown topic is a failure, as in NSQ."""
     fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
     nsqds[1].post("/topic/create?topic=who")
     await have(fleet, "who", 1)
@@ -100,7 +100,7 @@ async def _listed_by_both(fleet: Fleet, topic: str) -> bool:
 
 
 async def test_nsqds_that_are_given(upstream: Upstream, nsqds: Nsqds) -> None:
-    """In their order, without an nsqlookupd; a dead one is told."""
+    """Given nsqds are returned in their order, without nsqlookupds; a dead one is an error."""
     nsqds[0].post("/topic/create?topic=given")
     gone = f"127.0.0.1:{free_port()}"
     fleet = Fleet(upstream, nsqds=[nsqds[1].http, gone, nsqds[0].http])
@@ -118,7 +118,7 @@ async def test_nsqds_that_are_given(upstream: Upstream, nsqds: Nsqds) -> None:
 
 
 async def test_a_node_is_called_where_it_was_configured(upstream: Upstream) -> None:
-    """What it says of itself is its name only: it leads nowhere else."""
+    """A node is called at its configured address, not at the one that it reports."""
     told = {"broadcast_address": "169.254.169.254", "http_port": 80, "hostname": "h"}
     said = {"/info": answer(told), "/stats": answer({"topics": []})}
     async with peer(said) as one, peer(said) as two:
@@ -135,7 +135,7 @@ async def test_a_node_is_called_where_it_was_configured(upstream: Upstream) -> N
 async def test_figures_of_all_of_a_topic_of_a_channel(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
-    """Only what is asked for comes; clients only if they are."""
+    """``stats`` returns all topics of all nodes, or only the given topic and channel."""
     for nsqd in nsqds:
         nsqd.post("/topic/create?topic=figures")
         for channel in ("one", "two"):
@@ -155,7 +155,7 @@ async def test_figures_of_all_of_a_topic_of_a_channel(
 
 
 async def test_topics_that_no_node_has(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
-    """Known by name only, with their channels; a tombstone makes none of a topic."""
+    """Topics without producers are returned with their channels; a tombstoned topic counts."""
     for lookupd in lookupds:
         lookupd.post("/channel/create?topic=idle&channel=c")
     nsqds[0].post("/topic/create?topic=busy")
@@ -174,7 +174,7 @@ async def test_topics_that_no_node_has(upstream: Upstream, lookupds: Servers, ns
 async def test_only_a_known_node_is_found(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
-    """What a user types leads to a node of the cluster, or nowhere."""
+    """``node`` finds a node of the cluster by its address; other texts raise UnknownNode."""
     fleet = Fleet(upstream, lookupds=[lookupds[0].http])
 
     assert nsqds[0].http == (await fleet.node(nsqds[0].http)).address
@@ -186,7 +186,7 @@ async def test_only_a_known_node_is_found(
 async def test_other_nsqlookupds_from_now_on(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
-    """The new ones are asked; with an address that is none nothing changes."""
+    """``look_at`` replaces the nsqlookupds; with an invalid address it changes nothing."""
     fleet = Fleet(upstream, lookupds=[f"127.0.0.1:{free_port()}"])
     assert (await fleet.nodes()).failed
     fleet.look_at([lookupds[0].http])
@@ -198,7 +198,7 @@ async def test_other_nsqlookupds_from_now_on(
 
 @pytest.mark.parametrize("said", [[], {}, {"producers": 3}, "text", None, 7])
 async def test_an_nsqlookupd_that_says_nonsense(upstream: Upstream, said: object) -> None:
-    """It is told of, and is no answer that lists no nodes."""
+    """An answer without a list of producers is an error, not an empty list."""
     async with peer({"/nodes": answer(said)}) as lookupd:
         found = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
 
@@ -208,7 +208,7 @@ async def test_an_nsqlookupd_that_says_nonsense(upstream: Upstream, said: object
 async def test_a_node_that_is_killed_costs_its_own_part(
     upstream: Upstream, tmp_path: Path, nsqds: Nsqds
 ) -> None:
-    """The others' figures come all the same."""
+    """If a node is killed, its error and the other nodes' figures are returned."""
     with await asyncio.to_thread(spawn_nsqd, tmp_path) as third:
         fleet = Fleet(upstream, nsqds=[nsqds[0].http, third.http])
         nodes = (await fleet.nodes()).value

@@ -9,7 +9,7 @@ from tests.cluster.peers import listed
 
 
 def test_odd_nodes() -> None:
-    """What has no address is none; names that NSQ does not allow are dropped."""
+    """An entry without a valid address is no node; invalid topic names are dropped."""
     good = {"broadcast_address": "h", "http_port": 4151}
     for bad in (
         {},
@@ -38,7 +38,7 @@ def test_odd_nodes() -> None:
     ],
 )
 def test_a_node_that_is_given_has_its_address(at: str, address: str) -> None:
-    """In one spelling, before it has said anything; it is called where it was given."""
+    """A configured node has a normalised address before it answers, and is called as configured."""
     node = given_node(at)
 
     assert (address, at) == (node.address, node.at)
@@ -46,7 +46,7 @@ def test_a_node_that_is_given_has_its_address(at: str, address: str) -> None:
 
 
 def test_versions_compare() -> None:
-    """By number, a release above what came before it; what is none is the lowest."""
+    """Versions compare by number; a release is above its candidates, an invalid one lowest."""
     texts = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9", "", "nonsense"]
     expected = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9"]
 
@@ -54,7 +54,7 @@ def test_versions_compare() -> None:
 
 
 def test_who_is_out_of_date() -> None:
-    """All below the highest version."""
+    """Nodes below the highest version are out of date."""
     said = listed(("a", 1), ("b", 2))["producers"]
     nodes = [
         read_node({**one, "version": v}) for one, v in zip(said, ("1.3.0", "1.2.0"), strict=True)

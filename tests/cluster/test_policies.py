@@ -1,4 +1,4 @@
-"""cluster.policies: all nsqds are asked for their policies, and told the same."""
+"""cluster.policies: policies are read from all nsqds, and set to the same at all of them."""
 
 from sparq.cluster import policies
 from sparq.cluster.fleet import Fleet
@@ -7,7 +7,7 @@ from tests.cluster.peers import NSQD, answer, peer
 
 
 async def test_policies_come_by_node(upstream: Upstream) -> None:
-    """An answer that is not an object is an error of that node; it alone is a failure."""
+    """An answer that is no object is that node's error; if it is the only node, a failure."""
     good = {**NSQD, "/policies": answer({"policies": []})}
     bad = {**NSQD, "/policies": answer(["nonsense"])}
     async with peer(good) as one, peer(bad) as two:
@@ -22,7 +22,7 @@ async def test_policies_come_by_node(upstream: Upstream) -> None:
 
 
 async def test_policies_are_set_and_dropped_at_every_node(upstream: Upstream) -> None:
-    """With the document's type; Go's nsqd has none, which the report says."""
+    """``put`` and ``drop`` call every node; Go's nsqd, without policies, is an error."""
     async with peer({**NSQD, "/policies": answer({})}) as ours, peer(NSQD) as go:
         fleet = Fleet(upstream, nsqds=[ours.address, go.address])
         put = await policies.put(fleet, b"[[policy]]", policies.TOML, dry_run=True)

@@ -1,4 +1,4 @@
-"""cluster.redriving: dead letters go back request by request, counted, and no faster than asked."""
+"""cluster.redriving: dead letters are sent back in steps, counted, and not above the rate."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ QUERY = {"topic": "t.dead", "channel": "c"}
 async def redriven(
     upstream: Upstream, nsqd: Peer, answers: list[dict[str, Any]], total: int, rate: float = 0
 ) -> list[tuple[int, int, int]]:
-    """Letters done, refused and left after each request; nsqd gives these answers in turn."""
+    """Redrive while nsqd gives these answers; return (done, refused, left) after each request."""
     fleet = Fleet(upstream, nsqds=[nsqd.address])
     nsqd.answers |= {STEP: answer(answers[0])}
     seen: list[tuple[int, int, int]] = []
@@ -25,12 +25,12 @@ async def redriven(
 
 
 def steps(nsqd: Peer) -> list[str]:
-    """The last parameters of each request."""
+    """Return the parameters of each redrive request, from `count` on."""
     return [line.partition("channel=c&")[2] for line in nsqd.asked if STEP in line]
 
 
 async def test_each_request_goes_on_where_the_last_one_ended(upstream: Upstream) -> None:
-    """Refused letters are counted by reason and skipped; never more than there were."""
+    """Each request starts after the last one's `next`; refused dead letters are skipped."""
     first = {"done": ["a", "b"], "refused": [{"why": "no such topic"}], "next": "b"}
     async with peer(NSQD) as nsqd:
         seen = await redriven(upstream, nsqd, [first, {"done": ["d"], "next": "d"}], 4)
@@ -40,7 +40,7 @@ async def test_each_request_goes_on_where_the_last_one_ended(upstream: Upstream)
 
 
 async def test_it_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
-    """Also if an answer names a next one but did nothing: that would go on for ever."""
+    """The redrive ends without a valid `next`, or if a step did nothing: no endless loop."""
     async with peer(NSQD) as nsqd:
         assert [(1, 0, 9)] == await redriven(upstream, nsqd, [{"done": ["a"]}], 10)
         assert [(0, 0, 10)] == await redriven(upstream, nsqd, [{"done": [], "next": "a"}], 10)
@@ -48,7 +48,7 @@ async def test_it_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
 
 
 async def test_a_failure_ends_it_and_says_why(upstream: Upstream) -> None:
-    """What was done before still counts."""
+    """A failed step ends the redrive with the error; earlier steps still count."""
     async with peer({**NSQD, STEP: answer({"done": ["a"], "next": "a"})}) as nsqd:
         fleet = Fleet(upstream, nsqds=[nsqd.address])
         seen: list[RedriveProgress] = []
@@ -62,7 +62,7 @@ async def test_a_failure_ends_it_and_says_why(upstream: Upstream) -> None:
 
 
 async def test_a_rate_is_kept_to(upstream: Upstream) -> None:
-    """Few letters at a time, and a pause after each request."""
+    """With a rate of 20 per second, 4 dead letters take 2 requests and at least 0.2 s."""
     answers = [{"done": ["a", "b"], "next": "b"}]
     async with peer(NSQD) as nsqd:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""cluster.upstream: calls only known daemons, bounded, no redirects; every failure is one error."""
+"""cluster.upstream: it calls only known daemons, within limits; every failure is UpstreamError."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def refused(upstream: Upstream, address: str, path: str = "/x") -> Upstrea
 async def test_what_a_daemon_says_is_given(
     upstream: Upstream, nsqds: tuple[NsqdServer, NsqdServer]
 ) -> None:
-    """A document, also of a URL; an answer as it came; an order without an answer."""
+    """``get`` returns a document, ``read`` the raw answer, ``post`` None if it is empty."""
     nsqd = nsqds[0].http
     upstream.own([nsqd, f"http://{nsqd}"])
 
@@ -38,7 +38,7 @@ async def test_what_a_daemon_says_is_given(
 
 
 async def test_parameters_are_escaped_and_empty_ones_left_out(upstream: Upstream) -> None:
-    """Whatever a name holds, it stays one parameter."""
+    """Parameters are escaped, and empty ones omitted."""
     async with peer({"/x": answer({})}) as there:
         upstream.own([there.address])
         await upstream.get(there.address, "/x", topic="a&b=c#d/../e f+%", channel="")
@@ -47,7 +47,7 @@ async def test_parameters_are_escaped_and_empty_ones_left_out(upstream: Upstream
 
 
 async def test_nsqs_header_and_the_token_are_shown() -> None:
-    """The header that NSQ's nsqadmin sends, and a token where there is one."""
+    """Requests have the Accept header of NSQ's nsqadmin, and the token if one is set."""
     async with peer({"/x": answer({})}) as there, Upstream(token="secret") as upstream:
         upstream.own([there.address])
         await upstream.get(there.address, "/x")
@@ -59,7 +59,7 @@ async def test_nsqs_header_and_the_token_are_shown() -> None:
 
 
 async def test_who_is_not_known_is_not_called(upstream: Upstream) -> None:
-    """Not even a connection is made; who was known once and is no more is not called either."""
+    """Unknown daemons, and those no longer known, are refused without a connection."""
     async with peer({"/x": answer({})}) as there:
         assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
         upstream.know([there.address])
@@ -72,7 +72,7 @@ async def test_who_is_not_known_is_not_called(upstream: Upstream) -> None:
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"])
 async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
-    """A node that sends elsewhere is an error, and who is there is not asked."""
+    """A redirect is an error with its status, and its target gets no connection."""
     async with peer({"/x": answer({})}) as trap:
         to = f"Location: http://{trap.address}/x"
         async with peer({"/x": answer(b"", status, to)}) as there:
@@ -103,7 +103,7 @@ async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
 async def test_bad_answers_are_errors(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch, said: bytes, reason: str | None
 ) -> None:
-    """Whatever a peer says is one error, that can be printed."""
+    """Any bad answer is an UpstreamError with printable text and the address."""
     monkeypatch.setattr(
         module, "ANSWER_BYTES_MAX", 1000 if reason and "1000" in reason else 1 << 20
     )
@@ -117,7 +117,7 @@ async def test_bad_answers_are_errors(
 
 
 async def test_nsqs_words_are_kept(upstream: Upstream) -> None:
-    """A refusal is told as NSQ's nsqadmin tells it, and its code is at hand."""
+    """An error has the text of NSQ's nsqadmin, the status and the code."""
     said = answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 Not Found")
     async with peer({"/x": said}) as there:
         upstream.own([there.address])
@@ -130,7 +130,7 @@ async def test_nsqs_words_are_kept(upstream: Upstream) -> None:
 async def test_an_nsqlookupd_is_asked_and_its_answer_is_bounded(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the path of its URL; what is no answer of one is told in the words of its readers."""
+    """``look_up`` uses the path of the nsqlookupd's URL; wrong answers raise UpstreamError."""
     said = {"/nsq/nodes": answer({"producers": []}), "/nsq/topics": answer(b"<html>")}
     async with peer({**said, "/nsq/channels": answer(b"x" * 2000)}) as there:
         at = f"http://{there.address}/nsq/lookup"
@@ -150,7 +150,7 @@ async def test_an_nsqlookupd_is_asked_and_its_answer_is_bounded(
 
 
 async def test_a_wrapped_document_is_unwrapped(upstream: Upstream) -> None:
-    """As daemons before NSQ 1.0 sent it."""
+    """A document is unwrapped if it has the wrapper of daemons before NSQ 1.0."""
     said = answer({"status_code": 200, "status_txt": "OK", "data": {"a": 1}})
     async with peer({"/x": said}) as there:
         upstream.own([there.address])
@@ -158,7 +158,7 @@ async def test_a_wrapped_document_is_unwrapped(upstream: Upstream) -> None:
 
 
 async def test_who_does_not_answer_costs_a_bounded_time() -> None:
-    """One that takes the connection and is silent."""
+    """A daemon that accepts but does not answer is an error after request_seconds."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -178,18 +178,18 @@ async def test_who_does_not_answer_costs_a_bounded_time() -> None:
 async def test_an_order_is_not_sent_on_an_old_connection(
     upstream: Upstream, tmp_path: Path
 ) -> None:
-    """A daemon that was started anew is told, at the first try."""
+    """``post`` to a restarted daemon succeeds at the first attempt, on a new connection."""
     with await asyncio.to_thread(spawn_nsqd, tmp_path) as nsqd:
         upstream.own([nsqd.http])
         await upstream.get(nsqd.http, "/info")
         await upstream.post(nsqd.http, "/topic/create", topic="one")
-        nsqd.restart()  # in the loop, which so does not see that the old connection ended
+        nsqd.restart()  # blocks the loop, which misses the end of the connection
         await upstream.post(nsqd.http, "/topic/create", topic="two")
         assert 2 == len(nsqd.get_json("/stats?format=json")["topics"])
 
 
 async def test_who_is_gone_is_told(upstream: Upstream) -> None:
-    """In words, with where it was."""
+    """A closed port is "connection refused", with the address."""
     gone = f"127.0.0.1:{free_port()}"
     upstream.own([gone])
 
@@ -199,7 +199,7 @@ async def test_who_is_gone_is_told(upstream: Upstream) -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_daemon_that_demands_tls_is_asked_there(tmp_path: Path, is_known: bool) -> None:
-    """NSQ's 403 says where; it is verified by the authority that is given, and by no other."""
+    """After NSQ's 403 the daemon is called at its HTTPS port, verified by the given authority."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")

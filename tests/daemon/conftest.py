@@ -1,4 +1,4 @@
-"""The loop that the daemons run on."""
+"""Run the tests on the daemons' event loop, and restore log levels."""
 
 from tests.support.in_process import log_levels_are_restored, pytest_asyncio_loop_factories
 

@@ -1,4 +1,4 @@
-"""One HTTP request on a connection of its own, as bytes."""
+"""Send one HTTP request as bytes on a new connection."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from sparq.daemon.address import Listener
 
 
 class Answer:
-    """What came back: status, headers in small letters, body."""
+    """An HTTP answer: status, headers with lower-case names, body."""
 
     def __init__(self, raw: bytes) -> None:
         head, _, self.body = raw.partition(b"\r\n\r\n")

@@ -29,7 +29,7 @@ from sparq.daemon.address import ListenError, join, listen, peer_text, split
     ],
 )
 def test_an_address_is_host_and_port_or_a_path(address: str, parts: tuple[str, int] | None) -> None:
-    """What is no host:port is the path of a unix socket."""
+    """An address that is not host:port is the path of a unix socket."""
     assert split(address) == parts
 
 
@@ -39,7 +39,7 @@ def test_an_address_is_host_and_port_or_a_path(address: str, parts: tuple[str, i
     "clusterinfo.TestIPv6Addresses",
 )
 def test_addresses_are_printed_with_brackets_around_ipv6() -> None:
-    """As Go's JoinHostPort; a unix peer has no address."""
+    """``join`` formats like Go's JoinHostPort; a peer on a unix socket has an empty address."""
     assert join("::1", 80) == "[::1]:80"
     assert join("10.0.0.1", 80) == "10.0.0.1:80"
     assert join("host.domain", 80) == "host.domain:80"
@@ -49,7 +49,7 @@ def test_addresses_are_printed_with_brackets_around_ipv6() -> None:
 
 
 class Greeter(asyncio.Protocol):
-    """Says hello and hangs up."""
+    """Sends "hello" and closes the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
@@ -59,7 +59,7 @@ class Greeter(asyncio.Protocol):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", ":0", "[::1]:0", "localhost:0"])
 async def test_port_0_is_a_real_port(address: str) -> None:
-    """The port that is reported is the one that answers."""
+    """With port 0, the listener reports the port that the system has assigned."""
     listener = listen(address)
     await listener.serve(Greeter)
     host = "::1" if "::1" in address else "127.0.0.1"
@@ -71,7 +71,7 @@ async def test_port_0_is_a_real_port(address: str) -> None:
 
 
 async def test_a_taken_port_is_refused() -> None:
-    """The text is NSQ's, with the address and the reason."""
+    """A port in use raises ListenError with NSQ's text, the address and the reason."""
     listener = listen("127.0.0.1:0")
 
     with pytest.raises(ListenError) as refused:
@@ -84,13 +84,13 @@ async def test_a_taken_port_is_refused() -> None:
 
 @pytest.mark.parametrize("address", ["", "/no/such/folder/x.sock", "no-such-host.invalid:0"])
 def test_an_impossible_address_is_refused(address: str) -> None:
-    """Nothing, a missing folder and an unknown host are errors, not crashes."""
+    """An empty address, a missing folder or an unknown host raises ListenError."""
     with pytest.raises(ListenError, match="failed - "):
         listen(address)
 
 
 async def test_a_unix_socket_comes_and_goes(tmp_path: Path) -> None:
-    """It answers, its file goes with it, and its port is -1."""
+    """A unix socket accepts connections, has port -1, and closing deletes its file."""
     path = str(tmp_path / "s")
     listener = listen(path)
     await listener.serve(Greeter)
@@ -104,7 +104,7 @@ async def test_a_unix_socket_comes_and_goes(tmp_path: Path) -> None:
 
 
 async def test_a_socket_file_that_nobody_serves_is_replaced(tmp_path: Path) -> None:
-    """What a killed daemon left behind does not stop the next; a living one does."""
+    """The socket file of a killed daemon is replaced, that of a running one is not."""
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(path)
@@ -116,7 +116,7 @@ async def test_a_socket_file_that_nobody_serves_is_replaced(tmp_path: Path) -> N
 
 
 def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
-    """A wrong path must not cost anybody a file."""
+    """A regular file at the socket's path raises ListenError and is not changed."""
     path = tmp_path / "data"
     path.write_text("precious")
 

@@ -1,4 +1,4 @@
-"""A request as a handler sees it: its query, its path and its body, up to a limit."""
+"""A request as a handler sees it: its query, and its body up to a limit."""
 
 import asyncio
 import gzip
@@ -24,7 +24,7 @@ async def echo(call: Call) -> bytes:
 
 @pytest.fixture
 async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
-    """A site that answers with the body of a request, on a free port."""
+    """A site that answers with the request's body, on a free port."""
     monkeypatch.setattr(http, "LINGER_SECONDS", 0.1)
     site, listener = Site([Route("POST", "/echo", echo)]), listen("127.0.0.1:0")
     await site.start(listener)
@@ -34,15 +34,15 @@ async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
 
 
 def test_of_a_repeated_parameter_the_first_counts() -> None:
-    """Plus is a blank, escapes are resolved, a name without value is empty."""
+    """The first of repeated parameters counts; `+` is a space, and escapes are decoded."""
     assert parse_query("a=1&a=2&b=x+y%26&&c&=3") == {"a": "1", "b": "x y&", "c": "", "": "3"}
-    # What curl would cut off as a fragment is part of a raw client's query, as in Go.
+    # curl would cut off the fragment; from a raw client, it is part of the query, as in Go.
     assert parse_query("topic=t#ephemeral") == {"topic": "t#ephemeral"}
 
 
 @given(st.text())
 def test_any_query_is_read_or_refused(text: str) -> None:
-    """There is no third way."""
+    """Any text is parsed, or refused with 400 INVALID_REQUEST."""
     try:
         parse_query(text)
     except HttpError as error:
@@ -50,7 +50,7 @@ def test_any_query_is_read_or_refused(text: str) -> None:
 
 
 async def test_a_body_at_the_limit_passes(listener: Listener) -> None:
-    """The limit itself is allowed, whole or in chunks, and an empty body is one."""
+    """A body as long as the limit is accepted, whole or chunked; so is an empty body."""
     body = bytes(range(100))
     chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
     chunked += b"Connection: close\r\n\r\n32\r\n%b\r\n32\r\n%b\r\n0\r\n\r\n"
@@ -61,7 +61,7 @@ async def test_a_body_at_the_limit_passes(listener: Listener) -> None:
 
 
 async def test_a_body_beyond_the_limit_is_refused(listener: Listener) -> None:
-    """It is refused by its announced size before a byte of it has come, or by its real size."""
+    """A body above the limit is a 413, by its Content-Length or by the bytes received."""
     announced = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n"
     chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunked += b"40\r\n" + bytes(64) + b"\r\n" + b"40\r\n" + bytes(64) + b"\r\n"
@@ -72,7 +72,7 @@ async def test_a_body_beyond_the_limit_is_refused(listener: Listener) -> None:
 
 
 async def test_a_body_is_not_decompressed(listener: Listener) -> None:
-    """What was sent is what is published, and nothing small becomes large here."""
+    """A body with Content-Encoding gzip stays compressed, so that no small body grows large."""
     body = gzip.compress(bytes(10_000))
 
     answer = await ask(listener, "POST", "/echo", body, "Content-Encoding: gzip")
@@ -82,7 +82,7 @@ async def test_a_body_is_not_decompressed(listener: Listener) -> None:
 async def test_a_broken_body_is_an_internal_error(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A body whose rest does not come is given up after a while."""
+    """A body that is incomplete after BODY_SECONDS is a 500 INTERNAL_ERROR."""
     monkeypatch.setattr(call_module, "BODY_SECONDS", 0.05)
 
     answer = Answer(
@@ -92,7 +92,7 @@ async def test_a_broken_body_is_an_internal_error(
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on(listener: Listener) -> None:
-    """curl waits for this before a large body; one that is too large is refused instead."""
+    """`Expect: 100-continue` is answered with 100, or with 413 if the body is too large."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     head = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
     writer.write(head + b"Content-Length: 3\r\n\r\n")

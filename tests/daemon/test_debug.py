@@ -1,4 +1,4 @@
-"""The debug routes: each shows what it says, within bounds."""
+"""The debug routes: their contents and their limits."""
 
 import asyncio
 import ctypes
@@ -22,7 +22,7 @@ Answer = tuple[int, str]
 
 
 class Door:
-    """A site with nothing but the debug routes."""
+    """A site with only the debug routes."""
 
     def __init__(self) -> None:
         self.debug = Debug()
@@ -54,7 +54,7 @@ def spin(ended: threading.Event) -> None:
 
 
 async def test_a_profile_shows_who_works(door: Door) -> None:
-    """Collapsed stacks of all threads with counts; the loop answers others meanwhile."""
+    """A CPU profile has collapsed stacks with counts; a second profile meanwhile is refused."""
     ended = threading.Event()
     worker = threading.Thread(target=spin, args=(ended,), name="busy-one")
     worker.start()
@@ -74,7 +74,7 @@ async def test_a_profile_shows_who_works(door: Door) -> None:
 
 
 def test_seconds_are_bounded() -> None:
-    """Nonsense is the default, too much is the most; a stop ends a profile at once."""
+    """An invalid `seconds` means 0, a large one PROFILE_SECONDS_MAX; a stop ends a profile."""
 
     class Asked:
         def __init__(self, seconds: str) -> None:
@@ -101,10 +101,10 @@ def test_seconds_are_bounded() -> None:
 
 
 async def test_the_heap_shows_objects_and_allocations(door: Door) -> None:
-    """Objects by type; with seconds, where memory was taken that is still held."""
+    """The heap profile counts objects by type; with `seconds`, new allocations by line."""
 
     class Peculiar:
-        """A type that nobody else has."""
+        """A type that exists only in this test."""
 
     kept = [Peculiar() for _ in range(20_000)]
     text = (await door.ask("GET", "/debug/pprof/heap"))[1]
@@ -122,7 +122,7 @@ async def test_the_heap_shows_objects_and_allocations(door: Door) -> None:
 
 
 async def test_tasks_and_threads_are_shown(door: Door) -> None:
-    """Each task with the line where it waits, each thread with its stack."""
+    """Each task is shown with the line at which it waits, each thread with its stack."""
 
     async def waits_for_ever() -> None:
         await asyncio.Event().wait()
@@ -140,7 +140,7 @@ async def test_tasks_and_threads_are_shown(door: Door) -> None:
 
 
 async def test_where_the_loop_is_held_up(door: Door) -> None:
-    """From setblockrate on; 0 ends it; a rate that is no number is refused as Go words it."""
+    """setblockrate starts recording blocked loops, 0 stops it; a wrong rate gets Go's error."""
     assert await door.ask("GET", "/debug/pprof/block") == (200, "")
     assert await door.ask("PUT", "/debug/setblockrate?rate=20000000") == (200, "")
     watch = door.debug._watch
@@ -163,12 +163,12 @@ async def test_where_the_loop_is_held_up(door: Door) -> None:
 
 
 def hold_up() -> None:
-    """Hold up the loop, which is what is measured."""
+    """Block the event loop for 0.2 s."""
     time.sleep(0.2)
 
 
 async def test_memory_is_given_back(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cycles are collected, and the C library is asked to trim."""
+    """freememory runs the garbage collector and calls malloc_trim(0)."""
     asked: list[int] = []
 
     class Library:
@@ -184,7 +184,7 @@ async def test_memory_is_given_back(door: Door, monkeypatch: pytest.MonkeyPatch)
 
 
 class Cycle:
-    """Only the collector finds it."""
+    """A reference cycle, which only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.me = self
@@ -195,7 +195,7 @@ class Cycle:
 
 
 async def test_the_rest_of_gos_routes(door: Door) -> None:
-    """The list, the command line, symbols by GET and POST; the folder's other name."""
+    """Index, cmdline and symbol work as in Go; `/debug/pprof` redirects; a wrong method is 405."""
     assert (await door.ask("GET", "/debug/pprof/"))[1].split("\n")[0] == "/debug/pprof/cmdline"
     assert (await door.ask("GET", "/debug/pprof"))[0] == 301
     assert await door.ask("GET", "/debug/pprof/cmdline") == (200, "\0".join(sys.orig_argv))

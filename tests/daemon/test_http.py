@@ -1,4 +1,4 @@
-"""HTTP answers, errors, redirects and limits are NSQ's; spoken over real sockets."""
+"""HTTP answers, errors, redirects and limits equal NSQ's, over real sockets."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ ROUTES = [
 
 @pytest.fixture
 async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
-    """A site with some routes, on a free port."""
+    """A site with `ROUTES`, on a free port."""
     monkeypatch.setattr(http, "LINGER_SECONDS", 0.1)
     site, listener = Site(ROUTES), listen("127.0.0.1:0")
     await site.start(listener)
@@ -65,7 +65,7 @@ async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
 
 
 async def test_structures_are_json(listener: Listener) -> None:
-    """A structure comes as JSON with NSQ's two headers."""
+    """A structure is sent as JSON with NSQ's two headers."""
     answer = await ask(listener, "GET", "/facts?a=1&on=0")
 
     assert answer.status == 200
@@ -75,7 +75,7 @@ async def test_structures_are_json(listener: Listener) -> None:
 
 
 async def test_texts_are_sent_as_they_are(listener: Listener) -> None:
-    """A text is no JSON; an empty answer is an empty 200; /ping has no NSQ header."""
+    """A text is not sent as JSON; None is an empty 200; /ping has no NSQ header."""
     ping = await ask(listener, "GET", "/ping")
     nothing = await ask(listener, "POST", "/facts")
 
@@ -115,7 +115,7 @@ async def test_errors_are_json_with_a_code(
 
 
 async def test_a_plain_endpoint_fails_plainly(listener: Listener) -> None:
-    """An unhealthy /ping says why, as text."""
+    """An error of a plain endpoint is text, not JSON."""
     answer = await ask(listener, "GET", "/sick")
 
     assert (answer.status, answer.body) == (500, b"NOK - disk")
@@ -146,14 +146,14 @@ async def test_a_wrong_method_is_told_the_right_ones(listener: Listener) -> None
 async def test_a_nearly_right_path_is_redirected(
     listener: Listener, method: str, target: str, status: int, location: str
 ) -> None:
-    """A slash too many, dots or wrong case lead to the registered path, with its query."""
+    """Extra slashes, dots or wrong case redirect to the registered path, with the query."""
     answer = await ask(listener, method, target)
 
     assert (answer.status, answer.headers["location"]) == (status, location)
 
 
 async def test_escaped_paths_and_absolute_targets_are_understood(listener: Listener) -> None:
-    """%70ing is ping; a proxy's absolute target names the same path."""
+    """Escaped paths such as %70ing, and absolute URLs as proxies send them, are accepted."""
     escaped = await ask(listener, "GET", "/%70ing")
     absolute = await ask(listener, "GET", f"http://127.0.0.1:{listener.port}/facts?a=b")
 
@@ -163,7 +163,7 @@ async def test_escaped_paths_and_absolute_targets_are_understood(listener: Liste
 
 @pytest.mark.parametrize("before", [b"", b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"])
 async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
-    """Also one that never ends a request's head, be it the first or a later one."""
+    """A connection with an incomplete request head is closed after IDLE_SECONDS."""
     monkeypatch.setattr(http, "IDLE_SECONDS", 0.1)
     site, listener = Site(ROUTES), listen("127.0.0.1:0")
     await site.start(listener)
@@ -175,7 +175,7 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, bef
 
 
 async def test_requests_on_one_connection_are_answered_in_turn(listener: Listener) -> None:
-    """Keep-alive and pipelining work, also behind an error."""
+    """Keep-alive and pipelining work, also after an error."""
     request = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(b"".join(request % target for target in (b"/ping", b"/nope", b"/ping")))
@@ -193,7 +193,7 @@ async def test_requests_on_one_connection_are_answered_in_turn(listener: Listene
 async def test_requests_are_logged_except_where_they_are_many(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Status, method, target, peer and time at INFO; /echo stands for /pub."""
+    """Requests are logged at INFO, except those of routes with log=False, such as /pub."""
     with caplog.at_level(logging.INFO, logger="sparq.daemon.http"):
         await ask(listener, "GET", "/facts?a=1")
         await ask(listener, "GET", "/nope")
@@ -209,7 +209,7 @@ async def test_requests_are_logged_except_where_they_are_many(
 async def test_a_bug_is_logged_with_its_traceback(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client learns nothing of it, the operator everything."""
+    """An exception in a handler is logged as an error with its traceback."""
     await ask(listener, "GET", "/fail")
 
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
@@ -220,7 +220,7 @@ async def test_a_bug_is_logged_with_its_traceback(
 async def test_what_is_no_http_is_logged_in_one_line(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is answered 400; whoever sends it often fills no disk with tracebacks."""
+    """A request that is no HTTP gets 400 and is logged in one line, without a traceback."""
     answer = Answer(await exchange(listener, b"GET / HTTP/9.9\r\n" + b"x" * 1000 + b"\r\n\r\n"))
 
     (record,) = caplog.records
@@ -230,7 +230,7 @@ async def test_what_is_no_http_is_logged_in_one_line(
 
 
 async def test_a_stop_lets_a_request_finish() -> None:
-    """What was begun is answered; then the connection is closed."""
+    """``stop`` waits until running requests are answered."""
     site, listener = Site(ROUTES), listen("127.0.0.1:0")
     await site.start(listener)
     request = asyncio.create_task(ask(listener, "GET", "/slow"))
@@ -270,7 +270,7 @@ def words(request: web.BaseRequest, error: HttpError) -> web.Response | None:
 
 @pytest.fixture
 async def pages() -> AsyncIterator[Listener]:
-    """A site as nsqadmin has it: below a path, with headers of its own, compressed, with pages."""
+    """A site like nsqadmin's: below a base path, with own headers, compression and error pages."""
     site = Site(MORE, base="/in", headers={"X-Own": "1"}, compresses=True, words=words)
     listener = listen("127.0.0.1:0")
     await site.start(listener)
@@ -280,7 +280,7 @@ async def pages() -> AsyncIterator[Listener]:
 
 
 async def test_answers_in_pieces(pages: Listener) -> None:
-    """They come with the site's headers, and are whole where they end."""
+    """A streamed answer has the site's headers and ends with the last chunk."""
     raw = await exchange(pages, b"GET /in/pieces HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, _, body = raw.partition(b"\r\n\r\n")
 
@@ -294,7 +294,7 @@ async def test_answers_in_pieces(pages: Listener) -> None:
 async def test_an_answer_that_breaks_off_is_not_whole(
     pages: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its connection ends without the last piece, and the log has the traceback."""
+    """If a streaming handler fails, the connection ends without the last chunk; it is logged."""
     asked = b"GET /in/pieces?broken HTTP/1.1\r\nHost: x\r\n\r\n"
     with contextlib.suppress(ConnectionResetError):
         assert not (await exchange(pages, asked)).endswith(b"0\r\n\r\n")
@@ -303,7 +303,7 @@ async def test_an_answer_that_breaks_off_is_not_whole(
 
 
 async def test_headers_of_a_site(pages: Listener) -> None:
-    """On every answer: of handlers, refusals, redirects; paths are below its base."""
+    """Every answer has the site's headers, also errors and redirects; paths are below the base."""
     for target, status in (
         ("/in/short", 200),
         ("/in/own", 418),
@@ -319,7 +319,7 @@ async def test_headers_of_a_site(pages: Listener) -> None:
 
 
 async def test_parameters_in_any_part(pages: Listener) -> None:
-    """Unescaped, a plus sign as it is."""
+    """Path parameters are unescaped; a plus sign is not a space."""
     answer = await ask(pages, "GET", "/in/a/x%20%23+y/c/%5B::1%5D:4")
 
     assert {"b": "x #+y", "d": "[::1]:4"} == json.loads(answer.body)
@@ -337,7 +337,7 @@ async def test_parameters_in_any_part(pages: Listener) -> None:
     ],
 )
 async def test_compression(pages: Listener, target: str, accepted: str, coding: str | None) -> None:
-    """Of long texts, as their reader takes it; he who reads another way gets the same."""
+    """Long texts are compressed as Accept-Encoding permits; short ones and images are not."""
     answer = await ask(pages, "GET", target, b"", f"Accept-Encoding: {accepted}")
 
     assert coding == answer.headers.get("content-encoding")
@@ -347,7 +347,7 @@ async def test_compression(pages: Listener, target: str, accepted: str, coding: 
 
 
 async def test_words_of_its_own_for_refusals(pages: Listener) -> None:
-    """A page for who reads pages, NSQ's JSON for the others."""
+    """Errors are HTML pages if the client accepts HTML, else NSQ's JSON."""
     for target, status, code in (("/in/nope", 404, "NOT_FOUND"), ("/in/panic", 500, "INTERNAL_ER")):
         page = await ask(pages, "GET", target, b"", "Accept: text/html")
         plain = await ask(pages, "GET", target)

@@ -1,4 +1,4 @@
-"""Options that several daemons share: the same flags, keys and texts in each of them."""
+"""Options that several daemons share have the same flags, keys and help in each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUPS = {"log.": LoggingOptions, "http.": HttpOptions, "access.": AccessOptions
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_shared_option_is_the_same_in_both_daemons(group: str) -> None:
-    """Name, key, type and help; the log's prefix alone is each daemon's own."""
+    """Name, key, type, help and limits of a shared option are equal in nsqd and nsqlookupd."""
 
     def found(options: type[Any]) -> dict[str, tuple[Any, ...]]:
         return {
@@ -39,14 +39,14 @@ def test_a_shared_option_is_the_same_in_both_daemons(group: str) -> None:
     ],
 )
 def test_log_flags(arguments: list[str], changed: dict[str, Any]) -> None:
-    """They begin with `log-`, except NSQ's old `--verbose`."""
+    """Log flags begin with `log-`, except NSQ's old `--verbose`."""
     log = parse(NsqlookupdOptions, "nsqlookupd", "", arguments).log
 
     assert LoggingOptions(**{"prefix": "[nsqlookupd] ", **changed}) == log
 
 
 def test_go_compatible_names_the_program() -> None:
-    """The help text says whose mistakes are tolerated."""
+    """The help of `--go-compatible` names the Go program, and its default is False."""
     (flag,) = (flag for flag in flags_of(NsqlookupdOptions) if flag.name == "go-compatible")
 
     assert "Go's nsqlookupd" in flag.help

@@ -1,4 +1,4 @@
-"""The text format: what is written here, Prometheus' parser reads."""
+"""The text format: Prometheus' own parser reads what sparq writes."""
 
 from pathlib import Path
 
@@ -28,12 +28,12 @@ def test_any_label_and_value_is_read_back(text: str, value: float) -> None:
 
 
 def test_a_family_without_samples_is_not_there() -> None:
-    """Prometheus has nothing to keep of it."""
+    """A family without samples is an empty text."""
     assert Family("a", "gauge", "b").text() == ""
 
 
 def test_a_histogram_adds_its_buckets_up() -> None:
-    """Each bucket has what is in it and in all below."""
+    """A histogram's buckets are cumulative, followed by sum and count."""
     family = Family("h_seconds", "histogram", "Help")
     family.add_histogram((0.5, 1.0), (3, 0, 2), 7.25)
     (found,) = text_string_to_metric_families(family.text())
@@ -48,7 +48,7 @@ def test_a_histogram_adds_its_buckets_up() -> None:
 
 
 def test_the_process_tells_of_itself() -> None:
-    """CPU, memory, open files, interpreter and collector, without `_created` series."""
+    """The process metrics include CPU, open files and interpreter, without `_created` series."""
     text = generate_latest(process_registry()).decode()
     names = {family.name for family in text_string_to_metric_families(text)}
 
@@ -57,7 +57,7 @@ def test_the_process_tells_of_itself() -> None:
 
 
 def test_access_checks_have_figures_if_there_are_any(tmp_path: Path) -> None:
-    """Refusals by reason; with a token file also its valid tokens."""
+    """With access checks, refusals are counted by reason; with a token file, also its tokens."""
     file = tmp_path / "tokens"
     lines = [make("a", "read")[1], make("b", "read", "2020-01-01")[1]]
     file.write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""SIGHUP in any daemon: which options are taken, and what the log says."""
+"""SIGHUP in any daemon: which options are applied, and what is logged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("log_levels_are_restored")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A daemon's options: one that SIGHUP applies, a list, and one that needs a restart."""
+    """A daemon's options: a list that SIGHUP applies, and a number that needs a restart."""
 
     peers: tuple[str, ...] = option((), "peers", name="peer", key="peers", live="peers")
     size: int = option(1, "size")
@@ -25,12 +25,12 @@ class Options:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Levels and texts of the log lines."""
+    """Return levels and texts of the log lines."""
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
 def test_only_live_options_are_taken(caplog: pytest.LogCaptureFixture) -> None:
-    """Each change is logged: it is in force now, or needs a restart."""
+    """Live options are applied; each change is logged as applied or as needing a restart."""
     logging.getLogger().setLevel(logging.INFO)
     old, new = Options(), Options(("a:1", "b:2"), 2)
 
@@ -44,13 +44,13 @@ def test_only_live_options_are_taken(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_option_whose_new_value_could_not_be_applied_stays(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The caller names what it has applied; the rest is as before."""
+    """A live option that the caller could not apply keeps its old value, with a warning."""
     assert Options() == take(Options(), Options(("a:1",)), ("log",))
     assert [("WARNING", "SIGHUP: peers has changed: that needs a restart")] == told(caplog)
 
 
 def test_nothing_has_changed(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so, too: the operator has sent a signal and waits for an answer."""
+    """SIGHUP without changes is logged, too, because the operator expects a reaction."""
     logging.getLogger().setLevel(logging.INFO)
     options = Options()
 
@@ -61,7 +61,7 @@ def test_nothing_has_changed(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_change_of_the_log_level_is_logged_in_either_direction(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """At the more verbose of the two levels."""
+    """A change of the log level is logged at the more verbose of the two levels."""
     quiet = Options(log=LoggingOptions(level=logging.ERROR))
     loud = Options(log=LoggingOptions(level=logging.DEBUG))
     logging.getLogger().setLevel(logging.ERROR)
@@ -77,7 +77,7 @@ def test_a_change_of_the_log_level_is_logged_in_either_direction(
 
 
 def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why; another error is a bug and is not hidden."""
+    """A FileError is logged and changes nothing; any other exception is raised."""
 
     def fail() -> Options:
         raise FileError("no such file")
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_values_are_shown_as_help_shows_them() -> None:
-    """A list with commas, texts in quotes, an empty value by that word."""
+    """Values are logged with quotes around texts and commas in lists; an empty one as "empty"."""
     flags = {flag.key: flag for flag in flags_of(Options)}
 
     assert '"a:1", "b:2"' == shown(flags["peers"], Options(("a:1", "b:2")))

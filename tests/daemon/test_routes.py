@@ -1,4 +1,4 @@
-"""Paths lead to routes as in Go's router: exact ones, parameters anywhere, what was meant."""
+"""Paths are matched to routes as in Go's router: exact, with parameters, or corrected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table(base: str = "") -> RouteTable:
     ],
 )
 def test_a_path_leads_to_its_route(path: str, route: str, parameters: dict[str, str]) -> None:
-    """With the texts of its parameters; a written part goes before a parameter."""
+    """A path finds its route and parameters; a literal part takes precedence over a parameter."""
     for base in ("", "/nsq/admin"):
         found = table(base).find(base + path if path != "/" else base or "/")
         assert found is not None
@@ -46,7 +46,7 @@ def test_a_path_leads_to_its_route(path: str, route: str, parameters: dict[str, 
     "path", ["", "/topic", "/topics/", "/topics//b", "/topics/a/b/c", "/nodes/a", "/nodes//stats"]
 )
 def test_other_paths_lead_nowhere(path: str) -> None:
-    """A parameter is never empty, and never has a slash."""
+    """Other paths match no route: a parameter is never empty and contains no slash."""
     assert table().find(path) is None
     assert table("/x").find("/topics") is None
 
@@ -66,7 +66,7 @@ def test_other_paths_lead_nowhere(path: str) -> None:
     ],
 )
 def test_what_was_meant(path: str, meant: str | None) -> None:
-    """But for case, slashes and dots; parameters stay as they are, escaped."""
+    """``meant`` corrects case, slashes and dots; parameters stay the same, escaped."""
     assert meant == table().meant(path, "GET")
     assert table().meant(path, "POST") is None
     if meant:

@@ -1,6 +1,6 @@
-"""What a daemon has loaded when its ports open: little, so that they open at once.
+"""Few modules are loaded before a daemon's ports open, so that they open quickly.
 
-Counted, not timed: a busy machine changes nothing.
+The tests count modules instead of measuring time, so a busy machine does not affect them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.servers import free_port
 from tests.support.v2_client import OK, V2Client
 
 MODULES_MAX = 140
-"""Python's own start has some 60, command line, log and sockets the rest; before it was 730."""
+"""Python loads about 60, the command line, logging and sockets the rest; it was 730 before."""
 
 HEAVY = (
     *("aiohttp", "asyncio", "argparse", "cramjam", "difflib", "importlib.metadata", "multidict"),
@@ -42,7 +42,7 @@ sys.exit(main(["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]))
 
 
 def loaded_when_listening(module: str, folder: Path) -> list[set[str]]:
-    """The modules loaded when each of the two ports begins to listen."""
+    """Return the modules loaded when each of the two ports begins to listen."""
     program = AT_LISTEN.replace("MODULE", module)
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -58,7 +58,7 @@ def loaded_when_listening(module: str, folder: Path) -> list[set[str]]:
 
 @pytest.mark.parametrize("module", ["sparq.nsqd", "sparq.nsqlookupd"])
 def test_both_ports_listen_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
-    """No event loop, no arrays, no HTTP: clients wait in the kernel's queue while these load."""
+    """Both ports listen before asyncio, numpy, HTTP and other heavy modules are loaded."""
     for modules in loaded_when_listening(module, tmp_path):
         assert modules.isdisjoint(HEAVY), modules.intersection(HEAVY)
         assert len(modules) <= MODULES_MAX, len(modules)
@@ -82,7 +82,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_the_first_publish_does_not_wait_for_http(tmp_path: Path) -> None:
-    """aiohttp is loaded by a thread of its own: TCP clients are answered, HTTP clients wait."""
+    """While a thread loads aiohttp, TCP clients are answered and HTTP clients wait."""
     tcp, http = free_port(), free_port()
     (tmp_path / "late.py").write_text(WITHOUT_AIOHTTP)
     command = [
@@ -101,7 +101,7 @@ def test_the_first_publish_does_not_wait_for_http(tmp_path: Path) -> None:
 
 
 def connected(port: int) -> socket.socket:
-    """A connection to a port that is about to open."""
+    """Connect to a port that is about to open; retry for up to 30 s."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -118,7 +118,7 @@ def connected(port: int) -> socket.socket:
 def test_a_signal_while_the_rest_is_loaded_ends_it_in_order(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Whoever stops a daemon that has just opened its ports gets status 0."""
+    """A signal immediately after the ports open ends the daemon with status 0, no traceback."""
     program = AT_LISTEN.replace("MODULE", module)
     with subprocess.Popen(
         [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""The token: where it comes from, how it is shown, and that it is not told."""
+"""The HTTP token: its sources, its header, and that it is never shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparq.program.lifecycle import StartError
 
 
 def test_a_token_stands_in_the_option_or_in_a_file(tmp_path: Path) -> None:
-    """The line end of the file is no part of it."""
+    """The option is the token itself, or @file; the file's line end is not part of it."""
     file = tmp_path / "token"
     file.write_text("abc.~_+/-==\n")
 
@@ -24,7 +24,7 @@ def test_a_token_stands_in_the_option_or_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"a b", b"\xff", b"a\nb", b"x" * 600])
 def test_what_is_no_token(tmp_path: Path, content: bytes) -> None:
-    """An empty file would let everybody in; blanks cannot be sent."""
+    """An empty, unreadable or invalid token is a StartError with the flag's name."""
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(StartError, match="--http-token"):
         resolve(f"@{tmp_path}/token")
@@ -48,7 +48,7 @@ def test_what_is_no_token(tmp_path: Path, content: bytes) -> None:
     ],
 )
 def test_how_it_is_shown(headers: list[str], shown: bool) -> None:
-    """In one header, whole."""
+    """A token is accepted only whole, in a single Authorization header of type Bearer."""
     made = CIMultiDict([("Authorization", header) for header in headers])
     request = make_mocked_request("POST", "/", made)
 
@@ -56,7 +56,7 @@ def test_how_it_is_shown(headers: list[str], shown: bool) -> None:
 
 
 def test_a_command_line_is_told_without_secrets() -> None:
-    """Neither tokens nor users and passwords of URLs; the rest as it is."""
+    """A command line is shown without tokens and without users, passwords and queries of URLs."""
     said = "nsqd --http-token=abc -http-token abc --http-token=@/f --x=y http://u:p@w@h/?k=v -x"
     told = "nsqd --http-token=*** -http-token *** --http-token=@/f --x=y http://h/ -x"
 

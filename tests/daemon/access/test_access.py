@@ -37,7 +37,7 @@ END = tokens.end_of("2030-01-01")
 
 
 class TokenFile:
-    """A token file with a line for all topics, one for some, one with an end, and `anybody`."""
+    """A token file: tokens for all topics, for some, with an expiry, and a line for `anybody`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,13 +64,13 @@ def call(route: Route, topic: str = "t1", shown: str = "", **headers: str) -> Ca
 
 
 def status(access: Access, route: Route, shown: str = "", topic: str = "t1") -> int:
-    """200, or the status of the refusal."""
+    """Return 200, or the status of the refusal."""
     refusal = access.refusal(route, call(route, topic, shown))
     return 200 if refusal is None else refusal.status
 
 
 def test_without_options_there_are_no_checks(tmp_path: Path) -> None:
-    """With an audit file alone, everything is allowed and recorded."""
+    """With an audit file only, everything is allowed without a token."""
     assert build(RIGHTS, "", AccessOptions()) is None
     access = build(RIGHTS, "", AccessOptions(audit_file=str(tmp_path / "audit")))
 
@@ -80,7 +80,7 @@ def test_without_options_there_are_no_checks(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_is_no_start(tmp_path: Path) -> None:
-    """The error names the flag."""
+    """A token or audit file that cannot be used is a StartError with the flag's name."""
     missing = str(tmp_path / "missing" / "file")
     with pytest.raises(StartError, match=r"^--token-file: .*missing"):
         build(RIGHTS, "", AccessOptions(token_file=missing))
@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_used_is_no_start(tmp_path: Path) -> None:
 
 
 def test_the_http_token_protects_changes_and_private_routes() -> None:
-    """Without a token file, other requests need no token."""
+    """With --http-token only, changes and private routes need it; other requests do not."""
     access = build(RIGHTS, MASTER, AccessOptions())
     assert access is not None
 
@@ -100,7 +100,7 @@ def test_the_http_token_protects_changes_and_private_routes() -> None:
 
 
 def test_with_a_token_file_each_route_needs_its_role(file: TokenFile) -> None:
-    """401 without a valid token, 403 without the right; a route without a row needs the most."""
+    """401: no valid token; 403: the role is missing; a route without a row needs `administer`."""
     access = Access(RIGHTS, token=MASTER, token_file=str(file.path))
 
     assert [200, 401, 401, 401] == [status(access, r) for r in (PING, STATS, CONFIG, PAUSE)]
@@ -111,7 +111,7 @@ def test_with_a_token_file_each_route_needs_its_role(file: TokenFile) -> None:
 
 
 def test_a_wrong_token_has_fewer_rights_than_none(file: TokenFile) -> None:
-    """It does not fall back to what `anybody` may."""
+    """A request with a wrong token does not get the rights of `anybody`."""
     access = Access(RIGHTS, token_file=str(file.path))
 
     assert 200 == status(access, STATS, topic="public")
@@ -120,7 +120,7 @@ def test_a_wrong_token_has_fewer_rights_than_none(file: TokenFile) -> None:
 
 
 def test_a_token_is_valid_until_its_end(file: TokenFile) -> None:
-    """After it, its name is still known, and the reason is its own."""
+    """An expired token is refused with the reason EXPIRED and its name."""
     moment = [END - 1.0]
     access = Access(RIGHTS, token_file=str(file.path), now=lambda: moment[0])
 
@@ -137,7 +137,7 @@ def test_a_token_is_valid_until_its_end(file: TokenFile) -> None:
 def test_a_reload_takes_the_new_file_or_keeps_the_old(
     file: TokenFile, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file with a mistake changes nothing, and the log says why."""
+    """``reload`` reads the new tokens; a file with a mistake changes nothing and is logged."""
     access = Access(RIGHTS, token_file=str(file.path))
     file.write(*file.lines[1:])
     assert access.reload()
@@ -151,12 +151,12 @@ def test_a_reload_takes_the_new_file_or_keeps_the_old(
 
 
 async def entries(log: AuditLog) -> list[dict[str, Any]]:
-    """All entries, oldest first."""
+    """Return all entries, oldest first."""
     return (await log.page(limit=100)).entries[::-1]
 
 
 async def test_changes_and_refusals_are_recorded_without_secrets(file: TokenFile) -> None:
-    """Who, what, on which topic and with which result; reads and publishes are not changes."""
+    """Changes and refusals are recorded with user, action, topic and outcome, without secrets."""
     log = AuditLog()
     access = Access(RIGHTS, token=MASTER, token_file=str(file.path), audit=log)
     await access.note(PAUSE, call(PAUSE, shown=file.part, **{"User-Agent": "curl"}), "")
@@ -181,7 +181,7 @@ async def test_changes_and_refusals_are_recorded_without_secrets(file: TokenFile
 async def test_refused_commands_are_counted_and_recorded(
     file: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By reason, with the token's name if it is known; each command has its own limit."""
+    """Refused commands are counted by reason; each command has its own limit of entries."""
     monkeypatch.setattr(audit.time, "monotonic", lambda: 0.0)
     log = AuditLog()
     access = Access(RIGHTS, token_file=str(file.path), audit=log)
@@ -213,7 +213,7 @@ async def test_refused_commands_are_counted_and_recorded(
 async def test_an_answer_does_not_wait_for_a_slow_disk(
     file: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond `WRITTEN_SECONDS` the request is answered without its entry."""
+    """After `WRITTEN_SECONDS` a request is answered even if its entry is not written yet."""
     log = AuditLog()
     waits: list[Any] = []
 

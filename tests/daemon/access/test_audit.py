@@ -1,4 +1,4 @@
-"""The audit log: order, bounded refusals, a file that cannot be written, entries for a topic."""
+"""The audit log: order, limits on refusals, unwritable files, and publishing to a topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.daemon.access.test_audit_file import ENTRY, actions
 
 
 def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    """A link could lead to a file of somebody else; a pipe would block."""
+    """A link, pipe or folder as audit file is a StartError: it could be another file, or block."""
     (tmp_path / "other").write_text("somebody's")
     (tmp_path / "link").symlink_to(tmp_path / "other")
     (tmp_path / "dangling").symlink_to(tmp_path / "target")
@@ -30,7 +30,7 @@ def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 async def test_entries_are_written_in_their_order(tmp_path: Path) -> None:
-    """Many at once, some by clients that do not wait for the answer."""
+    """Concurrent entries are written in order, even if their requests are cancelled."""
     log = AuditLog(str(tmp_path / "audit"))
     tasks = [asyncio.create_task(log.record(replace(ENTRY, action=f"a{n}"))) for n in range(50)]
     await asyncio.sleep(0)
@@ -46,7 +46,7 @@ async def test_entries_are_written_in_their_order(tmp_path: Path) -> None:
 async def test_a_log_that_cannot_be_written_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was done is in the other log then; who asks first learns it, until it is mended."""
+    """An entry that cannot be written is logged; ``unavailable`` returns why, until it is fixed."""
     folder = tmp_path / "folder"
     folder.mkdir()
     log = AuditLog(str(folder / "audit"))
@@ -63,7 +63,7 @@ async def test_a_log_that_cannot_be_written_is_told_of(
 
 
 async def test_without_a_file_the_last_entries_are_remembered() -> None:
-    """The page shows them; a restart forgets them."""
+    """Without a file, the last `REMEMBERED` entries are kept in memory."""
     log = AuditLog()
     for number in range(audit.REMEMBERED + 5):
         await log.record(replace(ENTRY, action=f"a{number}"))
@@ -81,7 +81,7 @@ async def test_without_a_file_the_last_entries_are_remembered() -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_entries_are_found_by_their_fields(tmp_path: Path, is_kept: bool) -> None:
-    """All that are given must hold; unknown and empty ones do not count."""
+    """Entries must match all given fields; unknown and empty filters are ignored."""
     log = AuditLog(str(tmp_path / "audit") if is_kept else "")
     await log.record(ENTRY)
     await log.record(replace(ENTRY, user="bob", topic="t2"))
@@ -100,7 +100,7 @@ async def test_entries_are_found_by_their_fields(tmp_path: Path, is_kept: bool) 
 async def test_refused_requests_do_not_push_out_what_was_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever may do nothing may not empty the log, either."""
+    """Of 5,000 refusals REFUSED_MAX are recorded; after REFUSED_SECONDS one counts the rest."""
     moment = [0.0]
     monkeypatch.setattr(audit.time, "monotonic", lambda: moment[0])
     log = AuditLog()
@@ -122,7 +122,7 @@ async def test_refused_requests_do_not_push_out_what_was_done(
 
 
 async def test_entries_go_to_a_topic_too(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody waits for it, and one that fails does not end it."""
+    """Entries are published in the background; a failed publish is logged, and later ones go on."""
     published: list[bytes] = []
     gone = asyncio.Event()
 
@@ -144,7 +144,7 @@ async def test_entries_go_to_a_topic_too(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_a_topic_that_hangs_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
-    """What waits for it is bounded."""
+    """If publishing hangs, requests do not wait, and entries above UNPUBLISHED_MAX are logged."""
 
     async def publish(_line: bytes) -> None:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The audit log's file: durable, one line an entry, bounded, read from its end."""
+"""The audit log's file: one line per entry, bounded in size, read from its end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def actions(page: audit_file.AuditPage) -> list[str]:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_that_is_sent_begins_a_line_of_its_own(text: str) -> None:
-    """Every field, all of them at once, in ASCII, of a bounded length."""
+    """With hostile text in every field, an entry is one printable ASCII line of bounded length."""
     entry = AuditEntry(text, text, text, text, "done", text, text, text, text, {text: text}, text)
 
     line = to_line(entry, 0)
@@ -52,7 +52,7 @@ def test_nothing_that_is_sent_begins_a_line_of_its_own(text: str) -> None:
 
 
 def test_an_entry_says_who_did_what_from_where_and_when() -> None:
-    """The time comes first, so that a file sorts."""
+    """An entry has all its fields, the time first, so that lines sort by time."""
     entry = replace(ENTRY, arguments={"to": "earliest"}, user_agent="curl", node="n:1")
 
     assert {
@@ -76,7 +76,7 @@ def test_an_entry_says_who_did_what_from_where_and_when() -> None:
 def test_pages_go_back_to_the_oldest_entry_over_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    """Newest first, nothing twice and nothing left out, over files and blocks."""
+    """Pages over several files and blocks have each entry once, newest first."""
     monkeypatch.setattr(audit_file, "BLOCK_BYTES", block_bytes)
     log = AuditFile(str(tmp_path / "audit"), file_bytes_max=4000)
     count = 50
@@ -97,7 +97,7 @@ def test_pages_go_back_to_the_oldest_entry_over_all_files(
 
 
 def test_paging_goes_on_where_it_was_when_the_file_is_rotated(tmp_path: Path) -> None:
-    """A place is one in a file, not in the name of it."""
+    """A position for paging stays valid after a rotation: it does not depend on the file name."""
     log = AuditFile(str(tmp_path / "audit"), file_bytes_max=1000)
     for number in range(4):
         log.append(numbered(number))
@@ -111,7 +111,7 @@ def test_paging_goes_on_where_it_was_when_the_file_is_rotated(tmp_path: Path) ->
 
 
 def test_old_files_go(tmp_path: Path) -> None:
-    """The log takes a bounded space, and only its owner may read it."""
+    """At most KEPT + 1 files of limited size exist, readable only by their owner."""
     log = AuditFile(str(tmp_path / "audit"), file_bytes_max=1000)
     for number in range(40):
         log.append(numbered(number))
@@ -125,7 +125,7 @@ def test_old_files_go(tmp_path: Path) -> None:
 def test_one_page_does_a_bounded_amount_of_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filter that nothing matches gives up after a while, and says where to go on."""
+    """A page reads at most SCAN_BYTES_MAX, then returns the position at which to continue."""
     monkeypatch.setattr(audit_file, "SCAN_BYTES_MAX", 2000)
     log = AuditFile(str(tmp_path / "audit"))
     for number in range(100):
@@ -147,7 +147,7 @@ def test_one_page_does_a_bounded_amount_of_work(
 
 @pytest.mark.parametrize("before", ["x", "1", "1-", "-1", "1-2-3", "²-1", "9" * 5000 + "-1", "1-1"])
 def test_a_place_that_was_never_given_has_nothing_before_it(tmp_path: Path, before: str) -> None:
-    """A client can write anything there."""
+    """An invalid or unknown position gives an empty page."""
     log = AuditFile(str(tmp_path / "audit"))
     log.append(numbered(0))
 
@@ -155,7 +155,7 @@ def test_a_place_that_was_never_given_has_nothing_before_it(tmp_path: Path, befo
 
 
 def test_damage_is_passed_over(tmp_path: Path) -> None:
-    """A line that a crash cut short, zeros, lines of others; and the next entry is whole."""
+    """Truncated lines, zeros and foreign lines are skipped, and the next entry is whole."""
     path = tmp_path / "audit"
     log = AuditFile(str(path))
     log.append(numbered(0))
@@ -169,7 +169,7 @@ def test_damage_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_no_long_line_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of zeros costs no more memory than one of entries."""
+    """Lines are read in bounded parts, even from 1 MiB of zeros without a line end."""
     lengths: list[int] = []
     monkeypatch.setattr(audit_file, "from_line", lambda line: lengths.append(len(line)))
     path = tmp_path / "audit"
@@ -182,7 +182,7 @@ def test_no_long_line_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_another_program_rotates_away_is_not_written_to(tmp_path: Path) -> None:
-    """Logrotate needs no signal."""
+    """After another program renames the file, entries go to a new file, without a signal."""
     path = tmp_path / "audit"
     log = AuditFile(str(path))
     log.append(numbered(0))

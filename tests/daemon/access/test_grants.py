@@ -1,4 +1,4 @@
-"""Grants: roles of a token, each for all topics or some."""
+"""Grants: roles of a token, each for all topics or for a pattern."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = 1_800_000_000.0
 
 
 def test_each_role_is_for_its_topics() -> None:
-    """Without a pattern for all of them."""
+    """A role applies to the topics that match its pattern; without a pattern, to all."""
     found = grants.parse("publish:clicks*,consume:orders.?,publish:x#ephemeral,read")
 
     may = {
@@ -50,7 +50,7 @@ def test_each_role_is_for_its_topics() -> None:
     ],
 )
 def test_any_other_text_is_no_grant(text: str) -> None:
-    """A misspelt pattern must not be less, or more, than was meant."""
+    """An invalid grant raises RoleError, so that a misspelling grants neither less nor more."""
     with pytest.raises(RoleError):
         grants.parse(text)
 
@@ -75,7 +75,7 @@ def test_a_comment_may_stand_behind_a_pattern(tmp_path: Path) -> None:
 
 
 def test_what_anybody_may_is_a_line_of_its_own(tmp_path: Path) -> None:
-    """It has no token, and counts as none."""
+    """The line `anybody` grants roles without a token, and is not counted as a token."""
     found = tokens.read(in_file(tmp_path, "anybody read:public* -\n"))
 
     assert 0 == len(found)
@@ -95,13 +95,13 @@ def test_what_anybody_may_is_a_line_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_anybody_gets_nothing_that_matters(tmp_path: Path, line: str, why: str) -> None:
-    """A slip must not open the door."""
+    """A line `anybody` with more than `read`, a hash or an expiry is refused."""
     with pytest.raises(tokens.TokenFileError, match=f"line [12]: .*{why}"):
         tokens.read(in_file(tmp_path, line))
 
 
 def test_a_program_may_take_fewer_roles(tmp_path: Path) -> None:
-    """A pattern that nsqadmin ignored would give more than was meant."""
+    """nsqadmin refuses patterns and roles that it does not support, instead of ignoring them."""
     form = Form(ADMINS_WORDS, is_whole=True)
     for granted, why in (
         ("read:clicks*", "without a pattern"),
@@ -113,7 +113,7 @@ def test_a_program_may_take_fewer_roles(tmp_path: Path) -> None:
 
 
 def test_tokens_in_force_are_those_that_have_not_expired(tmp_path: Path) -> None:
-    """What /metrics counts."""
+    """``in_force`` counts the tokens that have not expired; `/metrics` reports it."""
     found = tokens.read(in_file(tmp_path, f"bob read {HASH} 2020-01-01\neve read {HASH[::-1]}"))
 
     assert (2, 1) == (len(found), found.in_force(NOW))

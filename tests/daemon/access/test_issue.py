@@ -1,4 +1,4 @@
-"""A token is made on the command line."""
+"""Tokens are created on the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.nsqadmin.access.options import NOW
 
 @pytest.mark.parametrize("module", ["sparq.nsqadmin.access", "sparq.daemon.access"])
 def test_the_command_adds_a_line_to_the_file(tmp_path: Path, module: str) -> None:
-    """A new file is its owner's alone; a last line without its end is ended first."""
+    """A new file has mode 0600; a missing newline at its end is added before the new line."""
     path = tmp_path / "new"
     command = [sys.executable, "-m", module]
 

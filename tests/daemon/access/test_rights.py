@@ -1,4 +1,4 @@
-"""Rows of a table of rights: which grants meet the needs of a request."""
+"""The table of rights: which grants meet a request's needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_met(needs: Needs, granted: str, **arguments: str) -> bool:
     ],
 )
 def test_a_role_for_the_topic_of_the_request(granted: str, topic: str, expected: bool) -> None:
-    """For all topics, or for a pattern that the topic matches."""
+    """``of_topic`` needs the role for all topics, or for a pattern that matches the topic."""
     assert expected == is_met(of_topic(Role.OPERATE), granted, topic=topic)
 
 
@@ -46,13 +46,13 @@ def test_a_role_for_the_topic_of_the_request(granted: str, topic: str, expected:
     [("read", True, True), ("read:t*", False, True), ("none", False, False)],
 )
 def test_a_role_for_all_topics_or_for_any(granted: str, all_topics: bool, any_topic: bool) -> None:
-    """Whatever topic the request names."""
+    """``of_all`` needs the role for all topics, ``of_any`` for any; the request's is ignored."""
     assert all_topics == is_met(of_all(Role.READ), granted, topic="t")
     assert any_topic == is_met(of_any(Role.READ), granted, topic="other")
 
 
 def test_every_need_of_a_row_must_be_met() -> None:
-    """A copy needs the role for its source and for its target."""
+    """A copy needs the role for its source topic and for its target topic."""
     both = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
 
     assert is_met(both, "operate:a,operate:b", topic="a", to="b")
@@ -61,7 +61,7 @@ def test_every_need_of_a_row_must_be_met() -> None:
 
 
 def test_rows_for_everybody_and_for_administrators() -> None:
-    """`OPEN` needs nothing; a forgotten route and the debug routes need `administer`."""
+    """`OPEN` needs no role; unlisted routes and debug routes need `administer` for all topics."""
     assert is_met(OPEN, "none")
     for needs in (UNLISTED, *DEBUG.values()):
         assert is_met(needs, "administer")

@@ -1,4 +1,4 @@
-"""Roles: which ones a role includes, and their names in token files."""
+"""Roles: which other roles each includes, and their names in token files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparq.daemon.access.roles import ADMINS_WORDS, WORDS, Role, RoleError, role
 
 
 def test_a_role_includes_the_lower_ones() -> None:
-    """Bodies, publishing and consuming are apart from what operators do."""
+    """`operate` and `administer` do not include `bodies`, `publish` or `consume`."""
     has = {
         word: [other for other, lower in WORDS.items() if lower in role and other != word]
         for word, role in WORDS.items()
@@ -27,7 +27,7 @@ def test_a_role_includes_the_lower_ones() -> None:
 
 
 def test_a_role_is_found_by_its_name() -> None:
-    """nsqadmin knows only four of them; the error lists what is allowed."""
+    """``role_of`` finds a role by name; nsqadmin has four, and the error lists them."""
     assert Role.CONSUME == role_of(" consume ")
     assert Role.BODIES == role_of("bodies", ADMINS_WORDS)
     with pytest.raises(RoleError, match="'consume' is not a role: use read, bodies, operate, adm"):
@@ -37,6 +37,6 @@ def test_a_role_is_found_by_its_name() -> None:
 
 
 def test_a_token_in_the_wrong_column_is_not_repeated() -> None:
-    """An error ends in a log."""
+    """An error does not contain a long word: it may be a token, and errors are logged."""
     with pytest.raises(RoleError, match=r"^a long word is not a role"):
         role_of("nsq_of-some-length-that-is-secret")

@@ -1,4 +1,4 @@
-"""Tokens: the file of hashes, new tokens, and the sessions of browsers."""
+"""Tokens: the file with their hashes, and new tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_file(folder: Path, text: str) -> str:
 
 
 def test_the_file_says_whose_a_token_is(tmp_path: Path) -> None:
-    """Comments, blank lines, a prefix and capitals in the hash are fine."""
+    """A token's name and roles are read; comments, blank lines and `sha256:` are allowed."""
     text = f"# all\n\nbob  operate,bodies  sha256:{HASH.upper()}  # his\n\teve read {OTHER}\r\n"
     found = tokens.read(in_file(tmp_path, text)).find(TOKEN, NOW)
 
@@ -34,12 +34,12 @@ def test_the_file_says_whose_a_token_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shown", ["", "x", HASH, TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "ä" * 30])
 def test_nothing_else_is_that_token(tmp_path: Path, shown: str) -> None:
-    """Its hash is none, either."""
+    """A similar text, or the token's hash, is not accepted as the token."""
     assert tokens.read(in_file(tmp_path, f"bob read {HASH}")).find(shown, NOW) is None
 
 
 def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
-    """The file cannot tell that its author has hashed a password; the token can."""
+    """A token that is too short is not accepted, even if the file has its hash."""
     short = hashlib.sha256(b"secret").hexdigest()
 
     assert tokens.read(in_file(tmp_path, f"bob read {short}")).find("secret", NOW) is None
@@ -56,7 +56,7 @@ def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
 def test_a_token_is_good_to_the_end_of_its_last_day(
     tmp_path: Path, written: str, ends: str
 ) -> None:
-    """A day is one of UTC."""
+    """A token with a date is valid until the end of that day in UTC."""
     end = datetime.datetime.fromisoformat(ends).timestamp()
     found = tokens.read(in_file(tmp_path, f"bob read {HASH} {written}"))
 
@@ -81,7 +81,7 @@ def test_a_token_is_good_to_the_end_of_its_last_day(
 def test_a_file_with_a_mistake_is_refused_with_the_line(
     tmp_path: Path, line: str, why: str
 ) -> None:
-    """Half a file would be half the rights, and the token itself must not be told."""
+    """The error has the line number and reason, but no token; no part of the file is used."""
     with pytest.raises(tokens.TokenFileError, match=f"line [12]: .*{why}") as caught:
         tokens.read(in_file(tmp_path, line))
 
@@ -89,7 +89,7 @@ def test_a_file_with_a_mistake_is_refused_with_the_line(
 
 
 def test_a_file_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
-    """Or is not there, no text, too long."""
+    """A file that all users may write, is no text, too large or unreadable is refused."""
     path = Path(in_file(tmp_path, f"bob read {HASH}"))
     path.chmod(0o666)
     with pytest.raises(tokens.TokenFileError, match="can be changed by every user"):
@@ -110,7 +110,7 @@ def test_a_file_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_new_token_and_its_line_go_together(tmp_path: Path) -> None:
-    """No two are alike, and the line does not hold the token."""
+    """``make`` returns different tokens, and a line that accepts but does not contain the token."""
     first, second = tokens.make("bob", "operate", "2030-01-01"), tokens.make("bob", "operate")
     found = tokens.read(in_file(tmp_path, f"{first[1]}\n{second[1]}"))
 
