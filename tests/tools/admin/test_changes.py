@@ -144,7 +144,7 @@ def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -
 
 
 def test_a_node_is_hidden_from_a_topic(cluster: Cluster, admin: Run) -> None:
-    """`tombstone` deletes the topic on that nsqd and from its nsqlookupd entry; others keep it."""
+    """The nsqd is no longer listed for the topic and no longer has it; other nsqds keep it."""
     topic = "graves"
     cluster.fresh(topic, "c", messages=1)
     node = cluster.nsqds[0]
