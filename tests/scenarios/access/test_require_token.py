@@ -140,9 +140,9 @@ async def test_without_a_token_that_may_nobody_registers(
 
 
 async def test_a_token_registers_the_topics_of_its_pattern(house: House) -> None:
-    """E_UNAUTHORIZED answers other topics.
+    """REGISTER for a topic outside the token's pattern gets E_UNAUTHORIZED.
 
-    `Token` is accepted in any case, like other IDENTIFY keys.
+    IDENTIFY accepts `Token` in any case, as it does its other keys.
     """
     async with house.running(), nsqd(house) as peer:
         assert b"version" in await peer.ask(identify(Token=house.shown["clicks"]))

@@ -124,7 +124,7 @@ async def test_a_client_is_its_token(house: House, tmp_path: Path) -> None:
 async def test_a_token_that_is_taken_away_ends_its_connections(
     house: House, tmp_path: Path
 ) -> None:
-    """Its consumers and producers get E_AUTH_FAILED and are disconnected; others stay connected."""
+    """Clients of a removed token get E_AUTH_FAILED and are disconnected; others stay connected."""
     for name in ("gone", "stays"):
         house.give(name, "publish,consume")
     async with (
@@ -218,8 +218,7 @@ async def test_what_expires_stops_at_its_time(house: House, tmp_path: Path) -> N
             assert 200 == await house.http("POST", "/pub?topic=t", "web")
             async with house.talking() as talk:
                 assert FAILED == await talk.ask(c.auth(house.shown["old"].encode()))
-            # The clock is set to shortly before the expiry; each connection checks its own expiry
-            # time.
+            # The clock is set to shortly before the expiry, which each connection checks by itself.
             end = tokens.end_of("2999-01-01")
             loop = asyncio.get_running_loop()
             begun = loop.time()
@@ -279,7 +278,7 @@ async def test_the_http_token_is_good_for_everything(house: House, tmp_path: Pat
 
 
 async def test_what_anybody_may_needs_no_token(house: House, tmp_path: Path) -> None:
-    """The roles of `anybody` apply to requests without a token, not to requests with one."""
+    """The roles of `anybody` apply only to requests without a token."""
     house.lines["anybody"] = "anybody read:public* -"
     house.give("web", "publish")
     async with house.running(tmp_path):

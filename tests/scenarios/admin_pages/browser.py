@@ -103,7 +103,7 @@ class Reader:
             self.until("document.documentElement.dataset.live === 'on'")
 
     def text(self, selector: str = "main") -> str:
-        """The text of the first element that matches."""
+        """The text of the first element that the selector matches."""
         return str(self.page.locator(selector).first.inner_text())
 
     def until(self, script: str, seconds: float = WAIT_SECONDS) -> None:

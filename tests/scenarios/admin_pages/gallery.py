@@ -109,7 +109,7 @@ def prepare(cluster: Cluster) -> dict[str, str]:
 
 
 def sent_back(cluster: Cluster) -> None:
-    """Redrive a dead letter, and publish it as a dead letter again."""
+    """Send a dead letter back to its topic, and publish it as a dead letter again."""
     letters = cluster.admin.get_json("/api/v2/dead-letters?topic=orders.dead")["messages"]
     one = letters[2]
     named = {"topic": "orders.dead", "messages": [f"{one['node']}/{one['id']}"]}

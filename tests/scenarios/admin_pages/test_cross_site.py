@@ -47,7 +47,7 @@ ORDERS: list[tuple[str, str, dict[str, str]]] = [
     ("PUT", "/config/log_level", {"": '"debug"'}),
     ("POST", "/signout", {}),
 ]
-"""Each succeeds if one of nsqadmin's own pages sends it (see the last test)."""
+"""Requests that succeed when one of nsqadmin's own pages sends them (see the last test)."""
 
 SEND = """async ([base, orders]) => {
   const types = ["application/x-www-form-urlencoded", "text/plain", "application/json"];
@@ -169,7 +169,7 @@ def forms(base: str) -> str:
 def test_another_site_changes_and_reads_nothing(
     browser: Any, cluster: Cluster, victim: AdminServer, elsewhere: int, names: tuple[str, str]
 ) -> None:
-    """Forms, fetches of any type, beacons, images, scripts, frames and streams all fail."""
+    """Forms, fetches, beacons, images, scripts, frames and streams change and read nothing."""
     theirs, ours = names
     base, site = f"http://{ours}:{victim.http_port}", f"http://{theirs}:{elsewhere}"
     before = state(cluster, victim)
@@ -222,7 +222,7 @@ def test_a_link_of_another_site_leads_here(
 def test_the_same_orders_of_a_page_of_its_own_are_done(
     browser: Any, cluster: Cluster, victim: AdminServer
 ) -> None:
-    """A request succeeds from nsqadmin's own page: the others are refused for their origin."""
+    """A request succeeds from nsqadmin's own page, so those above are refused for their origin."""
     page = browser.new_page()
     base = f"http://127.0.0.1:{victim.http_port}"
     page.goto(f"{base}/topics")

@@ -73,7 +73,7 @@ def test_html_has_no_script_and_no_style_of_its_own(cluster: Cluster, path: str)
 
 
 def test_script_and_style_are_small_and_stay(cluster: Cluster) -> None:
-    """Scripts and styles are under 60 KiB compressed in total, and cached by version."""
+    """Scripts and styles are under 60 KiB compressed in total, and cached as immutable."""
     _, body = get(cluster, "/")
     document = Document(body.decode())
     carried = {*document.all("script", "src"), *document.all("link", "href")}

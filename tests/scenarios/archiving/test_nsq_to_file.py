@@ -116,7 +116,7 @@ async def test_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> 
 
 @shows("rotate-size")
 async def test_files_are_left_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """A file is closed by the message with which its size reaches `--rotate-size`."""
+    """A file is closed after the message with which it reaches `--rotate-size`."""
     publish(nsqd, "sized", [b"x" * 9] * 6)
     async with recording(
         *flags(nsqd, "sized", tmp_path), "--rotate-size=15", "--filename-format=f<REV>"

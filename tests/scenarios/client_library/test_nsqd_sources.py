@@ -64,7 +64,7 @@ async def test_a_given_nsqd_is_connected_again(
 ) -> None:
     """A configured nsqd is always reconnected.
 
-    Its loss is logged, and listed in `errors` until then.
+    Its loss is logged, and listed in `errors` until it is connected again.
     """
     caplog.set_level(logging.WARNING, "sparq.client")
     topic, nsqd = shared_daemons.make("given"), shared_daemons.nsqds[0]
@@ -84,9 +84,9 @@ async def test_a_given_nsqd_is_connected_again(
 
 
 async def test_nsqds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
-    """An added nsqd is consumed from.
+    """Messages of an added nsqd are consumed.
 
-    A removed one is disconnected after its messages are answered.
+    A removed nsqd is disconnected after its messages are answered.
     """
     topic = shared_daemons.make("changing.nsqds")
     first, second = shared_daemons.nsqds

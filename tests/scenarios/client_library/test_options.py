@@ -262,7 +262,7 @@ async def test_anybody_is_trusted_on_request(choosy: NsqdServer, files: Certific
 async def test_a_key_in_a_file_of_its_own(
     choosy: NsqdServer, files: Certificates, tmp_path: Path
 ) -> None:
-    """`tls_key` is the private key for `tls_cert`, which is an error if neither file has a key."""
+    """`tls_key` is the key of `tls_cert`; without it, a `tls_cert` without a key is an error."""
     text = files.client.read_text()
     parts = re.findall(r"-----BEGIN.*?-----END[^\n]*\n", text, re.S)
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"

@@ -162,7 +162,7 @@ async def test_one_result_counts_a_block(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_a_requeue_without_backoff_is_neutral(shared_daemons: SharedDaemons) -> None:
-    """A requeue without backoff starts none; in the probe it repeats a block of the same length."""
+    """A requeue without backoff starts no block; in the probe it repeats one of the same length."""
     topic, nsqd = shared_daemons.make("neutral"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, "x")

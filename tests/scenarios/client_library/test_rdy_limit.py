@@ -211,7 +211,7 @@ class Wire(RuleBasedStateMachine):
         return self.consumer._flow._backoff.state.name == "BLOCKED"
 
     def charged(self) -> int:
-        """The possible number of unanswered messages: per connection, RDY or in flight."""
+        """Unanswered messages that are possible: per connection, RDY or in flight, if higher."""
         return sum(max(peer.ready, len(peer.in_flight)) for peer in self.peers())
 
     # Invariants

@@ -22,7 +22,7 @@ async def test_each_connection_is_logged_once_it_is_there(
 ) -> None:
     """Each connection is logged at INFO with address and version.
 
-    A later one as "connected again".
+    A later one is logged as "connected again".
     """
     caplog.set_level(logging.INFO, "sparq.client")
     with spawn_nsqd(tmp_path) as nsqd:

@@ -39,7 +39,7 @@ async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> No
 
 
 async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
-    """nsqlookupd's TCP port is recognised by its response, which has no valid frame."""
+    """nsqlookupd's TCP port is recognised by its response, whose frames have another form."""
     lookupd = daemons[1]
     with pytest.raises(WrongPeerError) as found:
         await open_connection(lookupd.tcp, Config())
@@ -83,7 +83,7 @@ async def test_tcp_where_http_was_thought(daemons: tuple[Server, Server]) -> Non
 async def test_nsqds_http_port_where_nsqlookupds_was_thought(
     daemons: tuple[Server, Server],
 ) -> None:
-    """If nsqlookupd's address is nsqd's HTTP port, the error asks whether it is an nsqlookupd's."""
+    """If nsqlookupd's address is nsqd's HTTP port, the error asks whether it is the right one."""
     async with Asker(Config()) as asker:
         with pytest.raises(ConnectionError, match=r"is this an nsqlookupd's HTTP address\?"):
             await asker.ask(question(daemons[0].http, "lookup", topic="topic"))

@@ -141,7 +141,7 @@ def test_bytes_anywhere(rotten: Rotten) -> None:
 
 
 def test_a_file_cut_anywhere(rotten: Rotten) -> None:
-    """If the last file is cut short, the messages after the cut are missing, and it is reported."""
+    """If the last file is cut, the messages after the cut are missing; a cut batch is reported."""
     last_file = [one for one in rotten.batches if one.path == rotten.last.path]
     begins = {one.offset for one in last_file}
     end = rotten.last.offset + rotten.last.size

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 
 CHANNEL = "archive"
 KEEPER = "keeper"
-"""A channel that reads nothing, so that the log keeps its messages."""
+"""A channel without consumers, so that the log keeps its messages."""
 
 
 class Relay:

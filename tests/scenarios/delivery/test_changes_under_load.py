@@ -55,7 +55,7 @@ class Load:
                     client.send(c.pub("t", body))
                     kind, data = await client.frame()
                     if kind != 0:
-                        # The topic is being deleted: nsqd closes the connection, and the next one
+                        # The topic is being deleted: nsqd closes the connection; the next one
                         # works.
                         self.refused.append(data)
                         break

@@ -63,7 +63,7 @@ def test_what_all_have_room_for_is_shared_equally(
 def test_a_burst_that_is_too_large_for_some_goes_to_those_who_have_room(
     server: NsqdServer, consumers: tuple[V2Client, ...]
 ) -> None:
-    """Each gets at most its RDY; what exceeds the small consumers' RDY goes to the large one."""
+    """Each consumer gets at most its RDY; the rest of a burst goes to those with a larger RDY."""
     publish(server, 600)
 
     for line, count in zip(consumers, (10, 100, 490), strict=True):
@@ -76,7 +76,8 @@ def test_with_a_backlog_rdy_decides(server: NsqdServer, consumers: tuple[V2Clien
     publish(server, 4_440)
     counts = [0, 0, 0]
     for _ in range(4):
-        # All have as many as their RDY allows before one finishes, and thereby gets more.
+        # All have as many messages as their RDY allows before one of them finishes any, and so gets
+        # more.
         rounds = [line.messages(window) for line, window in zip(consumers, WINDOWS, strict=True)]
         for at, messages in enumerate(rounds):
             counts[at] += len(messages)

@@ -86,7 +86,7 @@ def test_a_long_queue_is_not_looked_through_in_every_turn(
 def test_runs_of_several_blocks_are_one_output(
     scattered: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a turn redelivers is one output and one ledger record."""
+    """All messages that a turn redelivers to a consumer are sent as one output."""
     consumer = scattered.consumer("t", "c", rdy=3)
     consumer.messages()
     sent: list[int] = []

@@ -100,7 +100,7 @@ def test_touch_keeps_a_message_up_to_the_maximum() -> None:
 
 
 def test_a_requeue_with_delay_comes_when_due(house: House) -> None:
-    """REQ 500 defers a message by exactly 500 ms, counts as requeue, and keeps its attempts."""
+    """REQ 500 defers a message by exactly 500 ms and counts as a requeue; attempts becomes 2."""
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"x")
     (message,) = consumer.messages()

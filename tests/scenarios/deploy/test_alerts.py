@@ -1,7 +1,7 @@
 """Each alert of deploy/prometheus/nsq.rules.yml fires for real causes, and stops when they end.
 
-The tests use real daemons and a real Prometheus whose rules have minutes of a second (`alerting`).
-All troubles exist at the same time: they share the cluster, but not their topics.
+The tests use real daemons and a real Prometheus, in whose rules a minute lasts a second (see
+`alerting`). All troubles exist at the same time: they share the cluster, but not their topics.
 """
 
 from __future__ import annotations

@@ -57,10 +57,7 @@ def test_otel_with_an_sdk_tells_both_spans(built: Path, traced: Path, tmp_path: 
 
 
 def test_spark_is_all_that_the_pipeline_needs(built: Path, tmp_path: Path) -> None:
-    """`sparq run` starts, and reports that its input file is missing.
-
-    Pyspark_nsq can be imported.
-    """
+    """`sparq run` reports that its input file is missing, and pyspark_nsq can be imported."""
     programs = wheel.linked(built, "spark", tmp_path / "spark")
     ran = wheel.run(programs / "sparq", "run", "--clicks=none.gz", folder=tmp_path)
     source = wheel.run(programs / "python", "-c", "import pyspark_nsq", folder=tmp_path)

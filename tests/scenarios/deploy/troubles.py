@@ -45,8 +45,7 @@ class GrowingDisk(SmallDisk):
 
     def resize(self, size: str) -> None:
         """Set the size of the disk."""
-        # Named completely: otherwise `mount` repeats options that an ordinary user's namespace
-        # refuses.
+        # Named completely: else `mount` repeats options that an ordinary user's namespace refuses.
         options = ("-t", "tmpfs", "-o", f"remount,size={size}")
         mount = ("mount", *options, "tmpfs", str(self.folder))
         subprocess.run([*self.prefix, *mount], check=True, timeout=SECONDS_MAX)

@@ -25,7 +25,7 @@ def both(*nsqds: NsqdServer) -> list[int]:
 async def test_a_topic_is_found_wherever_it_is(tmp_path: Path) -> None:
     """Two nsqlookupds list two nsqds.
 
-    One that stops is removed, and listed again after its start.
+    An nsqd that stops is removed immediately, and listed again after its start.
     """
     with (
         spawn_nsqlookupd(tmp_path, name="l1") as l1,

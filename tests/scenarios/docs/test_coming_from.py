@@ -75,7 +75,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 def test_the_programs_do_what_the_page_says(
     library: str, side: str, nsqd: NsqdServer, tmp_path: Path
 ) -> None:
-    """One publishes with an OK, one handles the message once and finishes it; Ctrl-C ends it."""
+    """The publisher gets OK; the worker handles and finishes the message once; Ctrl-C ends it."""
     topic = f"{library}_{side}".replace("-", "_")
     for program, expected in zip(programs(library)[side == "ours" :: 2], PRINTED, strict=True):
         here = program.replace("127.0.0.1:4150", nsqd.tcp).replace("clicks", topic)

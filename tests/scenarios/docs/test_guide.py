@@ -62,7 +62,7 @@ def test_every_program_of_the_page_is_run() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str, Ran]) -> None:
-    """It runs as it is on the page, with warnings as errors, and writes nothing to stderr."""
+    """Each program runs unchanged, with warnings as errors, and writes nothing to stderr."""
     ran = outputs[example.title]
 
     assert (0, example.output) == (ran.status, ran.output), ran.errors

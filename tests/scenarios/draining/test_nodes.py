@@ -115,10 +115,7 @@ async def test_a_node_leaves_under_load(tmp_path: Path, lookupd: Server) -> None
 
 
 async def test_producers_leave_it_out_and_come_back(tmp_path: Path, lookupd: Server) -> None:
-    """Producers that use nsqlookupd avoid a draining nsqd until it stops draining.
-
-    Consumers use it.
-    """
+    """Producers avoid an nsqd that nsqlookupd lists as draining; consumers still find it."""
     nsqds = await cluster(tmp_path, lookupd)
     draining = nsqds[0]
     quick: dict[str, Any] = {"lookupd_http_addresses": lookupd.http, "lookupd_poll_interval": 0.2}

@@ -176,7 +176,7 @@ async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdSe
 
 
 async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
-    """nsqd's message timeout hits neither a message with a slow answer nor one that waits."""
+    """Messages do not time out while an answer is slow, nor while they wait for their turn."""
     topic = new_topic()
 
     async def answer(request: web.Request) -> web.Response:

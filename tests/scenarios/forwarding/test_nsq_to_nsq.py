@@ -160,7 +160,7 @@ async def test_what_arrives_together_is_published_together(source: NsqdServer) -
 
 @pytest.mark.parametrize("code", [b"E_BAD_MESSAGE no", b"E_PUB_FAILED full"])
 async def test_a_refused_copy_is_requeued(source: NsqdServer, code: bytes) -> None:
-    """A copy that is refused requeues the message with backoff, until it is accepted."""
+    """If a copy is refused, the message is requeued with backoff until it is accepted."""
     topic, answers = new_topic(), [code, code, b"OK"]
     await publish(source, topic, b"again")
     async with scripted() as (picky,):
@@ -300,7 +300,7 @@ async def test_a_white_list(source: NsqdServer, target: NsqdServer) -> None:
 async def test_status_lines(
     source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """`--status-every` prints a line after that many messages, only one with one destination."""
+    """`--status-every` prints one line after that many messages if there is one destination."""
     topic, count = new_topic(), 300
     async with running(nsq_to_nsq, *told(source, target, topic, "--status-every=100")):
         await publish(source, topic, *[b"%d" % number for number in range(count)])
