@@ -224,7 +224,7 @@ def _request_parts() -> Column:
 
 
 def _event_time(text: Column) -> Column:
-    """An instant from CLF, ISO 8601 (UTC if it has no offset) or, in JSON, seconds of the epoch."""
+    """An instant from CLF, ISO 8601 (UTC if it has no offset) or, in JSON, an epoch number."""
     clf = F.try_to_timestamp(text, F.lit("dd/MMM/yyyy:HH:mm:ss Z"))
     offset = F.when(text.rlike(r"(?:Z|[+-]\d\d:?\d\d)$"), text).otherwise(
         F.concat(text, F.lit("Z"))

@@ -8,7 +8,7 @@ from sparq.pipeline import app
 
 
 class Query:
-    """A query that reports these status messages to Spark, one after another."""
+    """A replacement for Spark's query; its status has these messages, one after another."""
 
     lastProgress = None
 

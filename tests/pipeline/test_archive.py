@@ -37,7 +37,7 @@ def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_p
 
 
 def test_a_reader_on_a_local_disk_sees_the_same(spark, query, batches, tmp_path):
-    """On a local disk, the log and Arrow read the same clicks without Spark."""
+    """On a local disk, `archive.read` returns the same clicks without Spark."""
     folders = Folders(tmp_path)
     sink = archive.ArchiveSink(str(folders.archive), MERGE_AT_ONCE)
     for number, batch in enumerate(batches):
@@ -49,7 +49,7 @@ def test_a_reader_on_a_local_disk_sees_the_same(spark, query, batches, tmp_path)
 
 
 def test_a_repeated_batch_is_left_out(spark, query, batches, tmp_path):
-    """A repeated batch adds no files, also if older batches were merged, or if it is empty."""
+    """A repeated batch writes no files, also if older batches were merged, or if it is empty."""
     sink = archive.ArchiveSink(str(tmp_path), MERGE_AT_ONCE)
     empty = batches[0].where("false")
     for number, batch in enumerate([*batches, empty]):

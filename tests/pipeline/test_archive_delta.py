@@ -231,7 +231,7 @@ def test_a_column_that_came_later(spark, query, batches, tmp_path):
 
 
 def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
-    """A table with another column type or without partitions is a ValueError."""
+    """A table with another column type, or without partitions, raises ValueError."""
     other, flat = tmp_path / "other", tmp_path / "flat"
     changed = ARCHIVE_SCHEMA.set(
         ARCHIVE_SCHEMA.get_field_index("status"), pa.field("status", pa.string())

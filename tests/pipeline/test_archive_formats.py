@@ -50,7 +50,7 @@ def test_how_long_replaced_files_are_kept(spark, tmp_path):
 
 
 def test_without_the_package(monkeypatch):
-    """Delta without its package is a SettingsError with the pip command; Parquet needs none."""
+    """Delta without its package raises SettingsError with the pip command; Parquet needs none."""
     name = "sparq.pipeline.delta_place"
     kept = importlib.import_module(name)
     monkeypatch.delitem(sys.modules, name)

@@ -32,7 +32,7 @@ def test_a_commit_is_read_as_it_was_written(files):
 
 
 def test_a_commit_of_another_version_is_refused():
-    """A commit of another version is a ValueError that names both versions."""
+    """A commit of another version raises a ValueError that names both versions."""
     with pytest.raises(
         ValueError, match="the archive's log has version v2, this sparq reads version v1"
     ):

@@ -55,7 +55,7 @@ def test_the_state_of_any_folder_can_be_read(spark, tmp_path, name):
 
 
 def test_a_checkpoint_of_another_form_is_refused(spark, tmp_path):
-    """An unreadable checkpoint is a ValueError with the file's name.
+    """An unreadable checkpoint raises ValueError with the file's name.
 
     A guessed number of partitions would send clicks to buckets without their visitors.
     """

@@ -168,7 +168,7 @@ def test_nearly_all_messages_are_ordinary(monkeypatch):
 def test_only_the_columns_that_are_asked_for():
     """Requested columns follow the existing ones, in the order of CLICK_COLUMNS.
 
-    An unknown name is a ValueError that lists the columns.
+    An unknown name raises a ValueError that lists the columns.
     """
     batch = batch_of(ORDINARY)
 

@@ -49,7 +49,7 @@ def test_flags_alone() -> None:
 
 
 def test_flags_in_every_form() -> None:
-    """Values follow = or are the next word; lists have commas or repeated flags; --no-publish."""
+    """A value follows = or is the next word; lists have commas or repeated flags; --no- negates."""
     settings = parse(
         [
             *("--data", "data", "--lookupd-http-address", "a:4161,b:4161"),

@@ -45,7 +45,7 @@ def test_an_hour_that_goes_on_waits_for_enough():
 
 
 def test_an_hour_that_is_over_becomes_one_file():
-    """After settle_s all small files of an hour are merged; one file is never merged alone."""
+    """After settle_s all small files of an hour are merged; a lone file is left as it is."""
     assert merged(made(1, 2, age_s=601)) == [[1, 2]]
     assert merged(made(1, 2, age_s=599)) == []
     assert merged(made(1, age_s=10**6)) == []
@@ -201,7 +201,7 @@ def test_a_merge_and_a_writer_at_once(spark, archive, monkeypatch):
 
 
 def test_all_that_is_due_but_the_newest_batch(spark, archive):
-    """`all_due` merges all due files but the newest batch's, and reports the numbers."""
+    """`all_due` merges all due files but the newest batch's, and reports the numbers of files."""
     found = Compaction(spark, archive, SMALL).all_due(LATER_MS)
 
     assert (found.files_before, found.files_after) == (3, 2)
@@ -225,7 +225,7 @@ def test_columns_that_came_later_are_kept(spark, archive):
 
 
 def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
-    """A merge with missing rows is a RuntimeError and is not committed."""
+    """A merge with missing rows raises RuntimeError and is not committed."""
     monkeypatch.setattr(compaction.Compaction, "_made", lambda self, hour, _token: [
         one for one in self._files.list(hour) if one.name.startswith(f"{QUERY}-0-")])  # fmt: skip
     with pytest.raises(RuntimeError, match="has 10 rows instead of 20"):

@@ -85,7 +85,7 @@ def test_without_the_package(monkeypatch):
 
 
 def test_an_old_package():
-    """An old `deltalake` is an ImportError with its version and the required one."""
+    """An old `deltalake` raises ImportError with its version and the required one."""
     delta_place.check_version("2.0.0")
     delta_place.check_version("1.6.6")
     with pytest.raises(ImportError, match=r"deltalake 1\.6\.5 is too old, .* needs 1\.6\.6"):

@@ -22,7 +22,7 @@ def test_a_file_is_created_once(files, tmp_path):
 
 
 def test_a_file_that_is_missing_says_so(files, tmp_path):
-    """Reading a missing file is a FileNotFoundError; deleting it is not an error."""
+    """Reading a missing file raises FileNotFoundError; deleting it is not an error."""
     with pytest.raises(FileNotFoundError, match="nothing"):
         files.read(str(tmp_path / "nothing"))
     files.delete(str(tmp_path / "nothing"))

@@ -64,7 +64,7 @@ def test_a_clock_that_jumps_makes_no_nsqd_quiet():
 
 
 def test_a_batch_without_clicks_moves_nothing():
-    """A batch of rejected messages alone does not move the mark."""
+    """A batch without clicks, such as one of rejected messages only, does not move the mark."""
     assert advanced(({}, 0)).low_s == 0
     assert advanced(({"a": 100}, 0), ({}, 1)).low_s == 100
 

@@ -36,7 +36,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Replaces the machine's clock."""
+    """A clock in place of the machine's."""
     made = Clock()
     monkeypatch.setattr(progress, "time", made)
     return made

@@ -27,7 +27,7 @@ def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_there_says_so(tmp_path: Path) -> None:
-    """A missing log is a FileNotFoundError with its name."""
+    """A missing log raises FileNotFoundError with its name."""
     with pytest.raises(FileNotFoundError, match=r"nowhere\.log"):
         list(read_lines(tmp_path / "nowhere.log"))
 

@@ -59,7 +59,7 @@ class RangeServer:
         self.address = f"127.0.0.1:{self.port}"
         self.start()
 
-    # Life
+    # Start and stop
 
     def start(self) -> None:
         """Listen; after `stop`, on the same port."""

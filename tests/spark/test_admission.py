@@ -37,7 +37,7 @@ def test_a_batch_waits_for_messages_or_for_time(limits, counts, waited, expected
 
 
 def test_a_batch_that_is_full_does_not_wait():
-    """A batch that reaches maxBytesPerTrigger starts with fewer messages than the minimum."""
+    """A batch that reaches maxBytesPerTrigger is not held back for the minimum of messages."""
     limits = ReadLimits(messages_min=100, delay_seconds=5, bytes_max=1)
 
     assert {"a": 2, "b": 5} == admit({"a": Backlog(9, 2), "b": Backlog(5, 5)}, limits, 0)
@@ -52,7 +52,10 @@ backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integer
 
 @given(st.integers(1, 20_000), backlogs)
 def test_shares_are_within_limit_and_backlogs(limit, counts):
-    """Shares use the whole limit if they can; no log gets more than it has, or 0 if it has any."""
+    """Shares add up to the limit or to all backlogs; no share exceeds its backlog.
+
+    Every log with messages gets at least one, if the limit allows.
+    """
     shares = share(limit, counts)
 
     assert sum(shares.values()) == min(limit, sum(counts.values()))
@@ -68,7 +71,7 @@ def test_shares_follow_the_backlogs():
 
 @given(st.integers(1, 10_000), backlogs)
 def test_shares_of_bytes_never_exceed_the_limit(limit, sizes):
-    """If all bytes fit, each log gets all of its own; else a proportional share, rounded down."""
+    """If all bytes fit, each log may give all; otherwise a proportional share, rounded down."""
     shares = share_bytes(limit, sizes)
 
     assert shares.keys() == sizes.keys()

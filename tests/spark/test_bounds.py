@@ -47,7 +47,7 @@ def test_a_query_may_begin_at_a_time(servers, readers):
 
 
 def test_offsets_of_no_log_are_refused(servers, readers):
-    """An unknown nsqd or an index after the log's end in startingOffsets is an OptionError."""
+    """An unknown nsqd or an index after the log's end in startingOffsets raises OptionError."""
     with pytest.raises(
         OptionError, match="option startingOffsets: no log of topic clicks was found for h:1"
     ):
@@ -57,7 +57,7 @@ def test_offsets_of_no_log_are_refused(servers, readers):
 
 
 def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
-    """A start index that was deleted is a DataLossError.
+    """A start index whose message was deleted raises DataLossError.
 
     Without failOnDataLoss, reading starts at the log's first message.
     """
@@ -73,9 +73,11 @@ def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
 
 
 def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
-    """A channel that the query itself has just created is read from the log's first message.
+    """A topic whose channel the query has just created is read from its first message.
 
-    Of an nsqd that joins later with an existing channel, only messages after its cursor are read.
+    If the query already reads the topic at another nsqd, or if the channel existed, reading starts
+    at
+    the channel's cursor.
     """
     for server in servers:
         server.created, server.committed = True, server.end

@@ -73,7 +73,7 @@ def lookupd():
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Set the pause between two queries to 0."""
+    """Set the pause between two requests to nsqlookupd to 0."""
     monkeypatch.setattr(discovery, "INTERVAL_SECONDS", 0)
     monkeypatch.setattr(discovery, "RETRY_SECONDS", 0)
 
@@ -203,7 +203,7 @@ def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]"])
 def test_another_program_at_the_address_is_said(lookupd, body):
-    """An answer that is not nsqlookupd's JSON is a WrongPeerError."""
+    """An answer that is not nsqlookupd's JSON raises WrongPeerError."""
     lookupd.body = body
 
     with pytest.raises(WrongPeerError, match="is not an nsqlookupd"):

@@ -89,7 +89,7 @@ ROWS = RowPosition("partition 3 of batch 7", 1000)
     ],
 )
 def test_rows_that_are_no_messages_are_refused(bodies, text):
-    """A null, empty or too large body is a RowError with the row, the partition and the reason."""
+    """A null, empty or too large body raises RowError with row, partition and reason."""
     with pytest.raises(RowError, match=text):
         check_bodies(pa.array(bodies, pa.binary()), 10, ROWS)
 
@@ -117,6 +117,6 @@ def test_rows_are_told_apart_by_topic():
     ],
 )
 def test_a_row_without_a_topic_is_refused(topics, text):
-    """A null or invalid topic name is a RowError."""
+    """A null or invalid topic name raises RowError."""
     with pytest.raises(RowError, match=text):
         check_topics(pa.array(topics), ROWS)

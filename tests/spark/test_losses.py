@@ -13,7 +13,7 @@ ALL = ReadAllAvailable()
 
 
 def test_a_log_that_was_replaced_is_data_loss(servers, readers):
-    """A topic that was deleted and created again is a DataLossError, not silently other data.
+    """A log that was replaced, as by deleting and creating its topic, raises DataLossError.
 
     Without failOnDataLoss, the old log is marked as gone and the new one is read from its start.
     """

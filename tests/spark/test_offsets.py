@@ -80,7 +80,7 @@ def test_an_offset_of_an_earlier_version_is_read():
     ],
 )
 def test_an_offset_of_another_source_is_refused(wrong):
-    """Anything else is a ValueError."""
+    """Anything but an offset of this source raises ValueError."""
     with pytest.raises(ValueError, match="not an offset of the source nsq"):
         Offset.parse(wrong)
 
@@ -92,7 +92,10 @@ def test_a_word_is_a_position_everywhere(word):
 
 
 def test_json_names_nsqds_and_logs():
-    """JSON maps an address or log to an index, a word, -1 or -2; other logs get the default."""
+    """JSON maps an address or log to an index, a word or Kafka's numbers (-1 latest, -2 earliest).
+
+    Logs that are not named get the default.
+    """
     text = f'{{"h:1": 7, "h:2": "latest", "h:3": -1, "h:4": -2, "h:5": "9", "h:6/{LOG}": 11}}'
     positions = parse_positions(text, STREAM, EARLIEST)
 
@@ -110,7 +113,7 @@ def test_json_names_nsqds_and_logs():
     "text", ["soon", "[]", "7", '{"h:1": -3}', '{"h:1": true}', '{"h:1": "x"}', '{"h:1": 1.5}', "{"]
 )
 def test_other_positions_are_refused(text):
-    """The ValueError shows the expected form."""
+    """Any other text raises a ValueError with the expected form."""
     with pytest.raises(ValueError, match=r"expected earliest, latest or JSON like \{"):
         parse_positions(text, (EARLIEST, LATEST), EARLIEST)
 

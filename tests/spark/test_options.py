@@ -30,7 +30,7 @@ STREAM = {"topic": "clicks", "channel": "archive", **NSQD}
     ],
 )
 def test_a_misspelt_option_is_named_with_the_nearest(given, text):
-    """An unknown option is an OptionError that suggests the nearest or equivalent option."""
+    """An unknown option raises an OptionError that suggests the nearest or equivalent one."""
     with pytest.raises(OptionError, match=text):
         check_names({**STREAM, given: "1"})
 

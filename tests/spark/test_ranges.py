@@ -119,7 +119,7 @@ def test_damage_may_be_gone_on_without(server, caplog):
 
 
 def test_another_log_is_data_loss(server):
-    """A topic that was deleted and created again is a DataLossError for the old log's messages."""
+    """Reading a topic that was deleted and created again raises DataLossError."""
     wanted = range_of(server)
     server.log = "cd" * 16
 
@@ -129,7 +129,7 @@ def test_another_log_is_data_loss(server):
 
 
 def test_a_topic_that_is_gone_is_data_loss(server):
-    """A topic that no longer exists is a DataLossError."""
+    """Reading a topic that no longer exists raises DataLossError."""
     wanted = range_of(server)
     gone = RemoteError("E_RANGE_FAILED", "failed topic clicks not found")
     server.refuse = {"Read": gone, "ReadEnds": gone}
@@ -188,7 +188,7 @@ def test_a_log_that_does_not_reach_that_far_yet_is_waited_for(server):
 
 
 def test_another_program_at_the_address_is_an_error_at_once(server, monkeypatch):
-    """A peer that is not an nsqd is a WrongPeerError, without retries."""
+    """A peer that is not an nsqd raises WrongPeerError, without retries."""
     wanted = range_of(server)
     monkeypatch.setattr(server, "_identify", lambda _: b"HTTP/1.1 400")
 

@@ -80,7 +80,7 @@ def test_a_topic_that_is_nowhere_is_an_error(servers):
 
 
 def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
-    """endingOffsets before the log or the start, or after the log's end, is an OptionError."""
+    """endingOffsets before the log or the start, or after the log's end, raises OptionError."""
     address = servers[0].address
     servers[0].first = 102
     for start, end, text in (
@@ -101,7 +101,7 @@ def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
 def test_a_batch_may_end_at_a_time(servers):
     """endingTimestamp ends each log before its first message at or after the time.
 
-    If the start of a log is later, nothing of the log is read.
+    A log whose start is after that message gives no rows.
     """
     first, second = servers
     for server, index in ((first, 201), (second, 2)):

@@ -45,7 +45,7 @@ def test_rows_may_have_a_topic_each(server):
 
 
 def test_a_topic_must_be_known_and_legal(server):
-    """A write without a topic is an OptionError; an invalid topic name in a row is a RowError."""
+    """A write without a topic raises OptionError, an invalid topic name in a row RowError."""
     with pytest.raises(OptionError, match="set the option topic, or add a column topic"):
         write(server, "body binary", [b"1"])
     with pytest.raises(RowError, match='invalid topic name: "a b"'):

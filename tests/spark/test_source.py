@@ -90,7 +90,7 @@ def test_the_cursor_follows_what_spark_has_committed(servers, readers):
 
 
 def test_a_reader_that_asks_again_for_an_older_place_takes_the_cursor_back(servers, readers):
-    """A start before the channel's cursor moves the cursor back: nsqd keeps the messages."""
+    """A start before the channel's cursor moves the cursor back, so nsqd keeps the messages."""
     servers[1].committed = 5
     readers(servers[1]).initialOffset()
 

@@ -112,7 +112,7 @@ def test_names_are_known_in_any_case():
     ],
 )
 def test_what_is_wrong_is_named(changed, text):
-    """A wrong value is an OptionError that names the option."""
+    """A wrong value raises an OptionError that names the option."""
     if not text:
         assert SourceOptions.of(STREAM | changed, stream=True)
         return

@@ -54,7 +54,7 @@ def test_a_channel_with_consumers_is_an_error(servers, readers):
 
 
 def test_another_query_on_the_channel_ends_this_one(servers, readers):
-    """The newest ATTACH holds the channel; the older query's next commit is a SupersededError."""
+    """The newest ATTACH has the channel; the older query's next commit raises SupersededError."""
     older, newer = readers(servers[1]), readers(servers[1])
     start = older.initialOffset()
     newer.initialOffset()

@@ -92,7 +92,7 @@ def test_a_request_without_a_page_counts_as_a_click():
 
 
 def test_a_rejected_message_is_sent_whole_to_one_bucket():
-    """A rejected message goes to bucket `index pmod buckets`, so that many spread evenly."""
+    """A rejected message goes to bucket `index pmod buckets`: a flood of them spreads evenly."""
     broken = [message(reason="why", body=b"\xff%d" % at, index=at) for at in range(6)]
     found = [refused for _, _, refused in sent([*broken, *CLICKS])]
 

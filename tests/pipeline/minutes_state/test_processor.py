@@ -83,7 +83,7 @@ def rows_of(answer):
 
 
 def test_a_bucket_with_nothing_to_say_gives_no_row():
-    """Buckets without input rows give no output: here 7 of 8 buckets."""
+    """A bucket without results for a batch gives no output row: here 7 of 8 buckets."""
     messages, batch_ms = batch(0)
     packed = Buckets(8, partitions=1).packed(messages[-1:], batch_ms)[0].to_pandas()
     answers = [
@@ -194,7 +194,7 @@ def test_spark_counts_what_the_twin_counts(spark, tmp_path):
     before, files = query.written(last), query.state_files(last)
     contents = [file.read_bytes() for file in files]
     query.forget_last_commit()
-    query.run()  # the last batch once more
+    query.run()  # repeats the last batch
 
     assert in_order(query.written(last)) == in_order(before)
     # The second attempt writes separate files: the first may still be running.

@@ -63,7 +63,7 @@ def test_pages_may_prove_something_with_some_that_are_elsewhere(clicks, unseen):
 
 
 def test_visitors_worth_a_look():
-    """Visitors with enough pages, with robots.txt or with a stored window are worth a look."""
+    """Visitors with enough pages, with robots.txt or with a stored window need to be judged."""
     many = pages_of([(1, second, 5) for second in range(4)])
     asked = pages_of([(2, 7, 9)], ROBOTS_TXT)
     few = pages_of([(3, 1, 1)])

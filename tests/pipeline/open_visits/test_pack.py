@@ -133,7 +133,7 @@ def test_ids_keep_the_order_of_their_texts():
 
 @pytest.mark.parametrize("wrong", ["0123", "", "0123456789abcdef0"])
 def test_an_id_that_is_none_is_refused(wrong):
-    """An invalid message id is a ValueError that shows it."""
+    """An invalid message id raises a ValueError that shows it."""
     with pytest.raises(ValueError, match=f"column id: '{wrong}' is not a message id"):
         ids_of(pa.chunked_array([pa.array(["0" * 16, wrong])]))
 

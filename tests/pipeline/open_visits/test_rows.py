@@ -41,7 +41,7 @@ def columns_of(pages):
 
 @given(ROWS, ROWS)
 def test_rows_are_kept_by_tables_and_by_joining(first, second):
-    """Joining and Arrow tables keep all rows exactly, also none."""
+    """Rows are unchanged after joining and after a round trip through Arrow."""
     pages = rows.concat(Pages, [pages_of(first), pages_of(second)])
 
     assert [*first, *second] == plain(pages)

@@ -51,7 +51,7 @@ def test_the_audits_result_comes_first():
 
 
 def test_a_failed_audit_says_what_does_not_hold():
-    """A failed audit is in the title, with its failures; the word "passed" is nowhere."""
+    """A failed audit is in the title and its failures are listed; "passed" does not occur."""
     text = page(exactly_once=False, failures=["3 acknowledged messages are missing"])
 
     assert "<title>Clicks: AUDIT FAILED</title>" in text
@@ -67,7 +67,7 @@ def test_equal_input_gives_equal_pages():
 
 
 def test_what_did_not_go_by_itself_is_said():
-    """Warnings name late clicks, dropped visits and restarts; without any there is no box."""
+    """Late clicks, dropped visits and restarts are listed as warnings, if there are any."""
     text = page(late=12, evicted_visits=4_000, restarts=["nsqd-1", "spark"])
 
     assert "12 clicks arrived after their minute was closed" in text
@@ -117,7 +117,7 @@ def test_the_page_forbids_scripts_and_requests():
 
 
 def test_many_days_and_findings_make_no_large_page():
-    """A year of minutes and 5,000 findings give less than 1 MB; the page states its limits."""
+    """A year of minutes and 5,000 findings give less than 1 MB; omissions are stated."""
     at = made.BEGIN_MINUTE + np.arange(365 * 1_440)
     year = page(made.minutes(at, 100 + at % 97), made.findings(5_000), made.samples(1_000))
 

@@ -19,7 +19,7 @@ TIMES = st.sets(
 
 @given(TIMES, st.integers(1, 1_000), st.integers(2, 40))
 def test_points_are_few_and_hold_every_click(times, clicks, points_max):
-    """Means times minutes, plus the clicks left out, are all clicks; points_max is kept."""
+    """At most points_max points; unless clicks are left out, means times minutes are all clicks."""
     at = np.array(sorted(times))
     table = minutes(at, clicks + at % 7)
 
