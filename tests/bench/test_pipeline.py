@@ -63,7 +63,7 @@ def test_a_crowd_goes_on_where_it_stopped() -> None:
 
 
 def test_a_generated_day_is_made_once(tmp_path: Path) -> None:
-    """It has the requested number of lines; a second call returns the same file."""
+    """The file has the requested number of lines; a second call returns the same file."""
     path = day_file(tmp_path, 300)
     made = path.stat().st_mtime_ns
 
@@ -123,7 +123,7 @@ def test_the_newest_revision_of_a_minute_counts(tmp_path: Path) -> None:
 
 
 def test_a_latency_is_from_sending_to_what_holds_the_click() -> None:
-    """It ends with the first total that includes the tick, or a robot's finding; else it is inf."""
+    """A latency ends with the total that includes the tick, or a robot's finding, or is inf."""
     ticks = [Tick(10.0, 100, "a"), Tick(10.5, 200), Tick(11.0, 300, "b"), Tick(11.5, 400)]
     seen = Seen([(100, 11.0), (300, 13.0)], {"a": 12.0})
 
@@ -134,7 +134,7 @@ def test_a_latency_is_from_sending_to_what_holds_the_click() -> None:
 
 
 def test_the_time_of_a_batch_is_from_its_offset_to_its_commit(tmp_path: Path) -> None:
-    """It is read from the files' mtimes; a batch with an unchanged offset has no rows."""
+    """The time is that between two files' mtimes; a batch with an unchanged offset has no rows."""
     for folder, offsets in (("offsets", 100.0), ("commits", 101.5)):
         (tmp_path / folder).mkdir()
         for number, offset in enumerate(('{"a":1}', '{"a":2}', '{"a":2}')):
@@ -162,7 +162,7 @@ def test_the_first_archived_click_is_the_first_commit_with_a_file(tmp_path: Path
 
 
 def test_a_process_ends_with_all_that_it_started() -> None:
-    """It includes children that ignore SIGTERM or have their own process group."""
+    """Its children end, too, even if they ignore SIGTERM or have their own process group."""
     child = "import os, signal, time; os.setpgid(0, 0); signal.signal(15, signal.SIG_IGN)"
     code = (
         "import subprocess, sys, time\n"
@@ -185,7 +185,7 @@ def test_a_process_ends_with_all_that_it_started() -> None:
 
 
 def test_a_wait_ends() -> None:
-    """It returns the condition's value, or raises an error that names what was awaited."""
+    """`until` returns the condition's value, or raises an error that names what was awaited."""
     assert 7 == until(lambda: 7, 1, "seven")
     with pytest.raises(BenchError, match="rain: not within 0 s"):
         until(lambda: False, 0, "rain")
@@ -226,7 +226,7 @@ def depth(bench: Bench) -> None:
 
 
 def test_a_measure_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> None:
-    """Its error is in the JSON file and counted; the other measures have their figures."""
+    """The error is counted and in the JSON file; the other measures have their figures."""
     monkeypatch.setattr(pipeline, "MEASURES", {"sea": failing, "lake": depth, "hill": failing})
     failed = main(tmp_path / "work", 1, 2_000, ["sea", "lake"], tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
@@ -238,7 +238,7 @@ def test_a_measure_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypat
 
 
 def test_measures_are_chosen_by_name(tmp_path: Path, monkeypatch, capfd) -> None:
-    """They are chosen on the command line; the error for an unknown name lists all names."""
+    """Measures are chosen on the command line; the error for an unknown name lists all names."""
     monkeypatch.setattr(pipeline, "MEASURES", {"sea": failing, "lake": depth, "lakeside": failing})
     monkeypatch.chdir(tmp_path)
     command(["--parts", "pipeline", "--measures", "lake"])
@@ -270,7 +270,7 @@ def test_the_table_of_aims_names_the_commit(tmp_path: Path, monkeypatch, capfd) 
 
 
 def test_the_measures_of_the_table() -> None:
-    """They are listed in the order of measuring; an empty list chooses none."""
+    """The measures have a fixed order; an empty list of names chooses none."""
     assert ["parse", "sustained", "run", "memory", "state", "latency"] == list(MEASURES)
     assert [] == list(measured(Bench(Path("nowhere"), 1), []))
 

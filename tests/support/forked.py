@@ -1,14 +1,13 @@
-"""Daemons of tests, forked from a process that has loaded them: a start costs a tenth.
+"""Daemons for tests, forked from a process that has loaded their modules: a tenth of the cost.
 
-Hundreds of tests start an nsqd or an nsqlookupd. On a machine where memory was dear, ``python -m``
-cost 6 s of CPU and 11,000 page faults each time, a fork 0.1 to 0.8 s and 3,600.
+Hundreds of tests start an nsqd or an nsqlookupd. On a machine with little memory, ``python -m``
+cost 6 s of CPU and 11,000 page faults each time; a fork cost 0.1 to 0.8 s and 3,600.
 
-What runs is the daemon itself, as ``python -m`` runs it: a process of its own, with its own flags,
-folder, environment and log, whose exit status is told. Tests of how a program starts from nothing
-start it so, and benchmarks too, which measure memory.
+The daemon runs as with ``python -m``: in its own process, with its flags, folder, environment and
+log, and its exit status is reported. Tests of a program's start use ``python -m`` instead, and so
+do benchmarks, which measure memory.
 
-`ForkServer` is the side of the tests; `serve` is the process that forks, one for each process of
-tests.
+`ForkServer` is the tests' side; `serve` runs in the process that forks. Each test process has one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ STATUS_BYTES = 64
 
 
 class Job(NamedTuple):
-    """What a forked process is to run."""
+    """The program that a forked process runs."""
 
     module: str
     flags: list[str]
@@ -45,7 +44,7 @@ class Job(NamedTuple):
 
 
 class Forked:
-    """A process that was forked; of `subprocess.Popen` it has what tests use."""
+    """A forked process, with those methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, report: socket.socket) -> None:
         self._report = report
@@ -53,14 +52,14 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status, negative where a signal was the end; None: it runs."""
+        """The exit status, negative for a signal's number; None while it runs."""
         return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end.
 
         Raises:
-            subprocess.TimeoutExpired: it did not end within so many seconds.
+            subprocess.TimeoutExpired: it did not end within `timeout` seconds.
         """
         status = self._ended(timeout)
         if status is None:
@@ -68,25 +67,25 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it without warning."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._report], [], [], seconds)[0]:
-            # Nothing: the process that forks has ended itself.
+            # No data: the forking process itself has ended.
             self.returncode = int(self._report.recv(STATUS_BYTES) or -signal.SIGKILL)
             self._report.close()
         return self.returncode
 
 
 class ForkServer:
-    """The process that forks, as the tests see it; it is started with the first daemon."""
+    """The tests' handle of the forking process, which starts with the first daemon."""
 
     def __init__(self) -> None:
         self._control: socket.socket | None = None
@@ -98,7 +97,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.forked", str(theirs.fileno())],
                 cwd=Path(__file__).parents[2],
-                # A thread of its own would not be there in what is forked.
+                # OpenBLAS's threads would not exist in forked processes.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -106,7 +105,7 @@ class ForkServer:
         return self._control
 
     def start(self, job: Job, log: BinaryIO) -> Forked:
-        """Start a daemon whose output goes to the log; returns once its process is there."""
+        """Start a daemon that writes its output to the log; return when its process exists."""
         control = self._control or self._begin()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -115,7 +114,7 @@ class ForkServer:
         return Forked(ours)
 
     def close(self) -> None:
-        """Fork no more."""
+        """Stop the forking process."""
         if self._control is not None:
             self._control.close()
         if self._process is not None:
@@ -123,7 +122,11 @@ class ForkServer:
 
 
 def serve(control: socket.socket) -> Job | None:
-    """Fork for each request, and tell how that ended; returns in what is forked, or at the end."""
+    """Fork for each request and report each exit status.
+
+    Returns the job in a forked process, and None in the forking process when the tests close the
+    socket.
+    """
     events = selectors.DefaultSelector()
     events.register(control, selectors.EVENT_READ)
     while True:
@@ -148,7 +151,7 @@ def serve(control: socket.socket) -> Job | None:
 
 
 def _let_go(events: selectors.BaseSelector) -> None:
-    """Close what is for the process that forks alone."""
+    """Close the descriptors that only the forking process needs."""
     for key in list(events.get_map().values()):
         if isinstance(key.fileobj, socket.socket):
             key.fileobj.close()
@@ -159,19 +162,19 @@ def _let_go(events: selectors.BaseSelector) -> None:
 
 
 def _tell(ended: int, told: socket.socket) -> None:
-    """Tell how a forked process has ended."""
+    """Report the exit status of a forked process."""
     status = os.waitid(os.P_PIDFD, ended, os.WEXITED)
     os.close(ended)
     if status is not None:
         number = status.si_status
         code = number if status.si_code == os.CLD_EXITED else -number
-        with contextlib.suppress(OSError):  # nobody waits for it
+        with contextlib.suppress(OSError):  # the tests no longer wait for it
             told.send(str(code).encode())
     told.close()
 
 
 def _become_own(log: int) -> None:
-    """Have standard streams of its own."""
+    """Replace the standard streams: no input, and the log for both outputs."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(ours, standard)
@@ -180,7 +183,7 @@ def _become_own(log: int) -> None:
 
 
 def run(job: Job) -> None:
-    """Be the daemon: as `python -m` would have it."""
+    """Run the daemon as `python -m` does."""
     os.chdir(job.folder)
     os.environ.clear()
     os.environ.update(job.environment)
@@ -192,7 +195,7 @@ def run(job: Job) -> None:
 
 
 def load() -> None:
-    """Import all that the daemons may."""
+    """Import all modules that the daemons may need."""
     for name in MODULES:
         package = import_module(name)
         for found in pkgutil.iter_modules(package.__path__, f"{name}."):
