@@ -1,9 +1,9 @@
-"""The rules of deploy/prometheus in a real Prometheus, in which a minute lasts a second.
+"""The rules of deploy/prometheus in a real Prometheus, with minutes shortened to seconds.
 
-1. What runs is what is shipped: prometheus.yml with other targets and addresses, and the files of
-   rules that it names. `hurried` changes nothing in them but how long a minute is: each duration
-   in minutes (`for: 10m`, `[10m]`, `offset 15m`) becomes that many seconds, and in numbers of
-   seconds, which the rules write as `15 * 60`, the 60 becomes 1. Bounds and expressions stay.
+1. The files are those of deploy/prometheus: prometheus.yml with other targets and addresses, and
+   its files of rules. `hurried` changes only the length of a minute in them: each duration in
+   minutes (`for: 10m`, `[10m]`, `offset 15m`) becomes that many seconds, and in numbers of
+   seconds, which the rules write as `15 * 60`, the 60 becomes 1. Thresholds and expressions stay.
 2. It scrapes and evaluates once a second; every wait is for a condition.
 """
 
@@ -33,7 +33,7 @@ TARGETS = re.compile(r"(- job_name: (\w+)\n    static_configs:\n      - targets:
 
 
 def program(name: str) -> str:
-    """The path of `prometheus` or `promtool`; the test is skipped where there is none."""
+    """The path of `prometheus` or `promtool`; skips the test if it is not installed."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(NEEDED)
@@ -41,7 +41,7 @@ def program(name: str) -> str:
 
 
 def promtool(*words: str | Path) -> str:
-    """What promtool says, after it has ended well."""
+    """Run promtool, which must succeed; returns its output."""
     command = [program("promtool"), *map(str, words)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -49,17 +49,17 @@ def promtool(*words: str | Path) -> str:
 
 
 def hurried(rules: str) -> str:
-    """The rules with minutes that last a second."""
+    """The rules with minutes shortened to seconds."""
     return SECONDS_OF_MINUTES.sub("1", MINUTES.sub(r"\1s", rules))
 
 
 def names(kind: str, path: Path) -> list[str]:
-    """The names of all alerts (`alert`) or recording rules (`record`) of a file."""
+    """The names of all alerts (`alert`) or recording rules (`record`) in a file."""
     return re.findall(rf"\b{kind}: ([\w:]+)", path.read_text(encoding="utf-8"))
 
 
 class Prometheus(Server):
-    """A Prometheus that looks at daemons once a second."""
+    """A Prometheus that scrapes daemons once a second."""
 
     def __init__(self, folder: Path, targets: Mapping[str, Iterable[Server]]) -> None:
         super().__init__("prometheus", folder, ())
@@ -76,11 +76,11 @@ class Prometheus(Server):
             (folder / rules.name).write_text(text, encoding="utf-8")
 
     def program(self) -> tuple[str, ...]:
-        """Debian's."""
+        """The program of Debian's package."""
         return (program("prometheus"),)
 
     def address_flags(self) -> tuple[str, ...]:
-        """Where it listens, what it reads and where it writes."""
+        """The flags for its address, its configuration and its data."""
         return (
             f"--web.listen-address={self.http}",
             f"--config.file={self.folder / CONFIG.name}",
@@ -95,12 +95,12 @@ class Prometheus(Server):
             return False
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
-        """The samples of an expression, now."""
+        """The current samples of an expression."""
         answer = self.get_json(f"/api/v1/query?query={quote(expression)}")
         return list(answer["data"]["result"])
 
     def firing(self) -> dict[str, dict[str, str]]:
-        """The annotations of each alert that fires, by its name."""
+        """The annotations of each firing alert, by its name."""
         alerts = self.get_json("/api/v1/alerts")["data"]["alerts"]
         return {
             alert["labels"]["alertname"]: alert["annotations"]
@@ -109,7 +109,7 @@ class Prometheus(Server):
         }
 
     def has_fired(self) -> set[str]:
-        """The names of all alerts that have fired since it was started."""
+        """The names of all alerts that have fired since its start."""
         samples = self.ask(
             'count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[1h]))'
         )

@@ -1,6 +1,6 @@
-"""docs/operating.md, done: its cluster is started, changed, restarted, copied, and left for Go's.
+"""docs/operating.md: its cluster is started, changed, restarted, copied, and left for Go's nsqd.
 
-The commands stand as they are in the page; only ports and folders are others here.
+The commands are those of the page; only ports and folders differ.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ QUICK: dict[str, Any] = {
 }
 READY_SECONDS = 20.0
 PAUSE_SECONDS = 0.002
-"""Between two publishes: what is tested is that they go on, not how fast."""
+"""The time between two publishes: the tests are about continuity, not about speed."""
 STARTS_MAX = 3
 
 
 class Cluster:
-    """The cluster of the page: two nsqlookupds, and two nsqds that register with both."""
+    """The page's cluster: two nsqlookupds, and two nsqds that register with both."""
 
     def __init__(self, folder: Path) -> None:
         text, *_ = blocks("console")
@@ -77,13 +77,13 @@ class Cluster:
             server.close()
 
     def listed(self, query: str) -> list[set[int]]:
-        """The TCP ports of the nsqds that each nsqlookupd names in an answer."""
+        """The TCP ports of the nsqds in each nsqlookupd's response."""
         answers = [lookupd.get_json(query)["producers"] for lookupd in self.lookupds]
         return [{producer["tcp_port"] for producer in answer} for answer in answers]
 
 
 def daemon(command: str, folder: Path) -> Server:
-    """A command line of the page as a server that is not started yet."""
+    """The server of a command line of the page, not started yet."""
     program, *words = shlex.split(command)
     flags = dict(word.removeprefix("--").split("=") for word in words)
     kind = NsqdServer if program == "nsqd" else Server
@@ -100,13 +100,13 @@ def daemon(command: str, folder: Path) -> Server:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Every test leaves it whole, and uses a topic of its own."""
+    """A cluster for all tests; each leaves it running, and uses a separate topic."""
     with started(tmp_path_factory) as servers:
         yield servers
 
 
 def started(folders: pytest.TempPathFactory) -> Cluster:
-    """The cluster, on other ports if somebody has just taken one of the chosen ones."""
+    """Start the cluster; try other ports if another process has taken one meanwhile."""
     for _ in range(STARTS_MAX - 1):
         try:
             return Cluster(folders.mktemp("cluster")).start()
@@ -118,7 +118,7 @@ def started(folders: pytest.TempPathFactory) -> Cluster:
 
 @asynccontextmanager
 async def handled(topic: str, lookupds: list[Server]) -> AsyncIterator[Counter[bytes]]:
-    """How often each body is handled, by a consumer that is told of the nsqlookupds alone."""
+    """Run a consumer that knows only the nsqlookupds; yields how often it handles each body."""
     bodies: Counter[bytes] = Counter()
 
     async def handle(message: Message) -> None:
@@ -131,13 +131,13 @@ async def handled(topic: str, lookupds: list[Server]) -> AsyncIterator[Counter[b
 
 
 def empty(server: NsqdServer, topic: str) -> bool:
-    """Whether the channel has nothing more, as the page asks."""
+    """Whether the channel is empty, checked as the page describes."""
     channel = server.channel(topic, "c")
     return not sum(channel[key] for key in ("depth", "in_flight_count", "deferred_count"))
 
 
 def make(server: Server, topic: str) -> None:
-    """The topic and its channel."""
+    """Create the topic and its channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel=c")
 
@@ -147,19 +147,19 @@ def blocks(language: str) -> list[str]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds, with a deadline."""
+    """Wait until the condition holds, for at most READY_SECONDS."""
     asyncio.run(until(condition, READY_SECONDS))
 
 
 def test_the_cluster_of_the_page_finds_itself(cluster: Cluster) -> None:
-    """Its four commands, as they stand: each nsqlookupd lists both nsqds."""
+    """With the page's four commands, each nsqlookupd lists both nsqds."""
     both = {nsqd.tcp_port for nsqd in cluster.nsqds}
 
     wait_for(lambda: [both, both] == cluster.listed("/nodes"))
 
 
 def test_every_file_that_is_installed_is_there() -> None:
-    """The shell lines of the page name files of the tree."""
+    """The files of deploy/ and locks/ in the page's shell lines exist."""
     named = re.findall(r"\b((?:deploy|locks)/[\w./*-]+)", "\n".join(blocks("")))
 
     assert len(named) >= 4
@@ -167,7 +167,7 @@ def test_every_file_that_is_installed_is_there() -> None:
 
 
 def test_the_tools_of_the_page_take_their_flags() -> None:
-    """`sparq top` and `sparq bench`, as they are called there."""
+    """`sparq top` and `sparq bench` accept the flags that the page gives them."""
     lines = command_lines("operating.md")
 
     assert {"top", "bench"} == set(lines)
@@ -175,7 +175,10 @@ def test_the_tools_of_the_page_take_their_flags() -> None:
 
 
 async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) -> None:
-    """All four daemons, while a producer and a consumer work without being touched."""
+    """Restarting all four daemons in turn loses nothing.
+
+    A producer and a consumer work on without intervention.
+    """
     for nsqd in cluster.nsqds:
         make(nsqd, "rolling")
     sent: list[bytes] = []
@@ -190,7 +193,7 @@ async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) 
                 body = b"%d" % len(sent)
                 await producer.publish("rolling", body)
                 sent.append(body)
-                await asyncio.sleep(PAUSE_SECONDS)  # the pace of a program
+                await asyncio.sleep(PAUSE_SECONDS)  # a realistic pace
 
         publishing = asyncio.create_task(publish())
         for server in (*cluster.lookupds, *cluster.nsqds):
@@ -204,7 +207,7 @@ async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) 
 
 
 async def test_an_nsqd_less(cluster: Cluster) -> None:
-    """Emptied and stopped: nsqlookupd forgets it at once, and consumers go on with the other."""
+    """An nsqd that was emptied and stopped is unlisted immediately; consumers use the other one."""
     leaving, staying = cluster.nsqds
     for nsqd in cluster.nsqds:
         make(nsqd, "less")
@@ -225,7 +228,7 @@ async def test_an_nsqd_less(cluster: Cluster) -> None:
 
 
 def longer(found: list[bytes], wanted: int) -> bool:
-    """Whether there are more than so many."""
+    """Whether there are more than `wanted`."""
     return len(found) > wanted
 
 
@@ -233,7 +236,7 @@ class Publishing:
     """Publishes to topic "t" until it is stopped.
 
     Attributes:
-        acknowledged: the bodies that nsqd has said OK to.
+        acknowledged: the bodies that nsqd has answered with OK.
     """
 
     def __init__(self, server: NsqdServer) -> None:
@@ -256,9 +259,10 @@ class Publishing:
 
 
 def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
-    """kill -STOP, copy, kill -CONT under load: the copy is sound and has all that was answered.
+    """A copy made under load, between kill -STOP and kill -CONT, is valid and complete.
 
-    Started elsewhere it is found there, and gives no id that the original has given since.
+    An nsqd started on the copy elsewhere is discovered, and assigns no id that the original has
+    assigned since.
     """
     lookupds = tuple(cluster.lookupds)
     with spawn_nsqd(tmp_path) as server:
@@ -285,7 +289,7 @@ def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: P
 
 
 def ids(server: NsqdServer) -> dict[bytes, bytes]:
-    """The ids of what the channel has, by body; nothing is finished."""
+    """The ids of the channel's messages, by body; none is finished."""
     count = server.channel("t", "c")["depth"]
     with V2Client(server) as line:
         assert line.ask(b"SUB t c\n") == OK
@@ -294,11 +298,11 @@ def ids(server: NsqdServer) -> dict[bytes, bytes]:
 
 
 async def test_the_way_back_to_gos_nsqd(cluster: Cluster, tmp_path: Path) -> None:
-    """Beside sparq's, with the same nsqlookupds: the consumer empties the one, and goes on."""
+    """With Go's nsqd next to sparq's, a consumer empties sparq's and continues with Go's."""
     if why := go_nsqd.missing():
         pytest.skip(why)
     places = [f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in cluster.lookupds]
-    config = tmp_path / "nsqd.toml"  # which has keys of sparq's, too
+    config = tmp_path / "nsqd.toml"  # it has keys that only sparq knows, too
     config.write_text('max_topics = 3\nhttp_token = "s"\nmsg_timeout = "90s"\n')
     own = (f"--config={config}", f"--data-path={tmp_path}", "--broadcast-address=127.0.0.1")
     ours = cluster.nsqds[0]
