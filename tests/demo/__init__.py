@@ -1,1 +1,1 @@
-"""The simulated web site, its visitors and its planted robots."""
+"""Tests of the simulated web site, its visitors and its robots."""

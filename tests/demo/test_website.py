@@ -1,4 +1,4 @@
-"""The simulated site: its pages, what a browser loads with them, and who visits it."""
+"""The simulated site: its pages, their resources, and its visitors."""
 
 import random
 from collections import Counter
@@ -10,7 +10,7 @@ from sparq.pipeline.visits import declared_name
 
 
 def test_a_seed_makes_a_site() -> None:
-    """The same pages each time, each path once; another seed gives other sizes."""
+    """A seed always gives the same pages, with unique paths; another seed gives others."""
     first, again, other = pages(random.Random(1)), pages(random.Random(1)), pages(random.Random(2))
 
     assert first == again != other
@@ -18,7 +18,7 @@ def test_a_seed_makes_a_site() -> None:
 
 
 def test_the_first_pages_are_the_most_visited() -> None:
-    """Popularity falls with the page's place; a robot's choice does not follow it."""
+    """People visit the first page over 10 times as often as the last; robots choose evenly."""
     world = World(random.Random(3))
     visits = Counter(world.page().path for _ in range(5_000))
     crawled = Counter(world.any_page().path for _ in range(5_000))
@@ -30,8 +30,10 @@ def test_the_first_pages_are_the_most_visited() -> None:
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_browser_loads_each_resource_once(warm: bool) -> None:
-    """Pages again and again, styles and images once, with their page as referer; a warm cache has
-    what all pages share."""
+    """A browser loads a page on each visit, but styles and images once, with the page as referer.
+
+    A warm cache already has the resources that all pages share.
+    """
     world = World(random.Random(4))
     page = next(page for page in world.pages if page.images)
     browser = Browser(world, world.population.person(), warm=warm)
@@ -46,7 +48,7 @@ def test_a_browser_loads_each_resource_once(warm: bool) -> None:
 
 
 def test_requests_fail_now_and_then() -> None:
-    """Two in a hundred, with the small body of an error page."""
+    """About 2 % of the requests get 404 or 500, with an error page of 512 bytes."""
     world = World(random.Random(5))
     visitor = world.population.person()
     hits = [world.hit(visitor, 0, "/", 9_000) for _ in range(10_000)]
@@ -58,7 +60,7 @@ def test_requests_fail_now_and_then() -> None:
 
 
 def test_only_the_people_of_an_office_share_an_address() -> None:
-    """One person in twenty is in one of 40 offices; everybody else has an address of their own."""
+    """One person in 20 shares the address of one of 40 offices; all other addresses are unique."""
     rng = random.Random(6)
     population = Population(rng)
     state = rng.getstate()
@@ -77,7 +79,7 @@ def test_only_the_people_of_an_office_share_an_address() -> None:
 
 
 def test_only_declared_robots_name_themselves() -> None:
-    """People and robots that hide have the user agent of a browser."""
+    """People and undeclared robots have a browser's user agent, declared robots their own."""
     population = Population(random.Random(7))
 
     assert set(BROWSERS).isdisjoint(ROBOTS)
@@ -87,5 +89,5 @@ def test_only_declared_robots_name_themselves() -> None:
 
 
 def test_the_pipeline_knows_every_robot_by_its_user_agent() -> None:
-    """Else its label would be a lie."""
+    """Every simulated robot's user agent is one that the pipeline knows as declared."""
     assert all(declared_name(user_agent) for user_agent in ROBOTS)

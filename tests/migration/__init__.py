@@ -1,1 +1,1 @@
-"""The import of a data path that Go's nsqd has left."""
+"""Tests of the import of a data path of Go's nsqd."""

@@ -1,4 +1,4 @@
-"""Queues of Go's nsqd as an independent writer leaves them, and what is read of them."""
+"""Helpers that read queues of Go's nsqd, written by the tests' own writer."""
 
 import random
 from pathlib import Path
@@ -12,13 +12,13 @@ DISK = RealDisk()
 
 
 def found(folder: Path, name: str = NAME) -> GoQueue:
-    """What the survey has of a queue."""
+    """Return a queue as ``survey`` finds it."""
     (queue,) = [queue for queue in survey(DISK, str(folder)).queues() if queue.name == name]
     return queue
 
 
 def read(folder: Path, name: str = NAME) -> tuple[list[bytes], list[BadBytes]]:
-    """The bodies of a queue in order, and what could not be read."""
+    """Return the bodies of a queue in order, and the parts that could not be read."""
     bodies: list[bytes] = []
     bad: list[BadBytes] = []
     for piece in read_queue(DISK, str(folder), found(folder, name)):
@@ -30,12 +30,12 @@ def read(folder: Path, name: str = NAME) -> tuple[list[bytes], list[BadBytes]]:
 
 
 def numbered(count: int, size: int = 20) -> list[bytes]:
-    """Bodies of one size, all different."""
+    """Return different bodies of one size."""
     return [b"%0*d" % (size, number) for number in range(count)]
 
 
 def various(count: int, seed: int = 5) -> list[bytes]:
-    """Bodies of random bytes and sizes."""
+    """Return bodies of random bytes and sizes."""
     chance = random.Random(seed)
     return [b"%d:" % n + chance.randbytes(chance.randint(1, 400)) for n in range(count)]
 

@@ -1,4 +1,4 @@
-"""What `nsq_check` says of a data path before nsqd imports it, while it does, and afterwards."""
+"""The report of `nsq_check` about a data path before, during and after its import by nsqd."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def rows(report: CheckReport) -> dict[tuple[str, str], CheckRow]:
 
 
 def write_log(folder: Path, count: int) -> None:
-    """A topic of sparq's with this many messages and no channel."""
+    """Write a sparq topic with `count` messages and no channel."""
     disk = RealDisk()
     ledger, _ = Ledger.open(disk, str(folder))
     log = Log.open(disk, str(folder), node_id=7, options=LogOptions(), now=CLOCK.now())
@@ -40,7 +40,7 @@ def write_log(folder: Path, count: int) -> None:
 
 
 def test_depths_are_those_after_an_import(tmp_path: Path) -> None:
-    """A topic's own queue goes to each of its channels, unless the topic is paused."""
+    """A topic's own queue counts in the depth of each channel, unless the topic is paused."""
     write_metadata(tmp_path, {"clicks": {"a": False, "b": True}, "held": {"c": False}}, "held")
     GoQueue(tmp_path, "clicks:a").put(b"1", b"2", b"3").put(b"4", b"5", attempts=2).close()
     GoQueue(tmp_path, "clicks").put(b"6", b"7").close()
@@ -62,7 +62,7 @@ def test_depths_are_those_after_an_import(tmp_path: Path) -> None:
 
 
 def test_damage_and_a_wrong_depth_are_reported(tmp_path: Path) -> None:
-    """Each damaged place with its row; a depth that the files do not confirm is a note."""
+    """Damage is reported for its channel; a depth that differs from the metadata is a note."""
     write_metadata(tmp_path, {"clicks": {"a": False, "b": False}})
     queue = GoQueue(tmp_path, "clicks:a").put(*[b"%d" % n for n in range(10)]).close()
     queue.damage_length(4)
@@ -76,7 +76,7 @@ def test_damage_and_a_wrong_depth_are_reported(tmp_path: Path) -> None:
 
 
 def test_metadata_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
-    """The import would refuse them, so the check does not call the data path sound."""
+    """An unreadable nsqd.dat is damage: the import would refuse it."""
     (tmp_path / "nsqd.dat").write_text("{")
 
     report = checked(tmp_path)
@@ -86,7 +86,7 @@ def test_metadata_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
 
 
 def test_both_kinds_of_data_are_reported(tmp_path: Path) -> None:
-    """Topics of sparq and queues of Go's: the report has both, and that nsqd will not start."""
+    """If sparq's topics and Go's queues exist, both are reported, and that nsqd will not start."""
     (tmp_path / "topics" / "t-ours").mkdir(parents=True)
     write_log(tmp_path / "topics" / "t-ours", 3)
     GoQueue(tmp_path, "theirs").put(b"1", b"2").close()
@@ -99,7 +99,7 @@ def test_both_kinds_of_data_are_reported(tmp_path: Path) -> None:
 
 
 def test_an_import_that_was_interrupted(tmp_path: Path) -> None:
-    """Before its rename Go's files count, and after it the logs that were made of them."""
+    """Before an import's rename Go's files are reported, after it the new logs; both are noted."""
     write_metadata(tmp_path, {"clicks": {}})
     GoQueue(tmp_path, "clicks").put(b"1", b"2").close()
     (tmp_path / "sparq.json").write_bytes(DataPathMetadata(1, 7, 0).encode())
@@ -120,7 +120,7 @@ def test_an_import_that_was_interrupted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("home", ["topics", "go-import/topics"])
 def test_the_size_is_that_of_what_is_read(tmp_path: Path, home: str) -> None:
-    """Go's files and the logs, also those that an import has not yet moved into place."""
+    """``size_of`` counts Go's files and sparq's logs, including those of an unfinished import."""
     (tmp_path / home / "t-clicks").mkdir(parents=True)
     write_log(tmp_path / home / "t-clicks", 50)
     (log,) = (tmp_path / home / "t-clicks").glob("*.log")
@@ -131,7 +131,7 @@ def test_the_size_is_that_of_what_is_read(tmp_path: Path, home: str) -> None:
 
 
 def test_a_folder_without_data_has_no_report(tmp_path: Path) -> None:
-    """Other files are nobody's data."""
+    """A folder with other files only has no report."""
     (tmp_path / "nsqd.log").write_text("started")
 
     assert check(RealDisk(), str(tmp_path), CLOCK.now(), lambda _size: None) is None

@@ -1,4 +1,4 @@
-"""The order of taking over, on a memory disk: every operation is failed, cut off or killed once."""
+"""The import on a memory disk: it fails, loses power or is killed at every disk operation."""
 
 import errno
 from collections.abc import Callable
@@ -26,7 +26,7 @@ EXPECTED: Depths = {
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a small data path of Go's."""
+    """The files of a small data path of Go's nsqd."""
     folder = tmp_path_factory.mktemp("go")
     GoQueue(folder, "clicks:archive", 900).put(*[b"a%d" % n for n in range(60)]).take(12).close()
     GoQueue(folder, "clicks:metrics").put(*[b"m%d" % n for n in range(10)], attempts=3).close()
@@ -38,7 +38,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def disk_with(content: dict[str, bytes], *, capacity_bytes: int | None = None) -> MemoryDisk:
-    """A disk on which Go's nsqd has left these, all of it synced."""
+    """Return a memory disk with these files in the data path, synced."""
     disk = MemoryDisk(capacity_bytes=capacity_bytes)
     disk.make_directory(PATH)
     disk.sync_directory("/")
@@ -69,13 +69,13 @@ def depths(disk: MemoryDisk) -> Depths:
 
 
 def originals(disk: MemoryDisk) -> dict[str, bytes]:
-    """What is kept aside."""
+    """Return the original files that the import has kept."""
     kept = [path for path in disk.paths() if "/go-nsqd-" in path and "import.json" not in path]
     return {path.rpartition("/")[2]: bytes(disk.data(path)) for path in kept}
 
 
 def operations(content: dict[str, bytes]) -> int:
-    """How many operations a whole import takes."""
+    """Return the number of disk operations of a complete import."""
     disk = disk_with(content)
     before = disk.count
     take_over(disk)
@@ -83,7 +83,7 @@ def operations(content: dict[str, bytes]) -> int:
 
 
 def test_twice(content: dict[str, bytes]) -> None:
-    """The second start finds everything done."""
+    """A second import changes nothing."""
     disk = disk_with(content)
     take_over(disk)
     paths = disk.paths()
@@ -96,7 +96,7 @@ def test_twice(content: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2, 3], ids=lambda s: "killed" if s is None else "")
 def test_stopped_at_every_operation(content: dict[str, bytes], seed: int | None) -> None:
-    """At whichever operation it is killed, or the power fails, the next start leads to the same."""
+    """After a kill or power cut at any operation, the next import has the same result."""
     for at in range(1, operations(content) + 1):
         disk = disk_with(content)
         disk.fail(Fault(at, None))
@@ -110,7 +110,7 @@ def test_stopped_at_every_operation(content: dict[str, bytes], seed: int | None)
 
 
 def test_every_operation_may_fail(content: dict[str, bytes]) -> None:
-    """An I/O error is told, or mended; the next start leads to the same."""
+    """After EIO at any operation, the import succeeds, or raises and the next one succeeds."""
     for at in range(1, operations(content) + 1):
         disk = disk_with(content)
         disk.fail(Fault(at, errno.EIO))
@@ -126,7 +126,7 @@ def test_every_operation_may_fail(content: dict[str, bytes]) -> None:
 
 
 def test_a_disk_that_is_too_small(content: dict[str, bytes]) -> None:
-    """It is refused with what to do; what was begun goes, the originals are as they were."""
+    """On a full disk the import raises "no space", deletes its files and keeps the originals."""
     size = sum(map(len, content.values()))
     for room in (100, size // 2, size + 1_000, size + 4_000):
         disk = disk_with(content, capacity_bytes=size + room)
@@ -142,7 +142,7 @@ def test_a_disk_that_is_too_small(content: dict[str, bytes]) -> None:
 
 
 def test_told_to_stop(content: dict[str, bytes]) -> None:
-    """A signal ends an import between two batches, and leaves the originals alone."""
+    """A stop between two batches deletes the unfinished import and keeps the originals."""
     disk = disk_with(content)
     with pytest.raises(ImportStopped):
         take_over(disk, lambda: True)

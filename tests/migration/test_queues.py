@@ -1,4 +1,4 @@
-"""The reader of Go's queues, on files of an independent writer (tests/support/go_data.py)."""
+"""The reader of Go's queues, on files of the tests' own writer (tests/support/go_data.py)."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from sparq.migration.records import GoRecords
 from tests.migration.reading import DISK, NAME, found, numbered, read, without
 from tests.support.go_data import TIME, GoQueue, record, write_metadata
 
-# Sound queues
+# Undamaged queues
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueue")
 def test_a_queue_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Bodies, timestamps and attempts come out, in order, and the metadata's depth is theirs."""
+    """Bodies, timestamps and attempts are read in order, and the depth from the metadata."""
     GoQueue(tmp_path, NAME).put(b"one", b"two").put(b"three", attempts=700).close()
 
     queue = found(tmp_path)
@@ -30,7 +30,7 @@ def test_a_queue_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueRoll")
 def test_a_queue_of_several_files_is_one_queue(tmp_path: Path) -> None:
-    """Files that hold exactly ten records: the eleventh begins the next one."""
+    """A queue of 11 messages in two files, 10 and 1, is read completely."""
     queue = GoQueue(tmp_path, NAME, max_bytes=10 * (30 + 20)).put(*numbered(11)).close()
 
     assert (1, 50) == queue.write
@@ -39,7 +39,7 @@ def test_a_queue_of_several_files_is_one_queue(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueResize")
 def test_files_of_any_size_are_read(tmp_path: Path) -> None:
-    """A queue that was written with one limit for its files, then with another."""
+    """Files written with different size limits are read as one queue."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(37))
     queue.max_bytes = 3_000
     queue.put(*numbered(200)).close()
@@ -48,7 +48,7 @@ def test_files_of_any_size_are_read(tmp_path: Path) -> None:
 
 
 def test_reading_begins_at_the_stored_position(tmp_path: Path) -> None:
-    """What was read is left out, in the middle of a file and over files."""
+    """Messages before the stored read position are skipped, over files and within one."""
     GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(95)).take(34).close()
 
     assert (numbered(95)[34:], []) == read(tmp_path)
@@ -58,7 +58,7 @@ def test_reading_begins_at_the_stored_position(tmp_path: Path) -> None:
 
 
 def test_the_tail_of_a_crash_is_read(tmp_path: Path) -> None:
-    """What was written behind the stored position counts; half a record is named."""
+    """Messages after the stored write position are read; a truncated record is reported."""
     queue = GoQueue(tmp_path, NAME, max_bytes=2_000).put(*numbered(30)).close()
     queue.put(*numbered(100))
     with queue.path(queue.write[0]).open("ab") as file:
@@ -71,7 +71,7 @@ def test_the_tail_of_a_crash_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_read_and_deleted_just_before_a_crash(tmp_path: Path) -> None:
-    """The stored position is in a file that is gone: reading begins with the next, without loss."""
+    """If the file of the read position is missing, reading begins with the next, with a note."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25)).close()
     queue.path(0).unlink()
 
@@ -80,7 +80,7 @@ def test_a_file_that_was_read_and_deleted_just_before_a_crash(tmp_path: Path) ->
 
 
 def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
-    """A file before the read position is left out, with a note."""
+    """A file before the read position is skipped, with a note."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
     old = queue.path(0).read_bytes()
     queue.take(12).close()
@@ -93,7 +93,7 @@ def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
 @pytest.mark.behaviour("more.missing-diskqueue-metadata")
 @pytest.mark.parametrize("text", [None, b"", b"12\n0,", b"\0" * 20], ids=str)
 def test_without_metadata_everything_counts(tmp_path: Path, text: bytes | None) -> None:
-    """Go's nsqd begins at 0 and overwrites; here all that the files hold is taken."""
+    """Without valid metadata all messages are read; Go's nsqd would begin at 0 and overwrite."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
     if text is not None:
         queue.metadata.write_bytes(text)
@@ -109,7 +109,7 @@ def test_without_metadata_everything_counts(tmp_path: Path, text: bytes | None) 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueCorruption")
 def test_a_truncated_file_costs_its_end(tmp_path: Path) -> None:
-    """The second of three files is cut in the middle of a record, the last has a wrong length."""
+    """A truncated file, and a wrong length in another, cost only the messages concerned."""
     queue = GoQueue(tmp_path, NAME, max_bytes=1_000).put(*numbered(60)).close()
     with queue.path(1).open("r+b") as file:
         file.truncate(10 * 50 - 7)
@@ -123,7 +123,7 @@ def test_a_truncated_file_costs_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 300, 499, 500, 720])
 def test_a_write_file_that_has_lost_its_end(tmp_path: Path, size: int) -> None:
-    """That the file is shorter than its metadata say is damage, even between two records."""
+    """A file shorter than its metadata's position is damage, even if it ends between records."""
     queue = GoQueue(tmp_path, NAME).put(*numbered(20)).take(10).close()
     with queue.path(0).open("r+b") as file:
         file.truncate(size)
@@ -135,7 +135,7 @@ def test_a_write_file_that_has_lost_its_end(tmp_path: Path, size: int) -> None:
 
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
-    """A file between others, and the one that was written last."""
+    """Missing files, in the middle or at the end, are reported; all others are read."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(55)).close()
     for number in (2, 3, 5):
         queue.path(number).unlink()
@@ -148,7 +148,7 @@ def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 def test_a_bad_file_is_read_too(tmp_path: Path) -> None:
-    """nsqd renamed it at the first damage and went on with the next one: the rest is rescued."""
+    """Undamaged messages of a `.bad` file, which nsqd renamed at its first damage, are read."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(30))
     queue.damage_length(4)
     queue.path(0).rename(f"{queue.path(0)}.bad")
@@ -166,7 +166,7 @@ def test_a_bad_file_is_read_too(tmp_path: Path) -> None:
 
 
 def test_names_with_dots_colons_and_odd_words(tmp_path: Path) -> None:
-    """A name may look like a part of a file's name."""
+    """Names that look like parts of a queue's file name are read correctly."""
     names = ["a.b", "a.b:c.d", "x.diskqueue.000000.dat", "x.diskqueue.meta:meta.dat", "..:.", "w;c"]
     for name in names:
         GoQueue(tmp_path, name).put(name.encode()).close()
@@ -187,7 +187,7 @@ def test_names_with_dots_colons_and_odd_words(tmp_path: Path) -> None:
 
 
 def test_topics_channels_and_pauses(tmp_path: Path) -> None:
-    """nsqd.dat tells them; queues that it does not know are found by their files."""
+    """Topics, channels and pauses are read from nsqd.dat; other queues are found by their files."""
     write_metadata(tmp_path, {"clicks": {"archive": True, "empty": False}, "none": {}}, "none")
     GoQueue(tmp_path, "clicks:archive").put(b"x").close()
     GoQueue(tmp_path, "clicks:new").put(b"x").close()
@@ -208,7 +208,7 @@ def test_topics_channels_and_pauses(tmp_path: Path) -> None:
 
 
 def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
-    """As Go's nsqd does, with a note; their files still count as Go's."""
+    """Ephemeral and invalid names are skipped with a note, as in Go; their files count as Go's."""
     topics = {"a#ephemeral": {}, "b": {"c#ephemeral": False, "d e": False}, "$": {}}
     write_metadata(tmp_path, topics)
     GoQueue(tmp_path, "b:c#ephemeral").put(b"x").close()
@@ -221,7 +221,7 @@ def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_older_metadata(tmp_path: Path) -> None:
-    """Before 1.0 the worker's id stood in the file's name."""
+    """Metadata of nsqd before 1.0 is read: its file name has the worker's id."""
     write_metadata(tmp_path, {"clicks": {"archive": True}})
     (tmp_path / "nsqd.dat").rename(tmp_path / "nsqd.123.dat")
 
@@ -234,7 +234,7 @@ def test_older_metadata(tmp_path: Path) -> None:
     "text", [b"", b"{", b"[]", b'{"topics": [{"name": 1}]}', b"\xff\0"], ids=str
 )
 def test_metadata_that_cannot_be_understood(tmp_path: Path, text: bytes) -> None:
-    """Channels without messages would be lost unseen: its owner must decide."""
+    """An unreadable nsqd.dat raises GoDataError: channels without messages would be lost."""
     (tmp_path / "nsqd.dat").write_bytes(text)
 
     with pytest.raises(GoDataError, match=r"nsqd\.dat cannot be read.*move it away"):
@@ -242,7 +242,7 @@ def test_metadata_that_cannot_be_understood(tmp_path: Path, text: bytes) -> None
 
 
 def test_which_files_are_gos(tmp_path: Path) -> None:
-    """All of them, temporary ones too, and no other."""
+    """``go_files`` returns all files of Go's nsqd, also temporary ones, and no others."""
     gos = [
         "a.diskqueue.000000.dat",
         "a.diskqueue.000001.dat.bad",

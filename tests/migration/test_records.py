@@ -1,4 +1,4 @@
-"""The messages of one data file, on files of an independent writer (tests/support/go_data.py)."""
+"""The messages of one data file, written by the tests' own writer (tests/support/go_data.py)."""
 
 import random
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.support.go_data import GoQueue, record
 
 @pytest.mark.parametrize("make", [numbered, various], ids=["one size", "random"])
 def test_a_long_file_is_read_in_chunks(tmp_path: Path, make: Callable[[int], list[bytes]]) -> None:
-    """Records that lie across the chunks of reading are whole."""
+    """Records across the boundaries of read chunks are complete."""
     bodies = make(60_000)
     GoQueue(tmp_path, NAME).put(*bodies).close()
 
@@ -31,7 +31,7 @@ def test_large_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first_byte", [0, 1, 0x20], ids=["1970", "1972", "2043"])
 def test_a_clock_that_was_wrong(tmp_path: Path, first_byte: int) -> None:
-    """Timestamps of other times cost nothing as long as no byte is damaged."""
+    """Messages with timestamps in 1970, 1972 or 2043 are read if no byte is damaged."""
     data = b""
     for number in range(500):
         whole = bytearray(record(b"%d" % number, number))
@@ -45,7 +45,7 @@ def test_a_clock_that_was_wrong(tmp_path: Path, first_byte: int) -> None:
 
 
 def test_a_body_may_hold_records(tmp_path: Path) -> None:
-    """Somebody queues dumps of queues, older than the message: they are bodies like others."""
+    """A body that contains records of a queue file, older than the message, is read as a body."""
     dump = b"".join(record(b"inner %d" % number, number) for number in range(-20, 0))
     bodies = [b"first", dump, b"x" + dump + b"y", dump * 3, b"last"]
     GoQueue(tmp_path, NAME).put(*bodies).close()
@@ -55,7 +55,7 @@ def test_a_body_may_hold_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", [1, 3, 4, 5, 15, 29, 31])
 def test_a_torn_record_costs_itself_alone(tmp_path: Path, rest: int) -> None:
-    """However little of the next record was written, the one before it is whole."""
+    """A torn record at the end is reported with its size; the messages before it are read."""
     queue = GoQueue(tmp_path, NAME).put(*numbered(3))
     with queue.path(0).open("ab") as file:
         file.write(record(b"some body", 4)[:rest])
@@ -67,7 +67,7 @@ def test_a_torn_record_costs_itself_alone(tmp_path: Path, rest: int) -> None:
 
 
 def test_space_that_a_crash_left_empty(tmp_path: Path) -> None:
-    """Zeros at the end of a file cost none of the messages before them."""
+    """Zeros at the end of a file are reported; all messages before them are read."""
     queue = GoQueue(tmp_path, NAME).put(*various(50))
     with queue.path(0).open("ab") as file:
         file.write(bytes(5_000))
@@ -84,7 +84,7 @@ def test_space_that_a_crash_left_empty(tmp_path: Path) -> None:
 def test_a_damaged_length_costs_its_message(
     tmp_path: Path, make: Callable[[int], list[bytes]], length: int | None, position: int
 ) -> None:
-    """Whatever a length has become, all other messages are read, and the place is named."""
+    """A damaged length costs one message, and its position is reported; all others are read."""
     bodies = make(1_000)
     queue = GoQueue(tmp_path, NAME).put(*bodies).close()
     queue.damage_length(position, length)
@@ -97,8 +97,8 @@ def test_a_damaged_length_costs_its_message(
 
 @pytest.mark.parametrize("bit", range(32))
 def test_every_bit_of_a_length(tmp_path: Path, bit: int) -> None:
-    """Also where the flipped length leads exactly to a later record and swallows some."""
-    bodies = numbered(4_000, size=34)  # with its head a record has 64 bytes: many bits lead to one
+    """Any flipped bit of a length costs one message, even if the length spans later records."""
+    bodies = numbered(4_000, size=34)  # records of 64 bytes: many bits lead to a later record
     queue = GoQueue(tmp_path, NAME).put(*bodies).close()
     queue.damage_length(1_000, (26 + 34) ^ (1 << bit))
 
@@ -108,7 +108,7 @@ def test_every_bit_of_a_length(tmp_path: Path, bit: int) -> None:
 
 
 def test_many_damaged_lengths(tmp_path: Path) -> None:
-    """Damage after damage, neighbours among them, over several chunks: each costs itself."""
+    """40 random and 3 adjacent damaged lengths, over several chunks, cost only their messages."""
     bodies = various(30_000)
     chance = random.Random(11)
     positions = {*chance.sample(range(30_000), 40), 7_000, 7_001, 7_002}
@@ -123,7 +123,7 @@ def test_many_damaged_lengths(tmp_path: Path) -> None:
 
 
 def test_bytes_of_bodies_and_ids_are_not_looked_at(tmp_path: Path) -> None:
-    """Nothing on the disk tells that these are damaged: the messages are there."""
+    """Damage in ids and bodies is not detectable: the messages are read."""
     queue = GoQueue(tmp_path, NAME).put(*numbered(50)).close()
     data = bytearray(queue.path(0).read_bytes())
     for place, byte in ((queue.places[10][1] + 20, 0xFF), (queue.places[20][1] + 40, 0x00)):
@@ -137,7 +137,7 @@ def test_bytes_of_bodies_and_ids_are_not_looked_at(tmp_path: Path) -> None:
 
 
 def test_overwritten_bytes_cost_what_they_touch(tmp_path: Path) -> None:
-    """A page of zeros or of noise in the middle: the messages before and behind it are read."""
+    """4096 overwritten bytes, zeros or noise, cost only the messages that they touch."""
     bodies = various(2_000)
     queue = GoQueue(tmp_path, NAME).put(*bodies).close()
     data = queue.path(0).read_bytes()

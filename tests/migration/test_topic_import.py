@@ -1,4 +1,4 @@
-"""One topic of Go's nsqd in a new log and ledger, and the size of its commits."""
+"""Importing one topic of Go's nsqd into a new log and ledger, and the size of its commits."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ CLOCK = ManualClock()
 
 
 def piece(*sizes: int) -> GoRecords:
-    """Messages with bodies of these sizes."""
+    """Return messages with bodies of these sizes."""
     data = b"".join(record(b"x" * size, number) for number, size in enumerate(sizes))
     lengths = np.array(sizes, np.int64) + FIXED_SIZE
     starts = np.cumsum(lengths + 4) - lengths
@@ -46,7 +46,7 @@ def piece(*sizes: int) -> GoRecords:
     ],
 )
 def test_runs_of_the_size_of_a_commit(pieces: list[list[int]], expected: list[int]) -> None:
-    """Nothing is left out or moved; a message larger than a commit is alone."""
+    """``batches`` keeps all messages in order; one larger than BATCH_BYTES is a batch alone."""
     runs = list(batches(piece(*sizes) for sizes in pieces))
 
     assert expected == [sum(map(len, run)) for run in runs]
@@ -66,7 +66,7 @@ def target_in(folder: Path) -> Target:
 
 
 def test_each_channel_gets_its_own_queue_and_the_topics(tmp_path: Path) -> None:
-    """The log has all queues in order; a channel's ledger leaves out those of the next ones."""
+    """The log has all queues in order; each channel's ledger skips the other channels' queues."""
     write_metadata(tmp_path, {"clicks": {"a": False, "b": True}})
     GoQueue(tmp_path, "clicks:a").put(b"a0", b"a1").put(b"a2", attempts=3).close()
     GoQueue(tmp_path, "clicks:b").put(b"b0", b"b1").close()
@@ -93,7 +93,7 @@ def test_each_channel_gets_its_own_queue_and_the_topics(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_the_import_after_a_batch(tmp_path: Path) -> None:
-    """nsqd need not wait for the rest of a long queue when it has to stop."""
+    """A stop raises ImportStopped after one batch, so nsqd need not wait for a long queue."""
     GoQueue(tmp_path, "clicks").put(*[b"x"] * (BATCH_COUNT + 1)).close()
     topic = survey(RealDisk(), str(tmp_path)).topics["clicks"]
     target, tally = target_in(tmp_path / "t-clicks"), Tally(0, CLOCK.now, lambda: True)

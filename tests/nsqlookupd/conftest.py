@@ -1,4 +1,4 @@
-"""The loop that nsqlookupd runs on."""
+"""Run the tests on nsqlookupd's event loop, and restore log levels."""
 
 from tests.support.in_process import log_levels_are_restored, pytest_asyncio_loop_factories
 

@@ -1,6 +1,6 @@
-"""Each malformed command of NSQ's protocol V1, and the exact answer after which it ends.
+"""Malformed commands of NSQ's protocol V1, and the exact error before the connection ends.
 
-The errors are those of docs/protocol.md, "V1: nsqd and nsqlookupd". A row has what is sent after
+The errors are those of docs/protocol.md, "V1: nsqd and nsqlookupd". A row has the bytes sent after
 the magic bytes, and the text of the last answer.
 """
 

@@ -1,4 +1,4 @@
-"""What nsqlookupd lets its peers claim and take."""
+"""nsqlookupd's limits for peers: broadcast addresses and connections."""
 
 from __future__ import annotations
 
@@ -45,32 +45,32 @@ def guard(*allowed: str, **options: Any) -> Guard:
     ],
 )
 def test_where_consumers_may_be_sent(rule: str, address: str, allowed: bool) -> None:
-    """What one of the rules names, compared and never resolved."""
+    """A broadcast address must match a rule, without name resolution; without rules any may."""
     assert allowed == guard(rule).may_claim(address, PORTS, "10.0.0.7")
     assert guard().may_claim(address, (0, 1 << 40), "10.0.0.7")
 
 
 def test_ports_are_ports() -> None:
-    """Where addresses are looked at, so are the ports behind them."""
+    """With rules, ports must be from 1 to 65535."""
     for ports in ((0, 1), (1, 65536), (-1, 1)):
         assert not guard("peer").may_claim("10.0.0.7", ports, "10.0.0.7")
 
 
 def test_a_peer_without_an_address() -> None:
-    """On a unix socket nobody is "peer", but may be named."""
+    """A peer on a unix socket never matches the rule "peer", but may match others."""
     assert not guard("peer").may_claim("", PORTS, "")
     assert guard("peer", "here.example").may_claim("here.example", PORTS, "")
 
 
 @pytest.mark.parametrize("text", ["", "*", "*.", "10.0.0.0/33", "a/b", "a.*.b"])
 def test_rules_that_are_none(text: str) -> None:
-    """A misspelt rule must not let nobody, or everybody, in."""
+    """An invalid rule is a StartError, so that a misspelling does not allow all or none."""
     with pytest.raises(StartError, match="--allow-broadcast-address"):
         guard(text)
 
 
 def test_connections_are_counted() -> None:
-    """In all, and of one address; who goes makes room."""
+    """Connections are limited in total and, except on unix sockets, per address."""
     limited = guard(max_connections=3, max_connections_per_address=2)
     assert [True, True, False] == [limited.admit("a") for _ in range(3)]
     assert [True, False] == [limited.admit("b") for _ in range(2)]

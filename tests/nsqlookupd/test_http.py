@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP endpoints, with `/metrics` and `/debug`, over real sockets about real peers."""
+"""nsqlookupd's HTTP endpoints, with `/metrics` and `/debug`, over real sockets and peers."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ MILLISECOND = 1_000_000
 
 
 class Lookup:
-    """A running nsqlookupd, and how to ask it."""
+    """A running nsqlookupd and an HTTP client for it."""
 
     def __init__(self, daemon: Nsqlookupd, session: aiohttp.ClientSession) -> None:
         self.daemon = daemon
@@ -76,7 +76,7 @@ def options(**changes: Any) -> NsqlookupdOptions:
 
 @pytest.fixture
 def lookup_options() -> NsqlookupdOptions:
-    """What the nsqlookupd of a test is told; a test may override it."""
+    """The options of a test's nsqlookupd; a test class may override them."""
     return options()
 
 
@@ -105,14 +105,14 @@ def producer(peer: Peer, name: str) -> dict[str, Any]:
 
 @pytest.mark.behaviour("nsqlookupd.TestPing", "nsqlookupd.TestInfo")
 async def test_ping_and_info(lookup: Lookup) -> None:
-    """It lives, and says which release it speaks."""
+    """/ping answers OK, and /info NSQ's version."""
     assert await lookup.get("/ping") == b"OK"
     assert await lookup.get("/info") == {"version": "1.3.0"}
 
 
 @pytest.mark.behaviour("nsqlookupd.TestBasicLookupd", "nsqlookupd.TestGetChannels")
 async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
-    """/topics, /channels, /lookup, /nodes and /debug agree on who has what."""
+    """/topics, /channels, /lookup, /nodes and /debug show the registrations of two nsqds."""
     a = await Peer.connect(lookup, "a", "t c1", "t c2")
     b = await Peer.connect(lookup, "b", "t", "u")
 
@@ -143,7 +143,7 @@ async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
 
 @pytest.mark.behaviour("nsqlookupd.TestBasicLookupd")
 async def test_an_nsqd_that_leaves_is_not_found(lookup: Lookup) -> None:
-    """Its topics and channels stay known, with nobody to connect to."""
+    """After an nsqd disconnects, its topics and channels stay known, without producers."""
     a = await Peer.connect(lookup, "a", "t c")
     await a.leave()
 
@@ -161,7 +161,7 @@ async def test_an_nsqd_that_leaves_is_not_found(lookup: Lookup) -> None:
     "nsqlookupd.TestDeleteChannel",
 )
 async def test_keys_are_created_and_deleted(lookup: Lookup) -> None:
-    """Answers are empty 200s; a deleted topic takes its channels along."""
+    """Creating and deleting answer with an empty 200; deleting a topic deletes its channels."""
     assert await lookup.ask("POST", "/topic/create?topic=t") == (200, b"")
     assert await lookup.ask("POST", "/channel/create?topic=u&channel=c") == (200, b"")
     assert await lookup.get("/topics") == {"topics": ["t", "u"]}
@@ -219,10 +219,10 @@ async def test_keys_are_created_and_deleted(lookup: Lookup) -> None:
 async def test_bad_requests_have_nsqs_codes(
     lookup: Lookup, method: str, target: str, status: int, message: str
 ) -> None:
-    """Missing, malformed and unknown arguments are told apart."""
+    """Missing, malformed and unknown arguments have different codes."""
     url = f"http://127.0.0.1:{lookup.daemon.http_port}"
     reader, writer = await asyncio.open_connection("127.0.0.1", lookup.daemon.http_port)
-    # Written by hand: a client library would mend the malformed queries.
+    # Not with a client library, which would correct the malformed queries.
     writer.write(f"{method} {target} HTTP/1.1\r\nHost: {url}\r\nConnection: close\r\n\r\n".encode())
     async with asyncio.timeout(10):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -233,11 +233,11 @@ async def test_bad_requests_have_nsqs_codes(
 
 
 class TestShortLives:
-    """Tombstones and silence end, with times that a test can wait for."""
+    """Expiry of tombstones and of inactive producers, with times short enough for a test."""
 
     @pytest.fixture
     def lookup_options(self) -> NsqlookupdOptions:
-        """Tombstones of 100 ms, silence of 400 ms."""
+        """Tombstones last 100 ms; producers are inactive after 400 ms."""
         return options(
             tombstone_lifetime=100 * MILLISECOND,
             inactive_producer_timeout=400 * MILLISECOND,
@@ -245,7 +245,7 @@ class TestShortLives:
 
     @pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover", "nsqlookupd.TestTombstonedNodes")
     async def test_a_tombstone_hides_and_ends(self, lookup: Lookup) -> None:
-        """For its time /lookup has no producer and /nodes a mark; other topics are untouched."""
+        """A tombstoned producer is not in /lookup and marked in /nodes until it expires."""
         a = await Peer.connect(lookup, "a", "t", "u")
         assert await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151") == (200, b"")
         assert await lookup.ask("POST", "/topic/tombstone?topic=t&node=b:1") == (200, b"")
@@ -267,7 +267,7 @@ class TestShortLives:
 
     @pytest.mark.behaviour("nsqlookupd.TestTombstoneUnregister")
     async def test_a_tombstone_ends_with_the_registration(self, lookup: Lookup) -> None:
-        """What was unregistered under a tombstone does not come back with time."""
+        """A topic unregistered during its tombstone is not listed after the tombstone's end."""
         a = await Peer.connect(lookup, "a", "t")
         await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151")
         assert await a.say(b"UNREGISTER t\n") == b"OK"
@@ -280,7 +280,7 @@ class TestShortLives:
 
     @pytest.mark.behaviour("nsqlookupd.TestInactiveNodes")
     async def test_a_silent_nsqd_is_not_listed(self, lookup: Lookup) -> None:
-        """After the timeout it is gone from /nodes and /lookup; a PING brings it back."""
+        """A silent nsqd is omitted from /nodes and /lookup until its next PING."""
         a = await Peer.connect(lookup, "a", "t")
         assert len((await lookup.get("/nodes"))["producers"]) == 1
 
@@ -295,7 +295,7 @@ class TestShortLives:
 
 
 async def test_nsqds_that_drain_are_listed_so(lookup: Lookup) -> None:
-    """In `/lookup` of each topic or of one, in `/nodes` and `/metrics`; others as ever."""
+    """Draining nsqds or topics are marked in `/lookup` and `/nodes`; others have no such field."""
     one, two = await Peer.connect(lookup, "one", "t", "u"), await Peer.connect(lookup, "two", "t")
     assert await one.say(b"DRAIN u\n") == b"OK"
     assert await two.say(b"DRAIN\n") == b"OK"
@@ -317,7 +317,7 @@ async def test_nsqds_that_drain_are_listed_so(lookup: Lookup) -> None:
 
 
 async def test_the_registrys_figures(lookup: Lookup) -> None:
-    """nsqds, topics, channels and tombstones, by Prometheus' own parser."""
+    """/metrics has the numbers of producers, topics, channels and tombstones."""
     one = await Peer.connect(lookup, "one", "t c", "u")
     two = await Peer.connect(lookup, "two", "t d")
     assert (await lookup.ask("POST", "/topic/tombstone?topic=t&node=two:4151"))[0] == 200
@@ -338,7 +338,7 @@ async def test_the_registrys_figures(lookup: Lookup) -> None:
 
 
 async def test_the_debug_routes(lookup: Lookup) -> None:
-    """Those of NSQ's nsqlookupd, and none that changes anything."""
+    """The debug routes are those of NSQ's nsqlookupd; none of them changes state."""
     for name in ("", "cmdline", "symbol", "goroutine", "block", "threadcreate", "heap"):
         assert (await lookup.ask("GET", f"/debug/pprof/{name}"))[0] == 200
     assert (await lookup.ask("GET", "/debug/pprof/profile?seconds=0.05"))[0] == 200

@@ -1,4 +1,4 @@
-"""The program nsqlookupd as a process: start, stop, mistakes, version."""
+"""The program nsqlookupd as a process: start, stop, wrong flags, version."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    """It listens, logs in NSQ's form, and SIGTERM ends it with 0, also with a peer connected."""
+    """nsqlookupd listens, logs in NSQ's form, and exits with status 0 on SIGTERM."""
     with spawn_nsqlookupd(tmp_path, "--log-level=info") as server:
         assert server.request("GET", "/ping")[0] == 200
         assert server.terminate() == 0
@@ -25,7 +25,7 @@ def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_fatal() -> None:
-    """The second one says why and ends with 1."""
+    """An address that cannot be used is logged as FATAL, with exit status 1."""
     taken = run("--tcp-address=127.0.0.1:0", "--http-address=203.0.113.1:1")
 
     assert taken.returncode == 1
@@ -36,7 +36,7 @@ def test_a_taken_port_is_fatal() -> None:
 
 
 def test_a_mistake_ends_with_1_and_a_sentence() -> None:
-    """It names the flag and what to write, as nsqd does; no usage."""
+    """A wrong flag value ends with status 1 and one line that names the flag and the remedy."""
     bad = run("-tombstone-lifetime", "45")
 
     assert bad.returncode == 1
@@ -45,6 +45,6 @@ def test_a_mistake_ends_with_1_and_a_sentence() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    """One line, with the NSQ version that it speaks first, then sparq's; and no daemon."""
+    """`-version` prints one line with NSQ's version, then sparq's, and exits."""
     line = r"nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq [0-9.]+\S*\n"
     assert re.fullmatch(line, run("-version").stdout)

@@ -20,7 +20,7 @@ OURS = {
 
 
 def test_defaults_are_nsqs() -> None:
-    """Without flags it listens on 4160 and 4161 and forgets after 300 s and 45 s."""
+    """The defaults are ports 4160 and 4161, and timeouts of 300 s and 45 s."""
     assert parse(NsqlookupdOptions, "nsqlookupd", "", []) == NsqlookupdOptions(
         tcp_address="0.0.0.0:4160",
         http_address="0.0.0.0:4161",
@@ -33,7 +33,7 @@ def test_defaults_are_nsqs() -> None:
 
 @pytest.mark.behaviour("nsqlookupd.TestConfigFlagParsing")
 def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
-    """Each flag is known by its NSQ name, each key of the file by the same with underscores."""
+    """Flags have NSQ's names, and keys in the file the same names with underscores."""
     flags = {flag.name: flag.key for flag in flags_of(NsqlookupdOptions)}
     nsqs = {name: key for name, key in flags.items() if name not in OURS}
     assert list(nsqs) == [

@@ -1,4 +1,4 @@
-"""The registry knows who has what, and for how long that counts."""
+"""The registry: producers of topics and channels, inactivity and tombstones."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def keys(known: Registry) -> list[tuple[str, str, str, list[str]]]:
 
 @pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_registering_a_channel_registers_its_topic() -> None:
-    """A producer is found by topic; lists are sorted, producers in order of arrival."""
+    """A producer is found by topic; names are sorted, producers in order of registration."""
     a, b = producer("a"), producer("b")
     known = registry(a, b)
     known.register(b, "t2", "")
@@ -70,7 +70,7 @@ def test_registering_a_channel_registers_its_topic() -> None:
 
 
 def test_a_producer_that_goes_leaves_its_keys() -> None:
-    """Topics and channels stay known without anybody; ephemeral ones go with the last."""
+    """Topics and channels stay known without producers; ephemeral ones do not."""
     a, b = producer("a"), producer("b")
     known = registry(a, b)
     for one in (a, b):
@@ -93,7 +93,7 @@ def test_a_producer_that_goes_leaves_its_keys() -> None:
 
 @pytest.mark.behaviour("nsqlookupd.TestChannelUnregister")
 def test_unregistering_a_channel_leaves_the_topic() -> None:
-    """The channel's key stays without producers, the topic keeps its own."""
+    """An unregistered channel stays known without producers; the topic keeps its producer."""
     a = producer("a")
     known = registry(a)
     known.register(a, "t", "c")
@@ -109,7 +109,7 @@ def test_unregistering_a_channel_leaves_the_topic() -> None:
 
 @pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_unregistering_a_topic_leaves_its_channels_too() -> None:
-    """A producer without the topic has no channel of it; others keep theirs."""
+    """Unregistering a topic removes the producer from its channels; other producers stay."""
     a, b = producer("a"), producer("b")
     known = registry(a, b)
     known.register(a, "t", "c")
@@ -124,7 +124,7 @@ def test_unregistering_a_topic_leaves_its_channels_too() -> None:
 
 @pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_operators_create_and_delete_keys() -> None:
-    """Keys without producers come and go; deleting one makes its producers forget it."""
+    """Topics and channels are created and deleted without producers; deleting unregisters all."""
     a = producer("a")
     known = registry(a)
     known.create_topic("t1")
@@ -149,7 +149,7 @@ def test_operators_create_and_delete_keys() -> None:
 
 @pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_silence_makes_a_producer_inactive() -> None:
-    """Up to the timeout it is listed; its next sign of life brings it back."""
+    """A producer is not listed after 300 s without an update, until the next update."""
     a = producer("a", at(10))
     known = registry(a)
     known.register(a, "t", "")
@@ -163,7 +163,7 @@ def test_silence_makes_a_producer_inactive() -> None:
 
 @pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover")
 def test_a_tombstone_hides_one_producer_from_one_topic_for_a_while() -> None:
-    """Other topics and other nodes are untouched, and /nodes still lists it, marked."""
+    """A tombstone hides one producer from one topic for 45 s; /nodes lists it, marked."""
     a, b = producer("a"), producer("a", port=9)
     b.id = "b:1"
     known = registry(a, b)
@@ -184,7 +184,7 @@ def test_a_tombstone_hides_one_producer_from_one_topic_for_a_while() -> None:
 
 
 def test_registering_again_keeps_the_tombstone_unregistering_forgets_it() -> None:
-    """Only a producer that left the topic starts afresh."""
+    """REGISTER does not remove a tombstone; UNREGISTER and a new REGISTER do."""
     a = producer("a")
     known = registry(a)
     known.register(a, "t", "")
@@ -199,7 +199,7 @@ def test_registering_again_keeps_the_tombstone_unregistering_forgets_it() -> Non
 
 
 def test_names_are_counted() -> None:
-    """Topics and channels that are known, however they came and went."""
+    """``name_count`` counts the known topics and channels, ``missing`` the new ones of a pair."""
     registry = Registry(1 << 60, 1 << 60)
     assert (2, 1) == (registry.missing("t", "c"), registry.missing("t", ""))
     registry.create_channel("t", "c")

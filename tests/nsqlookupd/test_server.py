@@ -1,4 +1,4 @@
-"""One nsqlookupd as an object on real sockets: its start, its reload, its end."""
+"""An nsqlookupd object with real sockets: start, reload and stop."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ def options(
 
 
 async def test_a_failed_start_leaves_nothing_open() -> None:
-    """When the HTTP port cannot be had, the TCP port is free again."""
+    """If the HTTP port is in use, the start raises ListenError and closes its TCP port."""
     first = Nsqlookupd(options())
     await first.start()
     where = f"127.0.0.1:{first.tcp_port}"
@@ -42,7 +42,7 @@ async def test_a_failed_start_leaves_nothing_open() -> None:
 async def test_sighup_sets_the_log_level(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other changes need a restart, and a file that cannot be read changes nothing."""
+    """SIGHUP applies the log level; other changes need a restart, a bad file changes nothing."""
     hangups: list[Callable[[], None]] = []
     monkeypatch.setattr(server.lifecycle, "on_hangup", hangups.append)
     running, stop = options(), asyncio.Event()
@@ -72,7 +72,7 @@ async def test_sighup_sets_the_log_level(
 
 
 class Reviewed:
-    """A connection that counts its reviews."""
+    """A connection that records its reviews."""
 
     def __init__(self, reviews: list[bool]) -> None:
         self._reviews = reviews
@@ -82,7 +82,7 @@ class Reviewed:
 
 
 async def test_a_reload_reads_the_tokens_again(tmp_path: Path) -> None:
-    """nsqds are checked against the new ones; without a token file there is nothing to check."""
+    """``reload`` reviews each connection's token, if a token file is configured."""
     reviews: list[bool] = []
     (tmp_path / "tokens").write_text(f"{tokens.make('a', 'register')[1]}\n")
     for path, count in (("", 0), (str(tmp_path / "tokens"), 1)):

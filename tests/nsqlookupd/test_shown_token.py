@@ -1,4 +1,4 @@
-"""The token that an nsqd shows in IDENTIFY: why it is refused, which topics, and for how long."""
+"""The token that an nsqd sends in IDENTIFY: refusals, topics, and expiry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = tokens.end_of("2030-01-01")
 
 
 class TokenFile(TokenLines):
-    """A token file with lines for all topics, for some, with an end, and without the role."""
+    """A token file: tokens for all topics, for some, with an expiry, and without the role."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -39,7 +39,7 @@ def body(**fields: Any) -> bytes:
 
 
 def shown(file: TokenFile, token: str) -> NsqdToken:
-    """An nsqd whose token was accepted."""
+    """Return the state of an nsqd whose token was accepted."""
     made = NsqdToken(file.access, "192.0.2.1")
     assert "" == made.take(body(token=token))
     return made
@@ -47,14 +47,14 @@ def shown(file: TokenFile, token: str) -> NsqdToken:
 
 @pytest.mark.parametrize("key", ["token", "Token", "TOKEN"])
 def test_a_token_with_the_role_is_accepted(file: TokenFile, key: str) -> None:
-    """Keys of IDENTIFY may have any case; a role for some topics is enough to connect."""
+    """A token with `register` for any topic is accepted; its key may have any case."""
     for token in (file.whole, file.part, file.ending):
         assert "" == NsqdToken(file.access, "192.0.2.1").take(body(**{key: token}))
     assert {UNAUTHORISED: 0, EXPIRED: 0, FORBIDDEN: 0} == file.access.refused
 
 
 def test_a_refusal_says_why(file: TokenFile) -> None:
-    """It is counted, too, by its reason."""
+    """A refused token's error states the reason, and refusals are counted by reason."""
 
     def answer(**fields: Any) -> str:
         return NsqdToken(file.access, "192.0.2.1").take(body(**fields))
@@ -69,7 +69,7 @@ def test_a_refusal_says_why(file: TokenFile) -> None:
 
 
 def test_topics_are_those_of_the_pattern(file: TokenFile) -> None:
-    """An nsqd that has shown nothing may register nothing."""
+    """A token permits the topics of its pattern; without a token no topic is permitted."""
     part = shown(file, file.part)
 
     assert ["", "this token may not register this topic"] == [part.refusal(t) for t in ("t1", "u")]
@@ -79,19 +79,19 @@ def test_topics_are_those_of_the_pattern(file: TokenFile) -> None:
 
 
 def test_a_token_that_expires_is_not_valid_any_more(file: TokenFile) -> None:
-    """The file need not be read again for that."""
+    """A review detects that a token has expired, even if the file is not read again."""
     ending, whole = shown(file, file.ending), shown(file, file.whole)
     assert ending.review(again=False)
     file.now = END
 
     assert not ending.review(again=False)
     assert whole.review(again=False)
-    assert NsqdToken(file.access, "192.0.2.1").review(again=False)  # nothing was shown yet
+    assert NsqdToken(file.access, "192.0.2.1").review(again=False)  # no token sent yet
     assert 1 == file.access.refused[EXPIRED]
 
 
 def test_a_change_of_the_file_counts_once_it_is_looked_up_again(file: TokenFile) -> None:
-    """A removed token, one without the role, and one with other topics."""
+    """With ``again``, a review applies changes of the file: removed tokens, roles and topics."""
     part, whole, ending = (shown(file, t) for t in (file.part, file.whole, file.ending))
     file.change("part", "register:u*")
     file.change("whole")

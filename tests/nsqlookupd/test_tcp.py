@@ -1,4 +1,4 @@
-"""The protocol V1: bytes in, bytes out, in any pieces; on real sockets also ends and log lines."""
+"""The protocol V1: bytes in, bytes out, in any pieces; over sockets also ends and log lines."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ ME = {"tcp_port": 4160, "http_port": 4161, "version": "1.3.0"}
 def talk() -> CommandHandlers:
     clock = iter(range(1, 1 << 30))
     registry = Registry(1 << 60, 1 << 60)
-    now = lambda: Instant(0, next(clock))  # noqa: E731 - a clock that ticks at each look
+    now = lambda: Instant(0, next(clock))  # noqa: E731 - a clock that advances with each call
     return CommandHandlers(registry, ME, "1.2.3.4:5", "1.2.3.4:5", now)
 
 
@@ -63,7 +63,7 @@ ME_JSON = json.dumps(ME, separators=(",", ":")).encode()
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_whole_conversation(size: int) -> None:
-    """IDENTIFY tells who nsqlookupd is; the rest is answered OK and shows in the registry."""
+    """IDENTIFY is answered with nsqlookupd's facts, other commands with OK, in any pieces."""
     conversation = talk()
     sent = b"  V1PING\n" + HELLO + b"REGISTER t\nREGISTER t c\r\n REGISTER u d \nPING\n"
     sent += b"UNREGISTER u d\n"
@@ -84,7 +84,7 @@ def test_a_whole_conversation(size: int) -> None:
 
 
 def test_a_ping_is_a_sign_of_life() -> None:
-    """It moves the producer's last update, REGISTER does not."""
+    """PING sets the producer's last_update; REGISTER does not."""
     conversation = talk()
     conversation.feed(b"  V1" + HELLO)
     producer = conversation.producer
@@ -97,7 +97,7 @@ def test_a_ping_is_a_sign_of_life() -> None:
 
 
 def test_an_introduction_may_have_more_and_null_fields() -> None:
-    """Optional fields are kept, unknown ones and null ignored; keys in any case, as Go has it."""
+    """IDENTIFY may have optional fields; unknown and null ones are ignored; keys have any case."""
     conversation = talk()
     extra = {"hostname": "h", "topology_zone": "z", "topology_region": None, "new": [1]}
     body = {key.upper(): value for key, value in PEER.items()} | extra
@@ -111,7 +111,7 @@ def test_an_introduction_may_have_more_and_null_fields() -> None:
 
 @pytest.mark.parametrize(("commands", "error"), MISTAKES)
 def test_an_error_is_answered_and_ends_the_conversation(commands: bytes, error: bytes) -> None:
-    """The text is NSQ's; what follows is not executed; the producer is gone."""
+    """An error has NSQ's text and ends the connection; later commands are not executed."""
     conversation = talk()
     answers = parted(conversation.feed(b"  V1" + commands + b"PING\n"))
 
@@ -122,7 +122,7 @@ def test_an_error_is_answered_and_ends_the_conversation(commands: bytes, error: 
 
 
 def test_a_wrong_magic_is_answered() -> None:
-    """A client of nsqd's protocol learns that it is wrong here."""
+    """Another protocol's magic bytes are answered with E_BAD_PROTOCOL."""
     conversation = talk()
     assert conversation.feed(b"  V2") == reply(b"E_BAD_PROTOCOL")
     assert (conversation.ended, conversation.greeted) == (True, False)
@@ -130,7 +130,7 @@ def test_a_wrong_magic_is_answered() -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_a_line_without_end_is_cut_off(end: bytes) -> None:
-    """Nobody can make nsqlookupd hold more than 16 KiB of a line; there is no answer to it."""
+    """A line of LINE_BYTES_MAX (16 KiB) ends the connection without an answer."""
     conversation = talk()
     assert conversation.feed(b"  V1" + b"x" * (LINE_BYTES_MAX - 1)) == b""
     assert not conversation.ended
@@ -150,7 +150,7 @@ def test_a_line_without_end_is_cut_off(end: bytes) -> None:
     ],
 )
 def test_an_early_end_is_answered_where_nsq_does(sent: bytes, answer: bytes) -> None:
-    """Only a body that breaks off is an error; a second end changes nothing."""
+    """An end of input within a body is an error; elsewhere, it ends without an answer."""
     conversation = talk()
     conversation.feed(sent)
     assert conversation.feed_eof() == answer
@@ -177,7 +177,7 @@ COMMANDS = st.sampled_from(
 
 @given(st.lists(COMMANDS, max_size=8), st.data())
 def test_pieces_do_not_matter(commands: list[bytes], data: st.DataObject) -> None:
-    """However the bytes are cut, the answers and the registry are the same."""
+    """Answers and registry do not depend on how the input is split."""
     sent = b"  V1" + b"".join(commands)
     cuts = data.draw(st.lists(st.integers(0, len(sent)), max_size=10).map(sorted))
     whole, cut = talk(), talk()
@@ -190,13 +190,16 @@ def test_pieces_do_not_matter(commands: list[bytes], data: st.DataObject) -> Non
 
 @given(st.binary(max_size=300), st.booleans())
 def test_no_bytes_are_too_wild(sent: bytes, greeted: bool) -> None:
-    """Anything is answered with documented errors or not at all."""
+    """Random bytes are answered with OK, facts, E_ errors or nothing."""
     for answer in parted(talk().feed((b"  V1" if greeted else b"") + sent)):
         assert answer in (b"OK", ME_JSON) or answer.startswith(b"E_")
 
 
 def test_an_nsqd_says_that_it_drains() -> None:
-    """In IDENTIFY, whose answer then says that DRAIN is known, and later, of all or of a topic."""
+    """An nsqd reports draining in IDENTIFY, or with DRAIN and UNDRAIN, for all topics or one.
+
+    If IDENTIFY has the field `draining`, the answer has `knows_drain`.
+    """
     told = json.loads(parted(talk().feed(b"  V1" + HELLO))[0])
     assert "knows_drain" not in told
     conversation = talk()
@@ -226,7 +229,7 @@ def test_an_nsqd_says_that_it_drains() -> None:
     ],
 )
 def test_a_mistake_about_drains_ends_the_conversation(commands: bytes, error: bytes) -> None:
-    """As of any other command; and what one nsqd may say is bounded."""
+    """A wrong DRAIN ends the connection, as does one above DRAINING_TOPICS_MAX topics."""
     conversation = talk()
     assert parted(conversation.feed(b"  V1" + commands))[-1] == error
     assert conversation.ended
@@ -249,7 +252,7 @@ async def daemon() -> AsyncIterator[Nsqlookupd]:
 
 
 def answer(data: bytes) -> bytes:
-    """An answer as it must come: its size, and no frame type."""
+    """Encode an answer: size and data, without a frame type."""
     return struct.pack(">i", len(data)) + data
 
 
@@ -266,7 +269,7 @@ def introduction(daemon: Nsqlookupd) -> bytes:
 
 
 async def all_answers(daemon: Nsqlookupd, sent: bytes) -> bytes:
-    """All that is answered until nsqlookupd ends the connection."""
+    """Send bytes; return all answers until nsqlookupd ends the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
     writer.write(sent)
     async with asyncio.timeout(SECONDS):
@@ -280,7 +283,7 @@ async def all_answers(daemon: Nsqlookupd, sent: bytes) -> bytes:
 async def test_a_mistake_is_answered_and_is_the_end(
     daemon: Nsqlookupd, caplog: pytest.LogCaptureFixture, commands: bytes, error: bytes
 ) -> None:
-    """To the byte; every error is fatal, what stands behind it is not executed, the log has it."""
+    """An error is answered exactly, logged, and ends the connection; PING after it is not run."""
     before = b"".join(introduction(daemon) for _ in range(commands.startswith(HELLO)))
 
     found = await all_answers(daemon, b"  V1" + commands + b"PING\n")
@@ -292,7 +295,7 @@ async def test_a_mistake_is_answered_and_is_the_end(
 
 @pytest.mark.parametrize("magic", [b"  V2", b"  v1", b"GET ", b"\x00\x00\x00\x00"])
 async def test_another_protocol_is_refused(daemon: Nsqlookupd, magic: bytes) -> None:
-    """Who is no client of V1 is told so."""
+    """Magic bytes other than "  V1" are answered with E_BAD_PROTOCOL, and the connection ends."""
     assert await all_answers(daemon, magic + b"PING\n") == answer(b"E_BAD_PROTOCOL")
 
 
@@ -315,7 +318,7 @@ async def test_another_protocol_is_refused(daemon: Nsqlookupd, magic: bytes) -> 
 async def test_a_legal_command_leaves_the_connection(
     daemon: Nsqlookupd, command: bytes, said: bytes
 ) -> None:
-    """It is answered, and so is the next one."""
+    """After a valid command the connection stays open: the next PING is answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
     writer.write(b"  V1" + command)
     wanted = introduction(daemon) * command.startswith(HELLO) + answer(said)
@@ -327,7 +330,7 @@ async def test_a_legal_command_leaves_the_connection(
 
 
 async def test_a_line_that_is_too_long_is_the_end(daemon: Nsqlookupd) -> None:
-    """Without an answer, as nsqd does with its own."""
+    """A line that is too long ends the connection without an answer, as in nsqd."""
     assert await all_answers(daemon, b"  V1" + b"x" * LINE_BYTES_MAX) == b""
 
 
@@ -335,9 +338,9 @@ async def test_a_line_that_is_too_long_is_the_end(daemon: Nsqlookupd) -> None:
 async def test_who_does_not_wait_for_the_error_is_logged_all_the_same(
     daemon: Nsqlookupd, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The peer's mistake is what the log tells, not that it could not be told of it."""
+    """If a peer resets before its error is sent, the log has the error, not the failed send."""
     with socket.create_connection(("127.0.0.1", daemon.tcp_port)) as rude:
-        # Closed with a reset: whatever is sent to it fails.
+        # Closes with a reset: sending to it fails.
         rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         rude.sendall(b"  V1" + HELLO + b"NONSENSE\n")
     told = "E_INVALID invalid command NONSENSE"
@@ -349,7 +352,7 @@ async def test_who_does_not_wait_for_the_error_is_logged_all_the_same(
 
 
 async def test_an_error_is_read_before_the_end(daemon: Nsqlookupd) -> None:
-    """A peer that still sends does not lose the answer to a reset."""
+    """A peer that is still sending receives the error before the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
     writer.write(b"  V1BAD\n" + b"x" * 1_000_000)
 
@@ -361,7 +364,7 @@ async def test_an_error_is_read_before_the_end(daemon: Nsqlookupd) -> None:
 async def test_a_silent_connection_is_closed(
     daemon: Nsqlookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without magic bytes a connection ends; behind them it may be silent."""
+    """Without magic bytes a connection ends after MAGIC_SECONDS; after them it may be idle."""
     monkeypatch.setattr(tcp, "MAGIC_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
     greeted_reader, greeted = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
@@ -378,7 +381,7 @@ async def test_a_silent_connection_is_closed(
 
 
 async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None:
-    """Its commands wait on its own side, not their answers here; all are answered in the end."""
+    """While a peer does not read, its commands are not read; later all are answered."""
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     narrow.connect(("127.0.0.1", daemon.tcp_port))
@@ -399,7 +402,7 @@ async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None
 
 
 async def stopped_reading(daemon: Nsqlookupd) -> LookupConnection:
-    """The connection that the daemon has stopped to read."""
+    """Wait until the daemon has stopped reading a connection; return that connection."""
 
     def stopped() -> list[LookupConnection]:
         return [connection for connection in daemon.connections if not connection.is_reading]

@@ -1,4 +1,4 @@
-"""A program with one option of each kind, and what it does with a command line."""
+"""A sample program with one option of each kind, and helpers that parse command lines."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A command line is split into flags, values and words as Go's `flag` package does it."""
+"""A command line is split into flags, values and words as by Go's `flag` package."""
 
 import pytest
 
@@ -16,12 +16,12 @@ from tests.program.sample import FATAL, options, refused
     ],
 )
 def test_one_dash_or_two_and_value_apart_or_joined(arguments: list[str]) -> None:
-    """All spellings mean the same; of several the last counts."""
+    """All spellings mean the same; the last of repeated flags counts."""
     assert options(*arguments).tcp_address == "a:1"
 
 
 def test_a_value_may_look_like_anything() -> None:
-    """A value is the next word, also one with dashes, blanks, signs or nothing in it."""
+    """A value is the next word, even if it has dashes, spaces or signs, or is empty."""
     assert options("-name", "--deflate").name == "--deflate"
     assert options("-name", "a b = c").name == "a b = c"
     assert options("-name", "").name == ""
@@ -33,7 +33,7 @@ def test_a_value_may_look_like_anything() -> None:
     ("text", "value"), [("=false", False), ("=F", False), ("=0", False), ("", True), ("=t", True)]
 )
 def test_a_boolean_has_its_value_behind_an_equals_sign(text: str, value: bool) -> None:
-    """The bare flag is true, and never eats the next word."""
+    """A Boolean flag without `=` is true, and never takes the next word as its value."""
     assert options(f"-deflate{text}", "-node-id=3").deflate is value
     assert options(f"-deflate{text}", "-node-id=3").node_id == 3
 
@@ -55,7 +55,7 @@ def test_a_boolean_has_its_value_behind_an_equals_sign(text: str, value: bool) -
 def test_a_word_that_is_no_flag_is_a_mistake(
     capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    """Go's programs drop it and every flag after it in silence; here it ends the program."""
+    """A word that is no flag ends the program; Go's silently ignore it and all later flags."""
     status, text = refused(capsys, *arguments)
 
     assert status == 1
@@ -64,7 +64,7 @@ def test_a_word_that_is_no_flag_is_a_mistake(
 
 
 def test_two_dashes_alone_end_the_flags() -> None:
-    """With nothing after them they change nothing."""
+    """`--` at the end changes nothing."""
     assert options("--node-id=3", "--").node_id == 3
 
 

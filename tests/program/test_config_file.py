@@ -1,4 +1,4 @@
-"""A configuration file: its values, their types, and what it may not contain."""
+"""A configuration file: its values, their types, and errors."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from tests.program.sample import FATAL, Options, file, options, refused
 def test_a_mistake_in_the_file_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, sentence: str
 ) -> None:
-    """With the file, and the right key if one is close; NSQ ignores what it does not know."""
+    """An unknown key is an error with the file and the nearest key; NSQ ignores unknown keys."""
     config = file(tmp_path, text)
     status, said = refused(capsys, config)
 
@@ -53,7 +53,7 @@ def test_a_mistake_in_the_file_is_named(
     ],
 )
 def test_values_of_a_file_are_coerced(tmp_path: Path, line: str, field: str, value: object) -> None:
-    """Bare durations are milliseconds; lists may be one text with commas; texts may be values."""
+    """Bare durations are milliseconds; a list may be a text with commas; any value a text."""
     assert getattr(options(file(tmp_path, line)), field) == value
 
 
@@ -74,7 +74,7 @@ def test_values_of_a_file_are_coerced(tmp_path: Path, line: str, field: str, val
 def test_a_bad_file_ends_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, reason: str
 ) -> None:
-    """A wrong type or broken TOML is fatal, and says which option it was, as a log line does."""
+    """A wrong type, value or TOML syntax ends with status 1 and a FATAL line with the option."""
     status, text = refused(capsys, file(tmp_path, line))
 
     assert status == 1
@@ -82,7 +82,7 @@ def test_a_bad_file_ends_with_1(
 
 
 def test_a_missing_file_ends_with_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A file that is named must be there."""
+    """A missing file ends with status 1 and a FATAL line with its path."""
     status, text = refused(capsys, f"-config={tmp_path}/none.toml")
 
     assert status == 1

@@ -1,4 +1,4 @@
-"""The types of options: what a command line and a file may hold for each."""
+"""The types of options: their values on a command line and in a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sparq.program.flag_types import (
     ],
 )
 def test_a_command_line_may_say(kind: FlagType, text: str, value: object) -> None:
-    """NSQ's spellings, in any case; no TLS version means the safe default."""
+    """NSQ's spellings are accepted in any case; an empty TLS version means tls1.2."""
     assert kind.parse(text) == value
 
 
@@ -58,7 +58,7 @@ def test_a_command_line_may_say(kind: FlagType, text: str, value: object) -> Non
     ],
 )
 def test_a_file_may_hold(kind: FlagType, given: object, value: object) -> None:
-    """TOML's own types as well as texts."""
+    """A file may have TOML's own types or texts."""
     assert kind.coerce(given) == value
 
 
@@ -79,7 +79,7 @@ def test_a_file_may_hold(kind: FlagType, given: object, value: object) -> None:
     ],
 )
 def test_other_texts_are_refused(kind: FlagType, text: str, reason: str) -> None:
-    """The same on a command line and in a file."""
+    """Other texts raise ValueError, on a command line and in a file."""
     for read in (kind.parse, kind.coerce):
         with pytest.raises(ValueError, match=reason):
             read(text)
@@ -97,19 +97,19 @@ def test_other_texts_are_refused(kind: FlagType, text: str, reason: str) -> None
     ],
 )
 def test_other_types_in_a_file_are_refused(kind: FlagType, given: object) -> None:
-    """What is neither the type nor a text of it."""
+    """A TOML value of another type raises ValueError."""
     with pytest.raises(ValueError, match=r"."):
         kind.coerce(given)
 
 
 def test_a_flag_without_value_may_mean_one() -> None:
-    """`--tls-required` alone is true; the others need their value."""
+    """`--tls-required` without a value is true; the others need a value."""
     assert (TLS_REQUIRED.bare, TLS_VERSION.bare, FLOATS.bare) == ("true", "", "")
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=1)))
 def test_repeated_percentiles_are_gathered_in_descending_order(values: list[list[float]]) -> None:
-    """As NSQ sorts them for /stats."""
+    """Repeated percentiles are sorted in descending order, as NSQ sorts them for /stats."""
     gathered = FLOATS.gather(iter(values))
 
     assert list(gathered) == sorted(chain.from_iterable(values), reverse=True)
@@ -117,7 +117,7 @@ def test_repeated_percentiles_are_gathered_in_descending_order(values: list[list
 
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Nothing but ValueError comes out, and a TLS version is one that can be set."""
+    """Any text is parsed or raises ValueError; a parsed TLS version is one of TLS_VERSIONS."""
     for kind in (FLOATS, TLS_REQUIRED, TLS_VERSION):
         try:
             value = kind.parse(text)
@@ -127,5 +127,5 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_a_text_is_shown_as_one_would_type_it() -> None:
-    """Also a newline, which a help page would lose."""
+    """A text is shown in quotes, with a newline escaped; an empty text is shown as nothing."""
     assert ['"a"', '"\\n"', '"ä"', ""] == [STRING.show(text) for text in ("a", "\n", "ä", "")]

@@ -1,4 +1,4 @@
-"""Flags and configuration files are taken as NSQ's programs take them."""
+"""Flags and configuration files are read as by NSQ's programs."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.program.sample import FATAL, Options, file, options, refused
 
 
 def test_without_flags_everything_has_its_default() -> None:
-    """Defaults stand, computed ones too."""
+    """Without flags every option has its default, including computed ones."""
     assert options() == Options("0.0.0.0:1", True, None, 60 * SECOND, (), 20, "computed")
 
 
@@ -18,7 +18,7 @@ def test_without_flags_everything_has_its_default() -> None:
     ("text", "value"), [("10", 10), ("0x10", 16), ("010", 8), ("0b11", 3), ("-0x1", -1), ("0", 0)]
 )
 def test_numbers_have_gos_bases(text: str, value: int) -> None:
-    """0x, 0b and a leading 0 name the base."""
+    """The prefixes 0x, 0b and 0 mean hexadecimal, binary and octal numbers."""
     assert options("-node-id", text).node_id == value
 
 
@@ -60,14 +60,14 @@ def test_numbers_have_gos_bases(text: str, value: int) -> None:
 def test_a_mistake_ends_with_1_and_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    """It names the flag as a user would write it and what to write instead; no usage follows."""
+    """A wrong flag ends with status 1 and one sentence with the flag and the remedy, no usage."""
     status, text = refused(capsys, *arguments)
 
     assert (status, FATAL.sub("", text)) == (1, f"{sentence}\n")
 
 
 def test_a_tool_says_it_after_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """A tool has no log: its name stands before the sentence."""
+    """A tool, which has no log, prints its name before the sentence."""
     with pytest.raises(SystemExit) as end:
         parse(Options, "tool", "", ["--nope"], takes_file=False)
 
@@ -76,7 +76,7 @@ def test_a_tool_says_it_after_its_name(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_defaults_that_another_option_overtakes_are_no_mistake() -> None:
-    """Only what the user gave is held to its bounds."""
+    """Limits apply only to given values, not to a default above another option's new value."""
     assert options("--msg-timeout=1ms").wait_ns == SECOND
 
 
@@ -90,7 +90,7 @@ GO_WOULD_START = [
 def test_go_compatible_starts_with_a_warning(
     capsys: pytest.CaptureFixture[str], arguments: list[str], count: int
 ) -> None:
-    """What NSQ passes over is a warning each; what NSQ refuses stays a mistake."""
+    """With --go-compatible, values that NSQ accepts are warnings; others are still errors."""
     options("--go-compatible", *arguments)
 
     lines = capsys.readouterr().err.splitlines()
@@ -100,7 +100,7 @@ def test_go_compatible_starts_with_a_warning(
 
 
 def test_version_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    """The version is one line on stdout, whatever else is given."""
+    """`-version` prints one line on stdout and ends with 0, even with other flags."""
     with pytest.raises(SystemExit) as end:
         options("-name=x", "-version")
 
@@ -109,7 +109,7 @@ def test_version_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_file_sets_what_the_command_line_does_not(tmp_path: Path) -> None:
-    """Flag before file before default."""
+    """A flag takes precedence over the file, and the file over the default."""
     config = file(tmp_path, 'tcp_address = "f:1"\nid = 4\ndeflate = false\n')
 
     assert options(config, "-node-id=5") == Options(
@@ -118,7 +118,7 @@ def test_a_file_sets_what_the_command_line_does_not(tmp_path: Path) -> None:
 
 
 def test_options_are_made_again_from_the_file_as_it_is_now(tmp_path: Path) -> None:
-    """The command line still wins; a file that cannot be used is an exception, not the end."""
+    """``parse_again`` reads the file again; flags still win; a bad file raises FileError."""
     arguments = [file(tmp_path, 'tcp_address = "f:1"\nid = 4'), "-node-id=5"]
     assert parse_again(Options, "prog", arguments) == options(*arguments)
 

@@ -9,7 +9,7 @@ from tests.program.sample import Options, options
 
 @pytest.mark.parametrize("flag", ["-h", "-help", "--help"])
 def test_help_ends_with_0(capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    """Help goes to stdout with every flag, its text and its default."""
+    """`--help` prints every flag with type, text and default on stdout, and ends with 0."""
     with pytest.raises(SystemExit) as end:
         options(flag)
 
@@ -22,7 +22,7 @@ def test_help_ends_with_0(capsys: pytest.CaptureFixture[str], flag: str) -> None
 
 
 def test_the_flags_are_in_alphabetical_order() -> None:
-    """Without positional arguments or argparse's own `-h`."""
+    """The help page lists all flags alphabetically, without argparse's own `-h`."""
     flags = flags_of(Options)
     text = page("prog", flags[::-1])
 

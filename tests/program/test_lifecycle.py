@@ -1,4 +1,4 @@
-"""A daemon ends on a signal with 0, and with 1 when it cannot start."""
+"""A daemon ends with status 0 on a signal, and with 1 if it cannot start."""
 
 import signal
 import subprocess
@@ -37,7 +37,7 @@ def start(*, fails: bool = False, reloads: bool = False) -> subprocess.Popen[str
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
-    """The daemon gets to stop by itself, on uvloop, and the exit status is 0."""
+    """A signal lets the daemon stop in order, on uvloop, with exit status 0."""
     with start() as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "uvloop\n"
@@ -48,7 +48,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
 
 
 def test_sighup_is_no_end() -> None:
-    """It does nothing until a daemon says what it does, and then that, each time."""
+    """SIGHUP does not end a daemon: it is ignored, or each one calls the ``on_hangup`` function."""
     with start() as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "uvloop\n"
@@ -69,7 +69,7 @@ def test_sighup_is_no_end() -> None:
 
 
 def test_a_failed_start_is_fatal() -> None:
-    """The reason is logged as FATAL in NSQ's words, and the exit status is 1."""
+    """A failed start is logged as FATAL in NSQ's words, with exit status 1."""
     with start(fails=True) as process:
         out, err = process.communicate()
 
@@ -79,7 +79,7 @@ def test_a_failed_start_is_fatal() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_more_signals_change_nothing_to_the_very_end(number: signal.Signals) -> None:
-    """One every millisecond, from the first to the end of the process: the status stays 0."""
+    """Signals every millisecond until the process has ended do not change status 0."""
     with start() as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "uvloop\n"

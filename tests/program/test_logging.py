@@ -24,7 +24,7 @@ def _restored_root_logger() -> Iterator[None]:
 
 
 def test_a_line_has_prefix_time_level_and_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """`[prefix] 2006/01/02 15:04:05.000000 LEVEL: text`, on stderr."""
+    """A line is `[prefix] 2006/01/02 15:04:05.000000 LEVEL: text`, on stderr."""
     set_up("[nsqd] ", logging.INFO)
     logging.getLogger("x").warning("disk %d%% full", 90)
 
@@ -35,7 +35,7 @@ def test_a_line_has_prefix_time_level_and_text(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.behaviour("lg.TestLogging")
 def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """Levels filter, and a second set-up replaces the first."""
+    """Lines below the level are not written; a second ``set_up`` replaces the first."""
     set_up("a ", logging.DEBUG)
     set_up("b ", parse_level("Error"))
     for level in ("debug", "info", "warn", "error", "fatal"):
@@ -49,7 +49,7 @@ def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[st
 
 
 def test_an_event_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A text from outside cannot forge a line nor move the cursor."""
+    """Control characters are escaped: a text can neither forge a line nor move the cursor."""
     set_up("", logging.INFO)
     logging.getLogger("x").info("topic %s", "a\n\r\t\x1b[31m\x85b\u2028\u202e")
 
@@ -58,7 +58,7 @@ def test_an_event_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_bug_brings_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """What nobody expected is logged with where it happened; no line of it looks like another's."""
+    """A traceback is logged with every line indented, so that none looks like a log line."""
     set_up("", logging.INFO)
     try:
         raise ZeroDivisionError("x\n2026/01/01 FATAL: forged\r\x1b[2J")
@@ -72,7 +72,7 @@ def test_a_bug_brings_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_has_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Time in UTC, level, program and text; facts and a traceback where there are some."""
+    """A JSON line has time in UTC, level, program, text and logger, extra fields and traceback."""
     set_up("[nsqd] ", logging.INFO, "json")
     logging.getLogger("x").warning("topic %s", "a\n\x1b\u2028\udc80", extra={"topic": "a"})
     try:
@@ -95,7 +95,7 @@ def test_json_has_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_time_is_local_or_utc(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Local, as NSQ's, unless it is asked for."""
+    """Times are local, as NSQ's, or UTC with `utc`."""
     monkeypatch.setenv("TZ", "XXX-5")
     time.tzset()
     try:
@@ -116,7 +116,7 @@ def test_time_is_local_or_utc(
 def test_what_repeats_is_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two lines of a kind, then their number; another kind is another line's, and so is a text."""
+    """After two lines of a kind, only their number is logged; kinds differ by text and level."""
     monkeypatch.setattr(log_lines, "REPEAT_SECONDS", 0.05)
     set_up("", logging.INFO, repeats=2)
     logger = logging.getLogger("x")
@@ -137,7 +137,7 @@ def test_what_repeats_is_counted(
 
 
 def test_the_end_of_a_program_tells_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody waits for the minute to be over."""
+    """Closing the handler logs the number of omitted lines immediately."""
     set_up("", logging.INFO, repeats=1)
     for number in range(3):
         logging.getLogger("x").info("client %d", number)
@@ -147,7 +147,7 @@ def test_the_end_of_a_program_tells_what_was_left_out(capsys: pytest.CaptureFixt
 
 
 def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
-    """Texts that a peer makes are counted together from some number on."""
+    """After KINDS_MAX different texts, further ones are counted together."""
     set_up("", logging.INFO, repeats=1)
     for number in range(KINDS_MAX + 10):
         logging.getLogger("x").info("%s", f"text {number}")
@@ -159,7 +159,7 @@ def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_level_names_go_both_ways() -> None:
-    """Names are taken in any case; others are refused with the list of them."""
+    """Level names are accepted in any case; others raise ValueError with the list of names."""
     assert [level_name(parse_level(n)) for n in ("DEBUG", "Warn")] == ["debug", "warn"]
     with pytest.raises(ValueError, match="one of debug, info, warn, error, fatal"):
         parse_level("warning")

@@ -1,4 +1,4 @@
-"""Mistakes: the nearest word, words in a sentence, and the end of a program."""
+"""Messages about mistakes: suggestions, quoting, and exit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ KNOWN = ("msg-timeout", "max-msg-size", "tcp-address")
     ("word", "found"),
     [
         ("mgs-timeout", "msg-timeout"),
-        ("tcp", "tcp-address"),  # not similar, but its beginning
-        ("t", ""),  # too short to be a beginning
+        ("tcp", "tcp-address"),  # not similar, but a prefix
+        ("t", ""),  # too short for a prefix
         ("verbose", ""),
         ("", ""),
     ],
 )
 def test_the_nearest_word_is_suggested(word: str, found: str) -> None:
-    """By similarity, or as the beginning of a known word; otherwise nothing is suggested."""
+    """A similar word, or one that begins with the given word, is suggested; otherwise none."""
     assert found == nearest(word, KNOWN)
     assert (f": did you mean --{found}?" if found else "") == suggestion(word, KNOWN, "--{}")
 
@@ -37,13 +37,13 @@ def test_the_nearest_word_is_suggested(word: str, found: str) -> None:
     ],
 )
 def test_a_value_is_quoted_if_it_would_be_misread(text: str, in_a_sentence: str) -> None:
-    """Blanks, quotes, line ends, nothing at all; it always stays on one line."""
+    """Values that are empty, or have spaces, quotes or line ends, are quoted on one line."""
     assert in_a_sentence == shown(text)
     assert "\n" not in quoted(text)
 
 
 def test_choices_are_listed() -> None:
-    """The empty choice means "none" and is left out."""
+    """Choices are listed with commas and "or"; the empty choice is omitted."""
     assert "a" == one_of(["a"])
     assert "a or b" == one_of(["", "a", "b"])
     assert "a, b or c" == one_of(["a", "b", "c"])
@@ -52,7 +52,7 @@ def test_choices_are_listed() -> None:
 def test_a_daemon_ends_with_a_log_line_and_a_tool_with_its_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Both with status 1; a warning has the form of a log line, too."""
+    """A daemon ends with a FATAL log line, a tool with its name; both with status 1."""
     assert 1 == end("nsqd", "it is wrong", is_daemon=True).code
     assert 1 == end("to_nsq", "it is wrong", is_daemon=False).code
     warn("nsqd", "it is odd")

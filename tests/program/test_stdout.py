@@ -1,4 +1,4 @@
-"""What a program prints: its version, and text that no one reads or that the disk refuses."""
+"""The output of a program: its version, and errors when it cannot be written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAYS = 'exec "$0" -c "from sparq.tools.commands import to_nsq; to_nsq([\'--versi
     ],
 )
 def test_nobody_takes_what_is_said(redirected: str, reason: str) -> None:
-    """Exit status 1 and at most a line: no traceback, neither then nor when Python ends."""
+    """If stdout cannot be written, the status is 1, with at most one line and no traceback."""
     reader, writer = os.pipe()
     os.close(reader)
     command = ["/bin/sh", "-c", f"{SAYS} {redirected}", sys.executable]
@@ -39,7 +39,7 @@ def test_nobody_takes_what_is_said(redirected: str, reason: str) -> None:
 
 
 def test_the_version_is_the_one_that_clients_compare() -> None:
-    """NSQ's form first, which programs match; sparq's own version comes after it."""
+    """The line has NSQ's form, which other programs match, followed by sparq's version."""
     assert re.fullmatch(
         rf"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq {re.escape(sparq_version())}",
         version_line("nsqd"),
@@ -62,7 +62,7 @@ SCRIPTS = [
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_program_is_known_by_the_pattern_that_nsq_clients_use(name: str) -> None:
-    """The installed programs answer `--version` with a line that NSQ's own pattern matches."""
+    """`--version` of each installed program prints a line that NSQ's own pattern matches."""
     script = Path(sys.executable).with_name(name)
     done = subprocess.run([script, "--version"], capture_output=True, check=True, timeout=60)
 
@@ -70,5 +70,5 @@ def test_every_program_is_known_by_the_pattern_that_nsq_clients_use(name: str) -
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    """The constant, which a start reads at no cost, and the installed package agree."""
+    """The version constant, which a start reads at no cost, equals the installed package's."""
     assert sparq_version() == version("sparq-mq") == sparq.__version__
