@@ -282,7 +282,7 @@ async def test_the_documents_program_runs(
     text = (Path(__file__).parents[2] / "docs/observing_clients.md").read_text(encoding="utf-8")
     [program] = re.findall(r"```python\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
-    exec(program.replace("127.0.0.1:4150", nsqd.tcp), names)  # the program is the document's
+    exec(program.replace("127.0.0.1:4150", nsqd.tcp), names)  # runs the program from the document
     async with names["consumer"]() as consumer:
         await names["publish"]()
         await until(lambda: consumer.counters.finished)

@@ -1,4 +1,4 @@
-"""Access checks: who sends a request, what is refused, and what is counted and recorded."""
+"""Access checks: the identity of a request, refusals, counts, and audit entries."""
 
 from __future__ import annotations
 
