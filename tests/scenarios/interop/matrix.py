@@ -112,10 +112,9 @@ NOTES: dict[Cell, str] = {
     ("squeaky", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Publisher`.",
 }
 
-# Differences that tests must allow for: clients that close their connection on any refused publish,
-# clients that cannot request a heartbeat interval, and clients that work over a layer only with
-# few,
-# small messages.
+# Differences that tests must allow for: clients that close their connection on any refused
+# publish, clients that cannot request a heartbeat interval, and clients that work over a layer
+# only with few, small messages.
 CLOSES_ON_REFUSAL = {"gnsq", "nsq-py", "nsqjs", "squeaky"}
 NO_HEARTBEAT_SETTING = {"squeaky"}
 FEW_AND_SMALL = {("pynsq", "snappy")}

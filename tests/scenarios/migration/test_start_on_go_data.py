@@ -102,7 +102,7 @@ def test_order_is_kept(tmp_path: Path, folder: Path) -> None:
         assert in_order([int(body.split()[1]) for body in got if body.startswith(word)])
 
 
-# Killed
+# Kills during the import
 
 
 def start_and_kill(folder: Path, condition: Callable[[], bool]) -> None:
@@ -170,7 +170,7 @@ def test_killed_again_and_again(tmp_path: Path, folder: Path) -> None:
         assert_all_is_there(nsqd, path)
 
 
-# Refused, and back again
+# Refused starts, and the way back to Go's nsqd
 
 
 def refusal(folder: Path, *flags: str) -> str:

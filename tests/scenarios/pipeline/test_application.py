@@ -92,10 +92,8 @@ def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
     """Every click is stored exactly once across a restart that has only the checkpoint.
 
     The program's status files are deleted before the second start: no query needs them. Spark fails
-    a
-    job whose results exceed maxResultSize, so clicks cannot have passed through the driver. The
-    folder
-    name has a space, as a user's may.
+    a job whose results exceed maxResultSize, so clicks cannot have passed through the driver. The
+    folder name has a space, as a user's may.
     """
     folder = tmp_path / "my clicks"
     folder.mkdir()

@@ -245,7 +245,7 @@ async def test_a_touched_message_does_not_time_out(run: Starter) -> None:
         _, message_id, _ = await message(client)
         while time.monotonic() - began < 3.5:
             client.send(touch(message_id))
-            await asyncio.sleep(0.1)  # the pace of the touches; what matters is that they last
+            await asyncio.sleep(0.1)  # any interval well below the timeout
         client.send(fin(message_id))
         await has(daemon, "in_flight_count", 0)
 

@@ -362,8 +362,7 @@ def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> N
     """If a power cut loses the record of an unpause, no deferred message is delivered twice.
 
     Later records survive, and the topic's position lies after the messages that its channels
-    already
-    got: otherwise they would get the message again as due.
+    already got: otherwise they would get the message again as due.
     """
     house = House()
     consumer = house.consumer("t", "c", rdy=10)
@@ -403,8 +402,7 @@ def test_no_index_is_given_twice_when_all_files_have_gone(checkpoint: bool, paus
     """No index is used twice, even if all log files are deleted and the clock is set back.
 
     A message was delivered and then lost in a power cut. No ceiling, clock or FIN shows that its
-    index
-    was used; only the ledger does.
+    index was used; only the ledger does.
     """
     house = House(sync_every=2_500)
     house.publish("t", b"kept")

@@ -79,8 +79,7 @@ def test_failure_at_every_operation(number: int, times: int, part: float) -> Non
     """P7, P8: refused messages are not stored, acknowledged ones are, and publishing resumes.
 
     A refused batch is found in one case only: its write failed after writing everything, it could
-    not
-    be truncated, and nsqd stopped before the next publish.
+    not be truncated, and nsqd stopped before the next publish.
     """
     revived = part == 1.0 and times > 1
     for at in range(1, operations(sync=None) + 1):

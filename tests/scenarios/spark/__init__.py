@@ -1,1 +1,1 @@
-"""Spark reads topics and writes to them: real sessions and nsqds, and what goes wrong with them."""
+"""Tests of Spark's source and sink with real sessions and real nsqds, and of their failures."""

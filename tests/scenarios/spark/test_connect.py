@@ -1,4 +1,4 @@
-"""Source and sink over Spark Connect: the program of docs/pipeline.md, with a server of its own."""
+"""Source and sink over Spark Connect: the program in docs/pipeline.md with its own server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @contextlib.contextmanager
 def server(folder: Path, port: int) -> Iterator[None]:
-    """The server of the page's command line, on another port and on loopback."""
+    """Run the server of the page's command line, on another port and on loopback."""
     (line,) = page.command_lines("spark-submit")
     words = shlex.split(page.with_addresses(line, {"15002": str(port)}))
     more = {
@@ -59,7 +59,7 @@ def server(folder: Path, port: int) -> Iterator[None]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started."""
+    """End a process and everything that it has started."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_SECONDS)
@@ -69,7 +69,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_source_and_sink_work_over_spark_connect(tmp_path: Path) -> None:
-    """A client reads a topic as a stream, writes one, and reads that as a batch."""
+    """A Spark Connect client reads a topic as a stream, writes one, and reads it as a batch."""
     lacking = page.lacking(page.CONNECT)
     if lacking:
         pytest.skip(f"needs {lacking}")

@@ -1,4 +1,4 @@
-"""Source and sink in a project of spark-pipelines: the one of docs/pipeline.md."""
+"""Source and sink in the spark-pipelines project of docs/pipeline.md."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.whole import run_whole
 
 SECTION = "A declarative pipeline"
 PORT = 15002
-"""Where spark-pipelines has a server of Spark Connect of its own, and where it looks for it."""
+"""The port on which spark-pipelines starts its Spark Connect server."""
 RUN_SECONDS = 240.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def project(folder: Path, nsqd: NsqdServer) -> None:
-    """The files of the page."""
+    """Write the page's files."""
     (spec,) = page.blocks(SECTION, "yaml")
     (program,) = page.blocks(SECTION, "python")
     storage = {"file:///srv/clicks/storage": f"file://{folder}/storage"}
@@ -34,21 +34,21 @@ def project(folder: Path, nsqd: NsqdServer) -> None:
 
 
 def run(folder: Path) -> None:
-    """The command of the page."""
+    """Run the page's command."""
     (line,) = page.command_lines("spark-pipelines")
     ran = run_whole(shlex.split(line), cwd=folder, env=page.environment(), seconds=RUN_SECONDS)
     assert 0 == ran.returncode, (ran.stdout + ran.stderr)[-6000:]
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing listens on a port of this machine."""
+    """Whether nothing listens on this port of this machine."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return False
     return True
 
 
 def test_source_and_sink_work_in_a_declarative_pipeline(tmp_path: Path) -> None:
-    """A run publishes the lines that are wanted; the next one only what has come since."""
+    """A run publishes the selected lines; the next run publishes only later ones."""
     lacking = page.lacking(page.PIPELINES)
     if lacking:
         pytest.skip(f"needs {lacking}")

@@ -1,4 +1,4 @@
-"""Every option has its words in the docstring, and a test of its effect."""
+"""Every option is documented in the docstring, and has a test of its effect."""
 
 import ast
 import re
@@ -52,7 +52,7 @@ EFFECTS = {
 
 
 def functions_of(file: str) -> set[str]:
-    """The test functions of one file: in this folder, or by its path from `tests`."""
+    """Return the test functions of a file in this folder, or at a path below `tests`."""
     folder = TESTS if "/" in file else Path(__file__).parent
     tree = ast.parse((folder / file).read_text())
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
@@ -60,7 +60,7 @@ def functions_of(file: str) -> set[str]:
 
 
 def test_every_option_has_a_test_of_its_effect():
-    """The table above is complete, and each test in it exists."""
+    """The table above contains every option, and its tests exist."""
     assert {*SHARED_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS} == EFFECTS.keys()
     for option, name in EFFECTS.items():
         file, _, function = name.partition("::")
@@ -69,6 +69,6 @@ def test_every_option_has_a_test_of_its_effect():
 
 @pytest.mark.parametrize("option", [*SHARED_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS])
 def test_every_option_is_documented(option):
-    """By its exact name, with what it takes."""
+    """The docstring of NsqDataSource lists every option with its type."""
     head = rf"^    (\w+, )*{option}(, \w+)* : "
     assert re.search(head, NsqDataSource.__doc__ or "", re.MULTILINE)

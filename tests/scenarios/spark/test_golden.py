@@ -1,6 +1,6 @@
-"""Checkpoints that earlier versions wrote are gone on with: no message twice, none missed.
+"""Queries continue from checkpoints of earlier versions, without duplicate or missing messages.
 
-`golden/` has what `golden_write.py` wrote with each of them.
+`golden/` contains what `golden_write.py` of each version wrote.
 """
 
 import json
@@ -15,7 +15,7 @@ from tests.scenarios.spark.golden_write import PLANNED, PUBLISHED, TOPIC
 from tests.support.servers import spawn_nsqd
 
 pytestmark = [
-    # The first test also waits for the JVM, whatever else the machine is doing.
+    # The first test also waits for the JVM to start, even on a busy machine.
     pytest.mark.timeout(400),
     # Py4J leaves closing its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -36,12 +36,12 @@ def folder(request, tmp_path):
 
 
 def test_there_are_golden_checkpoints():
-    """The version before several topics came wrote one."""
+    """A golden checkpoint exists of the version that supported a single topic."""
     assert "one_topic.tar.xz" in {path.name for path in GOLDEN}
 
 
 def test_its_offsets_are_what_they_were(folder):
-    """Each is read, and would be written as it stands there."""
+    """Each offset of an earlier version is read, and would be written back unchanged."""
     offsets = [
         path for path in (folder / "checkpoint" / "offsets").iterdir() if path.name.isdigit()
     ]
@@ -54,7 +54,7 @@ def test_its_offsets_are_what_they_were(folder):
 
 @pytest.mark.parametrize("option", ["topic", "topics"])
 def test_its_query_goes_on(spark, folder, option):
-    """The batch that was planned is run again as it was, then what came later is read."""
+    """The planned batch is repeated with the same messages; then later messages are read."""
     batches: dict[int, list[int]] = {}
 
     def keep(rows, batch: int) -> None:

@@ -1,4 +1,4 @@
-"""Spark over TLS, compression and AUTH: source and sink with a real session and a real nsqd."""
+"""Spark's source and sink over TLS, compression and AUTH, with a real session and a real nsqd."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from tests.support.own_topic import own_topic
 from tests.support.servers import spawn_nsqd
 
 pytestmark = [
-    # The first test also waits for the JVM, whatever else the machine is doing.
+    # The first test also waits for the JVM to start, even on a busy machine.
     pytest.mark.timeout(400),
     # Py4J leaves closing its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -29,13 +29,13 @@ WAIT_SECONDS = 150
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Certificates, good and bad."""
+    """Valid and invalid certificates."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory, files):
-    """One nsqd that speaks TLS and asks for AUTH."""
+    """An nsqd that offers TLS and requires AUTH."""
     flags = [f"--tls-cert={files.server}", f"--tls-key={files.server}"]
     with (
         running_authd() as authd,
@@ -51,7 +51,7 @@ def nsqd(tmp_path_factory, files):
 
 @pytest.fixture
 def options(request, files, nsqd):
-    """Spark's options for a topic of the test's own, in Spark's carelessness about case."""
+    """Options for a topic of the test, in mixed case, since Spark ignores the case of options."""
     return {
         "topic": own_topic(request),
         "nsqd_tcp_addresses": nsqd.tcp,
@@ -63,7 +63,7 @@ def options(request, files, nsqd):
 
 
 def publish(nsqd, topic: str, bodies: list[bytes]) -> None:
-    """Publishes by MPUBs of 100; the topic has a channel."""
+    """Publish with MPUBs of 100 messages, to a topic with a channel."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=any")
     connection = BlockingConnection(nsqd.tcp, layers=LayerOptions(auth_secret=SECRET))
@@ -77,7 +77,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 def test_a_batch_is_read(spark, nsqd, options):
-    """Answers of megabytes in several tasks, and no plan shows the secret."""
+    """Several tasks read megabytes over TLS, snappy and AUTH, and no plan contains the secret."""
     bodies = numbered(1000) + [os.urandom(4000) + bytes(4000) for _ in range(1000)]
     publish(nsqd, options["topic"], bodies)
     frame = spark.read.format("nsq").options(minPartitions="3", **options).load()
@@ -94,7 +94,7 @@ def test_a_batch_is_read(spark, nsqd, options):
 
 
 def test_a_stream_is_written_to_a_topic(spark, nsqd, options, tmp_path):
-    """From topic to topic, both ways by TLS, snappy and AUTH; no progress shows the secret."""
+    """A stream copies a topic over TLS, snappy and AUTH; progress and checkpoint have no secret."""
     publish(nsqd, options["topic"], numbered(500))
     copy = options["topic"] + ".copy"
     publish(nsqd, copy, [b"first"])
@@ -134,7 +134,7 @@ def test_a_stream_is_written_to_a_topic(spark, nsqd, options, tmp_path):
     ],
 )
 def test_what_is_refused_is_said_through_all_of_spark(spark, files, options, changed, text):
-    """At once, in words for the query's author, and never with the secret."""
+    """A refused connection or option is reported by Spark clearly, without the secret."""
     changed = dict(changed)
     if changed.get("tls_root_ca_file") == "stranger":
         changed["tls_root_ca_file"] = str(files.stranger)

@@ -1,7 +1,7 @@
-"""Mistakes in options, addresses and credentials: each ends soon, in one sentence that names it.
+"""Mistakes in options, addresses and credentials raise one sentence that names them.
 
-Spark's calls are made by hand, in its order, against real daemons; test_session.py and
-test_layers.py hold that the sentences come through Spark.
+The tests call the source as Spark does, in the same order, with real daemons; test_session.py and
+test_layers.py test that the sentences reach Spark's users.
 """
 
 import time
@@ -17,12 +17,12 @@ from tests.support.published import publish
 from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 
 SECONDS = 10.0
-"""No mistake takes longer, whatever the machine is doing."""
+"""Maximum time until a mistake is reported, even on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Certificates, good and bad."""
+    """Valid and invalid certificates."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
@@ -34,7 +34,7 @@ def lookupd(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, lookupd):
-    """An nsqd that anyone may read."""
+    """An nsqd without access control."""
     with spawn_nsqd(tmp_path_factory.mktemp("plain"), lookupds=(lookupd,)) as running:
         publish(running, "clicks", b"1")
         yield running
@@ -42,7 +42,7 @@ def plain(tmp_path_factory, lookupd):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory, files):
-    """An nsqd that wants TLS, a certificate of the client's, and a secret."""
+    """An nsqd that requires TLS, a client certificate and a secret."""
     flags = [
         f"--tls-cert={files.server}",
         f"--tls-key={files.server}",
@@ -63,7 +63,7 @@ def guarded(tmp_path_factory, files):
 
 @pytest.fixture(scope="module")
 def credentials(files, tmp_path_factory):
-    """What the guarded nsqd wants; the key is in a file of its own."""
+    """The credentials for the guarded nsqd; key and certificate are in separate files."""
     folder = tmp_path_factory.mktemp("own")
     text = files.client.read_text()
     key, mark, chain = text.partition("-----BEGIN CERTIFICATE-----")
@@ -79,7 +79,7 @@ def credentials(files, tmp_path_factory):
 
 
 def begin(stream: bool = True, **options: str) -> object:
-    """What Spark does in `load()` and at the start of a query."""
+    """Make the calls that Spark makes in `load()` and at the start of a query."""
     given = {"topic": "clicks", **options}
     if stream:
         given = {"channel": "spark", **given}
@@ -96,7 +96,7 @@ def begin(stream: bool = True, **options: str) -> object:
 
 
 def mistake(**options: str) -> str:
-    """The one sentence with which it ends."""
+    """Return the error's single sentence."""
     begun = time.monotonic()
     with pytest.raises(Exception) as caught:
         begin(**options)
@@ -122,7 +122,7 @@ def mistake(**options: str) -> str:
     ],
 )
 def test_a_mistake_in_an_option(plain, changed, texts):
-    """Its name and its value."""
+    """An invalid option raises a sentence with its name and its value."""
     said = mistake(**{"nsqd_tcp_addresses": plain.tcp, **changed})
 
     for text in texts:
@@ -131,7 +131,7 @@ def test_a_mistake_in_an_option(plain, changed, texts):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_mistake_in_an_address(plain, lookupd, stream):
-    """Another port of NSQ's, or one where nothing listens."""
+    """A port of another NSQ daemon, or one that refuses, is named in the error."""
     nothing = f"127.0.0.1:{free_port()}"
     for option, address, text in (
         ("nsqd_tcp_addresses", plain.http, f"{plain.http} is nsqd's HTTP port"),
@@ -145,7 +145,7 @@ def test_a_mistake_in_an_address(plain, lookupd, stream):
 
 
 def test_credentials_that_nsqd_asks_for(guarded, credentials, files):
-    """With all of them the topic can be read; with any of them wrong the sentence says which."""
+    """With all credentials the topic is readable; with a wrong one the error names it."""
     address = {"nsqd_tcp_addresses": guarded.tcp}
     compressed = {"deflate": "true", "deflate_level": "2", "tls_min_version": "tls1.3"}
     assert begin(**address, **credentials)
@@ -166,5 +166,5 @@ def test_credentials_that_nsqd_asks_for(guarded, credentials, files):
 
 
 def test_a_permission_that_is_missing(guarded, credentials):
-    """A secret that may only subscribe can be read with, and not be written with."""
+    """A secret that only permits subscribing is enough for reading."""
     assert begin(nsqd_tcp_addresses=guarded.tcp, **{**credentials, "auth_secret": READER})

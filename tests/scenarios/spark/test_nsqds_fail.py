@@ -1,8 +1,8 @@
-"""What happens to nsqds while Spark reads them, with real processes and a witness.
+"""nsqds fail, move and lose data while Spark reads them, with real processes and a recorder.
 
-Each scenario runs with a query that runs on and with runs that read what is there (availableNow),
-with failOnDataLoss true and false. In each, every message is in the sink exactly once, but for
-those that were lost; and what is lost is what the query has reported.
+Each scenario runs with a continuous query and with runs that read the available messages
+(availableNow), and with failOnDataLoss true and false. In each, every message is in the sink
+exactly once, except those that were lost, and the query has reported exactly the lost ones.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 pytestmark = [
-    # The first test also waits for the JVM, whatever else the machine is doing.
+    # The first test also waits for the JVM to start, even on a busy machine.
     pytest.mark.timeout(400),
     # Py4J leaves closing its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -46,21 +46,21 @@ every_query = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests: topics keep them apart."""
+    """One nsqlookupd for all tests; each uses its own topics."""
     with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory, lookupd):
-    """An nsqd to which nothing happens."""
+    """An nsqd that keeps running undisturbed."""
     with spawn_nsqd(tmp_path_factory.mktemp("steady"), lookupds=(lookupd,)) as running:
         yield running
 
 
 @pytest.fixture
 def another(tmp_path, lookupd):
-    """Starts a further nsqd."""
+    """Return a function that starts a further nsqd."""
 
     def start(name: str, *flags: str) -> NsqdServer:
         return spawn_nsqd(tmp_path, *flags, lookupds=(lookupd,), name=name)
@@ -70,14 +70,14 @@ def another(tmp_path, lookupd):
 
 @pytest.fixture
 def nsqd(another):
-    """An nsqd to which something happens."""
+    """An nsqd that the test kills, stops or moves."""
     with another("hurt") as running:
         yield running
 
 
 @pytest.fixture
 def witness(request, spark, spark_log, lookupd, tmp_path):
-    """The witness of a query that finds its nsqds through nsqlookupd."""
+    """The recorder of a query that finds its nsqds through nsqlookupd."""
     values = request.node.callspec.params
     options = {
         "topic": own_topic(request),
@@ -101,7 +101,7 @@ def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
 
 
 def number_of_lost(line: str) -> int:
-    """How many messages a line of the log reports as lost and gone on without."""
+    """Return how many messages a log line reports as lost and skipped."""
     found = re.search(r"([\d,]+) messages of topic .* are lost.* continues without", line)
     return int(found[1].replace(",", "")) if found else 0
 
@@ -109,10 +109,10 @@ def number_of_lost(line: str) -> int:
 def restart_behind_its_back(
     witness: Witness, nsqd: NsqdServer, count: int, *, gracefully: bool
 ) -> None:
-    """Restarts an nsqd; before the query reaches it, it takes messages and deletes what was read.
+    """Restart an nsqd; before the query reaches it, it accepts messages and deletes those read.
 
-    The query cannot reach it since it listens elsewhere meanwhile. What the last batch has read
-    goes since a consumer subscribes: nsqd keeps that for range readers alone.
+    The query cannot reach it meanwhile, since it listens on another address. The last batch is
+    deleted because a consumer subscribes: nsqd keeps it only for range readers.
     """
     topic = witness.options["topic"]
     wait_for(lambda: nsqd.channel(topic, "spark")["depth"] == 0)
@@ -137,11 +137,11 @@ def restart_behind_its_back(
 
 @every_query
 def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail):
-    """Nothing is lost and nothing comes twice, whatever takes place between two reads.
+    """Nothing is lost or read twice when nsqds restart, join and leave between two reads.
 
-    nsqd restarts, cleanly and killed, and takes messages before Spark is back. A new one joins and
-    leaves again. A run that reads what is there cannot know whether that one holds messages: with
-    failOnDataLoss it fails and says so, without it goes on.
+    nsqd restarts, cleanly and after a kill, and accepts messages before Spark reaches it again. A
+    new nsqd joins and leaves. A run of available messages cannot know whether that nsqd has
+    messages: with failOnDataLoss it fails and names it, without it continues.
     """
     with another("hurt") as nsqd, another("joining") as joining:
         witness.publish(steady, 10_000)
@@ -171,7 +171,7 @@ def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail
 
 @every_query
 def test_an_nsqd_that_was_absent_at_the_start(witness, steady, nsqd, continuous, fail):
-    """It is read from where its channel stands: nothing comes again, the cursor stays."""
+    """An nsqd that was down at the start is read from its channel's cursor, without repetition."""
     topic = witness.options["topic"]
     witness.options["startingOffsets"] = "committed" if continuous == fail else "latest"
     nsqd.post(f"/topic/create?topic={topic}")
@@ -203,7 +203,7 @@ def test_an_nsqd_that_was_absent_at_the_start(witness, steady, nsqd, continuous,
 
 @every_query
 def test_an_nsqd_whose_disk_is_replaced(witness, steady, nsqd, continuous, fail):
-    """Behind nsqlookupd an nsqd comes back without its log: that is a loss, said once."""
+    """An nsqd that returns without its log is one reported loss."""
     said = f"of topic {witness.options['topic']} at nsqd {nsqd.tcp} are lost: its log"
     witness.publish(steady, 1_000)
     witness.publish(nsqd, 10_000)
@@ -224,7 +224,7 @@ def test_an_nsqd_whose_disk_is_replaced(witness, steady, nsqd, continuous, fail)
 
 @every_query
 def test_retention_overtakes_the_query(witness, another, continuous, fail):
-    """Unread messages are voided by the lag limit: each is reported, the others are read once."""
+    """Unread messages dropped by the lag limit are reported; all others are read once."""
     flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
     topic = witness.options["topic"]
     witness.options["maxOffsetsPerTrigger"] = "6500"
@@ -251,7 +251,7 @@ def test_retention_overtakes_the_query(witness, another, continuous, fail):
 @pytest.mark.parametrize("fail", [True], ids=[""])
 @pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "drained"])
 def test_a_batch_whose_commit_is_lost_runs_again(witness, another, continuous, fail):
-    """nsqd keeps what the last batch has read, whatever is killed, but no more."""
+    """After kills, a batch whose commit is lost is repeated; nsqd keeps it, but no older ones."""
     topic = witness.options["topic"]
     witness.options["maxOffsetsPerTrigger"] = "6000"
     with another("small", "--max-bytes-per-file=65536") as nsqd:
@@ -275,13 +275,13 @@ def test_a_batch_whose_commit_is_lost_runs_again(witness, another, continuous, f
 
 
 def first_index(nsqd: NsqdServer, topic: str) -> int:
-    """Where the topic's log begins."""
+    """Return the first index of the topic's log."""
     with contextlib.closing(RangeReader(nsqd.tcp)) as reader:
         return reader.ends(topic).first
 
 
 def forget_last_commit(witness: Witness) -> int:
-    """Deletes the last file of a stopped query's `commits/`; its batch."""
+    """Delete the last file in a stopped query's `commits/`; return its batch number."""
     commits = witness.checkpoint / "commits"
     batch = max(int(path.name) for path in commits.glob("[0-9]*"))
     for name in (f"{batch}", f".{batch}.crc"):
@@ -291,7 +291,7 @@ def forget_last_commit(witness: Witness) -> int:
 
 @pytest.mark.parametrize(("continuous", "fail"), [(False, True)], ids=[""])
 def test_a_checkpoint_of_an_earlier_version_is_read(witness, another, continuous, fail):
-    """It holds no ordinals: a clean restart costs nothing all the same, a lag limit does."""
+    """A checkpoint without ordinals survives a clean restart; a lag limit's losses are reported."""
     flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
     topic = witness.options["topic"]
     with another("limited", *flags) as nsqd:
@@ -311,7 +311,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read(witness, another, continuous
 
 
 def without_ordinals(checkpoint: Path) -> None:
-    """Rewrites the offsets of a checkpoint as earlier versions wrote them."""
+    """Rewrite a checkpoint's offsets in the form of earlier versions."""
     for path in (checkpoint / "offsets").glob("[0-9]*"):
         lines = path.read_text().splitlines()
         offset = json.loads(lines[-1])

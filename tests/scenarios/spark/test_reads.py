@@ -1,4 +1,4 @@
-"""What is read of topics, and when, in a real Spark session against real nsqd processes."""
+"""Which messages are read, and when, in a real Spark session with real nsqd processes."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
 pytestmark = [
-    # The first test also waits for the JVM, whatever else the machine is doing.
+    # The first test also waits for the JVM to start, even on a busy machine.
     pytest.mark.timeout(400),
     # Py4J leaves closing its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -26,7 +26,7 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests: topics keep them apart."""
+    """One nsqlookupd for all tests; each uses its own topics."""
     with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
         yield running
 
@@ -40,12 +40,12 @@ def nsqd(tmp_path_factory, lookupd):
 
 @pytest.fixture
 def topic(request):
-    """A topic of the test's own."""
+    """A topic for this test."""
     return own_topic(request)
 
 
 def between() -> datetime:
-    """A time after all that was published, and before all that will be, in whole milliseconds."""
+    """Return a time in whole ms, after all messages published before, and before all later ones."""
     begun_ms = time.time_ns() // 1_000_000
     wait_for(lambda: time.time_ns() // 1_000_000 > begun_ms)
     now_ms = time.time_ns() // 1_000_000
@@ -58,7 +58,7 @@ def milliseconds(at: datetime) -> str:
 
 
 def numbers(frame) -> list[int]:
-    """The bodies, which are numbers."""
+    """Return the sorted bodies, which are numbers."""
     return sorted(int(bytes(row.body)) for row in frame.select("body").collect())
 
 
@@ -67,7 +67,7 @@ def bodies(first: int, end: int) -> list[bytes]:
 
 
 def test_a_batch_may_end_at_a_time(spark, nsqd, topic):
-    """endingTimestamp leaves out what was published at or after it, startingTimestamp the rest."""
+    """endingTimestamp excludes messages from that time on, startingTimestamp those before it."""
     publish(nsqd, topic, *bodies(0, 3))
     first = between()
     publish(nsqd, topic, *bodies(3, 6))
@@ -82,7 +82,10 @@ def test_a_batch_may_end_at_a_time(spark, nsqd, topic):
 
 
 def test_predicates_on_the_time_are_pushed_down(spark, nsqd, topic):
-    """What they exclude is not read: with a partition a message, the partitions tell."""
+    """Messages that a pushed-down time predicate excludes are not read.
+
+    With one message per partition, the number of partitions shows it.
+    """
     publish(nsqd, topic, *bodies(0, 6))
     at = between()
     publish(nsqd, topic, *bodies(6, 10))
@@ -99,7 +102,7 @@ def test_predicates_on_the_time_are_pushed_down(spark, nsqd, topic):
         long_ago = everything.where(everything.timestamp < at - timedelta(hours=2))
         hour = since.where(everything.timestamp < at + timedelta(hours=1))
         exactly = everything.where(f"timestamp = TIMESTAMP'{at.isoformat()}'")
-        # Of a frame of its own: Spark keeps with a frame what one query has pushed down.
+        # A new frame, since Spark keeps the filters that a query has pushed down with its frame.
         others = pushing.load().where("index > 0 OR timestamp < '2020-01-01'")
 
         assert (10, 10) == (len(numbers(everything)), everything.rdd.getNumPartitions())
@@ -115,7 +118,7 @@ def test_predicates_on_the_time_are_pushed_down(spark, nsqd, topic):
 
 
 def wait_for_rows(query, batches: dict[int, list], count: int) -> None:
-    """Waits until a query's sink has so many; raises what it fails with."""
+    """Wait until the query's sink has `count` rows; raise the query's error if it fails."""
 
     def look() -> bool:
         if query.exception() is not None:
@@ -126,7 +129,7 @@ def wait_for_rows(query, batches: dict[int, list], count: int) -> None:
 
 
 def topics_of(query) -> set[str]:
-    """The topics in the offset that a query has told of last."""
+    """Return the topics in the query's latest offset."""
     if query.lastProgress is None:
         return set()
     offset = json.loads(query.lastProgress.sources[0].endOffset or "{}")
@@ -134,10 +137,10 @@ def topics_of(query) -> set[str]:
 
 
 def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tmp_path):
-    """By a pattern; only the columns of the schema are made; a restart goes on.
+    """New topics that match a pattern join a running query; only the schema's columns are read.
 
-    Rows are kept by the number of their batch: one that is stopped before it is committed runs
-    again after the restart.
+    A restart continues. Rows are stored by batch number: a batch that is stopped before its commit
+    is repeated after the restart.
     """
     found: dict[int, list[tuple[str, bytes]]] = {}
 
@@ -188,7 +191,7 @@ def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tm
 
 
 def test_limits_of_micro_batches(spark, nsqd, topic, tmp_path):
-    """Bytes bound each from above; messages from below, but for the first."""
+    """maxBytesPerTrigger limits each batch; minOffsetsPerTrigger delays each but the first."""
     publish(nsqd, topic, *(bytes([number]) * 100_000 for number in range(6)), channel="spark")
     counts: list[int] = []
 
@@ -225,7 +228,10 @@ def test_limits_of_micro_batches(spark, nsqd, topic, tmp_path):
 
 
 def test_a_mistake_in_the_topics_is_one_sentence(spark, nsqd, topic, lookupd):
-    """load() raises it."""
+    """Contradictory or invalid topic options raise an OptionError in load().
+
+    A pattern without any matching topic raises an error in the read.
+    """
     for options, text in (
         ({"topic": topic, "topics": "a"}, "the options topic and topics exclude each other"),
         (

@@ -1,4 +1,4 @@
-"""The data source in a real Spark session, against real nsqd and nsqlookupd processes."""
+"""The data source in a real Spark session, with real nsqd and nsqlookupd processes."""
 
 import time
 from collections import Counter
@@ -13,7 +13,7 @@ from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
 pytestmark = [
-    # The first test also waits for the JVM, whatever else the machine is doing.
+    # The first test also waits for the JVM to start, even on a busy machine.
     pytest.mark.timeout(400),
     # Py4J leaves closing its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -25,7 +25,7 @@ WAIT_SECONDS = 150
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests: topics keep them apart."""
+    """One nsqlookupd for all tests; each uses its own topics."""
     with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
         yield running
 
@@ -43,18 +43,18 @@ def nsqds(tmp_path_factory, lookupd):
 
 @pytest.fixture
 def topic(request):
-    """A topic of the test's own."""
+    """A topic for this test."""
     return own_topic(request)
 
 
 def reading(source, topic: str, *nsqds, **options):
-    """Options for a stream or a batch, by addresses."""
+    """Return a stream or batch reader with nsqd addresses."""
     given = {"topic": topic, "nsqd_tcp_addresses": ",".join(nsqd.tcp for nsqd in nsqds)}
     return source.format("nsq").options(**given | options)
 
 
 def archive(stream, folder, **trigger):
-    """A query that writes the stream to Parquet under `folder`, with its checkpoint there."""
+    """Start a query that writes the stream to Parquet in `folder`, with its checkpoint there."""
     writer = stream.writeStream.format("parquet").option("path", str(folder / "rows"))
     return (
         writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
@@ -62,13 +62,13 @@ def archive(stream, folder, **trigger):
 
 
 def archived(spark, folder) -> Counter:
-    """How often each body was archived."""
+    """Count each archived body."""
     rows = spark.read.parquet(str(folder / "rows")).select("body").collect()
     return Counter(bytes(row.body) for row in rows)
 
 
 def wait_until(condition, query=None) -> None:
-    """Waits for a condition; fails when the query fails, or after a while."""
+    """Wait for a condition; fail if the query fails, or after a timeout."""
 
     def look():
         if query is not None and query.exception() is not None:
@@ -79,7 +79,7 @@ def wait_until(condition, query=None) -> None:
 
 
 def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
-    """All messages of all nsqds, once, as NSQ's consumers would see them."""
+    """A batch read returns all messages of all nsqds once, with NSQ's attributes as columns."""
     began = datetime.now(UTC) - timedelta(seconds=1)
     publish_batches(nsqds[0], topic, numbered(0, 700), size=50)
     publish_batches(nsqds[1], topic, numbered(700, 1000), size=50)
@@ -107,7 +107,7 @@ def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
 
 
 def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
-    """startingTimestamp leaves out what was published before; a schema chooses columns."""
+    """startingTimestamp excludes messages published before it; a schema selects columns."""
     publish_batches(nsqds[0], topic, numbered(0, 10))
     before_ms = time.time_ns() // 1_000_000
     between_ms = wait_for(lambda: max(0, time.time_ns() // 1_000_000 - before_ms)) + before_ms
@@ -119,7 +119,7 @@ def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
 
 
 def test_a_drained_stream_goes_on_from_its_checkpoint(spark, nsqds, topic, tmp_path):
-    """Each run reads what is new, in batches within the limit; nsqd sees the progress as depth."""
+    """Each run reads the new messages in batches within the limit; nsqd shows progress as depth."""
     publish_batches(nsqds[0], topic, numbered(0, 500))
     publish_batches(nsqds[1], topic, numbered(500, 600))
 
@@ -142,7 +142,7 @@ def test_a_drained_stream_goes_on_from_its_checkpoint(spark, nsqds, topic, tmp_p
 
 
 def test_an_nsqd_is_killed_and_another_one_joins(spark, nsqds, lookupd, topic, tmp_path):
-    """Exactly once through kill -9 of an nsqd; a new nsqd is found and read from its beginning."""
+    """Rows are exactly once across kill -9 of an nsqd; a new nsqd is read from its start."""
     with spawn_nsqd(tmp_path, lookupds=(lookupd,), name="c") as killed:
         publish_batches(killed, topic, numbered(0, 300))
         stream = (
@@ -172,7 +172,7 @@ def test_an_nsqd_is_killed_and_another_one_joins(spark, nsqds, lookupd, topic, t
 
 
 def test_a_batch_is_written_to_topics(spark, nsqds, topic):
-    """Rows go to the topic of the option, or each to its own; all nsqds get some."""
+    """Rows are written to the option's topic or to the column's, and to every nsqd."""
     for nsqd in nsqds:
         publish_batches(nsqd, topic, [b"1000"])
         publish_batches(nsqd, f"{topic}.few", [b"1000"])
@@ -196,7 +196,7 @@ def test_a_batch_is_written_to_topics(spark, nsqds, topic):
 
 
 def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
-    """From topic to topic, by way of nsqlookupd: the option goes before the column topic."""
+    """A stream is written to nsqds found by nsqlookupd; the option overrides the topic column."""
     publish_batches(nsqds[0], topic, numbered(0, 300))
     for nsqd in nsqds:
         publish_batches(nsqd, f"{topic}.copy", [b"first"])
@@ -220,7 +220,7 @@ def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
 
 
 def test_a_row_that_is_no_message_leaves_nothing_behind(spark, nsqds, topic):
-    """What is wrong with a row reaches the user through all of Spark, before one is published."""
+    """An invalid row raises an error with its position, and nothing is published."""
     options = {"topic": topic, "nsqd_tcp_addresses": nsqds[0].tcp}
     body = "IF(id = 14999, CAST(NULL AS STRING), CAST(id AS STRING)) AS body"
     rows = spark.range(0, 15_000, 1, 1).selectExpr(body)
@@ -230,7 +230,7 @@ def test_a_row_that_is_no_message_leaves_nothing_behind(spark, nsqds, topic):
 
 
 def test_an_nsqd_without_ranges_is_named_before_a_query_runs(spark, topic):
-    """Go's nsqd publishes and delivers, but cannot be a source: load() says so."""
+    """load() names an nsqd that cannot read ranges, such as Go's."""
     with RangeServer(ranges=0) as plain:
         options = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": plain.address}
         for source in (spark.readStream, spark.read):
@@ -239,9 +239,10 @@ def test_an_nsqd_without_ranges_is_named_before_a_query_runs(spark, topic):
 
 
 def test_a_mistake_in_the_options_is_one_sentence(spark, lookupd, nsqds, topic, tmp_path):
-    """load() and save() raise it, before any query runs; a stream without a channel says it first.
+    """Invalid options raise one sentence in load() and save(), before any query runs.
 
-    None of it is Spark's UnboundLocalError.
+    A stream without a channel raises it when it starts. None of the errors is Spark's
+    UnboundLocalError.
     """
     good = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": nsqds[0].tcp}
     wrong = {"topic": topic, "channel": "c", "lookupd_http_addresses": lookupd.tcp}
@@ -267,7 +268,7 @@ def test_a_mistake_in_the_options_is_one_sentence(spark, lookupd, nsqds, topic, 
 
 
 def test_save_modes_that_promise_too_much_are_refused(spark, nsqds, topic):
-    """A topic can be added to; it is neither replaced nor left alone because it exists."""
+    """Only mode `append` is accepted: a topic is neither overwritten nor created exclusively."""
     rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body").write.format("nsq")
     rows = rows.options(topic=topic, nsqd_tcp_addresses=nsqds[0].tcp)
     for mode, text in (
@@ -281,7 +282,7 @@ def test_save_modes_that_promise_too_much_are_refused(spark, nsqds, topic):
 
 
 def test_a_topic_that_never_had_a_message_is_said(spark, spark_log, nsqds, lookupd, tmp_path):
-    """A drained run of a misspelt topic reads nothing and succeeds, but not without a word."""
+    """A run that reads a topic without any message succeeds, and logs that it never had one."""
     for number, options in enumerate(
         ({"nsqd_tcp_addresses": nsqds[0].tcp}, {"lookupd_http_addresses": lookupd.http})
     ):

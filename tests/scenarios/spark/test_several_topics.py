@@ -1,7 +1,7 @@
-"""Several topics in one query: real nsqds and nsqlookupd, and Spark's calls made by hand.
+"""Several topics in one query: real nsqds and nsqlookupd, called as Spark calls the source.
 
-What happens to nsqds and topics while a query runs is a table in docs/spark.md; its rows about one
-topic under a real Spark are in test_nsqds_fail.py.
+docs/spark.md has a table of what happens to nsqds and topics while a query runs; its rows about
+one topic in a real Spark are tested in test_nsqds_fail.py.
 """
 
 import re
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(autouse=True)
 def no_long_pauses(monkeypatch):
-    """All that the query waits for at an interval comes soon."""
+    """Shorten all intervals of the query."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(source, "MOVING_SECONDS", 1.0)
     monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
@@ -39,40 +39,40 @@ def no_long_pauses(monkeypatch):
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory):
-    """One nsqlookupd for all tests: topics keep them apart."""
+    """One nsqlookupd for all tests; each uses its own topics."""
     with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory, lookupd):
-    """An nsqd to which nothing happens."""
+    """An nsqd that keeps running undisturbed."""
     with spawn_nsqd(tmp_path_factory.mktemp("steady"), lookupds=(lookupd,)) as running:
         yield running
 
 
 @pytest.fixture
 def nsqd(tmp_path, lookupd):
-    """An nsqd to which something happens."""
+    """An nsqd that the test kills, stops or moves."""
     with spawn_nsqd(tmp_path, lookupds=(lookupd,), name="hurt") as running:
         yield running
 
 
 @pytest.fixture
 def both(lookupd, steady, nsqd):
-    """What most tests stand on."""
+    """The daemons that most tests need."""
     return lookupd, steady, nsqd
 
 
 @pytest.fixture
 def prefix(request):
-    """Topics of the test begin with it."""
+    """The prefix of the test's topics."""
     return own_topic(request) + "."
 
 
 @pytest.fixture
 def made(lookupd):
-    """Makes readers and closes them."""
+    """Return a function that creates readers; they are closed after the test."""
     readers = []
 
     def make(offset=None, **given: str) -> Follower:
@@ -94,7 +94,7 @@ def made(lookupd):
 
 
 def is_known(lookupd, *places: tuple[NsqdServer, str]) -> None:
-    """Waits until nsqlookupd tells of topics at nsqds, as the query will be told."""
+    """Wait until nsqlookupd lists these topics at these nsqds."""
     expected = {TopicAt(nsqd.tcp, topic) for nsqd, topic in places}
     found = NsqdDiscovery(
         ClusterOptions((), (lookupd.http,), 1000), TopicSelection((), ".*", several=True)
@@ -103,7 +103,7 @@ def is_known(lookupd, *places: tuple[NsqdServer, str]) -> None:
 
 
 def batch(**given: str) -> list[tuple]:
-    """(topic, body) of each row of a batch read."""
+    """Return (topic, body) of each row of a batch read, sorted."""
     reader = NsqBatchReader(SourceOptions.of(given, stream=False), ["topic", "body"])
     return sorted(
         row
@@ -118,7 +118,10 @@ def batch(**given: str) -> list[tuple]:
 
 @pytest.mark.parametrize("by", ["topics", "topicsPattern"])
 def test_topics_of_all_nsqds_are_read_together(both, made, prefix, by):
-    """Each row has its topic; each key of the offset, too. Other topics are left alone."""
+    """Topics of all nsqds are read in one query; rows and offsets name the topic.
+
+    Topics that do not match are left alone.
+    """
     lookupd, steady, nsqd = both
     first, second = prefix + "a", prefix + "b"
     publish(steady, first, b"1", b"2")
@@ -153,7 +156,7 @@ def test_topics_of_all_nsqds_are_read_together(both, made, prefix, by):
 
 
 def test_a_limit_is_shared_out_over_topics(steady, made, prefix):
-    """maxOffsetsPerTrigger is for all of them together, and a quiet topic is not starved."""
+    """maxOffsetsPerTrigger limits all topics together, and does not starve a quiet topic."""
     busy, quiet = prefix + "busy", prefix + "quiet"
     publish(steady, busy, *(b"%d" % number for number in range(20)))
     publish(steady, quiet, b"a", b"b")
@@ -166,7 +169,7 @@ def test_a_limit_is_shared_out_over_topics(steady, made, prefix):
 
 
 def test_places_by_topic(steady, made, prefix):
-    """startingOffsets says it for a topic at an nsqd, or for a topic."""
+    """startingOffsets can be set for a topic at an nsqd, or for a topic."""
     first, second = prefix + "a", prefix + "b"
     for topic in (first, second):
         publish(steady, topic, b"1", b"2", b"3")
@@ -186,7 +189,7 @@ def test_places_by_topic(steady, made, prefix):
 
 
 def test_a_batch_read_names_the_topic_that_is_nowhere(lookupd, steady, prefix):
-    """A misspelt name must not pass for a topic without messages."""
+    """A batch read names a topic that no nsqd has, so that a misspelt name is noticed."""
     publish(steady, prefix + "a", b"1")
     is_known(lookupd, (steady, prefix + "a"))
     given = {"lookupd_http_addresses": lookupd.http}
@@ -201,7 +204,7 @@ def test_a_batch_read_names_the_topic_that_is_nowhere(lookupd, steady, prefix):
 
 
 def test_an_offset_is_enough_to_read_a_batch_again(tmp_path, steady, made, prefix):
-    """After a crash Spark asks for partitions first, and nsqlookupd may know nothing any more."""
+    """An offset is enough to read a batch again, even if nsqlookupd knows nothing any more."""
     first, second = prefix + "a", prefix + "b"
     publish(steady, first, b"1", b"2")
     publish(steady, second, b"3")
@@ -219,7 +222,10 @@ def test_an_offset_is_enough_to_read_a_batch_again(tmp_path, steady, made, prefi
 
 
 def test_one_topic_becomes_several_and_one_again(lookupd, steady, made, prefix, caplog):
-    """The checkpoint stays: what was read does not come again, what leaves keeps its place."""
+    """A checkpoint remains usable when the selected topics change.
+
+    Nothing is read twice, and a topic that is no longer selected keeps its position.
+    """
     first, second = prefix + "a", prefix + "b"
     publish(steady, first, b"1")
     publish(steady, second, b"2")
@@ -261,7 +267,7 @@ def test_one_topic_becomes_several_and_one_again(lookupd, steady, made, prefix, 
 def test_a_topic_that_appears_is_read_from_its_first_message(
     steady, made, lookupd, prefix, starting
 ):
-    """Also where another channel was there first, and has taken the messages by then."""
+    """A new topic is read from its first message, even if another channel has already taken it."""
     publish(steady, prefix + "old", b"0")
     is_known(lookupd, (steady, prefix + "old"))
     follower = made(topicsPattern=re.escape(prefix) + ".*", startingOffsets=starting)
@@ -275,7 +281,7 @@ def test_a_topic_that_appears_is_read_from_its_first_message(
 
 
 def test_a_channel_that_stood_somewhere_stays_there(steady, made, lookupd, prefix):
-    """A topic that appears with the query's channel is read from where that stands."""
+    """A new topic that already has the query's channel is read from that channel's cursor."""
     topic = prefix + "new"
     follower = made(topicsPattern=re.escape(prefix) + ".*", startingOffsets="committed")
     publish(steady, topic, b"1", channel="spark")
@@ -292,7 +298,7 @@ def test_a_channel_that_stood_somewhere_stays_there(steady, made, lookupd, prefi
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_topic_that_is_deleted_does_not_come_back(both, made, prefix, fail, caplog):
-    """A query by a pattern does not create it anew; that it is gone is a loss, said once."""
+    """A query does not recreate a deleted topic; the deletion is reported once as a loss."""
     lookupd, steady, _ = both
     gone, kept = prefix + "gone", prefix + "kept"
     publish(steady, gone, b"1")
@@ -323,7 +329,7 @@ def test_a_topic_that_is_deleted_does_not_come_back(both, made, prefix, fail, ca
 
 
 def test_an_nsqd_that_is_killed_keeps_the_places_of_its_topics(both, made, prefix):
-    """The others are read on, and when it is back each topic goes on where it was."""
+    """While an nsqd is down the others are read; later its topics continue where they were."""
     lookupd, steady, nsqd = both
     first, second = prefix + "a", prefix + "b"
     for topic in (first, second):
@@ -345,7 +351,7 @@ def test_an_nsqd_that_is_killed_keeps_the_places_of_its_topics(both, made, prefi
 
 
 def test_an_nsqd_that_comes_back_empty_is_a_loss_for_each_topic(both, made, prefix, caplog):
-    """Each is named, once; then what it takes anew is read from its first message."""
+    """An nsqd that returns empty is one reported loss per topic; its new messages are read."""
     lookupd, steady, nsqd = both
     first, second = prefix + "a", prefix + "b"
     for topic in (first, second):
@@ -377,7 +383,7 @@ def test_an_nsqd_that_comes_back_empty_is_a_loss_for_each_topic(both, made, pref
 
 
 def test_an_nsqd_that_moves_is_found_by_its_logs(lookupd, nsqd, made, prefix):
-    """The same data path at another address: each topic goes on, its key stays."""
+    """An nsqd that moves to another address continues, and its offset keys stay the same."""
     first, second = prefix + "a", prefix + "b"
     for topic in (first, second):
         publish(nsqd, topic, b"1")
@@ -398,7 +404,7 @@ def test_an_nsqd_that_moves_is_found_by_its_logs(lookupd, nsqd, made, prefix):
 
 
 def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix, monkeypatch):
-    """Its timeout is waited for once in a look, not once for each of its topics."""
+    """The timeout of an unresponsive nsqd is awaited once per refresh, not once per topic."""
     topics = [prefix + name for name in "abc"]
     for topic in topics:
         publish(steady, topic, b"1")
@@ -426,7 +432,10 @@ def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_drained_run_waits_for_all_topics_of_an_nsqd(both, made, prefix, fail):
-    """It must not end without what it was to read; without failOnDataLoss it goes on then."""
+    """A run of available messages does not end without an unreachable nsqd's topics.
+
+    It fails with failOnDataLoss; without it, it continues.
+    """
     lookupd, steady, nsqd = both
     first, second = prefix + "a", prefix + "b"
     for topic in (first, second):
@@ -447,7 +456,7 @@ def test_a_drained_run_waits_for_all_topics_of_an_nsqd(both, made, prefix, fail)
 
 
 def test_what_appears_after_a_drained_run_began_is_left_for_the_next(lookupd, steady, made, prefix):
-    """The run ends where the logs ended when it began, and with the logs that there were."""
+    """A run of available messages ends at the messages and topics that existed at its start."""
     publish(steady, prefix + "old", b"1")
     is_known(lookupd, (steady, prefix + "old"))
     given = {"topicsPattern": re.escape(prefix) + ".*"}
@@ -468,7 +477,7 @@ def test_what_appears_after_a_drained_run_began_is_left_for_the_next(lookupd, st
 
 
 def test_a_topic_that_is_tombstoned_is_read_on(lookupd, steady, made, prefix):
-    """A running query, or one with a checkpoint, finishes what is there; a new one leaves it."""
+    """A tombstoned topic is still read by a query with a checkpoint, but not by a new query."""
     topic = prefix + "a"
     publish(steady, topic, b"1")
     is_known(lookupd, (steady, topic))

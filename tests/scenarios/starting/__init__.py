@@ -1,1 +1,1 @@
-"""Flags, configuration files, and starts that fail."""
+"""Tests of flags, configuration files, and starts that fail."""

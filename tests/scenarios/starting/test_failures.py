@@ -1,4 +1,4 @@
-"""A process that cannot start: status 1, and a FATAL line with NSQ's text as its last words."""
+"""A process that cannot start exits with status 1, and logs a FATAL line with NSQ's text last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (.*)\
 
 
 def last_words(*flags: str, folder: Path, status: int = 1) -> str:
-    """Start nsqd, see it fail, and give back what it said last, behind FATAL."""
+    """Start nsqd, which must fail; return the text of its last line, FATAL."""
     command = [sys.executable, "-m", "sparq.nsqd", *flags]
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (status, b""), done.stderr
@@ -29,7 +29,7 @@ def last_words(*flags: str, folder: Path, status: int = 1) -> str:
 
 
 def test_who_fixes_one_thing_is_told_of_the_next(tmp_path: Path) -> None:
-    """The data path, the options, the listeners, the data: in NSQ's order, in NSQ's words."""
+    """Errors come one at a time, in NSQ's order and words: data path, options, listeners, data."""
     held = tmp_path / "held"
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "sparq.json").write_text("{")
@@ -56,7 +56,7 @@ def test_who_fixes_one_thing_is_told_of_the_next(tmp_path: Path) -> None:
     always = (f"--data-path={data}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     with spawn_nsqd(tmp_path, name="held"):
         for number, text in enumerate(wrong.values()):
-            # Of a flag that is given twice the last counts: what is wrong still comes behind.
+            # If a flag is given twice the last value counts: the remaining mistakes follow.
             flags = [*always, *list(wrong)[number:]]
             assert last_words(*flags, folder=tmp_path) == f"failed to instantiate nsqd - {text}"
 
@@ -80,7 +80,7 @@ def test_who_fixes_one_thing_is_told_of_the_next(tmp_path: Path) -> None:
 def test_facts_that_are_damaged_are_not_overwritten(
     tmp_path: Path, facts: bytes, said: str
 ) -> None:
-    """A data path that this version does not understand stays as it is."""
+    """nsqd does not overwrite metadata that it cannot read or whose format it does not know."""
     (tmp_path / "sparq.json").write_bytes(facts)
     words = last_words("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", folder=tmp_path)
 
@@ -89,7 +89,7 @@ def test_facts_that_are_damaged_are_not_overwritten(
 
 
 def test_a_data_path_that_gos_nsqd_uses_is_refused(tmp_path: Path) -> None:
-    """Go's nsqd holds the folder itself; an import under its feet would lose messages."""
+    """nsqd refuses a data path that Go's nsqd has locked: importing it would lose messages."""
     held = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ def test_a_data_path_that_gos_nsqd_uses_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_data_path_that_is_not_there(tmp_path: Path) -> None:
-    """nsqd makes no data path: a mistyped one would look like lost messages."""
+    """nsqd does not create its data path: a mistyped one would look like lost messages."""
     said = last_words("--data-path=nowhere", folder=tmp_path)
 
     place = tmp_path.resolve() / "nowhere"
@@ -113,7 +113,7 @@ def test_a_data_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_data_path_that_cannot_be_written(tmp_path: Path) -> None:
-    """What nsqd must keep and cannot is NSQ's `failed to persist metadata`."""
+    """If nsqd cannot write its metadata, the error is NSQ's `failed to persist metadata`."""
     (tmp_path / "sparq.json.new").mkdir()
     said = last_words("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", folder=tmp_path)
 
@@ -125,7 +125,7 @@ def test_a_data_path_that_cannot_be_written(tmp_path: Path) -> None:
     [("--help", 0, "stdout"), ("--version", 0, "stdout"), ("-x", 1, "stderr")],
 )
 def test_what_is_no_start_has_its_exit_status(flag: str, status: int, stream: str) -> None:
-    """0 for what was asked for, 1 for what was not understood; all on one stream."""
+    """--help and --version exit with 0 and use stdout, invalid flags exit with 1 and use stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "sparq.nsqd", flag], capture_output=True, timeout=60, check=False
     )

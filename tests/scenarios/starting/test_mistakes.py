@@ -1,4 +1,4 @@
-"""What a person types wrongly ends nsqd's start with one sentence, before anything listens."""
+"""A mistake in nsqd's flags or file ends its start with one sentence, before it listens."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ FILE_MISTAKES = {
     ),
     'tcp_address = "4150"': "tcp_address = 4150 is not an address: write :4150 or 127.0.0.1:4150",
 }
-"""What the sentence says after `config file <path>: `."""
+"""The text after `config file <path>: `."""
 
 
 def last_words(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -102,7 +102,7 @@ def last_words(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_on_the_command_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence with the flag and what to write, status 1; nothing has listened."""
+    """A mistake in a flag exits with 1 and one sentence that names the flag and the correction."""
     assert last_words(capsys, *command.split()) == MISTAKES[command]
 
 
@@ -110,7 +110,7 @@ def test_a_mistake_on_the_command_line(command: str, capsys: pytest.CaptureFixtu
 def test_a_mistake_in_the_file(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Keys and sections that nsqd does not know, and values out of bounds, are named."""
+    """Unknown keys and sections, and values out of bounds, are named in the error."""
     path = tmp_path / "nsqd.toml"
     path.write_text(text)
 
@@ -130,7 +130,7 @@ def start_fails(*words: str, folder: Path) -> str:
 
 
 def test_what_the_machine_does_not_give_is_named(tmp_path: Path) -> None:
-    """A root CA that is not there, and a port that another program has."""
+    """A missing root CA file and a port in use are named in the error."""
     missing = start_fails(
         "--tls-root-ca-file=none.pem", "--tcp-address=127.0.0.1:0", folder=tmp_path
     )
@@ -164,7 +164,7 @@ for work in (
 
 
 def test_a_missing_permission_is_named_as_such(tmp_path: Path) -> None:
-    """For the data path, a TLS key and the root CA; not as "in use by another instance"."""
+    """A missing permission is reported as such for the data path, a TLS key and the root CA."""
     folder, key = tmp_path / "data", tmp_path / "key.pem"
     folder.mkdir(mode=0o700)
     key.touch(mode=0o600)
@@ -185,7 +185,7 @@ def test_a_missing_permission_is_named_as_such(tmp_path: Path) -> None:
 
 
 def test_go_compatible_starts_where_go_does(tmp_path: Path) -> None:
-    """Each of these mistakes is a warning then, and nsqd runs; without the flag it does not."""
+    """With --go-compatible each of these mistakes is a warning; without it nsqd does not start."""
     config = tmp_path / "nsqd.toml"
     config.write_text('future = 1\nbroadcast_tcp_port = 70000\n[nsqadmin]\nx = "y"\n')
     mistakes = [

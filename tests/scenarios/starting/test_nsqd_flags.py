@@ -1,6 +1,6 @@
-"""Every flag of nsqd: given on the command line and in TOML, and what it does in a running nsqd.
+"""Every flag of nsqd has its effect, from the command line and from TOML.
 
-The checks are in tests/scenarios/starting/effects, by theme. Where a flag means nothing here, it is
+The checks are in tests/scenarios/starting/effects, by theme. A flag without an effect in sparq is
 accepted, and `--help` says so.
 """
 
@@ -51,7 +51,7 @@ OURS = {
 
 @pytest.fixture(scope="module")
 def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """The daemons that the rows are told to."""
+    """The daemons that get the rows' flags."""
     folder = tmp_path_factory.mktemp("nsqd")
     with (
         told("sparq.nsqd", folder, GROUPS) as running,
@@ -66,12 +66,12 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 @pytest.mark.behaviour("nsqd.TestConfigFlagParsing")
 @every(GROUPS)
 def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -> None:
-    """The same on the command line and in a file."""
+    """A flag has the same effect on the command line and in a file."""
     row.check(daemons.server(group, form))
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags and our own, each with a row; and every row has the key that the options have."""
+    """Every flag, NSQ's and sparq's, has a row with its option's key."""
     ours = {flag.name for flag in flags_of(NsqdOptions)}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}

@@ -1,4 +1,4 @@
-"""Every flag of nsqlookupd: given on the command line and in TOML, and what it does then."""
+"""Every flag of nsqlookupd has its effect, from the command line and from TOML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ATTEMPTS = 5
 
 
 class Nsqd:
-    """One nsqd's connection, by hand."""
+    """A simulated nsqd's connection."""
 
     def __init__(self, server: ToldServer) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=15)
@@ -37,7 +37,7 @@ class Nsqd:
         self._socket.close()
 
     def ask(self, command: bytes) -> bytes:
-        """A command and its answer."""
+        """Send a command; return its answer."""
         self._socket.sendall(command)
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)
@@ -51,12 +51,12 @@ class Nsqd:
         return data
 
     def identify(self, name: str) -> dict[str, object]:
-        """IDENTIFY and the answer."""
+        """Send IDENTIFY; return the answer."""
         found: dict[str, object] = json.loads(self.say_identify(name))
         return found
 
     def say_identify(self, name: str) -> bytes:
-        """IDENTIFY and the answer, which may be an error."""
+        """Send IDENTIFY; return the answer, which may be an error."""
         facts = {"broadcast_address": name, "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
         body = json.dumps(facts).encode()
         return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
@@ -67,24 +67,24 @@ def producers(server: ToldServer, path: str) -> list[str]:
 
 
 def tcp_address(server: ToldServer) -> None:
-    """nsqds are answered there."""
+    """nsqlookupd serves nsqds on this address."""
     with Nsqd(server) as nsqd:
         assert nsqd.ask(b"PING\n") == b"OK"
 
 
 def http_address(server: ToldServer) -> None:
-    """Everybody is answered there."""
+    """nsqlookupd serves HTTP on this address."""
     assert server.request("GET", "/ping") == (200, b"OK")
 
 
 def broadcast_address(server: ToldServer) -> None:
-    """nsqds are told so."""
+    """IDENTIFY's answer contains this address."""
     with Nsqd(server) as nsqd:
         assert nsqd.identify("broadcast")["broadcast_address"] == "lookup.example"
 
 
 def inactive_producer_timeout(server: ToldServer) -> None:
-    """A silent nsqd leaves the list while it is still connected; a PING brings it back."""
+    """A silent nsqd is no longer listed, although still connected; a PING lists it again."""
     with Nsqd(server) as nsqd:
         nsqd.identify("silent")
         nsqd.ask(b"REGISTER t\n")
@@ -98,7 +98,7 @@ def inactive_producer_timeout(server: ToldServer) -> None:
 
 
 def tombstone_lifetime(server: ToldServer) -> None:
-    """A tombstoned nsqd is hidden, and is back long before the 45 s without the flag."""
+    """A tombstoned nsqd is hidden, and listed again long before the default 45 s."""
     with Nsqd(server) as nsqd:
         nsqd.identify("hidden")
         nsqd.ask(b"REGISTER t\n")
@@ -112,21 +112,21 @@ def tombstone_lifetime(server: ToldServer) -> None:
 
 
 def mistake(server: ToldServer) -> None:
-    """Have an error and an ordinary event logged."""
+    """Cause an error and an ordinary record in the log."""
     with Nsqd(server) as nsqd:
         nsqd.ask(b"NONSENSE\n")
     wait_for(lambda: "E_INVALID invalid command NONSENSE" in server.log_text)
 
 
 def log_level(server: ToldServer) -> None:
-    """What is below the level is not logged."""
+    """Records below the level are not logged."""
     mistake(server)
     assert " ERROR: " in server.log_text
     assert " INFO: " not in server.log_text
 
 
 def log_prefix(server: ToldServer) -> None:
-    """Each line begins with it."""
+    """Every log line begins with this prefix."""
     mistake(server)
     assert all(line.startswith("<lookup> 20") for line in server.log_text.splitlines())
 
@@ -140,7 +140,7 @@ def verbose(server: ToldServer) -> None:
 
 
 def allow_broadcast_address(server: ToldServer) -> None:
-    """Its own address and what the flags name; nothing else."""
+    """An nsqd may register its own address and those that match the flags, and no others."""
     for name in ("127.0.0.1", "nsqd-1.example", "10.1.2.3"):
         with Nsqd(server) as nsqd:
             nsqd.identify(name)
@@ -151,7 +151,7 @@ def allow_broadcast_address(server: ToldServer) -> None:
 
 
 def max_registrations(server: ToldServer) -> None:
-    """One nsqd may have so many topics and channels, and no more."""
+    """An nsqd can have this number of registrations, and no more."""
     with Nsqd(server) as nsqd:
         nsqd.identify("127.0.0.1")
         assert nsqd.ask(b"REGISTER r c\n") == b"OK"
@@ -159,7 +159,7 @@ def max_registrations(server: ToldServer) -> None:
 
 
 def max_names(server: ToldServer) -> None:
-    """So many may be known in all; what is known can be registered again."""
+    """At most this number of names is stored; existing names can be registered again."""
     answers = []
     for number in range(4):
         with Nsqd(server) as nsqd:
@@ -173,7 +173,7 @@ def max_names(server: ToldServer) -> None:
 
 
 def crowd(server: ToldServer, most: int) -> None:
-    """So many connections of this address are answered at a time, and not one more."""
+    """Assert that at most `most` connections of one address are served at a time."""
     with contextlib.ExitStack() as stack:
         served: list[Nsqd] = []
 
@@ -187,24 +187,24 @@ def crowd(server: ToldServer, most: int) -> None:
             return False
 
         wait_for(is_full)
-        # Those of other checks may be on their way out.
+        # Connections of other checks may not be closed yet.
         assert 1 <= len(served) <= most
         for nsqd in served:
             assert nsqd.ask(b"PING\n") == b"OK"
 
 
 def max_connections(server: ToldServer) -> None:
-    """Who comes then is closed at once; who is there stays."""
+    """Connections beyond the limit are closed immediately; existing ones stay open."""
     crowd(server, 4)
 
 
 def max_connections_per_address(server: ToldServer) -> None:
-    """Likewise for those of one address."""
+    """Connections of one address beyond the limit are closed; existing ones stay open."""
     crowd(server, 3)
 
 
 def status(server: ToldServer, method: str, path: str, token: str = "") -> int:
-    """The status of one request."""
+    """Send one request; return the status."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
     with contextlib.closing(connection):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -213,7 +213,7 @@ def status(server: ToldServer, method: str, path: str, token: str = "") -> int:
 
 
 def http_token(server: ToldServer) -> None:
-    """Who changes something must show it."""
+    """Requests that change something require this token."""
     path = "/topic/create?topic=made"
     assert [401, 401] == [status(server, "POST", path, token) for token in ("", "other")]
     assert "made" not in server.get_json("/topics")["topics"]
@@ -222,14 +222,14 @@ def http_token(server: ToldServer) -> None:
 
 
 def http_request_timeout(server: ToldServer) -> None:
-    """A head that does not end is cut off."""
+    """An incomplete HTTP head ends the connection."""
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=WAIT_SECONDS) as slow:
         slow.sendall(b"GET /ping HTTP/1.1\r\n")
         assert slow.recv(100) == b""
 
 
 def token_file(server: ToldServer) -> None:
-    """Whoever has the role may, and nobody else."""
+    """A token with the role is accepted; requests without it are refused."""
     path = "/topic/create?topic=made"
     token = server.helpers["operator"]
     assert [401, 401] == [status(server, "POST", path, shown) for shown in ("", "s3cr3t")]
@@ -239,13 +239,13 @@ def token_file(server: ToldServer) -> None:
 
 
 def require_token(server: ToldServer) -> None:
-    """An nsqd without one is not let in."""
+    """An nsqd without a token is refused."""
     with Nsqd(server) as nsqd:
         assert nsqd.say_identify("any").startswith(b"E_UNAUTHORIZED IDENTIFY a token is required")
 
 
 def audit_file(server: ToldServer) -> None:
-    """What was done is in it, with the token's name."""
+    """A change is in the audit file, with the token's name."""
     assert 200 == status(server, "POST", "/topic/create?topic=x", server.helpers["operator"])
     entries = (Path(server.places["data"]) / "audit").read_text().splitlines()
     noted = [entry for entry in map(json.loads, entries) if entry["topic"] == "x"]
@@ -255,12 +255,12 @@ def audit_file(server: ToldServer) -> None:
 
 
 def debug_routes(server: ToldServer) -> None:
-    """They are not there."""
+    """The debug routes do not exist."""
     assert [404, 404] == [status(server, "GET", path) for path in ("/debug", "/debug/pprof/")]
 
 
 def go_compatible(server: ToldServer) -> None:
-    """It runs all the same, and warns of the value that is out of bounds."""
+    """nsqlookupd starts with a value out of bounds, and logs a warning."""
     assert "too small: use" in server.log_text
     assert "(ignored because of --go-compatible)" in server.log_text
 
@@ -339,7 +339,7 @@ OURS = {
 
 @pytest.fixture(scope="module")
 def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """The daemons that the rows are told to."""
+    """The daemons that get the rows' flags."""
     folder = tmp_path_factory.mktemp("lookup")
     token, line = tokens.make("deploy", "operate")
     (folder / "tokens").write_text(line)
@@ -352,12 +352,12 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 @pytest.mark.behaviour("nsqlookupd.TestConfigFlagParsing")
 @every(GROUPS)
 def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -> None:
-    """The same on the command line and in a file."""
+    """A flag has the same effect on the command line and in a file."""
     row.check(daemons.server(group, form))
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags and our own, each with a row; and every row has the key that the options have."""
+    """Every flag, NSQ's and sparq's, has a row with its option's key."""
     ours = {flag.name for flag in flags_of(NsqlookupdOptions)}
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS

@@ -1,1 +1,1 @@
-"""TLS, compression and AUTH, between clients and daemons."""
+"""Tests of TLS, compression and AUTH between clients and daemons."""

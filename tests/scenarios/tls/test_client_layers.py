@@ -1,4 +1,4 @@
-"""TLS, compression and AUTH with real nsqds: consumer, producer and range reader."""
+"""TLS, compression and AUTH with real nsqds, for consumer, producer and range reader."""
 
 import asyncio
 import logging
@@ -37,19 +37,19 @@ KINDS: dict[str, dict[str, bool]] = {
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Suppress log lines about expected connection losses."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, good and bad."""
+    """Valid and invalid certificates."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
 def authd() -> Iterator[Authd]:
-    """An authd that knows two secrets."""
+    """An auth server that knows two secrets."""
     with running_authd() as running:
         yield running
 
@@ -58,7 +58,7 @@ def authd() -> Iterator[Authd]:
 def open_nsqd(
     tmp_path_factory: pytest.TempPathFactory, files: Certificates
 ) -> Iterator[NsqdServer]:
-    """An nsqd that offers everything and asks for nothing."""
+    """An nsqd that offers all layers and requires none."""
     with spawn_nsqd(tmp_path_factory.mktemp("open"), *tls_flags(files.server)) as server:
         yield server
 
@@ -67,7 +67,7 @@ def open_nsqd(
 def guarded_nsqd(
     tmp_path_factory: pytest.TempPathFactory, files: Certificates, authd: Authd
 ) -> Iterator[NsqdServer]:
-    """One that asks for AUTH."""
+    """An nsqd that requires AUTH."""
     flags = (*tls_flags(files.server), f"--auth-http-address={authd.address}")
     with spawn_nsqd(tmp_path_factory.mktemp("guarded"), *flags) as server:
         yield server
@@ -75,12 +75,12 @@ def guarded_nsqd(
 
 @pytest.fixture(scope="module")
 def nsqds(open_nsqd: NsqdServer, guarded_nsqd: NsqdServer) -> dict[bool, NsqdServer]:
-    """Both, by whether they ask for AUTH."""
+    """Both nsqds, by whether they require AUTH."""
     return {False: open_nsqd, True: guarded_nsqd}
 
 
 def options_of(files: Certificates, kind: str, secret: str = "") -> dict[str, Any]:
-    """Options of one kind that trust the tests' authority."""
+    """Options for these layers, which trust the tests' CA."""
     options: dict[str, Any] = dict(KINDS[kind], auth_secret=secret)
     if "tls_v1" in options:
         options["tls_root_ca_file"] = str(files.authority)
@@ -88,7 +88,7 @@ def options_of(files: Certificates, kind: str, secret: str = "") -> dict[str, An
 
 
 async def refusal_of(address: str, **options: Any) -> str:
-    """Why a producer has no connection."""
+    """Return the reason why a producer cannot connect."""
     async with Producer(address, stop_timeout=0.0, **options) as producer:
         await until(lambda: producer.errors, WAIT_SECONDS)
         assert not producer.connections
@@ -104,7 +104,7 @@ async def test_publish_and_consume(
     kind: str,
     guarded: bool,
 ) -> None:
-    """Small bodies and the largest, compressible or not, arrive as they were; nsqd knows how."""
+    """Small and 1 MiB messages, compressible or not, arrive unchanged; /stats shows the layers."""
     nsqd, topic = nsqds[guarded], own_topic(request)
     options = options_of(files, kind, SECRET if guarded else "")
     bodies = [b"small", os.urandom(1 << 20), bytes(1 << 20), *(b"%d" % n for n in range(500))]
@@ -132,7 +132,7 @@ async def test_publish_and_consume(
 async def test_requeue_and_sampling_go_through_layers(
     request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer
 ) -> None:
-    """REQ is heard through TLS and snappy, and so are sample_rate and user_agent."""
+    """REQ, sample_rate and user_agent work through TLS and snappy."""
     topic, options = own_topic(request), options_of(files, "tls+snappy")
     options |= {"sample_rate": 99, "user_agent": "layered/1", "max_attempts": 0}
     async with Producer(open_nsqd.tcp, **options) as producer:
@@ -163,7 +163,7 @@ async def test_requeue_and_sampling_go_through_layers(
 async def test_who_cannot_be_trusted_is_refused(
     tmp_path: Path, files: Certificates, cert: str, text: str
 ) -> None:
-    """By the asyncio client and the blocking one; unless told not to look."""
+    """Both clients refuse an untrusted certificate, unless tls_insecure_skip_verify is set."""
     trusting = {"tls_root_ca_file": str(files.authority)}
     careless: dict[str, Any] = {"tls_insecure_skip_verify": True}
     with spawn_nsqd(tmp_path, *tls_flags(getattr(files, cert))) as nsqd:
@@ -177,14 +177,14 @@ async def test_who_cannot_be_trusted_is_refused(
 
 
 async def test_an_unknown_authority_is_refused(files: Certificates, open_nsqd: NsqdServer) -> None:
-    """Without tls_root_ca_file the system's authorities are asked, and none knows nsqd."""
+    """Without tls_root_ca_file, a certificate of an unknown CA is refused."""
     assert "certificate" in await refusal_of(open_nsqd.tcp, tls_v1=True)
 
 
 async def test_an_nsqd_without_tls(
     request: pytest.FixtureRequest, tmp_path: Path, files: Certificates
 ) -> None:
-    """Nothing is published in clear when TLS was asked for; the error names the option."""
+    """With tls_v1 nothing is published to an nsqd without TLS; the error names the option."""
     topic, options = own_topic(request), options_of(files, "tls")
     text = "does not offer TLS, which the option tls_v1 requires"
     with spawn_nsqd(tmp_path) as nsqd:
@@ -199,7 +199,7 @@ async def test_an_nsqd_without_tls(
 async def test_an_nsqd_that_requires_tls_and_a_certificate(
     tmp_path: Path, files: Certificates
 ) -> None:
-    """Without either, its refusal is told; with both, it is as any other."""
+    """An nsqd that requires TLS and a client certificate refuses clients that lack one of them."""
     flags = ("--tls-required=tcp-https", "--tls-client-auth-policy=require-verify")
     flags += (f"--tls-root-ca-file={files.authority}", *tls_flags(files.server))
     trusting = {"tls_root_ca_file": str(files.authority)}
@@ -221,7 +221,7 @@ async def test_an_nsqd_that_requires_tls_and_a_certificate(
 async def test_secrets_that_are_no_good(
     request: pytest.FixtureRequest, files: Certificates, guarded_nsqd: NsqdServer, authd: Authd
 ) -> None:
-    """None, a wrong one, one that may not publish: each is told, and no secret is shown."""
+    """A missing or wrong secret, or one without permission, is reported without showing it."""
     topic, tcp = own_topic(request), guarded_nsqd.tcp
     assert "set the option auth_secret" in await refusal_of(tcp)
     refused = await refusal_of(tcp, auth_secret="guess")
@@ -245,7 +245,7 @@ async def test_secrets_that_are_no_good(
 
 
 async def test_a_permission_that_cannot_be_renewed_in_time(tmp_path: Path) -> None:
-    """An authd that is out of order delays a publish whose permission ran out; none is lost."""
+    """If the auth server fails when a permission expires, a publish waits, and is not lost."""
     with (
         running_authd() as authd,
         spawn_nsqd(tmp_path, f"--auth-http-address={authd.address}") as nsqd,
@@ -255,7 +255,7 @@ async def test_a_permission_that_cannot_be_renewed_in_time(tmp_path: Path) -> No
         async with Producer(nsqd.tcp, publish_timeout=WAIT_SECONDS, **options) as producer:
             await producer.publish("t", b"1")
             authd.in_order = False
-            await asyncio.sleep(1.1)  # its permission runs out after a second, which nobody tells
+            await asyncio.sleep(1.1)  # the permission expires after a second, without notice
             late = asyncio.create_task(producer.publish("t", b"2"))
             await until(lambda: "E_AUTH_FAILED" in str(producer.errors), WAIT_SECONDS)
             assert not late.done()
@@ -272,7 +272,7 @@ async def test_a_permission_that_cannot_be_renewed_in_time(tmp_path: Path) -> No
 async def test_back_pressure(
     request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer, kind: str
 ) -> None:
-    """While nsqd does not read, ``drained`` waits; afterwards every publish is acknowledged."""
+    """While nsqd does not read, ``drained`` waits; then every publish is acknowledged."""
     topic = own_topic(request)
     config = Config(publish_timeout=WAIT_SECONDS, **options_of(files, kind))
     connection = await open_connection(open_nsqd.tcp, config)
@@ -282,7 +282,7 @@ async def test_back_pressure(
         body = os.urandom(1 << 20)
         for _ in range(16):
             answers.append(connection.request(commands.pub(topic, body)))
-            await asyncio.sleep(0)  # written by itself, as by a task of its own
+            await asyncio.sleep(0)  # so that it is written alone, as from a separate task
         await until(lambda: connection.drained() is not DONE, WAIT_SECONDS)
         waiting = asyncio.ensure_future(connection.drained())
         await stays(lambda: not waiting.done())
@@ -294,7 +294,7 @@ async def test_back_pressure(
 
 
 def has_ipv6() -> bool:
-    """Whether ::1 can be listened on."""
+    """Whether ::1 can be bound."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -308,7 +308,7 @@ def has_ipv6() -> bool:
 async def test_unix_sockets_and_ipv6(
     tmp_path: Path, files: Certificates, kind: str, place: str
 ) -> None:
-    """A path and a bracketed address are addresses as any other, for both kinds of connection."""
+    """Both clients accept a unix socket's path and a bracketed IPv6 address."""
     if "::1" in place and not has_ipv6():
         pytest.skip("needs IPv6")
     options, layers = options_of(files, kind), LayerOptions(**options_of(files, kind))
@@ -341,7 +341,7 @@ def test_ranges(
     kind: str,
     guarded: bool,
 ) -> None:
-    """ATTACH, ENDS, READ and COMMIT; answers of megabytes, through each layer."""
+    """ATTACH, ENDS, READ and COMMIT work through each layer, with answers of several MB."""
     nsqd, topic = nsqds[guarded], own_topic(request)
     layers = LayerOptions(**options_of(files, kind, SECRET if guarded else ""))
     bodies = [os.urandom(5000) + bytes(5000) for _ in range(1200)]

@@ -1,6 +1,7 @@
-"""client.connection through layers: bounded turns, damage, farewells; over real sockets.
+"""client.connection through TLS and compression: bounded turns, damaged data and closing.
 
-The other side is the handshake's pure twin behind a listener, so that it can do what no nsqd does.
+The peer is the handshake's in-memory counterpart behind a real socket, so that it can do what no
+nsqd does.
 """
 
 import asyncio
@@ -33,25 +34,25 @@ KINDS: dict[str, dict[str, bool]] = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, good and bad."""
+    """Valid and invalid certificates."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 class Nsqd:
-    """What listens: a counterpart, and its socket to say more by."""
+    """A listening counterpart, and its socket to send more on."""
 
     def __init__(self, files: Certificates) -> None:
         self.counterpart = Counterpart(dict(ALL), server_context(files))
         self.writer: asyncio.StreamWriter | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         self.writer = writer
         while data := await reader.read(65_536):
             writer.write(self.counterpart.receive(data))
 
     def say(self, data: bytes, damage: Callable[[bytearray], None] | None = None) -> None:
-        """Plain bytes, through the layers; what leaves may be damaged on its way."""
+        """Send plain bytes through the layers, optionally damaged afterwards."""
         assert self.writer is not None
         self.counterpart.say(data)
         sealed, self.counterpart._out = bytearray(self.counterpart._out), b""
@@ -62,7 +63,7 @@ class Nsqd:
 
 @contextlib.asynccontextmanager
 async def connected(files: Certificates, kind: str) -> AsyncIterator[tuple[Nsqd, Connection]]:
-    """A connection of this kind and its other end."""
+    """Yield a connection with these layers, and its peer."""
     nsqd = Nsqd(files)
     options: dict[str, Any] = dict(KINDS[kind])
     if "tls" in kind:
@@ -77,7 +78,7 @@ async def connected(files: Certificates, kind: str) -> AsyncIterator[tuple[Nsqd,
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_commands_and_messages_pass(files: Certificates, kind: str) -> None:
-    """What one turn sends is sealed together; messages come however they were sealed."""
+    """Commands and messages pass through each layer, however they are grouped."""
     async with connected(files, kind) as (nsqd, connection):
         received: list[bytes] = []
         connection.on_messages = lambda run: received.extend(run.bodies())
@@ -98,7 +99,7 @@ async def test_commands_and_messages_pass(files: Certificates, kind: str) -> Non
 async def test_a_turn_leaves_as_one_record(
     files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record for each FIN would double what TLS costs both sides."""
+    """Commands of one turn are sent as one TLS record: one per FIN would double TLS's cost."""
     async with connected(files, "tls") as (nsqd, connection):
         written: list[int] = []
         write = connection._write
@@ -118,7 +119,7 @@ async def test_a_turn_leaves_as_one_record(
 
 
 async def test_what_is_inflated_in_a_turn_is_bounded(files: Certificates) -> None:
-    """64 MiB of zeros arrive in some KiB: the loop gets its turns, and reads no more meanwhile."""
+    """Inflating 64 MiB is split over turns of the loop, and reading is paused meanwhile."""
     async with connected(files, "deflate") as (nsqd, connection):
         turns: list[int] = []
         paused: list[bool] = []
@@ -146,7 +147,7 @@ async def test_what_is_inflated_in_a_turn_is_bounded(files: Certificates) -> Non
 
 @pytest.mark.parametrize("kind", ["tls", "snappy", "tls+deflate"])
 async def test_damage_ends_the_connection(files: Certificates, kind: str) -> None:
-    """Bytes that are not what was sent are no messages: requests hear that they are lost."""
+    """Damaged data ends the connection and is not delivered; requests get ConnectionLostError."""
 
     def flip(sealed: bytearray) -> None:
         sealed[len(sealed) // 2] ^= 1
@@ -163,7 +164,7 @@ async def test_damage_ends_the_connection(files: Certificates, kind: str) -> Non
 
 
 async def test_a_frame_out_of_a_bomb_is_bounded(files: Certificates) -> None:
-    """Compressed, a size costs its sender nothing: above 64 MiB it has to be allowed for."""
+    """A frame over 64 MiB is refused by its size, since it costs a compressing sender nothing."""
     async with connected(files, "snappy") as (nsqd, connection):
         nsqd.say((64 << 20 | 5).to_bytes(4, "big") + bytes(4))
         lost = await connection.ended()
@@ -172,7 +173,7 @@ async def test_a_frame_out_of_a_bomb_is_bounded(files: Certificates) -> None:
 
 
 async def test_farewells(files: Certificates) -> None:
-    """Whoever closes says so inside TLS: to the other it is an end like any other."""
+    """Each side closes with TLS's close_notify, and handles the peer's as a normal end."""
     async with connected(files, "tls") as (nsqd, connection):
         assert nsqd.writer is not None
         nsqd.writer.write(nsqd.counterpart.say_farewell())
@@ -184,7 +185,7 @@ async def test_farewells(files: Certificates) -> None:
 
 
 async def test_who_hangs_up_in_between_is_told_with_the_stage(files: Certificates) -> None:
-    """A peer that goes during the upgrade, or that is not trusted: both are told at once."""
+    """A peer that closes during the upgrade, or is not trusted, is reported immediately."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"IDENTIFY\n")
@@ -201,7 +202,7 @@ async def test_who_hangs_up_in_between_is_told_with_the_stage(files: Certificate
     nsqd.counterpart = Counterpart(ALL, server_context(files, files.stranger))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):  # the client's alert
+        with contextlib.suppress(OSError):  # the client sends an alert
             await nsqd.serve(reader, writer)
 
     async with listening(serve) as address:

@@ -1,6 +1,6 @@
-"""A program that uses all of the client's API: mypy, strict, has nothing to say about it.
+"""A program that uses the whole client API, and must pass mypy --strict.
 
-It is checked and not run; `assert_type` says what a user of the types may count on.
+It is checked and not run; `assert_type` states the types that users can rely on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOOKUPD = ["127.0.0.1:4161", "https://lookupd.example/"]
 
 
 def options() -> Config:
-    """Options by name, from a mapping, from text, from a file."""
+    """Options as arguments, from a mapping, from text and from a file."""
     config = Config(max_in_flight=10, tls_v1=True, msg_timeout=60.0, sample_rate=50)
     config = Config.of(config, {"snappy": True})
     config = Config.from_mapping({"max-attempts": 3}, base=config)
@@ -81,12 +81,12 @@ def give_up(message: Message) -> None:
 
 
 def first_three(addresses: list[str]) -> list[str]:
-    """A filter of what is discovered."""
+    """A filter of discovered addresses."""
     return addresses[:3]
 
 
 def consumer(config: Config) -> Consumer:
-    """All that a consumer may be given."""
+    """A consumer with every argument."""
     return Consumer(
         "clicks",
         "archive",
@@ -103,7 +103,7 @@ def consumer(config: Config) -> Consumer:
 
 
 async def consume(config: Config) -> None:
-    """Iterate, in batches too, and ask what there is to know."""
+    """Iterate over messages and batches, and read every property."""
     async with consumer(config) as found:
         async for message in found:
             assert_type(message, Message)
@@ -133,7 +133,7 @@ async def consume(config: Config) -> None:
 
 
 def counted(counters: Counters) -> int:
-    """What a consumer has seen."""
+    """Read the consumer's counters."""
     seen = counters.received + counters.finished + counters.requeued + counters.touched
     return seen + counters.given_up + counters.expired + counters.lost
 
@@ -155,7 +155,7 @@ async def handle_batch(batch: Batch) -> None:
 
 
 def told(outcome: Receipt | Exception) -> None:
-    """The outcome of a publish that nobody awaits."""
+    """Handle the outcome of a publish that is not awaited."""
     if isinstance(outcome, Receipt):
         assert_type(outcome.nsqd, str)
         assert_type(outcome.attempts, int)
@@ -187,7 +187,7 @@ async def publish(config: Config) -> None:
 
 
 async def go_wrong(producer: Producer) -> str:
-    """Every error, the narrower before the wider."""
+    """Handle every error, subclasses first."""
     try:
         await producer.publish("clicks", b"one")
     except RefusedError as refused:
@@ -209,7 +209,7 @@ async def go_wrong(producer: Producer) -> str:
 
 
 def script() -> None:
-    """The blocking face."""
+    """Use the blocking API."""
     with sparq.connect(NSQD, lookupd_http_addresses=LOOKUPD, max_in_flight=10) as session:
         assert_type(session, Session)
         assert_type(session.config, Config)
@@ -219,7 +219,7 @@ def script() -> None:
 
 
 def send(producer: BlockingProducer) -> None:
-    """Publish, and wait."""
+    """Publish with the blocking producer."""
     with producer:
         assert_type(producer.publish("clicks", b"one", timeout_seconds=1.0), Receipt)
         assert_type(producer.multi_publish("clicks", [b"one"]), Receipt)
@@ -240,7 +240,7 @@ def send(producer: BlockingProducer) -> None:
 
 
 def receive(consumer: BlockingConsumer) -> None:
-    """Take messages in every way."""
+    """Receive messages in every way."""
     with consumer:
         for message in consumer:
             assert_type(message, Message)
@@ -270,7 +270,7 @@ def receive(consumer: BlockingConsumer) -> None:
 
 
 def store(batch: BlockingBatch) -> None:
-    """A batch of the blocking face."""
+    """Use a batch of the blocking consumer."""
     assert_type(batch.bodies, list[bytes])
     assert_type(batch[0], Message)
     assert_type(len(batch), int)

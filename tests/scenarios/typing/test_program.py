@@ -1,4 +1,4 @@
-"""The typed programs: they leave out nothing of the API, so that its types are checked whole.
+"""The typed programs use the complete API, so that all of its types are checked.
 
 `make types` checks them with the package's sources; tests/scenarios/deploy checks one with an
 installed wheel.
@@ -21,7 +21,7 @@ PROGRAMS = [Path(__file__).with_name(name) for name in ("program.py", "traced.py
 
 
 def used() -> set[str]:
-    """Every name, attribute and keyword of the programs."""
+    """Return every name, attribute and keyword argument in the programs."""
     found: set[str] = set()
     for program in PROGRAMS:
         for node in ast.walk(ast.parse(program.read_text(encoding="utf-8"))):
@@ -35,14 +35,14 @@ def used() -> set[str]:
 
 
 def test_every_public_name_is_used() -> None:
-    """All of `sparq`, `sparq.client` and its telemetry."""
+    """The programs use every public name of `sparq`, `sparq.client` and the telemetry module."""
     public = {*sparq.__all__, *sparq.client.__all__, *reference.public(telemetry)}
 
     assert set() == public - used()
 
 
 def test_every_member_of_every_class_is_used() -> None:
-    """Methods and properties; what only the library calls has a name that says so."""
+    """The programs use every public method and property, except three that are internal."""
     inside = {"drained", "open_letter", "redirect"}
     classes = [getattr(sparq.client, name) for name in sparq.client.__all__]
     classes += [getattr(telemetry, name) for name in reference.public(telemetry)]
@@ -52,7 +52,7 @@ def test_every_member_of_every_class_is_used() -> None:
 
 
 def test_make_types_checks_it() -> None:
-    """mypy is told of this folder, and is strict."""
+    """mypy checks this folder, in strict mode."""
     mypy = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
 
     assert mypy["strict"]

@@ -1,4 +1,4 @@
-"""A program with spans, for mypy: what the extra `otel` adds to the API (see program.py)."""
+"""A program with tracing spans, for mypy: the API of the extra `otel` (see program.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def handle(message: Message) -> None:
 
 
 async def traced(producer: Producer, consumer: Consumer, batch: Batch) -> None:
-    """Every way to have spans."""
+    """Create spans in every way."""
     telemetry = Telemetry(tracer_provider=trace.get_tracer_provider(), carry_context=True)
     sender = telemetry.producer(producer)
     assert_type(sender, TracedProducer)
@@ -31,7 +31,7 @@ async def traced(producer: Producer, consumer: Consumer, batch: Batch) -> None:
 
 
 def blocking(telemetry: Telemetry, producer: BlockingProducer, batch: Any) -> None:
-    """The same around calls of the blocking face."""
+    """Create spans around calls of the blocking API."""
     with telemetry.publishing("clicks", [b"one"]) as bodies:
         producer.multi_publish("clicks", bodies)
     source: Source = batch

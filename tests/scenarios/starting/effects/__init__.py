@@ -1,1 +1,1 @@
-"""What each flag of nsqd does in a running nsqd, by theme; `test_nsqd_flags.py` runs the checks."""
+"""Checks of each nsqd flag's effect in a running nsqd, by theme; run by `test_nsqd_flags.py`."""

@@ -1,4 +1,4 @@
-"""What the checks of flags share."""
+"""Helpers for the checks of flags."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ERROR = 1
 
 
 def identify(**asked: Any) -> bytes:
-    """IDENTIFY with feature negotiation."""
+    """Encode an IDENTIFY with feature negotiation."""
     body = json.dumps({"feature_negotiation": True, **asked}).encode()
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
 
 
 def granted(server: ToldServer, **asked: Any) -> dict[str, Any]:
-    """What nsqd answers to IDENTIFY."""
+    """Return nsqd's answer to IDENTIFY."""
     with V2Client(server) as line:
         kind, answer = line.ask(identify(**asked))
         assert kind == 0, answer
@@ -32,7 +32,7 @@ def granted(server: ToldServer, **asked: Any) -> dict[str, Any]:
 
 
 def refused(server: ToldServer, text: str, *commands: bytes) -> None:
-    """The last of these commands gets this error; those before it none."""
+    """Assert that the last of these commands gets this error, and no earlier one gets an error."""
     with V2Client(server) as line:
         for command in commands[:-1]:
             kind, answer = line.ask(command)
@@ -41,7 +41,7 @@ def refused(server: ToldServer, text: str, *commands: bytes) -> None:
 
 
 def help_says(flag: str, words: str) -> Callable[[ToldServer], None]:
-    """A check for a flag that means nothing here: it was accepted, and `--help` says so."""
+    """Return a check for a flag without an effect: it is accepted, and `--help` says so."""
 
     def check(server: ToldServer) -> None:
         assert server.request("GET", "/ping")[0] == 200
@@ -52,12 +52,12 @@ def help_says(flag: str, words: str) -> Callable[[ToldServer], None]:
 
 
 def tcp_address(server: ToldServer) -> None:
-    """Clients are answered there."""
+    """nsqd serves V2 clients on this address."""
     assert granted(server)["version"] == "1.3.0"
 
 
 def http_address(server: ToldServer) -> None:
-    """Everybody is answered there."""
+    """nsqd serves HTTP on this address."""
     assert server.get_json("/info")["tcp_port"] == server.tcp_port
 
 

@@ -1,4 +1,4 @@
-"""Flags of TLS, AUTH and nsqlookupd: who comes in, who is asked, who is told."""
+"""Flags of TLS, AUTH and nsqlookupd."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET = b"s3cr3t"
 
 
 def client_context(server: ToldServer, name: str = "signed") -> ssl.SSLContext:
-    """A client that trusts the test's authority, with that certificate."""
+    """Return the context of a client that trusts the test's CA and has this certificate."""
     folder = Path(server.places["certificates"])
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     if name:
@@ -40,7 +40,7 @@ def client_context(server: ToldServer, name: str = "signed") -> ssl.SSLContext:
 
 
 def secured(server: ToldServer, context: ssl.SSLContext) -> dict[str, Any]:
-    """A V2 connection through its upgrade to TLS; the server's certificate. Raises as ssl does."""
+    """Upgrade a V2 connection to TLS; return the server's certificate. Raises SSLError."""
     with V2Client(server) as plain:
         assert json.loads(plain.ask(identify(tls_v1=True))[1])["tls_v1"] is True
         with context.wrap_socket(plain.socket, server_hostname="localhost") as wrapped:
@@ -50,7 +50,7 @@ def secured(server: ToldServer, context: ssl.SSLContext) -> dict[str, Any]:
 
 
 def fails(server: ToldServer, context: ssl.SSLContext) -> bool:
-    """Whether nsqd does not let this client in over TLS."""
+    """Whether nsqd refuses this client's TLS."""
     try:
         secured(server, context)
     except (ssl.SSLError, ConnectionError):
@@ -59,7 +59,7 @@ def fails(server: ToldServer, context: ssl.SSLContext) -> bool:
 
 
 def https_ping(server: ToldServer, context: ssl.SSLContext) -> bytes:
-    """GET /ping over HTTPS."""
+    """Request GET /ping over HTTPS."""
     port = int(server.places["https"].rpartition(":")[2])
     connection = http.client.HTTPSConnection("localhost", port, timeout=15, context=context)
     with contextlib.closing(connection):
@@ -68,25 +68,25 @@ def https_ping(server: ToldServer, context: ssl.SSLContext) -> bytes:
 
 
 def certificate(server: ToldServer) -> None:
-    """It is what clients are shown."""
+    """nsqd presents this certificate."""
     names = secured(server, client_context(server))["subjectAltName"]
     assert ("DNS", "localhost") in names
 
 
 def https_address(server: ToldServer) -> None:
-    """HTTPS is answered there, under the same policy."""
+    """nsqd serves HTTPS on this address, with the same TLS policy."""
     assert https_ping(server, client_context(server)) == b"OK"
 
 
 def policy(server: ToldServer) -> None:
-    """Only who has a certificate that the root CA signed comes in."""
+    """nsqd accepts only client certificates that the root CA has signed."""
     assert fails(server, client_context(server, ""))
     assert fails(server, client_context(server, "foreign"))
     assert not fails(server, client_context(server))
 
 
 def tls_min_version(server: ToldServer) -> None:
-    """An older version is not spoken."""
+    """nsqd refuses older TLS versions."""
     old = client_context(server)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     assert fails(server, old)
@@ -94,7 +94,7 @@ def tls_min_version(server: ToldServer) -> None:
 
 
 def tls_required(server: ToldServer) -> None:
-    """Without TLS there is nothing to be had, over TCP or HTTP."""
+    """Without TLS, nsqd refuses TCP commands and HTTP requests."""
     text = "E_INVALID cannot SUB in current state (TLS required)"
     refused(server, text, b"SUB t c\n")
     status, body = server.request("GET", "/ping")
@@ -106,8 +106,12 @@ def tls_required(server: ToldServer) -> None:
 
 
 class Authd(http.server.ThreadingHTTPServer):
-    """An authd in a thread; `asked` has the method and the secret of each request, `waited` how
-    long each client of the silent path /slow waited until it gave up."""
+    """An auth server in a thread.
+
+    Attributes:
+        asked: the method and the secret of each request.
+        waited: seconds until each client of the unresponsive path /slow gave up.
+    """
 
     daemon_threads = True
 
@@ -146,12 +150,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing on stderr."""
+        """Log nothing to stderr."""
 
 
 @contextlib.contextmanager
 def running_authd() -> Iterator[Authd]:
-    """An authd until the end of the block."""
+    """Run an auth server during the block."""
     authd = Authd()
     thread = threading.Thread(target=authd.serve_forever)
     thread.start()
@@ -168,7 +172,7 @@ def auth_command() -> bytes:
 
 
 def auth_http_address(server: ToldServer) -> None:
-    """Clients must say AUTH, and who is there decides."""
+    """Clients must send AUTH, and the auth server decides."""
     assert granted(server)["auth_required"] is True
     refused(server, "E_AUTH_FIRST AUTH required before SUB", b"SUB t c\n")
     with V2Client(server) as line:
@@ -178,7 +182,7 @@ def auth_http_address(server: ToldServer) -> None:
 
 
 def auth_http_request_method(server: ToldServer) -> None:
-    """authds are asked so."""
+    """nsqd uses this method for its requests to auth servers."""
     authd: Authd = server.helpers["authd"]
     seen = len(authd.asked)
     with V2Client(server) as line:
@@ -188,7 +192,7 @@ def auth_http_request_method(server: ToldServer) -> None:
 
 
 def http_client_request_timeout(server: ToldServer) -> None:
-    """An authd that does not answer is given up, well before the 5 s without the flag."""
+    """nsqd gives up on an auth server that does not respond, well before the default 5 s."""
     authd: Authd = server.helpers["authd"]
     for _ in range(ATTEMPTS):
         refused(server, "E_AUTH_FAILED AUTH failed", identify(), auth_command())
@@ -199,7 +203,7 @@ def http_client_request_timeout(server: ToldServer) -> None:
 
 
 def http_client_connect_timeout(server: ToldServer) -> None:
-    """An authd that takes no connection is given up, well before the 2 s without the flag."""
+    """nsqd gives up on an auth server that accepts no connection, well before the default 2 s."""
     for _ in range(ATTEMPTS):
         began = time.monotonic()
         refused(server, "E_AUTH_FAILED AUTH failed", identify(), auth_command())
@@ -210,7 +214,7 @@ def http_client_connect_timeout(server: ToldServer) -> None:
 
 @contextlib.contextmanager
 def deaf() -> Iterator[str]:
-    """An address where a connection is neither taken nor refused: its queue is full."""
+    """Yield an address that neither accepts nor refuses connections: its backlog is full."""
     with socket.socket() as listening, contextlib.ExitStack() as waiting:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
@@ -225,7 +229,7 @@ def deaf() -> Iterator[str]:
 
 
 def node(server: ToldServer, lookupd: Server) -> dict[str, Any]:
-    """This nsqd as an nsqlookupd lists it."""
+    """Return this nsqd's entry in an nsqlookupd."""
 
     def found() -> dict[str, Any]:
         producers = lookupd.get_json("/nodes")["producers"]
@@ -236,19 +240,19 @@ def node(server: ToldServer, lookupd: Server) -> dict[str, Any]:
 
 
 def lookupd_tcp_address(server: ToldServer) -> None:
-    """It is registered with each of them."""
+    """nsqd is registered with each nsqlookupd."""
     for lookupd in server.helpers["lookupds"]:
         node(server, lookupd)
 
 
 def broadcast(server: ToldServer) -> None:
-    """Consumers are told these, not the real ones."""
+    """nsqlookupd returns these ports, not the real ones."""
     facts = node(server, server.helpers["lookupds"][0])
     assert (facts["tcp_port"], facts["http_port"]) == (1111, 2222)
 
 
 def topology(server: ToldServer) -> None:
-    """Consumers are told."""
+    """nsqlookupd returns region and zone."""
     facts = node(server, server.helpers["lookupds"][0])
     assert (facts["topology_region"], facts["topology_zone"]) == ("north", "pole")
 
@@ -308,7 +312,7 @@ GROUPS = {
 
 @contextlib.contextmanager
 def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
-    """What the rows' daemons meet: certificates, authds, nsqlookupds."""
+    """Set up what the daemons of the rows need: certificates, auth servers, nsqlookupds."""
     certificates = folder / "certificates"
     certificates.mkdir()
     Certificates.make(certificates)

@@ -1,4 +1,4 @@
-"""Flags that NSQ has not: who may do what, by tokens in a file, and where it is noted."""
+"""Flags that NSQ does not have: tokens with roles, and the audit log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_for
 
 
 def token_file(server: ToldServer) -> None:
-    """Over HTTP and V2 whoever has the role may, and nobody else."""
+    """A token with the role is accepted over HTTP and V2; requests without the role are refused."""
     token = server.helpers["publisher"]
     assert ask(server, "POST", "/pub?topic=t", body=b"x") == 401
     assert ask(server, "POST", "/pub?topic=t", token=token, body=b"x") == 200
@@ -32,7 +32,7 @@ def token_file(server: ToldServer) -> None:
 
 
 def audit_file(server: ToldServer) -> None:
-    """What was refused is in it."""
+    """A refused request is in the audit file."""
     assert ask(server, "POST", "/topic/delete?topic=kept") == 401
     path = Path(server.places["data"]) / "audit"
 
@@ -44,7 +44,7 @@ def audit_file(server: ToldServer) -> None:
 
 
 def lookupd_token(server: ToldServer) -> None:
-    """An nsqlookupd that asks for a token lists this nsqd."""
+    """nsqd registers with an nsqlookupd that requires a token."""
     lookupd = server.helpers["asking"]
 
     def ports() -> list[int]:
@@ -55,7 +55,7 @@ def lookupd_token(server: ToldServer) -> None:
 
 @contextlib.contextmanager
 def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
-    """The file of tokens that a row names, and an nsqlookupd that asks for one of them."""
+    """Set up the token file of the rows, and an nsqlookupd that requires one of the tokens."""
     token, line = tokens.make("web", "publish")
     registrar, another = tokens.make("nsqds", "register")
     file = folder / "tokens"

@@ -1,4 +1,4 @@
-"""Flags that NSQ has not: how much clients may have nsqd make, who may change it over HTTP."""
+"""Flags that NSQ does not have: limits on what clients create, and access over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RATE = 20
 def ask(
     server: ToldServer, method: str, path: str, *, token: str = "", body: bytes | None = None
 ) -> int:
-    """One request, with a token if one is given; the status."""
+    """Send one request, with a token if given; return the status."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
     with contextlib.closing(connection):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -36,13 +36,13 @@ def ask(
 
 
 def make_topics(server: ToldServer) -> None:
-    """As many as may be; again, they are there already."""
+    """Create the allowed number of topics; they may exist already."""
     for number in range(TOPICS):
         assert ask(server, "POST", f"/topic/create?topic=t{number}", token=TOKEN) == 200
 
 
 def max_topics(server: ToldServer) -> None:
-    """One more is refused."""
+    """A topic beyond the limit is refused."""
     make_topics(server)
     text = f"the limit of {TOPICS} topics is reached"
     with V2Client(server) as line:
@@ -52,7 +52,7 @@ def max_topics(server: ToldServer) -> None:
 
 
 def max_channels(server: ToldServer) -> None:
-    """One more of a topic is refused."""
+    """A channel beyond a topic's limit is refused."""
     make_topics(server)
     for number in range(CHANNELS):
         with V2Client(server) as line:
@@ -62,7 +62,7 @@ def max_channels(server: ToldServer) -> None:
 
 
 def max_topic_bytes(server: ToldServer) -> None:
-    """A topic that nobody consumes takes so much and no more."""
+    """A topic without consumers accepts messages up to this number of bytes."""
     make_topics(server)
     text = f"E_PUB_FAILED PUB failed the limit of {TOPIC_BYTES} bytes for topic t2 is reached"
     body = b"x" * (TOPIC_BYTES // 10)
@@ -75,12 +75,12 @@ def max_topic_bytes(server: ToldServer) -> None:
 
 
 def max_connections(server: ToldServer) -> None:
-    """Who comes then is closed at once; who is there stays."""
+    """Connections beyond the limit are closed immediately; existing ones stay open."""
     with contextlib.ExitStack() as stack:
         lines: list[V2Client] = []
 
         def fills() -> bool:
-            # Those of other checks may be on their way out.
+            # Connections of other checks may not be closed yet.
             try:
                 line = stack.enter_context(V2Client(server))
                 assert line.ask(b"NOP\n" + pub("t0", b"x"))[0] in (0, ERROR)
@@ -97,14 +97,14 @@ def max_connections(server: ToldServer) -> None:
 
 
 def drop_oldest(server: ToldServer) -> None:
-    """A full topic takes what comes, and has the newest."""
+    """A full topic accepts new messages and drops the oldest."""
     for number in range(TOPIC_MESSAGES + 3):
         assert ask(server, "POST", "/pub?topic=ring", body=b"%d" % number) == 200
     assert drained(server, "ring")[0] == b"3"
 
 
 def max_attempts(server: ToldServer) -> None:
-    """What comes back so often goes to the dead-letter topic."""
+    """A message with more attempts than this is moved to the dead-letter topic."""
     assert ask(server, "POST", "/topic/create?topic=poison") == 200
     with V2Client(server) as line:
         assert line.ask(sub("poison", "c")) == OK
@@ -119,14 +119,14 @@ def max_attempts(server: ToldServer) -> None:
 
 
 def max_topic_messages(server: ToldServer) -> None:
-    """One more is too many."""
+    """A topic has at most this number of messages."""
     for number in range(TOPIC_MESSAGES + 3):
         assert ask(server, "POST", "/pub?topic=bounded", body=b"%d" % number) == 200
     assert len(drained(server, "bounded")) == TOPIC_MESSAGES
 
 
 def drained(server: ToldServer, topic: str) -> list[bytes]:
-    """What a new consumer is given."""
+    """Return the messages that a new consumer gets."""
     with V2Client(server) as line:
         assert line.ask(sub(topic, "c")) == OK
         line.send(rdy(2 * TOPIC_MESSAGES))
@@ -134,11 +134,14 @@ def drained(server: ToldServer, topic: str) -> list[bytes]:
 
 
 def max_client_publish_rate(server: ToldServer) -> None:
-    """Who publishes too fast is slowed, then refused, and stays connected; others are not."""
+    """A client that publishes too fast is delayed, then refused, and stays connected.
+
+    Other clients are not affected.
+    """
     with V2Client(server) as hasty, V2Client(server) as calm:
         for _ in range(4 * CLIENT_RATE):
             hasty.send(pub("hasty", b"x"))
-            time.sleep(0.02)  # what arrives together is one publish
+            time.sleep(0.02)  # messages that arrive together count as one publish
         assert calm.ask(pub("hasty", b"x")) == OK
         answers = [hasty.ask(b"") for _ in range(4 * CLIENT_RATE)]
         refusal = f"the limit of {RATE} messages per second for topic hasty or {CLIENT_RATE} m"
@@ -148,7 +151,7 @@ def max_client_publish_rate(server: ToldServer) -> None:
 
 
 def max_publish_rate(server: ToldServer) -> None:
-    """Of many clients together the later ones are held back."""
+    """Publishes of many clients together, beyond the topic's rate, are delayed."""
     with contextlib.ExitStack() as lines:
         for _ in range(RATE // CLIENT_RATE + 3):
             line = lines.enter_context(V2Client(server))
@@ -159,7 +162,7 @@ def max_publish_rate(server: ToldServer) -> None:
 
 
 def policies(server: ToldServer) -> None:
-    """A setting of one topic, in a file."""
+    """A setting of one topic is read from the file."""
     make_topics(server)
     with V2Client(server) as line:
         assert line.ask(sub("t0", "alone")) == OK
@@ -171,7 +174,7 @@ def policies(server: ToldServer) -> None:
 
 
 def http_token(server: ToldServer) -> None:
-    """Who changes something must show it."""
+    """Requests that change something require this token."""
     assert ask(server, "POST", "/topic/create?topic=t0") == 401
     assert ask(server, "POST", "/topic/create?topic=t0", token="other") == 401
     assert ask(server, "POST", "/topic/create?topic=t0", token=TOKEN) == 200
@@ -179,20 +182,20 @@ def http_token(server: ToldServer) -> None:
 
 
 def debug_routes(server: ToldServer) -> None:
-    """They are not there."""
+    """The debug routes do not exist."""
     for method, path in (("GET", "/debug/pprof/"), ("POST", "/debug/freememory")):
         assert ask(server, method, path, token=TOKEN) == 404
 
 
 def go_compatible(server: ToldServer) -> None:
-    """It runs all the same, and warns of the value that is out of bounds."""
+    """nsqd starts with a value out of bounds, and logs a warning."""
     assert "too large: use" in server.log_text
     assert "(ignored because of --go-compatible)" in server.log_text
 
 
 @contextlib.contextmanager
 def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
-    """The file of policies that a row names."""
+    """Write the policy file of the rows."""
     file = folder / "policies.toml"
     file.write_text('[[policies]]\ntopic = "t0"\nchannel = "alone"\nmax_channel_consumers = 1\n')
     daemons.places["policies"] = str(file)

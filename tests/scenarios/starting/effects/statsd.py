@@ -1,4 +1,4 @@
-"""Flags of statsd: a UDP socket that keeps what it is sent."""
+"""Flags of statsd, checked with a UDP socket that records packets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PUSHES = 3
 
 
 class Statsd:
-    """Keeps the packets that arrive."""
+    """Records the packets that arrive."""
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
@@ -30,7 +30,7 @@ class Statsd:
             self.packets.append(packet)
 
     def close(self) -> None:
-        """An empty packet ends it."""
+        """Stop by sending an empty packet."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
             host, _, port = self.place.partition(":")
             last.sendto(b"", (host, int(port)))
@@ -39,7 +39,7 @@ class Statsd:
 
 
 def pushed(server: ToldServer) -> list[str]:
-    """What this nsqd has sent, each packet a text, once it has told several times of a topic."""
+    """Return the packets of this nsqd as text, after several pushes of a topic."""
     statsd: Statsd = server.helpers["statsd"]
     prefix = f"here.{server.places['name']}_{server.http_port}.".replace(".example", "_example")
     for topic in ("a%23ephemeral", "z"):
@@ -56,17 +56,17 @@ def pushed(server: ToldServer) -> list[str]:
 
 
 def statsd_address(server: ToldServer) -> None:
-    """Figures arrive there, under the prefix, long before the 60 s without the flag."""
+    """Statistics arrive at this address with the prefix, long before the default 60 s."""
     assert ".topic.z.channel.c.depth:0|g\n" in "".join(pushed(server))
 
 
 def statsd_mem_stats(server: ToldServer) -> None:
-    """No figures of memory are sent."""
+    """No memory statistics are sent."""
     assert ".mem." not in "".join(pushed(server))
 
 
 def statsd_udp_packet_size(server: ToldServer) -> None:
-    """No packet is larger, each has whole lines, and they are used."""
+    """No packet is larger; each consists of whole lines, and some have several."""
     packets = pushed(server)
     assert max(map(len, packets)) <= 130
     assert all(packet.endswith("\n") for packet in packets)
@@ -74,7 +74,7 @@ def statsd_udp_packet_size(server: ToldServer) -> None:
 
 
 def statsd_exclude_ephemeral(server: ToldServer) -> None:
-    """Neither the topic nor the channel is told of."""
+    """Ephemeral topics and channels are left out."""
     assert "ephemeral" not in "".join(pushed(server))
 
 
@@ -94,7 +94,7 @@ GROUPS = {
 
 @contextlib.contextmanager
 def neighbours(daemons: Told) -> Iterator[None]:
-    """A statsd."""
+    """Run a statsd server."""
     statsd = Statsd()
     daemons.helpers["statsd"] = statsd
     daemons.places["statsd"] = statsd.place

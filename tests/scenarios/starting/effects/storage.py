@@ -1,4 +1,4 @@
-"""Flags whose effect is on disk, in memory, in the log, or in the figures."""
+"""Flags with an effect on disk, memory, the log output or statistics."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ATTEMPTS = 5
 
 
 def topic(server: ToldServer, name: str) -> dict[str, Any]:
-    """A topic's part of /stats."""
+    """Return a topic's part of /stats."""
     (found,) = server.get_json(f"/stats?format=json&topic={name}")["topics"]
     return dict(found)
 
 
 def data_path(server: ToldServer) -> None:
-    """The logs are there, and nowhere else."""
+    """nsqd stores logs in this folder, and nowhere else."""
     server.post("/topic/create?topic=placed")
     data = Path(server.places["data"])
     assert (data / "topics" / "t-placed").is_dir()
@@ -30,7 +30,7 @@ def data_path(server: ToldServer) -> None:
 
 
 def max_bytes_per_file(server: ToldServer) -> None:
-    """A log goes on in a new file."""
+    """A log continues in a new file before it exceeds this size."""
     for _ in range(8):
         server.post("/pub?topic=rolling", b"x" * 6000)
     folder = Path(server.places["data"]) / "topics" / "t-rolling"
@@ -40,7 +40,7 @@ def max_bytes_per_file(server: ToldServer) -> None:
 
 
 def mem_queue_size(server: ToldServer) -> None:
-    """What an #ephemeral channel holds; the rest is dropped."""
+    """An ephemeral channel holds this number of messages; further ones are dropped."""
     server.post("/topic/create?topic=small%23ephemeral")
     server.post("/channel/create?topic=small%23ephemeral&channel=c%23ephemeral")
     server.post("/mpub?topic=small%23ephemeral", b"x\n" * 20)
@@ -49,7 +49,7 @@ def mem_queue_size(server: ToldServer) -> None:
 
 
 def sync_every(server: ToldServer) -> None:
-    """So many messages may be unsynced; the one that completes them syncs all."""
+    """This number of messages triggers a sync; fewer may stay unsynced."""
     with V2Client(server) as line:
         assert line.ask(mpub("unsynced", [b"x"] * 6)) == OK
         assert topic(server, "unsynced")["unsynced_messages"] == 6
@@ -58,7 +58,7 @@ def sync_every(server: ToldServer) -> None:
 
 
 def sync_timeout(server: ToldServer) -> None:
-    """What is unsynced is so for no longer than that: well before the 2 s without the flag."""
+    """Messages are synced within this time, well before the default 2 s."""
     for _ in range(ATTEMPTS):
         began = time.monotonic()
         server.post("/pub?topic=soon", b"x")
@@ -90,7 +90,7 @@ def finish_files(server: ToldServer, name: str) -> None:
 
 
 def fall_behind(server: ToldServer, name: str) -> None:
-    """Publish ten files of messages to a channel that nobody reads, and see the oldest voided."""
+    """Publish ten files of messages to a channel without consumers; the oldest must be dropped."""
     server.post(f"/topic/create?topic={name}")
     server.post(f"/channel/create?topic={name}&channel=c")
     for _ in range(30):
@@ -101,23 +101,23 @@ def fall_behind(server: ToldServer, name: str) -> None:
 
 
 def max_channel_lag_bytes(server: ToldServer) -> None:
-    """A channel has no more unread than that, and the files of the rest go."""
+    """A channel keeps at most this many unread bytes; files of older messages are deleted."""
     fall_behind(server, "behind")
     wait_for(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
 
 
 def max_channel_lag_time(server: ToldServer) -> None:
-    """What is older and unread is voided, but for the file that is being written to."""
+    """Unread messages older than this are dropped, except those in the newest file."""
     fall_behind(server, "late")
     wait_for(lambda: server.channel("late", "c")["depth"] <= 3)
 
 
 def message_ttl(server: ToldServer) -> None:
-    """Who comes too late is given what is young enough."""
+    """Messages older than this are not delivered, and are counted as expired."""
     server.post("/topic/create?topic=aged")
     server.post("/channel/create?topic=aged&channel=c")
     server.post("/pub?topic=aged", b"old")
-    time.sleep(0.4)  # it grows old
+    time.sleep(0.4)  # the first message expires
     server.post("/pub?topic=aged", b"young")
     with V2Client(server) as line:
         assert line.ask(sub("aged", "c")) == OK
@@ -127,28 +127,28 @@ def message_ttl(server: ToldServer) -> None:
 
 
 def retention_bytes(server: ToldServer) -> None:
-    """So much stays of what all have finished, and no more."""
+    """At most this many bytes of finished messages are kept, and not much less."""
     finish_files(server, "kept-bytes")
     wait_for(lambda: topic(server, "kept-bytes")["log_bytes"] <= 90_000)
     assert topic(server, "kept-bytes")["log_bytes"] >= 40_000
 
 
 def retention_time(server: ToldServer) -> None:
-    """What all have finished stays for so long."""
+    """Finished messages are kept for this time."""
     finish_files(server, "kept-time")
-    # Who looks after the one topic's files has looked after the other's before.
+    # The same task handles both topics' files, this one's before the other's.
     fall_behind(server, "then-behind")
     assert topic(server, "kept-time")["log_messages"] == 30
 
 
 def latency(server: ToldServer, name: str) -> dict[str, Any]:
-    """The channel's latency in /stats."""
+    """Return the channel's latency in /stats."""
     found: dict[str, Any] = server.channel(name, "c")["e2e_processing_latency"]
     return found
 
 
 def percentiles(server: ToldServer) -> None:
-    """/stats has these, in descending order."""
+    """/stats shows these percentiles in descending order."""
     for _ in range(ATTEMPTS):
         finish(server, "latency")
         found = latency(server, "latency")
@@ -160,25 +160,25 @@ def percentiles(server: ToldServer) -> None:
 
 
 def window_time(server: ToldServer) -> None:
-    """What is older is not counted any more, after ten minutes without the flag."""
+    """Latencies older than this are not counted, without the flag those older than ten minutes."""
     finish(server, "window")
     wait_for(lambda: latency(server, "window")["count"] == 0)
 
 
 def log_level(server: ToldServer) -> None:
-    """What is below the level is not logged."""
+    """Records below the level are not logged."""
     make_errors(server)
     assert " INFO: " not in server.log_text
 
 
 def log_prefix(server: ToldServer) -> None:
-    """Each line begins with it."""
+    """Every log line begins with this prefix."""
     make_errors(server)
     assert all(line.startswith("<here> 20") for line in server.log_text.splitlines())
 
 
 def make_errors(server: ToldServer) -> None:
-    """Have something logged as a warning or worse, and much that is not."""
+    """Cause a warning or error in the log, and many records below that."""
     with V2Client(server) as line:
         line.ask(b"NONSENSE\n")
     server.request("GET", "/ping")
@@ -187,12 +187,12 @@ def make_errors(server: ToldServer) -> None:
 
 
 def verbose(server: ToldServer) -> None:
-    """All is logged, whatever the level."""
+    """Everything is logged, whatever the level."""
     wait_for(lambda: " INFO: TCP: listening on " in server.log_text)
 
 
 def broadcast_address(server: ToldServer) -> None:
-    """Clients are told over HTTP."""
+    """/info returns this address."""
     assert server.get_json("/info")["broadcast_address"] == server.places["name"]
 
 

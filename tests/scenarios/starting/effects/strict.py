@@ -1,4 +1,4 @@
-"""Flags that NSQ has not: what clients that mean no good are held to, if asked for."""
+"""Flags that NSQ does not have: optional limits against hostile clients."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ REQUEST_SECONDS = 2
 
 
 def connect(port: int, data: bytes = b"") -> socket.socket:
-    """A connection that has said so much."""
+    """Connect and send this data."""
     found = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
     found.sendall(data)
     return found
 
 
 def rest(connection: socket.socket) -> bytes:
-    """All that is still said, until the other side closes."""
+    """Read until the other side closes; return everything."""
     found = b""
     try:
         while piece := connection.recv(65_536):
@@ -45,7 +45,7 @@ def rest(connection: socket.socket) -> bytes:
 
 
 def max_line_size(server: ToldServer) -> None:
-    """One byte more ends the connection, without a word."""
+    """A longer line ends the connection without an answer."""
     with V2Client(server) as line:
         assert line.ask(b"NOP" + b" " * (LINE - 4) + b"\n" + pub("t", b"x")) == OK
     with connect(server.tcp_port, MAGIC + b"NOP" + b" " * (LINE - 3)) as line_too_long:
@@ -53,7 +53,7 @@ def max_line_size(server: ToldServer) -> None:
 
 
 def first_command_timeout(server: ToldServer) -> None:
-    """The magic bytes alone are no command; who has spoken may be silent."""
+    """A client that sends only the magic bytes is disconnected; one that sent a command is not."""
     with V2Client(server) as speaker, connect(server.tcp_port, MAGIC) as silent:
         assert speaker.ask(pub("t", b"x")) == OK
         assert b"" == rest(silent)
@@ -61,7 +61,7 @@ def first_command_timeout(server: ToldServer) -> None:
 
 
 def min_receive_rate(server: ToldServer) -> None:
-    """A body that trickles in is given up; a quick one is not."""
+    """A body that arrives too slowly ends the connection."""
     with connect(server.tcp_port, MAGIC + b"NOP\nPUB t\n" + struct.pack(">i", 1_000)) as slow:
         slow.settimeout(0.1)
         deadline = time.monotonic() + WAIT_SECONDS
@@ -79,7 +79,7 @@ def min_receive_rate(server: ToldServer) -> None:
 
 
 def http_request_timeout(server: ToldServer) -> None:
-    """A head that does not end is cut off; so is a body, with an answer."""
+    """An incomplete HTTP head ends the connection; an incomplete body gets status 500."""
     with connect(server.http_port, b"GET /ping HTTP/1.1\r\n") as head:
         assert b"" == rest(head)
     asked = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nshort"
@@ -91,7 +91,7 @@ def http_request_timeout(server: ToldServer) -> None:
 
 
 def require_heartbeats(server: ToldServer) -> None:
-    """Nobody may switch them off."""
+    """Heartbeats cannot be disabled."""
     refused(
         server,
         "E_BAD_BODY IDENTIFY heartbeat interval (-1) is invalid",
@@ -101,7 +101,7 @@ def require_heartbeats(server: ToldServer) -> None:
 
 
 def strict_identify(server: ToldServer) -> None:
-    """JSON without bounds is refused, also where nobody would look at it."""
+    """Too deep or large JSON and too large numbers are refused, even in unknown keys."""
     deep: object = []
     for _ in range(19):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""Flags whose effect clients see on the wire: limits, defaults, features, consumers."""
+"""Flags with an effect on the V2 protocol: limits, defaults, features, consumers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 
 
 def says(**facts: Any) -> Callable[[ToldServer], None]:
-    """A check that the answer to IDENTIFY has these facts."""
+    """Return a check that IDENTIFY's answer has these values."""
 
     def check(server: ToldServer) -> None:
         asked = {"deflate": True, "deflate_level": 9}
@@ -24,7 +24,7 @@ def says(**facts: Any) -> Callable[[ToldServer], None]:
 
 
 def refuses(what: str, **asked: Any) -> Callable[[ToldServer], None]:
-    """A check that IDENTIFY is refused for this."""
+    """Return a check that IDENTIFY with these values is refused."""
 
     def check(server: ToldServer) -> None:
         refused(server, f"E_BAD_BODY IDENTIFY {what} is invalid", identify(**asked))
@@ -33,7 +33,7 @@ def refuses(what: str, **asked: Any) -> Callable[[ToldServer], None]:
 
 
 def max_rdy_count(server: ToldServer) -> None:
-    """RDY up to it is taken, one more is refused; clients are told of it."""
+    """RDY is accepted up to this count, not beyond; IDENTIFY returns the count."""
     says(max_rdy_count=9)(server)
     with V2Client(server) as line:
         assert line.ask(sub("rdy", "c#ephemeral")) == OK
@@ -42,7 +42,7 @@ def max_rdy_count(server: ToldServer) -> None:
 
 
 def max_msg_size(server: ToldServer) -> None:
-    """Over TCP and HTTP, one byte more is too much."""
+    """A message that is one byte larger is refused, over TCP and HTTP."""
     refused(
         server,
         "E_BAD_MESSAGE PUB message too big 101 > 100",
@@ -53,7 +53,7 @@ def max_msg_size(server: ToldServer) -> None:
 
 
 def max_body_size(server: ToldServer) -> None:
-    """Over TCP and HTTP, one byte more is too much."""
+    """A body that is one byte larger is refused, over TCP and HTTP."""
     bodies = [b"x" * 92] * 10  # 4 + 10 * (4 + 92) bytes
     refused(
         server, "E_BAD_BODY MPUB body too big 965 > 964", mpub("t", bodies), mpub("t", long(bodies))
@@ -67,7 +67,7 @@ def long(bodies: list[bytes]) -> list[bytes]:
 
 
 def msg_timeout(server: ToldServer) -> None:
-    """What a consumer does not finish comes again after it."""
+    """An unfinished message is redelivered after this time; IDENTIFY returns it."""
     says(msg_timeout=1300)(server)
     with V2Client(server) as line:
         assert line.ask(pub("timeout", b"x")) == OK
@@ -80,14 +80,14 @@ def msg_timeout(server: ToldServer) -> None:
 
 
 def max_msg_timeout(server: ToldServer) -> None:
-    """A client may not ask for more, and is told of it."""
+    """A client cannot request a longer timeout; IDENTIFY returns the maximum."""
     says(max_msg_timeout=5000)(server)
     assert granted(server, msg_timeout=5000)["msg_timeout"] == 5000
     refuses("msg timeout (5001)", msg_timeout=5001)(server)
 
 
 def max_req_timeout(server: ToldServer) -> None:
-    """Of deferrals over TCP and HTTP."""
+    """A longer delay is refused, over TCP and HTTP."""
     refused(
         server,
         "E_INVALID DPUB timeout 3001 out of range 0-3000",
@@ -98,40 +98,40 @@ def max_req_timeout(server: ToldServer) -> None:
 
 
 def max_heartbeat_interval(server: ToldServer) -> None:
-    """Of IDENTIFY, and in /info."""
+    """A longer interval in IDENTIFY is refused; /info returns the maximum."""
     granted(server, heartbeat_interval=40_000)
     refuses("heartbeat interval (40001)", heartbeat_interval=40_001)(server)
     assert server.get_json("/info")["max_heartbeat_interval"] == 40_000_000_000
 
 
 def max_output_buffer_size(server: ToldServer) -> None:
-    """Of IDENTIFY, and in /info."""
+    """A larger buffer in IDENTIFY is refused; /info returns the maximum."""
     assert granted(server, output_buffer_size=2000)["output_buffer_size"] == 2000
     refuses("output buffer size (2001)", output_buffer_size=2001)(server)
     assert server.get_json("/info")["max_output_buffer_size"] == 2000
 
 
 def max_output_buffer_timeout(server: ToldServer) -> None:
-    """Of IDENTIFY, and in /info."""
+    """A longer timeout in IDENTIFY is refused; /info returns the maximum."""
     assert granted(server, output_buffer_timeout=40_000)["output_buffer_timeout"] == 40_000
     refuses("output buffer timeout (40001)", output_buffer_timeout=40_001)(server)
     assert server.get_json("/info")["max_output_buffer_timeout"] == 40_000_000_000
 
 
 def min_output_buffer_timeout(server: ToldServer) -> None:
-    """Of IDENTIFY."""
+    """A shorter timeout in IDENTIFY is refused."""
     assert granted(server, output_buffer_timeout=50)["output_buffer_timeout"] == 50
     refuses("output buffer timeout (49)", output_buffer_timeout=49)(server)
 
 
 def max_deflate_level(server: ToldServer) -> None:
-    """A client that asks for more gets this level."""
+    """A client that requests a higher level gets this one."""
     says(deflate=True, deflate_level=3, max_deflate_level=3)(server)
     assert server.get_json("/info")["max_deflate_level"] == 3
 
 
 def max_channel_consumers(server: ToldServer) -> None:
-    """One consumer is let in, a second is not, until the first has gone."""
+    """A second consumer of a channel is refused until the first has left."""
     with V2Client(server) as line:
         assert line.ask(sub("few", "c")) == OK
         text = "E_SUB_FAILED SUB failed consumers for few:c exceeds limit of 1"
@@ -142,26 +142,26 @@ def max_channel_consumers(server: ToldServer) -> None:
 
 
 def topology(server: ToldServer) -> None:
-    """Clients are told, over TCP and HTTP."""
+    """IDENTIFY and /info return region and zone."""
     says(topology_region="north", topology_zone="pole")(server)
     info = server.get_json("/info")
     assert (info["topology_region"], info["topology_zone"]) == ("north", "pole")
 
 
 def no_compression(server: ToldServer) -> None:
-    """Who asks for compression is told that there is none."""
+    """A client that requests compression does not get it."""
     for kind in ("deflate", "snappy"):
         assert granted(server, **{kind: True})[kind] is False
 
 
 def enable_experiment(server: ToldServer) -> None:
-    """Consumers of nsqd's own zone get all that they have room for."""
+    """Consumers in nsqd's own zone get all messages that their RDY allows."""
     with V2Client(server) as near, V2Client(server) as far:
         for line, zone in ((far, "equator"), (near, "pole")):
             line.ask(identify(topology_region="north", topology_zone=zone))
             assert line.ask(sub("zones", "c")) == OK
             line.send(rdy(10))
-            # The answer to a command behind it: the RDY has been taken.
+            # The answer to a later command confirms that nsqd has processed the RDY.
             assert line.ask(pub("other", b"x")) == OK
         assert far.ask(mpub("zones", [b"%d" % number for number in range(8)])) == OK
         assert len(near.messages(8)) == 8
@@ -169,7 +169,7 @@ def enable_experiment(server: ToldServer) -> None:
 
 
 def requeue_on_disconnect(server: ToldServer) -> None:
-    """What a dropped connection had comes at once, not after 60 s."""
+    """A message of a lost connection is redelivered immediately, not after the timeout of 60 s."""
     with V2Client(server) as line:
         assert line.ask(pub("dropped", b"x")) == OK
         assert line.ask(sub("dropped", "c")) == OK
@@ -184,7 +184,7 @@ def requeue_on_disconnect(server: ToldServer) -> None:
 
 
 def node_id(server: ToldServer) -> None:
-    """The top ten bits of message ids have it."""
+    """Message ids contain this value in their top ten bits."""
     with V2Client(server) as line:
         assert line.ask(pub("ids", b"x")) == OK
         assert line.ask(sub("ids", "c")) == OK
