@@ -1,12 +1,12 @@
-"""Writes a golden checkpoint: a query's checkpoint and the data path of the nsqd that it has read.
+"""Writes a golden checkpoint: the checkpoint of a query, and the data path of the nsqd it reads.
 
     .venv/bin/python -m tests.scenarios.spark.golden_write PATH
 
 PATH is tests/scenarios/spark/golden/<name>.tar.xz.
 
-Run it with the version whose checkpoints are to stay readable. The query has read two batches of
-100 messages; of a third batch the offsets are written, and its commit is missing, as after a kill;
-50 messages came later.
+Run it with the version whose checkpoints must stay readable. The query has read two batches of 100
+messages. The offsets of a third batch are written, but its commit is missing, as after a kill. 50
+messages were published later.
 """
 
 import sys
@@ -26,7 +26,7 @@ PUBLISHED = 350
 
 
 def publish(nsqd: NsqdServer, first: int, end: int) -> None:
-    """Publishes messages whose bodies are numbers."""
+    """Publish messages whose bodies are numbers."""
     connection = BlockingConnection(nsqd.tcp)
     for at in range(first, end, 10):
         mpub = commands.mpub(TOPIC, [b"%d" % number for number in range(at, at + 10)])
@@ -35,7 +35,7 @@ def publish(nsqd: NsqdServer, first: int, end: int) -> None:
 
 
 def query(address: str, checkpoint: Path) -> None:
-    """Reads what is there in batches of 100."""
+    """Read the existing messages in batches of 100."""
     ensure_java()
     use_this_python()
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ def query(address: str, checkpoint: Path) -> None:
 
 
 def main(target: str) -> None:
-    """Writes the archive."""
+    """Write the archive."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         checkpoint = folder / "checkpoint"

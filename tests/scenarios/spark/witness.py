@@ -1,8 +1,8 @@
-"""A witness of a query: what was published, what the query's sink holds, and what it reported lost.
+"""Records what was published, what a query's sink contains, and what the query reported as lost.
 
-The sink is a `foreachBatch` that keeps each batch's bodies by the batch's number, so that a batch
-that is run again replaces itself: the sink is idempotent, and the source must give each message
-exactly once. It can be held up in the middle of a batch.
+The sink is a `foreachBatch` that stores each batch's bodies by batch number, so that a repeated
+batch replaces itself: the sink is idempotent, and the source must deliver each message exactly
+once. It can be blocked in the middle of a batch.
 """
 
 import shutil
@@ -20,21 +20,21 @@ MPUB_MESSAGES = 2_000
 
 
 class Witness:
-    """One topic, one query on it, and the counts of both.
+    """One topic, one query on it, and the messages of both.
 
     Args:
         spark: the session.
-        spark_log: the standard error of the session's processes.
-        folder: for the checkpoint.
-        options: of the source; the channel is `spark`.
+        spark_log: standard error of the session's processes.
+        folder: the folder for the checkpoint.
+        options: options of the source; the channel is `spark`.
 
     Attributes:
-        continuous: whether the query runs on, or in runs that read what is there (availableNow).
+        continuous: whether the query runs continuously, or in availableNow runs.
         published: the bodies of all messages that nsqd has answered with OK.
-        batches: the bodies in the sink, by query and batch number.
-        checkpoint: the query's.
+        batches: the bodies in the sink, by batch number.
+        checkpoint: the query's checkpoint.
         gate: while it is not set, the sink waits in the middle of a batch.
-        query: the query that runs or ran last.
+        query: the current or latest query.
     """
 
     def __init__(self, spark, spark_log: Path, folder: Path, options: dict[str, str]) -> None:
@@ -53,7 +53,7 @@ class Witness:
     # Publishing
 
     def publish(self, nsqd: NsqdServer, count: int) -> list[bytes]:
-        """Publishes so many messages, each with a number of its own; all are acknowledged."""
+        """Publish `count` numbered messages, all of which must be acknowledged."""
         first = len(self.published)
         bodies = [b"%07d" % number for number in range(first, first + count)]
         topic = self.options["topic"]
@@ -70,13 +70,13 @@ class Witness:
     # Reading
 
     def read(self, count: int | None = None) -> None:
-        """Reads on until the sink holds so many messages; by default all that were published."""
+        """Read until the sink has `count` messages; default: all that were published."""
         wanted = len(self.published) if count is None else count
         self._go_on()
         wait_for(lambda: self._failed_or(self.count >= wanted), WAIT_SECONDS, self._told, 0.05)
 
     def read_to_the_last(self) -> None:
-        """Reads on until the sink holds the message that was published last."""
+        """Read until the sink has the message that was published last."""
         self._go_on()
         last = self.published[-1]
         wait_for(lambda: self._failed_or(last in self.found()), WAIT_SECONDS, self._told, 0.05)
@@ -88,12 +88,12 @@ class Witness:
             self.start()
 
     def run(self) -> None:
-        """One run that reads what is there; raises what it fails with."""
+        """Run once over the available messages; raise the query's error if it fails."""
         self.start(availableNow=True)
         assert self.query.awaitTermination(WAIT_SECONDS)
 
     def start(self, **trigger) -> None:
-        """Starts the query, from its checkpoint if it has one."""
+        """Start the query, from its checkpoint if it has one."""
         stream = self._spark.readStream.format("nsq").options(**self.options).load()
         self.query = (
             stream.select("body")
@@ -104,7 +104,7 @@ class Witness:
         )
 
     def wait_for_failure(self) -> str:
-        """What the query fails with; a run is made for it."""
+        """Wait for the query to fail, in a new run if it is not continuous; return its error."""
         if not self.continuous:
             self.start(availableNow=True)
         query = self.query
@@ -113,7 +113,7 @@ class Witness:
         return str(query.exception())
 
     def stop(self) -> None:
-        """Ends the query."""
+        """Stop the query."""
         self.gate.set()
         if self.query is None:
             return
@@ -132,19 +132,19 @@ class Witness:
             raise self.query.exception()
         return condition
 
-    # What came of it
+    # Results
 
     @property
     def count(self) -> int:
-        """Messages in the sink."""
+        """The number of messages in the sink."""
         return sum(map(len, list(self.batches.values())))
 
     def found(self) -> Counter:
-        """How often the sink holds each body."""
+        """Count each body in the sink."""
         return Counter(body for bodies in list(self.batches.values()) for body in bodies)
 
     def wrong(self) -> str:
-        """What the sink holds too little and too often, in short; "" where nothing is."""
+        """Return a summary of missing and duplicate messages in the sink; "" if there are none."""
         found, published = self.found(), Counter(self.published)
         lacking, surplus = published - found, found - published
         if not lacking and not surplus:
@@ -158,18 +158,18 @@ class Witness:
         )
 
     def log_text(self) -> str:
-        """What Spark's processes have written since the beginning."""
+        """Return what Spark's processes have logged since this object was created."""
         with self._log.open("rb") as file:
             file.seek(self._log_begin)
             return file.read().decode(errors="replace")
 
     def lines(self, text: str) -> list[str]:
-        """The lines of the log about the topic with this text in them."""
+        """Return the log lines about the topic that contain this text."""
         topic = self.options["topic"]
         return [line for line in self.log_text().splitlines() if topic in line and text in line]
 
     def _stack_traces(self) -> str:
-        """Where the JVM's threads are that run queries, and their tasks."""
+        """Return the stack traces of the JVM threads that run queries and tasks."""
         threads = self._spark.sparkContext._jvm.java.lang.Thread.getAllStackTraces()
         return "\n".join(
             "\n  ".join([entry.getKey().getName(), *map(str, entry.getValue())])
@@ -182,12 +182,12 @@ class Witness:
 
 
 def _ends(bodies: Counter) -> str:
-    """The first and the last of them."""
+    """Format the smallest and the largest body."""
     return f"{min(bodies)!r} to {max(bodies)!r}" if bodies else "none"
 
 
 def wipe(nsqd: NsqdServer) -> None:
-    """Kills an nsqd and empties its data path."""
+    """Kill an nsqd and empty its data path."""
     nsqd.kill9()
     for path in nsqd.folder.iterdir():
         if path != nsqd.log_path:
