@@ -70,7 +70,10 @@ async def test_with_the_right_it_is_done(tmp_path: Path) -> None:
 
 
 async def test_reading_needs_no_more_than_its_role(tmp_path: Path) -> None:
-    """With NSQ's options, every reading route needs no role above READ, and changes nothing."""
+    """With NSQ's options everyone may use routes that need only READ; others get 403.
+
+    No reading request changes anything.
+    """
     async with cluster(tmp_path, admin_users=("alice",)) as running:
         before = running.state()
         for right in served(running):
