@@ -48,7 +48,7 @@ def test_every_action_has_a_role() -> None:
 
 @pytest.mark.parametrize("action", sorted(TYPED))
 async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) -> None:
-    """The typed channel, topic or the word `policies`; otherwise NAME_NOT_TYPED, no effect."""
+    """The channel, the topic or `policies` must be typed, otherwise 400 NAME_NOT_TYPED."""
     ours.fill("typed")
     channel = "c" if action.endswith("_channel") else ""
     node = ours.nsqds[0].http if action.startswith("tombstone") else ""
@@ -70,7 +70,7 @@ async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) 
 
 
 def test_what_only_administrators_may_wants_its_name() -> None:
-    """Except for the drain of a node, which can be undone."""
+    """All administrator actions need it, except for the drain of a node (can be undone)."""
     administering = {a for a, role in ACTION_ROLES.items() if role is Role.ADMINISTER}
     assert TYPED == administering - set(OF_NODE)
 

@@ -50,7 +50,7 @@ async def test_topics(either: Admin, cluster: Cluster) -> None:
 
 
 async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
-    """`inactive=true` lists them with their channels; with a list of nsqds there are none."""
+    """`inactive=true` lists topics without nodes, and their channels; none if nsqds are given."""
     cluster.fill("had", messages=0)
     for lookupd in cluster.lookupds:
         lookupd.post("/topic/create?topic=idle0")
@@ -63,7 +63,7 @@ async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster
 
 
 async def test_a_topic(either: Admin, cluster: Cluster) -> None:
-    """Its figures are sums, with the parts by node and the channels, but no clients."""
+    """Figures of a topic are sums, with the parts by node and the channels, but no clients."""
     cluster.fill("whole", messages=3)
     found = await either.done("GET", "/api/topics/whole")
 
@@ -91,7 +91,7 @@ async def test_a_topic(either: Admin, cluster: Cluster) -> None:
 
 
 async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> None:
-    """Its merged `channels` is null, as in NSQ; the parts by node have an empty list."""
+    """Its merged `channels` is null, that of each node an empty list."""
     cluster.make_bare("bare")
     found = await either.done("GET", "/api/topics/bare")
 
@@ -102,7 +102,7 @@ async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> Non
 
 
 async def test_a_channel(either: Admin, cluster: Cluster) -> None:
-    """Its figures are sums of both nodes, with each client once and the depth on disk."""
+    """Figures of a channel are sums, with each client once and the depth on disk."""
     cluster.fill("deep", messages=3)
     async with consumer(cluster.nsqds[0], "deep", "c"), consumer(cluster.nsqds[1], "deep", "c"):
         found = await either.done("GET", "/api/topics/deep/c")
@@ -144,7 +144,7 @@ async def test_nodes_by_nsqlookupd(by_lookupd: Admin, cluster: Cluster) -> None:
 
 
 async def test_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
-    """They keep the given order and have no nsqlookupd addresses."""
+    """Given nodes keep their order and have no nsqlookupd addresses."""
     nodes = (await direct.done("GET", "/api/nodes"))["nodes"]
 
     assert [nsqd.http_port for nsqd in cluster.nsqds] == [node["http_port"] for node in nodes]
@@ -207,7 +207,7 @@ async def test_errors(
 
 
 async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
-    """It gets 502 with NSQ's text, also if the nsqlookupds know it but no node has it."""
+    """A topic that no node has gets 502 with NSQ's text, even if nsqlookupds know it."""
     _, by_name = await by_lookupd.ask("GET", "/api/topics/nobody")
     prefix = "UPSTREAM_ERROR: failed to query any nsqlookupd: got response 404 Not Found "
     assert by_name["message"].startswith(prefix + r'"{\"message\":\"TOPIC_NOT_FOUND\"}" (')
@@ -353,7 +353,7 @@ async def test_create(by_lookupd: Admin, cluster: Cluster) -> None:
 
 
 async def test_create_at_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
-    """They are created at the nodes directly (NSQ does nothing, but reports success)."""
+    """Topic and channel are created at the nodes (NSQ does nothing, but reports success)."""
     await direct.done("POST", "/api/topics", {"topic": "direct", "channel": "c"})
 
     assert all(nsqd.channel("direct", "c") for nsqd in cluster.nsqds)
@@ -479,7 +479,7 @@ async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, cluster: Clus
 async def test_a_change_to_an_unknown_topic(
     either: Admin, method: str, path: str, body: Any
 ) -> None:
-    """With nsqlookupds it gets 502; with a list of nsqds 200, as in NSQ."""
+    """With nsqlookupds an unknown topic gets 502, with a list of nsqds 200."""
     status, said = await either.ask(method, path, body)
     if either.daemon.services.fleet.lookupds:
         assert 502 == status

@@ -113,7 +113,7 @@ def test_its_life(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_does_not_start_with(flags: list[str], sentence: str) -> None:
-    """Invalid options end it with status 1 and a FATAL line with the reason."""
+    """With invalid options nsqadmin exits with 1; its last line is FATAL with the reason."""
     port = [] if any("--http-address" in f for f in flags) else ["--http-address=127.0.0.1:0"]
     command = [sys.executable, "-m", "sparq.nsqadmin", *port, *flags]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -58,7 +58,7 @@ def test_what_was_read_is_written_as_toml() -> None:
 
 
 def test_changes_are_taken_as_far_as_they_are_some() -> None:
-    """Answers are not trusted: malformed changes are skipped, control characters removed."""
+    """Answers are not trusted: malformed changes are skipped, line breaks replaced."""
     change = {"topic": "t", "channel": None, "setting": "max_channels", "before": 0, "after": 2}
     answers: list[Any] = [
         {"changed": 3, "changes": [change, 5, {"topic": "x\ny"}]},

@@ -148,7 +148,7 @@ async def test_without_auth_nothing_is_allowed(
 async def test_what_no_entry_allows_is_refused(
     tmp_path: Path, name: str, sent: bytes, channel: str
 ) -> None:
-    """E_UNAUTHORIZED: permission for another topic, or another permission for this one."""
+    """Permission for another topic, or the other permission, gives E_UNAUTHORIZED."""
     other = "subscribe" if name.endswith("PUB") else "publish"
     entries = entry("^other$"), entry("^t$", permissions=(other,))
     async with (
@@ -321,7 +321,7 @@ async def test_permissions_expire(tmp_path: Path) -> None:
 async def test_expired_permissions_are_renewed_in_the_order_of_the_commands(
     tmp_path: Path,
 ) -> None:
-    """The command that finds them expired and all later ones wait, and keep their order."""
+    """A command that finds its permissions expired and all later ones wait, in order."""
     async with (
         running(ALL) as authd,
         guarded(tmp_path, authd) as daemon,

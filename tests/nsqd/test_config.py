@@ -98,7 +98,7 @@ async def test_no_password_is_told(tmp_path: Path) -> None:
 
 
 def test_addresses_are_a_list_of_text() -> None:
-    """They keep their order; a body that is no list of texts is refused."""
+    """The addresses keep their order; a body that is no list of texts is refused."""
     assert read_addresses(b' ["b:1", "a:2"] ') == ["b:1", "a:2"]
     with pytest.raises(HttpError):
         read_addresses(b"[" * 100_000)

@@ -81,7 +81,7 @@ async def settled(runner: DiskThreads) -> None:
 async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
     runner: DiskThreads, turns: list[str]
 ) -> None:
-    """Commits, reads, inspection and housekeeping have separate threads; turns take results."""
+    """Commits, reads, inspections and housekeeping each have a thread; turns get the results."""
     works = [Work(kind) for kind in TaskKind]
     runner.submit([task(work, work.kind.value) for work in works])
 

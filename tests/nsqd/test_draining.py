@@ -124,7 +124,7 @@ async def test_dead_letters_are_taken(tmp_path: Path) -> None:
 
 
 async def test_one_topic_drains(nsqd: Daemon) -> None:
-    """Only its publishes are refused, with a separate error; the topic need not exist."""
+    """Only publishes to that topic are refused, with another error; it need not exist."""
     told = await shown(nsqd, "POST", "/topic/drain?topic=t")
     assert ("t", True, "127.0.0.1") == (told["topic"], told["draining"], told["by"])
     producer = await publisher(nsqd)

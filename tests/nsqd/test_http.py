@@ -167,7 +167,7 @@ async def test_binary_false_means_lines(nsqd: Daemon) -> None:
 @pytest.mark.behaviour("TestHTTPpubDefer")
 @pytest.mark.parametrize("target", ["/pub?topic=t&defer=100", "/mpub?topic=t&defer=100"])
 async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
-    """It counts as deferred, and is not delivered before it is due."""
+    """A message with `defer` counts as deferred and is not delivered before it is due."""
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
     began = time.monotonic()
@@ -228,7 +228,7 @@ async def test_topics_and_channels_come_and_go(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPV1TopicChannel", "http.TestEmptyTopic", "http.TestEmptyChannel")
 async def test_pause_and_empty(nsqd: Daemon) -> None:
-    """Emptying a paused topic drops what its channels have not got; emptying a channel, its own."""
+    """Emptying a paused topic keeps its channels' messages; emptying a channel drops them."""
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
     await nsqd.post("/pub?topic=t", b"1")
@@ -357,7 +357,7 @@ REASON = "input/output error"
 async def test_a_deletion_that_the_disk_refuses_is_not_answered_with_200(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets 503 with the reason; nsqd retries by itself, and the deletion survives a restart."""
+    """A deletion that fails on disk gets 503 with the reason; nsqd retries until it is done."""
     nsqd = await start(tmp_path)
     await nsqd.post("/pub?topic=t", b"x")
     monkeypatch.setattr(http, "DONE_SECONDS", 0.1)

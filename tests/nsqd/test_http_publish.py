@@ -186,7 +186,7 @@ def test_two_lengths_are_no_request(server: NsqdServer) -> None:
 
 
 def test_a_client_that_reads_nothing_is_held_up(tmp_path: Path) -> None:
-    """nsqd stops reading from it; once the client reads, every request is answered."""
+    """nsqd stops reading from a client that reads nothing; later every request is answered."""
     request = post("/pub?topic=deaf", b"x" * 2000)
     with spawn_nsqd(tmp_path, "--sync-every=1000000") as server, calling(server) as caller:
         caller.socket.settimeout(1.0)
@@ -248,7 +248,7 @@ async def depths(nsqd: Daemon) -> dict[str, int]:
 
 
 async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
-    """It gets them in publishing order; other and later channels never get them."""
+    """That channel gets them in publishing order; other and later channels never do."""
     await furnish(nsqd, "a", "b", "c")
     reader = await Consumer.introduced(nsqd, sub("t", "b"))
     await nsqd.post("/mpub?topic=t", b"1\n2")

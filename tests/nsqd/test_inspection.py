@@ -87,7 +87,7 @@ async def test_what_waits_is_shown(nsqd: Daemon) -> None:
 
 
 async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
-    """It has `client`, `since` and `deadline`; after a disconnect `client` is null."""
+    """A message in flight has `client`, `since`, `deadline`; after a disconnect no client."""
     await channel(nsqd, b"one", b"two")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
@@ -160,7 +160,7 @@ async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
 
 @pytest.mark.parametrize("name", ["c", "c#ephemeral"])
 async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name: str) -> None:
-    """They are in the order of the log, with their attempts; in an ephemeral channel, too."""
+    """Requeued messages are in log order, with their attempts; in ephemeral channels, too."""
     await channel(nsqd, name=name)
     consumer = await Consumer.introduced(nsqd, sub("t", name))
     await nsqd.post("/mpub?topic=t", b"a\nb\nc\nd")
@@ -479,7 +479,7 @@ async def test_messages_are_shown_to_who_has_the_token(tmp_path: Path) -> None:
 
 
 async def test_nobody_looks_while_nsqd_stops(nsqd: Daemon) -> None:
-    """It gets 503 EXITING, as the threads that read are about to end."""
+    """During a stop, requests get 503 EXITING: the threads that read are about to end."""
     await channel(nsqd, b"a")
     nsqd.nsqd.exiting = True
     assert await refusal(nsqd, "GET", "/topic/messages", topic="t") == (503, "EXITING")

@@ -116,7 +116,7 @@ def registered(daemon: Nsqlookupd) -> list[str]:
 
 
 async def test_all_is_registered_with_every_nsqlookupd(two: list[Nsqlookupd]) -> None:
-    """Each gets all topics, with and without channels, and the addresses and zone of nsqd."""
+    """Each nsqlookupd gets all topics, even without channels, and nsqd's address and zone."""
     async with Half(*map(where, two), topology_zone="z", broadcast_tcp_port=99) as nsqd:
         nsqd.create("t", "c1", "c2#ephemeral")
         nsqd.create("bare")
@@ -155,7 +155,7 @@ async def test_many_topics_are_registered(two: list[Nsqlookupd]) -> None:
 
 
 async def test_when_nsqd_stops_it_is_forgotten(two: list[Nsqlookupd]) -> None:
-    """Its connections close, so that consumers are not sent to a dead nsqd."""
+    """When nsqd stops, its connections close: consumers are not sent to a dead nsqd."""
     async with Half(where(two[0])) as nsqd:
         nsqd.create("t")
         await until(lambda: registered(two[0]) == ["t*"])
@@ -163,7 +163,7 @@ async def test_when_nsqd_stops_it_is_forgotten(two: list[Nsqlookupd]) -> None:
 
 
 async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
-    """After at most 15 s it has all registrations, with the changes made while it was down."""
+    """Within 15 s a restarted nsqlookupd has all registrations, with changes made meanwhile."""
     first = await lookupd()
     address = where(first)
     async with Half(address) as nsqd:
@@ -182,7 +182,7 @@ async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
 
 
 async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) -> None:
-    """nsqd starts without it, warns once, retries, and registers within 15 s of its start."""
+    """nsqd starts without its nsqlookupd, warns once, retries, and registers within 15 s."""
     caplog.set_level(logging.DEBUG, "sparq.nsqd")
     first = await lookupd()
     address = where(first)
@@ -305,7 +305,7 @@ async def test_a_peer_that_misbehaves_is_left_and_tried_again(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The fault is logged and nsqd reconnects; another peer's channels are used meanwhile."""
+    """The fault of a peer is logged and nsqd reconnects; other peers are used meanwhile."""
     monkeypatch.setattr(lookup_peers, "REPLY_SECONDS", 0.2)
     scripted, good = Scripted(*answers), await lookupd()
     good.registry.create_channel("t", "c")

@@ -51,7 +51,7 @@ async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
 
 
 async def test_a_message_is_taken_from_its_consumer(nsqd: Daemon) -> None:
-    """After an HTTP finish its FIN gets E_FIN_FAILED; an HTTP requeue delivers it again."""
+    """A message finished over HTTP gets E_FIN_FAILED for its FIN; requeued, it is delivered."""
     await channel(nsqd, b"a")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
@@ -67,7 +67,7 @@ async def test_a_message_is_taken_from_its_consumer(nsqd: Daemon) -> None:
 
 
 async def test_deferred_publishes_are_cancelled(nsqd: Daemon) -> None:
-    """They are cancelled for one channel, or without a channel for all."""
+    """Deferred publishes are cancelled for one channel, or without a channel for all."""
     await channel(nsqd)
     await nsqd.post("/channel/create?topic=t&channel=d")
     for body in (b"a", b"b"):
@@ -118,7 +118,7 @@ async def test_a_large_selection_is_copied_in_parts(tmp_path: Path) -> None:
 
 
 async def test_a_copy_that_is_refused_says_why(tmp_path: Path) -> None:
-    """It gets the reason of a refused publish, here the limit on topics."""
+    """A refused copy is answered with the reason, here the limit on topics."""
     nsqd = await start(tmp_path, max_topics=1)
     await channel(nsqd, b"a")
     chosen = await ids(nsqd)

@@ -105,7 +105,7 @@ def test_what_is_unsynced_stays_open_before_what_is_synced(tmp_path: Path) -> No
 def test_an_unsynced_file_is_synced_before_it_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next sync then does nothing; if the sync before closing failed, it raises, once."""
+    """Closing syncs a file; its next sync does nothing, or raises once if that one failed."""
     disk = KeepingDisk(1)
     synced: list[str] = []
     fails = False
@@ -152,7 +152,7 @@ def test_what_a_killed_process_left_is_synced_when_asked(
 
 
 def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> None:
-    """A file that has replaced it on disk gets ESTALE; it is neither read nor written."""
+    """A file replaced while it was closed raises ESTALE; the new file is not touched."""
     disk = KeepingDisk(1)
     first, _second = made(disk, tmp_path, 2)
     os.rename(first.path, f"{tmp_path}/elsewhere")
@@ -179,7 +179,7 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
 
 
 def test_without_any_file_left_one_of_its_own_is_closed(tmp_path: Path) -> None:
-    """Creating files, and syncing and listing a folder, work at the limit of the process."""
+    """Creating files, and syncing and listing a folder, work with two files left to open."""
     alone(go_on_with_two_files, tmp_path)
 
 

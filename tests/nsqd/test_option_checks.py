@@ -1,4 +1,4 @@
-"""The options that nsqd refuses; tests/scenarios/starting tests what nsqd prints then."""
+"""The options that nsqd refuses; tests/scenarios/starting tests the printed errors."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_number_within_its_bounds(query: str, value: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", "21", "-1", "", "x", "1.5", "%C2%B2", "9" * 5000])
 def test_any_other_number_is_refused(text: str) -> None:
-    """Also non-ASCII digits, and numbers with 5,000 digits."""
+    """Numbers out of bounds, in non-ASCII digits, or with 5,000 digits are refused."""
     assert "INVALID_ARG_N: a number from 1 to 20" == refusal(
         lambda: number_of(call(f"n={text}"), "n", 7, 20)
     )
@@ -69,7 +69,7 @@ def test_any_other_number_is_refused(text: str) -> None:
     ],
 )
 def test_how_much_of_a_body_is_shown(query: str, size: int) -> None:
-    """The limit in bytes; -1 with `bodies=false`: the answer has no `body` at all."""
+    """The result is a limit in bytes, or -1 with `bodies=false`: no `body` at all."""
     assert size == body_bytes_of(call(query))
 
 
@@ -128,7 +128,7 @@ def test_criteria_that_are_refused(query: str, code: str) -> None:
 
 
 def test_ids_of_messages() -> None:
-    """16 hexadecimal digits in lower case: the node id and the index in its log."""
+    """An id is 16 lower-case hexadecimal digits: the node id and the index in its log."""
     assert 0x1F == raw_id("000000000000001f")
     assert all(raw_id(text) is None for text in ("", "1f", "000000000000001F", "0" * 17))
     node = 5
@@ -158,7 +158,7 @@ def ids(body: bytes, **query: str) -> Awaitable[list[str]]:
 
 
 async def test_ids_of_a_request() -> None:
-    """One in the query, or a list in the body; the order is kept, duplicates are dropped."""
+    """One id in the query, or a list in the body; its order is kept, duplicates are dropped."""
     a, b = "0" * 16, "f" * 16
 
     assert [a] == await ids(b"", id=a)

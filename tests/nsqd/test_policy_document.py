@@ -118,7 +118,7 @@ def test_a_document_has_a_maximum_size() -> None:
 
 
 def test_an_error_of_a_file_names_the_file(tmp_path: Path) -> None:
-    """Also the error for a missing file; without a path there are no policies."""
+    """The error for a missing or invalid file has its name; without a path: no policies."""
     file = tmp_path / "mine.toml"
     with pytest.raises(DocumentError, match=r"mine\.toml: no such file or directory"):
         read_file(str(file))

@@ -85,7 +85,7 @@ def letters(nsqd: NsqdServer) -> list[dict[str, Any]]:
 
 
 def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
-    """Exactly those become dead letters, with their history; each is redriven exactly once."""
+    """Exactly 1,000 of 100,000 messages become dead letters; each is redriven exactly once."""
     wanted = {str(number) for number in range(0, COUNT, EVERY)}
     nsqd.request("POST", "/topic/create?topic=t")
     nsqd.request("POST", "/channel/create?topic=t&channel=c")
@@ -126,7 +126,7 @@ def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
 
 
 def test_a_message_that_kills_its_consumer(tmp_path: Path) -> None:
-    """After three lost connections it becomes a dead letter, despite --max-attempts=50."""
+    """A message is a dead letter after three lost connections, despite --max-attempts=50."""
     with spawn_nsqd(tmp_path, "--max-attempts=50", "--msg-timeout=500ms") as nsqd:
         nsqd.request("POST", "/topic/create?topic=t")
         nsqd.request("POST", "/channel/create?topic=t&channel=c")
@@ -164,7 +164,7 @@ def dead(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
 
 
 def test_how_a_letter_is_shown(nsqd: NsqdServer) -> None:
-    """It is shown and searched with the message's body; `envelope` shows the stored bytes."""
+    """A dead letter is shown and searched by its body; `envelope` shows the stored bytes."""
     (one,) = dead(nsqd, b'{"a": 1}')
     message = get(nsqd, f"/message?topic=t.dead&id={one}&body_bytes=3")
     assert (message["body"], message["cut"], message["size"]) == ('{"a', True, 8)

@@ -80,7 +80,7 @@ async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlooku
 
 
 async def test_a_kept_nsqlookupd_keeps_its_connection(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
-    """Its connection is not interrupted, so that no consumer sees the node vanish."""
+    """The connection to it is not interrupted, so that no consumer sees the node vanish."""
     nsqd.reloader.set_lookupd_addresses([where(two[0])])
     await until(lambda: nodes(two[0]) == 1)
     before = set(two[0].connections)

@@ -93,7 +93,7 @@ def test_roles_become_permissions(bench: Bench) -> None:
     ("secret", "reason"), [("x" * 40, UNAUTHORISED), ("", UNAUTHORISED), ("ending", EXPIRED)]
 )
 def test_a_secret_that_is_no_valid_token(bench: Bench, secret: str, reason: str) -> None:
-    """It gets no permissions; the reason is UNAUTHORISED, or EXPIRED for an expired token."""
+    """It gets no permissions, for the reason UNAUTHORISED, or EXPIRED if it is expired."""
     bench.now = END
     secret = bench.ending if secret == "ending" else secret
 
@@ -117,7 +117,7 @@ def test_a_token_that_expires_ends_the_connection(bench: Bench) -> None:
 
 
 def test_a_token_without_an_end_needs_no_timer(bench: Bench) -> None:
-    """It ends only when the token is changed in the file."""
+    """A token without expiry ends only when it is removed from the file."""
     bench.take(bench.both)
     assert [] == bench.timers
     bench.change("both")
@@ -157,7 +157,7 @@ def test_a_connection_that_is_closing_is_left_alone(bench: Bench) -> None:
 
 
 def test_the_reason_of_a_refusal_follows_from_the_error(bench: Bench) -> None:
-    """Without a given reason, it is FORBIDDEN for E_UNAUTHORIZED, else UNAUTHORISED."""
+    """The default reason is FORBIDDEN for E_UNAUTHORIZED, else UNAUTHORISED."""
     bench.token.refuse("E_UNAUTHORIZED", "PUB", topic="t1")
     bench.token.refuse("E_AUTH_FIRST", "SUB")
     bench.token.refuse("E_AUTH_FAILED", "AUTH", EXPIRED)

@@ -36,7 +36,7 @@ def test_plain_http_is_open_unless_tls_is_required(required: str) -> None:
 
 @pytest.mark.parametrize(("port", "told"), [(4152, 4152), (-1, 0)])
 async def test_plain_http_is_refused_if_tls_is_required(port: int, told: int) -> None:
-    """It gets 403 with the HTTPS port, or 0 if there is none, in NSQ's form."""
+    """Plain HTTP gets 403 with the HTTPS port, or 0 if there is none, in NSQ's form."""
     gate = gate_of(options("true"), port)
     assert gate is not None
     answer = gate(make_mocked_request("GET", "/ping"))

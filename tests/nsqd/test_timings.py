@@ -43,7 +43,7 @@ def test_threads_lose_no_count() -> None:
 
 
 def test_syncs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a sync that fails, because it may take the longest."""
+    """Each sync is counted, even one that fails, because it may take the longest."""
     before = sum(SYNCS.counts)
     disk = MeasuredDisk()
     file = disk.create(str(tmp_path / "file"))

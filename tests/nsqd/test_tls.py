@@ -156,7 +156,7 @@ async def test_tls_can_be_required(run: Starter, certificates: Certificates, req
 async def test_any_certificate_will_do(
     run: Starter, certificates: Certificates, version: ssl.TLSVersion
 ) -> None:
-    """`require` accepts any certificate, even self-signed or expired, without a common name."""
+    """`require` needs a certificate and accepts any, even an expired one, without its name."""
     daemon = await run(tls_client_auth_policy="require")
 
     await refused(daemon, certificates.client("", version))
@@ -440,7 +440,7 @@ async def test_plain_http_may_be_let_in(run: Starter, certificates: Certificates
 
 
 def test_the_first_certificate_is_found() -> None:
-    """It is found in TLS 1.2 and 1.3 messages; a truncated message does no harm."""
+    """The certificate is found in TLS 1.2 and 1.3 messages; truncation does no harm."""
     listed = b"\0\0\3abc\0\0\2de"
     older = b"\x0b\0\0\x0e" + len(listed).to_bytes(3) + listed
     newer = b"\x0b\0\0\x12\0" + len(listed).to_bytes(3) + listed

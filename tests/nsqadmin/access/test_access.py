@@ -117,7 +117,7 @@ async def test_a_token_opens_what_its_roles_open(site: Site) -> None:
 
 
 async def test_foreign_hosts_and_sites_are_shut_out(site: Site) -> None:
-    """They get 403 even with a valid token; only GET /ping accepts any host name."""
+    """A foreign Host or Origin gets 403 even with a valid token; only GET /ping is open."""
     right = bearer(site.token)
     for headers in (
         {"Host": "evil.example"},
@@ -140,7 +140,7 @@ async def test_foreign_hosts_and_sites_are_shut_out(site: Site) -> None:
 
 
 async def test_the_client_behind_a_proxy_is_told_by_it(site: Site) -> None:
-    """X-Forwarded-For has it; without a proxy it is the peer with its port, as in NSQ."""
+    """The client is the last one in X-Forwarded-For, or without it the peer with its port."""
     ends = [
         await site.ask("GET", "/read"),
         await site.ask("GET", "/read", headers={"X-Forwarded-For": "10.9.9.9, 192.0.2.7"}),

@@ -31,7 +31,7 @@ def is_served(facts: AccessRequest, *allowed: str, http_address: str = "0.0.0.0:
     ],
 )
 def test_names_of_this_machine_and_addresses_lead_here(host: str) -> None:
-    """Host may be localhost, this host's name or any IP address, which need no DNS."""
+    """Host may be localhost, this host's name or an IP address: no other site has these."""
     assert is_served(replace(READS, hosts=(host,)))
 
 
@@ -180,5 +180,5 @@ def test_other_sites_may_only_lead_here(facts: dict[str, Any], expected: bool) -
     ],
 )
 def test_an_allowed_host_may_be_the_origin(allowed: str, origin: str, expected: bool) -> None:
-    """For proxies that do not forward the browser's Host; `*` does not allow all origins."""
+    """An allowed host may be the Origin if a proxy changes Host; `*` allows no origin."""
     assert expected == is_served(replace(WRITES, origins=(origin,)), allowed)

@@ -1,4 +1,4 @@
-"""What access control reads from a request."""
+"""The facts that access control reads from a request."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_headers_that_are_sent_twice_are_all_there() -> None:
 def test_proxies_and_browsers_are_noticed(
     header: tuple[str, str], is_forwarded: bool, is_browsers: bool
 ) -> None:
-    """They are recognised by any header that only they send, even an empty one."""
+    """Proxies and browsers are recognised by headers that only they send, even empty ones."""
     found = facts(header)
 
     assert (is_forwarded, is_browsers) == (found.is_forwarded, found.is_browsers)

@@ -36,7 +36,7 @@ def test_who_administers_operates_and_reads_but_sees_no_bodies() -> None:
     ],
 )
 def test_roles_are_read_from_words(text: str, found: list[str]) -> None:
-    """A comma-separated list of role names, as in options and the token file."""
+    """Roles are read from a comma-separated list, as in options and the token file."""
     assert found == roles.words(roles.parse(text))
 
 

@@ -47,7 +47,7 @@ async def test_go_nodes_are_told_apart(cluster: Cluster) -> None:
 
 
 async def test_a_dead_node_costs_its_own_messages_only(cluster: Cluster) -> None:
-    """The other nodes are shown; the next page asks the failed node again."""
+    """A failed node does not hide the others; the next page asks it again."""
     await fill(cluster, 4)
     async with Fake() as hung:
         hung.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}

@@ -77,7 +77,7 @@ async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
 
 
 async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
-    """They have the client and attempts; deferred ones are in the order of their due times."""
+    """Messages in flight have a client; deferred ones are in the order of their due times."""
     await fill(cluster, 4)
     consumer = await Consumer.introduced(cluster.two, sub("t", "c"))
     consumer.send(rdy(1))
@@ -142,7 +142,7 @@ async def test_search_goes_over_all_nodes(cluster: Cluster) -> None:
 
 
 async def test_one_message_is_found_by_its_id(cluster: Cluster) -> None:
-    """It is found at the node that has it, and its whole body can be read."""
+    """A message is found by its id, with the node, and its whole body can be read."""
     await cluster.two.post("/pub?topic=t", b"x" * 100_000)
     (message,) = (await peek(cluster.fleet, "t", "c")).messages
     assert message["cut"]

@@ -53,7 +53,7 @@ def test_times_as_text() -> None:
 
 
 def test_counts_are_spread_evenly() -> None:
-    """Counts are spread over buckets; rounding changes neither the sum nor makes one negative."""
+    """Counts are spread over buckets; rounding keeps the sum, and no count is negative."""
     assert [5, 5, 0, 0] == spread([(0, 20, 10)], 0, 40, 4)
     assert [3, 0, 0, 7] == spread([(0, 1, 3), (39, 40, 7)], 0, 40, 4)
     assert [0, 1, 1, 1] == spread([(10, 40, 3)], 0, 40, 4)

@@ -54,7 +54,7 @@ def served(path: str, **headers: str) -> web.Response:
 
 
 def test_a_file_is_kept_under_its_address_with_a_hash() -> None:
-    """With the right hash it is cached for a year; otherwise the browser revalidates (304)."""
+    """A URL with the right hash is cached for a year; others are revalidated (304)."""
     path = assets().path("icon.svg")
     named, other = served(path), served("/static/icon.svg?v=old")
     same = served("/static/icon.svg", If_None_Match=named.headers["ETag"])

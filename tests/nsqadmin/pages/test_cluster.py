@@ -7,7 +7,7 @@ from tests.support.waiting import until
 
 
 async def test_the_overview_ranks_channels_by_what_waits(site: Site) -> None:
-    """It has links to channels with waiting messages, not to idle ones."""
+    """The overview lists channels with waiting messages, not idle ones."""
     await site.nsqds[0].post("/channel/create?topic=t&channel=idle")
     await site.nsqds[0].post("/channel/empty?topic=t&channel=idle")
     await site.nsqds[1].post("/mpub?topic=t", b"1\n2\n3")
@@ -31,7 +31,7 @@ async def test_each_node_has_a_page(site: Site) -> None:
 
 
 async def test_the_counter_counts_what_was_published(site: Site) -> None:
-    """It is the sum of all nodes and topics; each of its two lists can be sorted."""
+    """The counter sums all nodes and topics; each of its two lists can be sorted."""
     await site.nsqds[0].post("/mpub?topic=t", b"\n".join([b"x"] * 1234))
 
     async def counts() -> bool:
@@ -50,7 +50,7 @@ async def test_without_nsqlookupds_the_lookup_page_says_so(site: Site) -> None:
 
 
 async def test_the_audit_log_is_for_administrators(site: Site) -> None:
-    """It lists actions and can be filtered by topic; operators get 403."""
+    """The audit page lists actions and can be filtered by topic; operators get 403."""
     await site.ask("POST", "/topics/t/c", {"action": "pause_channel"}, "op")
 
     shown = words(await site.get("/audit"))

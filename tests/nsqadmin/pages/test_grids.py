@@ -51,7 +51,7 @@ def test_a_heading_sorts_and_a_second_click_turns_the_order_round() -> None:
 
 
 def test_two_lists_of_a_page_do_not_disturb_each_other() -> None:
-    """Their parameters have different prefixes."""
+    """The parameters of two lists on one page have different prefixes."""
     asked: dict[str, Any] = {}
     found = listed(asked, prefix="c", sort="depth", csort="-depth", coffset="50")
 

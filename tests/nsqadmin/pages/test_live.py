@@ -60,7 +60,7 @@ async def test_what_a_browser_has_is_not_sent_again(site: Site) -> None:
 
 
 async def test_a_stream_needs_the_right_of_its_page(site: Site) -> None:
-    """It needs the role of an existing page; if the page has gone, the event says so."""
+    """A stream needs an existing page and its role; for an unknown node it sends a notice."""
     for view, token, status in (
         ("/audit", "op", 403),
         ("/nope", "ann", 404),

@@ -20,7 +20,7 @@ def page_request(path: str = "/topics", roles: Role = Role.READ, **query: str) -
 
 
 def test_links_keep_the_state_of_the_page() -> None:
-    """They have the base path and the parameters, changed as given, without empty ones."""
+    """Links have the base path and the parameters, changed as given, without empty ones."""
     look = page_request("/topics/a b", sort="-depth", filter="x&y")
 
     assert "/admin/topics/a%20b?sort=-depth&filter=x%26y" == look.here()

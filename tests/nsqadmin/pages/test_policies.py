@@ -57,7 +57,7 @@ async def test_nsqds_that_differ_are_marked(site: Site) -> None:
 
 
 async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
-    """The page has its address and the reason."""
+    """The page has the address of the nsqd and the reason."""
     site.fake.missing.clear()
     site.fake.broken = {"/policies"}
 
@@ -66,7 +66,7 @@ async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
 
 
 async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> None:
-    """The page and changes name it as neither queried nor changed; it may have policies."""
+    """The page reports it as not queried, a change as not changed: it may have policies."""
     async with cluster(tmp_path) as site, aiohttp.ClientSession() as session:
         url = f"{site.url}/policies"
         async with session.get(url) as answer:

@@ -1,4 +1,4 @@
-"""Figures, charts and bodies as pages show them."""
+"""Figures, charts, bodies and errors as they are shown on pages."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_body_is_laid_out_as_what_it_is() -> None:
     ],
 )
 def test_a_topic_of_dead_letters_is_known_by_its_name(topic: str, expected: str) -> None:
-    """Its name without the suffix is the original topic."""
+    """A dead-letter topic's name without its suffix is the original topic."""
     assert origin(topic) == expected
 
 

@@ -39,7 +39,7 @@ async def test_messages_of_all_nodes(api: Api) -> None:
 
 
 async def test_a_search_streams_its_progress(api: Api) -> None:
-    """It sends events with messages and progress, then an `end` event."""
+    """A streamed search sends events with messages and progress, then an `end` event."""
     await fill(api, 10)
 
     status, told, answer = await api.send(

@@ -73,7 +73,7 @@ async def test_nsqds_that_differ_are_told_apart(api: Api) -> None:
 
 
 async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None:
-    """It gets 400 with the nsqd's error, as does a dry run; the audit log has it as failed."""
+    """An invalid document gets 400 with the nsqd's error; the audit log has it as failed."""
     wrong = {"policies": [LIMITED, {"topic": "a", "max_chanels": 1}]}
     for query in ({"dry_run": "true"}, {"typed": "policies"}):
         told = await send(api, "PUT", wrong, 400, **query)

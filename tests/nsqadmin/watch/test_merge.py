@@ -117,7 +117,7 @@ def test_time_to_clear(finished: int, expected: float) -> None:
 
 
 def test_states_of_channels() -> None:
-    """A channel is no consumers, behind, ok or paused; a range reader counts as a consumer."""
+    """States: no consumers, behind, ok and paused; a range reader counts as a consumer."""
     reader = {"range_reader": "h:1", "range_query": "clicks", "range_commit_seconds": 3.5}
     answer = stats(
         topic(

@@ -13,7 +13,7 @@ from tests.support.servers import free_port
 
 
 async def test_a_node_that_never_answered_is_shown() -> None:
-    """It is shown with the given address, as gone, with the error."""
+    """A node that never answered has the given address, the state `gone` and the error."""
     address = f"127.0.0.1:{free_port()}"
     async with watching(nsqds=(address,)) as watch:
         snapshot = await seen(watch, lambda p: p.nodes and p.nodes[0].state == "gone")

@@ -6,7 +6,7 @@ from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
 
 
 def test_a_gone_node_keeps_its_figures_in_its_own_row() -> None:
-    """No sum has its messages; its row has the number that waits there."""
+    """A gone node's messages are in no sum; its row has the number that waits there."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=5))))
     cluster.answers("b:4151", stats(topic("t", channel("c", depth=7))))

@@ -108,7 +108,7 @@ async def test_rounds_are_seldom_while_nobody_looks() -> None:
 
 
 async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
-    """If it still answers, it is unregistered: consumers cannot find it."""
+    """A node that answers but is not listed is unregistered: consumers cannot find it."""
     async with Fake() as fake, Fake() as lookupd:
         host, port = fake.http.split(":")
         told = {"hostname": "h", "version": "1.3.0", "tcp_port": 1, "remote_address": "1.2.3.4:5"}
@@ -126,7 +126,7 @@ async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
 
 
 async def test_without_any_answer_there_is_an_empty_picture() -> None:
-    """The snapshot has no nodes, and a notice with the error."""
+    """If no nsqlookupd answers, the snapshot has no nodes, and a notice with the error."""
     address = f"127.0.0.1:{free_port()}"
     async with watching(lookupds=(address,)) as watch:
         snapshot = await watch.look()
