@@ -38,7 +38,7 @@ FEATURES = {
 }
 Cell = tuple[str, str]
 
-NO_BACKOFF = "The client has no backoff: `RDY` stays as it is when a message is requeued."
+NO_BACKOFF = "The client has no backoff: `RDY` stays unchanged when a message is requeued."
 NO_COMPRESSION = "The client has no compression."
 ABSENT: dict[Cell, str] = {
     ("ansq", "backoff"): NO_BACKOFF,
@@ -67,47 +67,46 @@ SYMPTOMS: dict[Cell, str] = {
 }
 ASYNCNSQ_TLS = (
     "The client starts TLS on a socket that asyncio's transport still owns, with an argument"
-    " `loop` that Python 3.10 took away, and with TLS 1.0 only. Its metadata ask for Python"
-    " 3.6 to 3.9."
+    " `loop` that Python 3.10 removed, and with TLS 1.0 only. Its metadata require Python 3.6"
+    " to 3.9."
 )
 BROKEN: dict[Cell, str] = {
     ("ansq", "auth"): (
-        "nsqd answers the client's AUTH as it should, but the client never notes that it is"
+        "nsqd answers the client's AUTH correctly, but the client does not record that it is"
         " authorized: its next command raises `NSQUnauthorized` and is not sent."
     ),
     ("asyncnsq", "tls"): ASYNCNSQ_TLS,
     ("asyncnsq", "layers"): ASYNCNSQ_TLS,
 }
 GNSQ_LAYERS = (
-    "Its `Producer` cannot take the `OK` after an upgrade (`KeyError`): `NsqdTCPClient`, the"
-    " connection under it, publishes here. Its `Consumer` works."
+    "Its `Producer` cannot process the `OK` after an upgrade (`KeyError`), so the test publishes"
+    " with `NsqdTCPClient`, its connection class. Its `Consumer` works."
 )
 NEW_CONNECTION = (
-    "The client closes its connection on the refusal, since Go's nsqd would, and connects again"
+    "The client closes its connection after the refusal, as Go's nsqd would, and reconnects"
 )
 NOTES: dict[Cell, str] = {
     ("pynsq", "snappy"): (
-        "The client loses its connection when a read brings no whole chunk of the stream: Tornado"
-        ' takes for an error what the client means for "not yet". Shown is that it works with'
-        " chunks that come whole: messages of up to 10 kB, ten at a time."
+        "The client loses its connection when a read returns less than a whole chunk of the"
+        ' stream: what the client returns for "not yet" is an error to Tornado. The test shows'
+        " that it works with whole chunks: messages of up to 10 kB, ten at a time."
     ),
     ("gnsq", "tls"): GNSQ_LAYERS,
     ("gnsq", "snappy"): GNSQ_LAYERS,
     ("gnsq", "deflate"): GNSQ_LAYERS,
     ("gnsq", "layers"): GNSQ_LAYERS,
-    ("gnsq", "refusal"): f"{NEW_CONNECTION} by itself.",
+    ("gnsq", "refusal"): f"{NEW_CONNECTION} automatically.",
     ("asyncnsq", "discovery"): (
-        "Found this way the client sends no IDENTIFY, so that it has none of its options."
+        "With discovery the client sends no IDENTIFY, so its options have no effect."
     ),
     ("nsq-py", "tls"): (
-        "The client names TLS 1.0 and no other version, for which OpenSSL 3 has no ciphers: the"
-        " test sets what `ssl.PROTOCOL_TLSv1` stands for to any version."
+        "The client requests TLS 1.0 only, for which OpenSSL 3 has no ciphers: the test redefines"
+        " `ssl.PROTOCOL_TLSv1` as any version."
     ),
     ("nsq-py", "refusal"): f"{NEW_CONNECTION} when its user calls `check_connections`.",
     ("nsqjs", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Writer`.",
     ("squeaky", "heartbeats"): (
-        "The client cannot ask for an interval: on the way to nsqd the test puts one into its"
-        " IDENTIFY."
+        "The client cannot request an interval: the test's proxy adds one to its IDENTIFY."
     ),
     ("squeaky", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Publisher`.",
 }
