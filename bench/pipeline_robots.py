@@ -1,10 +1,11 @@
-"""Whether robots are found among many visitors as well as among few.
+"""Checks that robots are found among many visitors as well as among few.
 
     python -m bench.pipeline_robots --clicks 5000000 --visitors 500000 --per-second 5000
 
-The same planted robots, spread over the same minutes of event time, are hidden twice: in a crowd at
-a low rate, and in the crowd that the flags describe. Both times the query `spam_analysis` judges
-the clicks of both. It must find the same robots, nobody else, and drop no visit for lack of room.
+The same planted robots, at the same event times, are mixed with two crowds in turn: one at a low
+rate, and the one that the flags describe. In both runs the query `spam_analysis` judges the clicks
+of the crowd and the robots. Both runs must have the same findings, and the run with the larger
+crowd must not drop any visit for lack of space.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from sparq.pipeline.report import Labels, newest_findings, scores
 LOW_PER_SECOND = 100
 CLICKS_A_VISITOR = 10
 STARTS_SHARE = 0.5
-"""Robots begin in this part of the time: most of what they do lies among the crowd's clicks."""
+"""Robots start in this first part of the time, so most of their clicks are among the crowd's."""
 
 CLOSE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one run found.
+    """The results of one run.
 
     Attributes:
         findings: (address, user agent, reason).
-        precision, recall: against what was planted.
-        evicted: visits, clicks and findings that were dropped for lack of room.
-        clicks: how many were judged.
-        seconds: how long it took, from the application's start.
+        precision, recall: of the findings, compared with the planted robots.
+        evicted: numbers of visits, clicks and findings dropped for lack of space, by kind.
+        clicks: number of judged clicks.
+        seconds: duration from the start of the application.
     """
 
     findings: frozenset[tuple[str, str, str]]
@@ -62,7 +63,7 @@ class Found:
 
 
 def planted(seed: int, seconds: float) -> tuple[list[tuple[float, bytes]], Labels]:
-    """The clicks of all planted robots with their times, and the reasons that are true of each."""
+    """The clicks of all planted robots with their times, and the true reasons of each robot."""
     rng = random.Random(seed)
     world = website.World(rng)
     labels: dict[tuple[str, str], frozenset[str]] = {}
@@ -83,7 +84,7 @@ def among(crowd: Crowd, size: int, robots: list[tuple[float, bytes]]) -> Iterato
 
 
 def judge(folder: Path, crowd: Crowd, size: int, seed: int, seconds: float) -> Found:
-    """Publish the clicks of a crowd and of the robots, and have `spam_analysis` judge them."""
+    """Publish the clicks of a crowd and of the robots, and run `spam_analysis` on them."""
     robots, labels = planted(seed, seconds)
     run_dir = folder / "run-dir"
     flags = ("--run-dir", str(run_dir), "--no-publish")
@@ -94,7 +95,7 @@ def judge(folder: Path, crowd: Crowd, size: int, seed: int, seconds: float) -> F
         began = time.perf_counter()
         running.start()
         running.drain()
-        note("all are judged; the open visits are closed")
+        note("all clicks are judged; closing the open visits")
         (run_dir / "finish").touch()
         assert running.process is not None
         if running.process.wait(CLOSE_SECONDS):
@@ -109,12 +110,14 @@ def judge(folder: Path, crowd: Crowd, size: int, seed: int, seconds: float) -> F
 
 
 def main() -> int:
-    """Judge both crowds; 0 if the robots were found equally well."""
+    """Run with both crowds; return 0 if both runs find the same robots."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clicks", type=int, default=5_000_000, help="of the crowd")
-    parser.add_argument("--visitors", type=int, default=500_000, help="of the crowd")
-    parser.add_argument("--per-second", type=int, default=5_000, help="clicks, in event time")
-    parser.add_argument("--seed", type=int, default=1, help="of the planted robots")
+    parser.add_argument("--clicks", type=int, default=5_000_000, help="clicks of the crowd")
+    parser.add_argument("--visitors", type=int, default=500_000, help="visitors in the crowd")
+    parser.add_argument(
+        "--per-second", type=int, default=5_000, help="the crowd's clicks per second of event time"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the planted robots")
     given = parser.parse_args()
     seconds = given.clicks / given.per_second
     few = round(seconds * LOW_PER_SECOND)
@@ -135,7 +138,7 @@ def main() -> int:
     holds = not lost and not more and not high.evicted and bool(high.findings)
     print(
         f"robots found at {given.per_second:,}/s as at {LOW_PER_SECOND}/s: {holds} "
-        f"(missing {lost}, only there {more})"
+        f"(missing {lost}, additional {more})"
     )
     return 0 if holds else 1
 

@@ -1,4 +1,4 @@
-"""NSQ's protocol as the bench speaks it; sparq and Go's nsqd differ only in how they start."""
+"""NSQ's protocol for the bench; sparq and Go's nsqd differ only in their start."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ HELLO = MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(IDENTIFY)) + IDENTIFY
 
 
 class Oks:
-    """Counts OKs, which all have one size."""
+    """Counts OKs, which all have the same size."""
 
     def __init__(self) -> None:
         self._received = 0
 
     def __call__(self, data: bytes) -> int:
-        """How many became whole.
+        """Return the number of OKs completed by this data.
 
         Raises:
-            RefusedError: an error frame among them.
+            RefusedError: nsqd has sent an error frame.
         """
         if b"E_" in data:
             raise RefusedError(data.decode(errors="replace")[:200])
@@ -51,10 +51,10 @@ class Oks:
 
 
 def http_answers(data: bytes) -> int:
-    """Counts HTTP answers with status 200.
+    """Count HTTP answers with status 200.
 
     Raises:
-        RefusedError: another status.
+        RefusedError: an answer has another status.
     """
     answers = data.count(b"HTTP/1.1 200")
     if answers != data.count(b"HTTP/1.1 "):
@@ -63,7 +63,7 @@ def http_answers(data: bytes) -> int:
 
 
 class NsqTaker:
-    """Message frames of one size into FINs, a read at a time."""
+    """Turns message frames of one size into FINs, one read at a time."""
 
     is_stamped = False
 
@@ -72,7 +72,7 @@ class NsqTaker:
         self._rest = b""
 
     def take(self, data: bytes) -> Taken:
-        """One FIN for each whole frame."""
+        """Make a FIN for each complete frame."""
         if self._rest:
             data = self._rest + data
         count = len(data) // self._width
@@ -89,20 +89,20 @@ class NsqTaker:
 
 
 def stamps_of(columns: np.ndarray) -> list[int]:
-    """Eight columns of bytes as numbers."""
+    """Eight columns of bytes as big-endian integers, one per row."""
     found: list[int] = np.ascontiguousarray(columns).view(">i8").ravel().tolist()
     return found
 
 
 class NsqPeer(Peer):
-    """A daemon that understands nsqd's flags."""
+    """A daemon with nsqd's flags."""
 
     can = frozenset({"batch", "channels", "http"})
     command: Sequence[str] = ()
     flags: Sequence[str] = ()
 
     def make_program(self) -> Program:
-        """With its data in the folder."""
+        """The daemon, with its data in the folder."""
         self.http_port = free_port()
         places = (
             f"--tcp-address=127.0.0.1:{self.port}",
@@ -113,7 +113,7 @@ class NsqPeer(Peer):
         return Program((*self.command, *places, *self.flags), self.folder, self.port)
 
     def start(self) -> None:
-        """Until it answers over HTTP too, which it does a moment later."""
+        """Start, and wait until it answers over HTTP, too."""
         super().start()
         deadline = time.monotonic() + LEAVE_SECONDS
         while True:
@@ -126,7 +126,11 @@ class NsqPeer(Peer):
                 time.sleep(POLL_SECONDS)
 
     def request(self, method: str, path: str) -> str:
-        """One request that must be answered with 200."""
+        """Send a request, and return the answer's body.
+
+        Raises:
+            RefusedError: the status is not 200.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
         try:
             connection.request(method, path)
@@ -139,13 +143,13 @@ class NsqPeer(Peer):
         return text
 
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
-        """Over HTTP."""
+        """Create the topic and its channels over HTTP."""
         self.request("POST", f"/topic/create?topic={topic}")
         for channel in channels:
             self.request("POST", f"/channel/create?topic={topic}&channel={channel}")
 
     def consumers(self, topic: str) -> int:
-        """Consumers of all channels of a topic."""
+        """Number of consumers of all channels of a topic."""
         path = f"/stats?format=json&include_clients=false&topic={topic}"
         stats = json.loads(self.request("GET", path))
         return sum(
@@ -153,9 +157,9 @@ class NsqPeer(Peer):
         )
 
     def drop(self, topic: str, channels: Sequence[str]) -> None:
-        """With all its channels, once all consumers have left.
+        """Delete the topic with its channels when all consumers have left.
 
-        Go's nsqd panics when a topic is deleted while FINs come in (`inFlightPqueue.Swap`).
+        Go's nsqd panics if FINs arrive while a topic is deleted (`inFlightPqueue.Swap`).
         """
         deadline = time.monotonic() + LEAVE_SECONDS
         while self.consumers(topic) and time.monotonic() < deadline:
@@ -163,13 +167,13 @@ class NsqPeer(Peer):
         self.request("POST", f"/topic/delete?topic={topic}")
 
     def hello(self) -> Dialogue:
-        """A connection whose first heartbeat comes after the run."""
+        """Open a connection; its first heartbeat arrives only after the run."""
         dialogue = Dialogue(self.port)
         self.ask(dialogue, HELLO)
         return dialogue
 
     def ask(self, dialogue: Dialogue, command: bytes) -> None:
-        """A command that must be answered with OK."""
+        """Send a command, and check that the answer is OK."""
         dialogue.send(command)
         size = struct.unpack(">i", dialogue.exactly(4))[0]
         answer = dialogue.exactly(size)
@@ -177,7 +181,7 @@ class NsqPeer(Peer):
             raise RefusedError(answer.decode(errors="replace"))
 
     def publishing(self, topic: str, *, batches: bool) -> Publishing:
-        """PUB and MPUB."""
+        """Publish by PUB and MPUB."""
         one, many = (f"{name} {topic}\n".encode() for name in ("PUB", "MPUB"))
         return Publishing(
             self.hello().done(),
@@ -187,7 +191,7 @@ class NsqPeer(Peer):
         )
 
     def publishing_http(self, topic: str) -> Publishing:
-        """POST /pub and /mpub, the latter binary."""
+        """Publish by POST /pub and, in binary mode, /mpub."""
         return Publishing(
             Dialogue(self.http_port).done(),
             http_answers,
@@ -196,14 +200,14 @@ class NsqPeer(Peer):
         )
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
-        """SUB now, RDY to begin."""
+        """Send SUB now; RDY starts the deliveries."""
         dialogue = self.hello()
         self.ask(dialogue, f"SUB {topic} {channel}\n".encode())
         return Consuming(dialogue.done(), f"RDY {ready}\n".encode(), NsqTaker(size))
 
 
 def sized(body: bytes) -> bytes:
-    """With its size before it."""
+    """The body, preceded by its size."""
     return struct.pack(">i", len(body)) + body
 
 
@@ -213,7 +217,7 @@ def batch(body: bytes, count: int) -> bytes:
 
 
 def http_post(path: str, body: bytes) -> bytes:
-    """A whole request on a connection that stays."""
+    """A complete request on a persistent connection."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
