@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
@@ -17,12 +16,12 @@ from pathlib import Path
 
 from tests.support.servers import free_port
 
-from bench.pipeline_processes import BenchError, end, until
+from bench.pipeline_processes import BenchError, until
 from bench.pipeline_running import LOOPBACK
 from sparq.pipeline.session import use_this_python
+from sparq.program.supervised import HOST, SupervisedProcess
 from sparq.spark.java import ensure_java
 
-HOST = "127.0.0.1"
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 CORES = 2
@@ -64,21 +63,17 @@ def _daemon(folder: Path, name: str, flags: list[str]) -> Iterator[None]:
     home = spark_home()
     command = [str(home / "bin" / "spark-class"), name, "--host", HOST, *flags]
     own = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": DAEMON_MEMORY}
-    with (folder / f"{name.rpartition('.')[2]}.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | LOOPBACK | own,
-            start_new_session=True,
-        )
+    environment = os.environ | LOOPBACK | own
+    program = SupervisedProcess(
+        name, command, folder / f"{name.rpartition('.')[2]}.log", environment=environment
+    )
+    program.start()
     try:
         yield
-        if process.poll() is not None:
-            raise BenchError(f"{name} ended with status {process.returncode}: see {folder}")
+        if program.has_ended():
+            raise BenchError(f"{name} ended with status {program.exit_status()}: see {folder}")
     finally:
-        end(process)
+        program.stop()
 
 
 def _workers(pages: int) -> int | None:

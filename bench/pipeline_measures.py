@@ -3,18 +3,15 @@
 1. sustained: everything is published before the application starts; the clock begins when each
    query has taken its first batch, since starting is measured by `make_run`.
 2. memory: on a standalone cluster, so that the driver's JVM holds no state of a query. The driver
-   is all that descends from `sparq pipeline`: its Python, its JVM and their Python processes.
+   is the session of `sparq pipeline`: its Python, its JVM and their Python processes.
 3. state: a batch of 5,000 clicks is one MPUB to one nsqd, so it is one batch of Spark too, and its
    time is that from Spark's offset to Spark's commit.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,15 +21,17 @@ from bench.pipeline_output import batch_times, first_archived
 from bench.pipeline_processes import (
     POLL_SECONDS,
     BenchError,
-    descendants,
-    end,
     java_of,
     live_heap_mib,
     memory_mib,
 )
 from bench.pipeline_running import LOG_CHARACTERS, QUERIES, Running, note
+from sparq.program.supervised import SupervisedProcess, members_of
 
 RUN_SECONDS = 1_800.0
+END_SECONDS = 60.0
+"""`sparq run` ends its own processes, one after the other."""
+
 MEMORY_FLAGS = ("--driver-memory", "1g", "--executor-memory", "2g")
 DRAIN_FLAGS = ("--archive-max-delay", "1 second")
 """The last batch of the archive would wait a minute for clicks that never come."""
@@ -102,30 +101,22 @@ def make_run(folder: Path, size: int) -> RunTimes:
     command += ["--count", str(size), "--seed", "1"]
     begun, first = time.time(), None
     note(f"sparq run starts with {size:,} clicks")
-    with _program(command, text) as process:
-        while process.poll() is None:
+    program = SupervisedProcess("sparq run", command, text)
+    program.start()
+    try:
+        while not program.has_ended():
             first = first or first_archived(data / "archive")
             if time.time() - begun > RUN_SECONDS:
                 raise BenchError(f"sparq run did not end in {RUN_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
         took = time.time() - begun
-    first = first or first_archived(data / "archive")
-    if process.returncode or first is None:
-        written = text.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
-        raise BenchError(f"sparq run ended with status {process.returncode}:\n{written}")
-    return RunTimes(took, first - begun)
-
-
-@contextmanager
-def _program(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
-        )
-    try:
-        yield process
     finally:
-        end(process)
+        status = program.stop(END_SECONDS)
+    first = first or first_archived(data / "archive")
+    if status or first is None:
+        written = text.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
+        raise BenchError(f"sparq run ended with status {status}:\n{written}")
+    return RunTimes(took, first - begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +143,12 @@ def memory(folder: Path, size: int, visitors: int) -> DriverMemory:
             running.start()
             running.drain()
             note("every click is taken: looking at the driver's memory")
-            assert running.process is not None
-            return driver_memory(running.process.pid)
+            return driver_memory(running.application.pid)
 
 
 def driver_memory(pid: int) -> DriverMemory:
     """What the driver has used so far, by the pid of its Python."""
-    pids = descendants(pid)
+    pids = members_of(pid)
     java = java_of(pids)
     peak = sum(memory_mib(each) for each in pids)
     python = sum(memory_mib(each, "VmRSS") for each in pids if each != java)

@@ -97,8 +97,8 @@ def judge(folder: Path, crowd: Crowd, size: int, seed: int, seconds: float) -> F
         running.drain()
         note("all clicks are judged; closing the open visits")
         (run_dir / "finish").touch()
-        assert running.process is not None
-        if running.process.wait(CLOSE_SECONDS):
+        assert running.application.process is not None
+        if running.application.process.wait(CLOSE_SECONDS):
             raise RuntimeError(f"sparq pipeline failed:\n{running.log_end()}")
         took = time.perf_counter() - began
     folders = Folders(running.data)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +21,12 @@ from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlooku
 
 from bench import pipeline_clicks
 from bench.pipeline_clicks import TOPIC
-from bench.pipeline_processes import POLL_SECONDS, BenchError, end
+from bench.pipeline_processes import POLL_SECONDS, BenchError
+from sparq.program.supervised import SupervisedProcess
 
 QUERIES = ("archive", "metrics", "spam_analysis")
 STALL_SECONDS = 300.0
+END_SECONDS = 30.0
 LOG_CHARACTERS = 3_000
 NOTE_SECONDS = 10.0
 LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
@@ -55,13 +56,15 @@ class Running:
     ) -> None:
         self.data = folder / "data"
         self.log = folder / "app.log"
-        self.process: subprocess.Popen[bytes] | None = None
         self._folder = folder
         self._queries = queries
         self._count = nsqds
         self._flags = flags
         self._stack = ExitStack()
         self._nsqds: list[NsqdServer] = []
+        self.application = SupervisedProcess(
+            "sparq pipeline", [], self.log, environment=os.environ | LOOPBACK
+        )
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True)
@@ -83,8 +86,7 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
-            if self.process is not None:
-                end(self.process)
+            self.application.stop(END_SECONDS)
 
     @property
     def nsqds(self) -> list[str]:
@@ -97,16 +99,8 @@ class Running:
         command += ["--lookupd-http-address", self._lookupd.http, "--topic", TOPIC]
         command += ["--queries", ",".join(self._queries), "--metrics-address", "", *self._flags]
         note("sparq pipeline starts")
-        with self.log.open("wb") as log:
-            # A session of its own: Ctrl-C reaches the bench, which ends the application.
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | LOOPBACK,
-                start_new_session=True,
-            )
+        self.application.command = command
+        self.application.start()
 
     def publish(self, lines: Iterable[bytes]) -> int:
         """Publish, until everything is acknowledged; how many lines."""
@@ -117,7 +111,7 @@ class Running:
 
     def check(self) -> None:
         """Raise a BenchError where the application has ended."""
-        if self.process is not None and (status := self.process.poll()) is not None:
+        if (status := self.application.exit_status()) is not None:
             raise BenchError(f"sparq pipeline ended with status {status}:\n{self.log_end()}")
 
     def log_end(self) -> str:

@@ -53,7 +53,9 @@ def groups_of_tests(root: Path = ROOT) -> list[list[str]]:
     """Files of tests, in groups that run side by side: one for each folder, and the scenarios."""
     folders = [sorted((root / "tests" / name).glob("**/test_*.py")) for name in FOLDERS]
     scenarios = sorted((root / "tests" / "scenarios").glob("**/test_*.py"))
-    folders.append([path for path in scenarios if is_in_process(path)])
+    # Not those of performance: they count calls, and more timers fire in a slow process.
+    counted = [path for path in scenarios if path.parent.name != "performance"]
+    folders.append([path for path in counted if is_in_process(path)])
     return [[str(path.relative_to(root)) for path in paths] for paths in folders if paths]
 
 

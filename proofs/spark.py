@@ -33,10 +33,13 @@ import pyarrow.parquet as pq
 from proofs import outcome
 from proofs.daemon_fixture import data_folder, python_path
 from proofs.outcome import Outcome, Plan, progress
+from proofs.spark_cluster_parts.programs import is_java
+from sparq.program.supervised import SupervisedProcess, members_of
 
 QUERIES = ("archive", "metrics", "spam_analysis")
 POLL_SECONDS = 0.02
 RUN_SECONDS_MAX = 1500
+STOP_SECONDS = 60.0
 NSQD_KILL_SECONDS = (0.0, 4.0)
 BATCHES_BEFORE_KILL = (0, 1, 2, 3, 5)
 """Number of batches, over all queries, that a driver may commit before it is killed."""
@@ -69,7 +72,7 @@ class PipelineRun:
     count: int
     chance: random.Random
     module: str = SMALL_BATCHES
-    process: subprocess.Popen[bytes] = field(init=False)
+    program: SupervisedProcess = field(init=False)
     kills: list[str] = field(default_factory=list)
     killed: set[int] = field(default_factory=set)
     began: float = field(default_factory=time.monotonic)
@@ -78,8 +81,8 @@ class PipelineRun:
         """Start `sparq run`; its output goes to a file next to its data folder."""
         words = ["run", "--data", self.data, "--seed", self.seed, "--count", self.count]
         command = [sys.executable, "-m", self.module, *map(str, words)]
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=PATHS)
+        self.program = SupervisedProcess("sparq run", command, self.log_path, environment=PATHS)
+        self.program.start()
 
     @property
     def log_path(self) -> Path:
@@ -101,7 +104,7 @@ class PipelineRun:
             AssertionError: it did not become true in time.
         """
         while not (found := condition()):
-            if self.process.poll() is not None:
+            if self.program.has_ended():
                 raise RunEnded(what)
             assert time.monotonic() - self.began < RUN_SECONDS_MAX, f"no {what} in time"
             time.sleep(POLL_SECONDS)
@@ -176,13 +179,12 @@ class PipelineRun:
 
     def end(self) -> int:
         """Wait for the end of the run, and return its exit status."""
-        return self.process.wait(max(1.0, self.began + RUN_SECONDS_MAX - time.monotonic()))
+        assert self.program.process is not None
+        return self.program.process.wait(max(1.0, self.began + RUN_SECONDS_MAX - time.monotonic()))
 
     def stop(self) -> None:
-        """End a run that is still active, as Ctrl-C does."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(60)
+        """End a run that is still active; it ends its own processes then."""
+        self.program.stop(STOP_SECONDS)
 
     def expected(self) -> int:
         """Return the number of rows that the archive must have: all readable logged messages."""
@@ -231,26 +233,7 @@ def driver_pids(driver: int, part: str) -> list[int]:
     """Return the processes of this part of the driver; its Python is the first of its session."""
     if part == "python":
         return [driver]
-    session = [pid for pid in processes() if session_of(pid) == driver]
-    return [pid for pid in session if part == "group" or command_of(pid) == "java"]
-
-
-def processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def session_of(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return -1
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+    return [pid for pid in members_of(driver) if part == "group" or is_java(pid)]
 
 
 @dataclass(frozen=True, slots=True)

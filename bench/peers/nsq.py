@@ -15,7 +15,6 @@ from tests.support.servers import free_port
 
 from bench.load import FIN_SIZE, FRAME_OVERHEAD, ID, MAGIC, OK
 from bench.peers.peer import (
-    POLL_SECONDS,
     Consuming,
     Dialogue,
     Peer,
@@ -28,6 +27,7 @@ from bench.peers.peer import (
 BODY_AT = FRAME_OVERHEAD
 STAMP = slice(BODY_AT, BODY_AT + 8)
 LEAVE_SECONDS = 10.0
+POLL_SECONDS = 0.005
 IDENTIFY = json.dumps({"heartbeat_interval": 60_000}).encode()
 HELLO = MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(IDENTIFY)) + IDENTIFY
 

@@ -13,10 +13,7 @@ import abc
 import contextlib
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +22,9 @@ from typing import NamedTuple, Protocol
 from tests.support.servers import free_port
 
 from bench.measure import cpu_seconds, memory_mib
+from sparq.program.supervised import SupervisedProcess
 
 START_SECONDS = 300.0
-POLL_SECONDS = 0.005
 SOCKET_BYTES = 1 << 20
 
 
@@ -126,8 +123,8 @@ class Dialogue:
         return self.sock
 
 
-class Program:
-    """A server process that listens on `port` once it has started, and all below it."""
+class Program(SupervisedProcess):
+    """A server process that listens on `port` once it has started, and all that it starts."""
 
     def __init__(
         self,
@@ -136,36 +133,22 @@ class Program:
         port: int,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.command = list(command)
-        self.folder = folder
+        variables = {**os.environ, **(environment or {})}
+        log = folder / "output.txt"
+        super().__init__(command[0], command, log, environment=variables, folder=folder)
         self.port = port
-        self.environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it listens.
 
         Raises:
-            RefusedError: it ended, or did not listen in time; with the end of what it said.
+            RefusedError: it ended or did not listen in time; with the end of its output.
         """
-        path = self.folder / "output.txt"
-        with path.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command,
-                cwd=self.folder,
-                env={**os.environ, **self.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._listens():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                text = path.read_text(errors="replace")[-2000:]
-                raise RefusedError(f"{self.command[0]} did not start:\n{text}")
-            time.sleep(POLL_SECONDS)
+        super().start()
+        if not self.wait_until(self._listens, START_SECONDS):
+            self.kill()
+            text = self.log.read_text(errors="replace")[-2000:]
+            raise RefusedError(f"{self.name} did not start:\n{text}")
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError):
@@ -174,22 +157,13 @@ class Program:
         return False
 
     def pids(self) -> list[int]:
-        """The process and all below it."""
-        assert self._process is not None
-        found = [self._process.pid]
+        """Return the process and its descendants."""
+        found = [self.pid]
         for pid in found:
             with contextlib.suppress(OSError):
                 for task in Path(f"/proc/{pid}/task").iterdir():
                     found += map(int, (task / "children").read_text().split())
         return found
-
-    def kill(self) -> None:
-        """End it at once, with all below it."""
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 class Peer(abc.ABC):

@@ -190,7 +190,8 @@ class ClusterRun:
         self.wait("end of all channels", self.is_drained, DRAIN_SECONDS)
         self._is_finishing = True
         self.driver.finish()
-        self.wait("end of the driver", lambda: self.driver.program.status() == 0, FINISH_SECONDS)
+        driver = self.driver.program
+        self.wait("end of the driver", lambda: driver.exit_status() == 0, FINISH_SECONDS)
         assert self.driver.stage() == "done", self.told("the driver has not closed its books")
 
     def stop(self) -> None:
@@ -269,9 +270,9 @@ class ClusterRun:
         assert self.feed.failure is None, self.told(f"publishing failed: {self.feed.failure!r}")
         gone = [member.name for member in self.nsq.members if member.has_ended()]
         programs = (self.spark.master, *self.spark.workers)
-        gone += [program.name for program in programs if program.status() is not None]
+        gone += [program.name for program in programs if program.exit_status() is not None]
         assert not gone, self.told(f"ended by itself: {', '.join(gone)}")
-        status = self.driver.program.status()
+        status = self.driver.program.exit_status()
         if status is not None and not (self._is_finishing and status == 0):
             self._ends += 1
             most = ENDS_MAX if self.checkpoints.batches_done() else ENDS_EARLY_MAX

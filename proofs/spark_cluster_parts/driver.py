@@ -13,9 +13,9 @@ from typing import Any
 
 from proofs.daemon_fixture import python_path
 from proofs.spark_cluster_parts.feed import TOPIC
-from proofs.spark_cluster_parts.programs import Program, is_java, send
+from proofs.spark_cluster_parts.programs import Program, is_java
 from proofs.spark_cluster_parts.standalone import environment
-from sparq.pipeline.cluster import HOST
+from sparq.program.supervised import HOST, send
 
 PIPELINE = "sparq.pipeline.app"
 PARTS = ("python", "jvm", "group")
@@ -90,19 +90,25 @@ class Driver:
     folder: Path
     run_dir: Path
     module: str = PIPELINE
+    variables: dict[str, str] = field(init=False, repr=False)
     program: Program = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare the program."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        variables = {**environment(self.folder), "PYTHONPATH": python_path()}
-        command = [sys.executable, "-m", self.module, *self.words]
-        self.program = Program("driver", command, self.folder / "driver.log", variables)
+        self.variables = {**environment(self.folder), "PYTHONPATH": python_path()}
+        self.program = Program(
+            "driver",
+            [sys.executable, "-m", self.module, *self.words],
+            self.folder / "driver.log",
+            environment=self.variables,
+            folder=self.folder,  # Spark creates folders where it is started
+        )
 
     def start(self) -> None:
         """Start it; it continues from the checkpoints."""
-        self.program.environment[START_NUMBER] = str(self.program.starts)
+        self.variables[START_NUMBER] = str(self.program.starts)
         self.program.start()
 
     def says(self) -> dict[str, Any]:
@@ -123,7 +129,7 @@ class Driver:
 
     def is_running(self) -> bool:
         """Return whether it is alive and its queries are started."""
-        return self.program.status() is None and self.stage() == "running"
+        return self.program.exit_status() is None and self.stage() == "running"
 
     def kill(self, part: str) -> None:
         """kill -9 a part of it; the rest may end by itself, and is killed otherwise."""

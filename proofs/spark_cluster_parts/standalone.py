@@ -23,7 +23,8 @@ import pyspark
 from tests.support.waiting import wait_for
 
 from proofs.spark_cluster_parts.programs import Program, last_lines
-from sparq.pipeline.cluster import HOST, any_free_port
+from sparq.pipeline.cluster import any_free_port
+from sparq.program.supervised import HOST
 from sparq.spark.java import ensure_java
 
 MASTER = "org.apache.spark.deploy.master.Master"
@@ -92,7 +93,13 @@ class StandaloneCluster:
     ) -> Program:
         program = str(spark_home() / "bin" / "spark-class")
         command = [program, main_class, "--host", host, *(words or [])]
-        return Program(name, command, self.folder / f"{name}.log", environment(self.folder, host))
+        return Program(
+            name,
+            command,
+            self.folder / f"{name}.log",
+            environment=environment(self.folder, host),
+            folder=self.folder,  # Spark creates folders where it is started
+        )
 
     @property
     def url(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from proofs.spark_cluster_parts.checkpoint import QUERIES
 from proofs.spark_cluster_parts.driver import PARTS
-from proofs.spark_cluster_parts.programs import Program, is_java, send
+from proofs.spark_cluster_parts.programs import Program, is_java
 from proofs.spark_cluster_parts.variants import (
     DRIVER,
     FAILURE,
@@ -19,6 +19,7 @@ from proofs.spark_cluster_parts.variants import (
     STALL,
     WORKER,
 )
+from sparq.program.supervised import send
 
 if TYPE_CHECKING:
     from proofs.spark_cluster_parts.cluster_run import ClusterRun
@@ -60,7 +61,7 @@ def kill_nsqd(run: ClusterRun) -> str:
     time.sleep(run.chance.uniform(*NSQD_SECONDS))
     nsqd = run.chance.choice(run.nsq.nsqds)
     assert nsqd.process is not None
-    nsqd.process.kill()
+    nsqd.process.send_signal(signal.SIGKILL)
     nsqd.process.wait()
     time.sleep(run.chance.uniform(*DOWN_SECONDS))
     run.nsq.restart_dead()

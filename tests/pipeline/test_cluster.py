@@ -59,7 +59,7 @@ def test_it_starts_restarts_and_ends(tmp_path: Path) -> None:
 def test_a_member_that_cannot_start_is_named(tmp_path: Path) -> None:
     """The error says which, and where its log is; what had started is ended."""
     cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
-    cluster.nsqds[1].flags.append("--no-such-flag")
+    cluster.nsqds[1].command.append("--no-such-flag")
 
     with pytest.raises(ClusterError, match=r"nsqd-2 ended .*nsqd-2\.log"):
         cluster.start()

@@ -2,9 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -45,7 +42,7 @@ class Application:
     """An application whose exit status a test sets."""
 
     def __init__(self):
-        self.process = SimpleNamespace(pid=7)
+        self.pid = 7
         self.log = "app.log"
         self.status = None
         self.said = ""
@@ -194,21 +191,6 @@ def test_a_mistake_is_what_the_application_said_before_it_was_up(folders):
     assert "--master=x: unknown" == app.mistake()
     (folders.run / "app.json").write_text('{"pid": 5}')
     assert "" == app.mistake()
-
-
-def test_the_application_ends_with_all_its_processes(folders):
-    """It has a session of its own, whose processes are killed together."""
-    app = App(folders, "127.0.0.1:4161")
-    app.kill()
-    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
-    app.process = subprocess.Popen(
-        [sys.executable, "-c", program], start_new_session=True, stdin=subprocess.PIPE
-    )
-    app.kill()
-
-    with pytest.raises(ProcessLookupError):
-        os.killpg(app.process.pid, 0)
-    app.process.stdin.close()
 
 
 def test_a_log_that_cannot_be_read_fails_the_publishing(folders, tmp_path):

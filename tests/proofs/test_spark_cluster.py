@@ -21,12 +21,13 @@ from proofs.spark_cluster_parts.books import archived
 from proofs.spark_cluster_parts.checkpoint import Checkpoints
 from proofs.spark_cluster_parts.driver import Addresses, Driver, words_of
 from proofs.spark_cluster_parts.feed import Feed
-from proofs.spark_cluster_parts.programs import Program, members_of
+from proofs.spark_cluster_parts.programs import Program
 from proofs.spark_cluster_parts.standalone import StandaloneCluster, environment
 from proofs.spark_cluster_parts.steps import STEPS
 from proofs.spark_cluster_parts.variants import CONTROL, KILLS, VARIANTS, WORKER
 
 from proofs import spark_cluster
+from sparq.program.supervised import members_of
 from tests.support.waiting import wait_for
 
 FAMILY = """
@@ -66,7 +67,7 @@ def test_all_that_a_program_has_started_ends_with_it(family: Program) -> None:
     assert [] == members_of(pid)
     assert child != pid
     assert 0 == family.pid
-    assert family.status() is None
+    assert family.exit_status() is None
 
 
 def test_a_program_whose_head_is_killed_still_has_its_members(family: Program) -> None:

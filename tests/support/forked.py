@@ -174,7 +174,8 @@ def _tell(ended: int, told: socket.socket) -> None:
 
 
 def _become_own(log: int) -> None:
-    """Replace the standard streams: no input, and the log for both outputs."""
+    """Begin a session, and replace the standard streams, as `SupervisedProcess` does."""
+    os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(ours, standard)

@@ -19,7 +19,6 @@ The calls block. In a test whose event loop must go on meanwhile, use
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import random
@@ -27,16 +26,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
-from tests.support.forked import Forked, ForkServer, Job
+from sparq.program.supervised import HOST, STOP_SECONDS, Process, SupervisedDaemon
+from tests.support.forked import ForkServer, Job
 
 START_SECONDS = 30.0
-STOP_SECONDS = 15.0
 ABORT_SECONDS = 5.0
-POLL_SECONDS = 0.01
 # Each process of a spread run (pytest-xdist) has ports of its own: another one once took that of an
 # nsqd that was about to start again.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -55,7 +52,7 @@ def free_port() -> int:
             continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
+            probe.bind((HOST, port))
             _handed_out.add(port)
             return port
 
@@ -64,28 +61,28 @@ fork_server: ForkServer | None = None
 """Forks daemons, where pytest runs; see `tests/conftest.py`."""
 
 
-class Server:
+class Server(SupervisedDaemon):
     """One daemon process: ``tcp`` and ``http`` are its addresses as ``host:port``.
 
     ``prefix`` is a program that becomes the daemon, such as ``nsenter``, with its arguments.
     """
 
+    folder: Path
+
     def __init__(
         self, module: str, folder: Path, flags: tuple[str, ...], prefix: tuple[str, ...] = ()
     ) -> None:
+        log = folder / f"{module.rpartition('.')[2]}.log"
+        super().__init__(module, [], log, 0, folder=folder)
         self.module = module
-        self.folder = folder
         self.flags = flags
         self.prefix = prefix
-        self.log_path = folder / f"{module.rpartition('.')[2]}.log"
-        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.choose_ports()
 
     def choose_ports(self) -> None:
         """Take free ports; only before the first start."""
         self.tcp_port, self.http_port = free_port(), free_port()
-        self.tcp = f"127.0.0.1:{self.tcp_port}"
-        self.http = f"127.0.0.1:{self.http_port}"
+        self.tcp = f"{HOST}:{self.tcp_port}"
 
     def __enter__(self) -> Self:
         return self
@@ -94,42 +91,32 @@ class Server:
         self.close()
 
     @property
-    def pid(self) -> int:
-        """The process id of the running daemon."""
-        assert self.process is not None, f"{self.module} is not running"
-        return self.process.pid
-
-    @property
     def log_text(self) -> str:
-        """All that the daemon has written so far, over all its starts."""
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        """Everything that the daemon has logged, over all its starts."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def address_flags(self) -> tuple[str, ...]:
-        """Where it is told to listen."""
+        """The flags that set the addresses where it listens."""
         return f"--tcp-address={self.tcp}", f"--http-address={self.http}"
 
     def program(self) -> tuple[str, ...]:
-        """What is started, without its flags."""
+        """The command without the daemon's flags."""
         return (*self.prefix, sys.executable, "-m", self.module)
 
-    def launch(self) -> None:
-        """Start the process, and do not wait for anything."""
-        assert self.process is None, f"{self.module} runs already"
+    def spawn(self, log: BinaryIO) -> Process:
+        """Start the process; fork it if it is started by its module's name alone."""
         program, flags = self.program(), [*self.address_flags(), *self.flags]
-        environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
-        with self.log_path.open("ab") as log:
-            if fork_server is not None and program == Server.program(self) and not self.prefix:
-                job = Job(self.module, flags, str(self.folder.absolute()), environment)
-                self.process = fork_server.start(job, log)
-                return
-            self.process = subprocess.Popen(
-                [*program, *flags],
-                cwd=self.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self.environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+        if fork_server is not None and program == Server.program(self) and not self.prefix:
+            job = Job(self.module, flags, str(self.folder.absolute()), self.environment)
+            return fork_server.start(job, log)
+        self.command = [*program, *flags]
+        return super().spawn(log)
+
+    def launch(self) -> None:
+        """Start the process without waiting for anything."""
+        assert self.process is None, f"{self.module} is running already"
+        super().start()
 
     def start(self) -> None:
         """Start the process and wait until it answers ``/ping``."""
@@ -142,43 +129,46 @@ class Server:
 
     def wait_ready(self) -> None:
         """Wait until the daemon answers, or fail with what it has logged."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            ended = self.process is None or self.process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                if self.process is not None:
-                    _abort(self.process)
-                why = "ended" if ended else f"did not answer in {START_SECONDS:.0f} s"
-                raise AssertionError(f"{self.module} {why}:\n{self.log_text[-4000:]}")
-            time.sleep(POLL_SECONDS)
+        if not self.is_ready(START_SECONDS):
+            why = "ended" if self.has_ended() else f"did not answer in {START_SECONDS:.0f} s"
+            self._abort()
+            raise AssertionError(f"{self.module} {why}:\n{self.log_text[-4000:]}")
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it accepts connections on both ports, and answers ``/ping``."""
         try:
-            with socket.create_connection(("127.0.0.1", self.tcp_port), timeout=1):
-                return self.request("GET", "/ping")[0] == 200
-        except (OSError, http.client.HTTPException):
+            with socket.create_connection((HOST, self.tcp_port), timeout=1):
+                return super().answers()
+        except OSError:
             return False
 
     def kill9(self) -> None:
-        """Kill without warning and wait for the end; no-op when it is not running."""
-        self._end(signal.SIGKILL)
+        """Kill without warning and wait for the end; no-op if it is not running."""
+        self.kill()
 
     def terminate(self) -> int:
-        """Ask to shut down, wait for the end, and return the exit status."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, signal_number: signal.Signals) -> int:
-        process, self.process = self.process, None
+        """Ask it to shut down, wait for the end, and return the exit status."""
+        process = self.process
         if process is None:
             return 0
-        process.send_signal(signal_number)
+        process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(STOP_SECONDS)
+            status = process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            _abort(process)
+            self._abort()
             raise AssertionError(
-                f"{self.module} did not end on {signal_number.name}:\n{self.log_text[-4000:]}"
+                f"{self.module} did not end on SIGTERM:\n{self.log_text[-4000:]}"
             ) from None
+        self.kill()
+        return status
+
+    def _abort(self) -> None:
+        """End a process that does not do what it should; its log then shows its threads."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(ABORT_SECONDS)
+            self.kill()
 
     def restart(self, *, gracefully: bool = False) -> None:
         """Stop (kill -9 unless ``gracefully``) and start again on the same ports and data."""
@@ -191,16 +181,6 @@ class Server:
     def close(self) -> None:
         """End the process for good; for the end of a test."""
         self.kill9()
-
-    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """One HTTP request: status and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=10)
-        try:
-            connection.request(method, path, body)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
 
     def get_json(self, path: str) -> Any:
         """The JSON document at ``path``; any other status than 200 fails the test."""
@@ -215,16 +195,6 @@ class Server:
         return answer
 
 
-def _abort(process: subprocess.Popen[bytes] | Forked) -> None:
-    """End a process that does not do what it should; its log tells what its threads were at."""
-    process.send_signal(signal.SIGABRT)
-    try:
-        process.wait(ABORT_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(STOP_SECONDS)
-
-
 def start_first(server: Server) -> None:
     """The first start: on other ports when somebody has just taken the chosen ones."""
     for _ in range(5):
@@ -233,7 +203,7 @@ def start_first(server: Server) -> None:
         except AssertionError:
             if "address already in use" not in server.log_text:
                 raise
-            server.log_path.unlink()
+            server.log.unlink()
             server.choose_ports()
     server.start()
 
@@ -272,7 +242,8 @@ class AdminServer(Server):
         """Where it is told to listen."""
         return (f"--http-address={self.http}",)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it answers ``/ping`` below its base path."""
         try:
             return self.request("GET", f"{self.base}/ping")[0] == 200
         except OSError:

@@ -28,7 +28,7 @@ class Deaf(Server):
         """Its flags are not used."""
         return sys.executable, "-c", DEAF
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         return "deaf" in self.log_text
 
 

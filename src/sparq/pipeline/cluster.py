@@ -10,23 +10,18 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from sparq.client.range_reader import RangeReader
 from sparq.pipeline.folders import write_json
+from sparq.program.supervised import HOST, SupervisedDaemon
 
-HOST = "127.0.0.1"
 LOOKUPD_PORTS = (4160, 4161)
 NSQD_PORTS = (4150, 4151)
 PORT_STEP = 100
@@ -36,9 +31,6 @@ ADMIN_PORT = 4171
 ADMIN_STARTS_MAX = 4
 ADMIN_START_SECONDS = 15.0
 START_SECONDS = 30.0
-STOP_SECONDS = 15.0
-POLL_SECONDS = 0.05
-REQUEST_SECONDS = 10.0
 
 
 class ClusterError(Exception):
@@ -75,92 +67,26 @@ def free_port(standard: int) -> int:
     return standard if is_free(standard) else any_free_port()
 
 
-def spawn(module: str, flags: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a program of sparq; its output is appended to its log."""
-    command = [sys.executable, "-m", module, *flags]
-    with log.open("ab") as out:
-        # A session of its own: Ctrl-C reaches only the runner, which ends all processes in order.
-        return subprocess.Popen(  # noqa: S603 - our own program, no shell
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-        )
+def command_of(module: str) -> list[str]:
+    """Return the command that runs a program of sparq."""
+    return [sys.executable, "-m", module]
 
 
-@dataclass
-class Daemon:
-    """One process that answers HTTP."""
+class ClusterProcess(SupervisedDaemon):
+    """One process of the cluster: nsqlookupd or an nsqd.
 
-    module: str
-    http_port: int
-    log: Path
-    flags: list[str]
-    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    starts: int = field(default=0, init=False)
+    Args:
+        name: its name in messages and in `cluster.json`.
+        flags: its flags, without its addresses.
+        log: the file for its output.
+        ports: its ports for TCP clients and for HTTP.
+    """
 
-    @property
-    def http(self) -> str:
-        """The address where it answers HTTP."""
-        return f"{HOST}:{self.http_port}"
-
-    def start(self) -> None:
-        """Start the process; use `is_ready` to wait for it."""
-        self.process = spawn(self.module, [f"--http-address={self.http}", *self.flags], self.log)
-        self.starts += 1
-
-    def has_ended(self) -> bool:
-        """Whether the process was started and has ended."""
-        return self.process is not None and self.process.poll() is not None
-
-    def is_ready(self, seconds: float) -> bool:
-        """Whether it answers within this time, and has not ended."""
-        deadline = time.monotonic() + seconds
-        while not self.has_ended() and time.monotonic() < deadline:
-            with suppress(OSError, http.client.HTTPException):
-                if self.request("GET", "/ping")[0] == http.client.OK:
-                    return True
-            time.sleep(POLL_SECONDS)
-        return False
-
-    def request(self, method: str, path: str) -> tuple[int, bytes]:
-        """Send one HTTP request; returns status and body.
-
-        Raises:
-            OSError, http.client.HTTPException: the process cannot be reached.
-        """
-        connection = http.client.HTTPConnection(HOST, self.http_port, timeout=REQUEST_SECONDS)
-        try:
-            connection.request(method, path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def stop(self) -> None:
-        """End the process, first with SIGTERM, after STOP_SECONDS with SIGKILL."""
-        process, self.process = self.process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def state(self) -> dict[str, Any]:
-        """Process id, address, number of starts, and log."""
-        pid = self.process.pid if self.process else None
-        return {"pid": pid, "http": self.http, "starts": self.starts, "log": str(self.log)}
-
-
-@dataclass
-class ClusterProcess(Daemon):
-    """One process of the cluster."""
-
-    name: str
-    tcp_port: int
-
-    def __post_init__(self) -> None:
-        self.flags.append(f"--tcp-address={self.tcp}")
+    def __init__(self, name: str, flags: Sequence[str], log: Path, ports: tuple[int, int]) -> None:
+        self.tcp_port, http_port = ports
+        command = command_of(f"sparq.{name.partition('-')[0]}")
+        super().__init__(name, command, log, http_port)
+        self.command += [f"--http-address={self.http}", f"--tcp-address={self.tcp}", *flags]
 
     @property
     def tcp(self) -> str:
@@ -177,8 +103,12 @@ class ClusterProcess(Daemon):
             why = "ended" if self.has_ended() else f"did not answer within {START_SECONDS:.0f} s"
             raise ClusterError(f"{self.name} {why} at start-up; see its log: {self.log}")
 
+    def state(self) -> dict[str, Any]:
+        """Process id, addresses, number of starts, and log."""
+        return {**state_of(self), "tcp": self.tcp}
 
-class Console(Daemon):
+
+class Console(SupervisedDaemon):
     """nsqadmin of a run. If it ends it is started again, up to ADMIN_STARTS_MAX starts in total.
 
     Args:
@@ -193,8 +123,9 @@ class Console(Daemon):
     ) -> None:
         self.audit_log = run_dir / "nsqadmin_audit.log"
         self.is_given_up = False
-        flags = [f"--lookupd-http-address={lookupd}", f"--audit-log={self.audit_log}"]
-        super().__init__(module, free_port(ADMIN_PORT), log, flags)
+        super().__init__("nsqadmin", command_of(module), log, free_port(ADMIN_PORT))
+        self.command += [f"--http-address={self.http}", f"--lookupd-http-address={lookupd}"]
+        self.command += [f"--audit-log={self.audit_log}"]
 
     @property
     def url(self) -> str:
@@ -216,7 +147,13 @@ class Console(Daemon):
 
     def state(self) -> dict[str, Any]:
         """The state of the process, and the path of its audit log."""
-        return {**super().state(), "audit_log": str(self.audit_log)}
+        return {**state_of(self), "audit_log": str(self.audit_log)}
+
+
+def state_of(daemon: SupervisedDaemon) -> dict[str, Any]:
+    """Process id, HTTP address, number of starts, and log of a daemon."""
+    pid = daemon.pid or None
+    return {"pid": pid, "http": daemon.http, "starts": daemon.starts, "log": str(daemon.log)}
 
 
 class LocalCluster:
@@ -249,11 +186,7 @@ class LocalCluster:
             self.nsqds.append(self._member(name, (tcp, http), flags))
 
     def _member(self, name: str, standard: tuple[int, int], flags: list[str]) -> ClusterProcess:
-        tcp_port, http_port = ports_near(standard)
-        module = f"sparq.{name.partition('-')[0]}"
-        return ClusterProcess(
-            module, http_port, self._run_dir / f"{name}.log", flags, name, tcp_port
-        )
+        return ClusterProcess(name, flags, self._run_dir / f"{name}.log", ports_near(standard))
 
     @property
     def members(self) -> list[ClusterProcess]:
@@ -279,9 +212,10 @@ class LocalCluster:
         self.write_state()
 
     def stop(self) -> None:
-        """End all processes, the nsqds first."""
-        for member in reversed(self.members):
-            member.stop()
+        """End all processes, the nsqds first, also if one of them cannot be ended."""
+        with ExitStack() as stack:
+            for member in self.members:
+                stack.callback(member.stop)
 
     def restart_dead(self) -> list[str]:
         """Start processes again that have ended by themselves; returns their names.
@@ -300,7 +234,7 @@ class LocalCluster:
 
     def state(self) -> dict[str, Any]:
         """Names, process ids, ports and numbers of starts."""
-        return {one.name: {**one.state(), "tcp": one.tcp} for one in self.members}
+        return {member.name: member.state() for member in self.members}
 
     def write_state(self) -> None:
         """Write `cluster.json`."""

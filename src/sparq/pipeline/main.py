@@ -13,14 +13,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +28,11 @@ from sparq.pipeline.audit import PublisherRecords as Written
 from sparq.pipeline.audit import audit
 from sparq.pipeline.cluster import (
     ADMIN_START_SECONDS,
-    HOST,
     ClusterError,
     Console,
     LocalCluster,
+    command_of,
     free_port,
-    spawn,
 )
 from sparq.pipeline.folders import Folders, write_json
 from sparq.pipeline.progress import RunProgress
@@ -44,6 +40,7 @@ from sparq.pipeline.publisher import PublishProgress, publish, read_hashes, read
 from sparq.pipeline.query_progress import QuerySample, from_json
 from sparq.pipeline.report import Labels, PipelineOutput, RunFacts, report_of, text_of
 from sparq.pipeline.report_page.page import page_of
+from sparq.program.supervised import HOST, SupervisedProcess
 
 TOPIC = "clicks"
 CHANNELS = ("archive", "metrics", "spam_analysis")
@@ -94,31 +91,29 @@ class RunOptions:
     seed: int = 1
 
 
-@dataclass
-class App:
-    """The Spark application: a process that reads the topic until it gets the signal to finish."""
+class App(SupervisedProcess):
+    """The Spark application: a process that reads the topic until it gets the signal to finish.
 
-    folders: Folders
-    lookupd: str
-    flags: tuple[str, ...] = ()
-    process: subprocess.Popen[bytes] | None = None
-    logged: int = 0
+    Args:
+        folders: the run's folders.
+        lookupd: nsqlookupd's HTTP address.
+        flags: further flags of `sparq pipeline`.
+    """
 
-    def __post_init__(self) -> None:
-        self.flags = (f"--metrics-address={HOST}:{free_port(METRICS_PORT)}", *self.flags)
-
-    @property
-    def log(self) -> Path:
-        """The log file with its output."""
-        return self.folders.logs / "app.log"
+    def __init__(self, folders: Folders, lookupd: str, flags: Sequence[str] = ()) -> None:
+        self.folders = folders
+        self.flags = (f"--metrics-address={HOST}:{free_port(METRICS_PORT)}", *flags)
+        self.logged = 0
+        command = [*command_of(APPLICATION), "--data", str(folders.data)]
+        command += ["--lookupd-http-address", lookupd, "--topic", TOPIC]
+        command += ["--run-dir", str(folders.run), *self.flags]
+        super().__init__("sparq pipeline", command, folders.logs / "app.log")
 
     def start(self) -> None:
         """Start it, or start it again from its checkpoint."""
-        flags = ["--data", str(self.folders.data), "--lookupd-http-address", self.lookupd]
-        flags += ["--topic", TOPIC, "--run-dir", str(self.folders.run), *self.flags]
         self.folders.logs.mkdir(parents=True, exist_ok=True)
         self.logged = self.log.stat().st_size if self.log.exists() else 0
-        self.process = spawn(APPLICATION, flags, self.log)
+        super().start()
 
     def figures(self) -> dict[str, Any]:
         """The newest `app.json`; empty before the application has written it."""
@@ -133,15 +128,9 @@ class App:
             return json.loads((self.folders.run / name).read_text(encoding="utf-8"))
         return None
 
-    def exit_status(self) -> int | None:
-        """Its exit status; None while it runs."""
-        assert self.process is not None
-        return self.process.poll()
-
     def mistake(self) -> str:
         """The application's message if it ended before it had started up; otherwise empty."""
-        assert self.process is not None
-        if self.figures().get("pid") == self.process.pid:
+        if self.figures().get("pid") == self.pid:
             return ""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(self.logged)
@@ -151,14 +140,6 @@ class App:
     def finish(self) -> None:
         """Signal that no more clicks will come."""
         (self.folders.run / "finish").touch()
-
-    def kill(self) -> None:
-        """End it at once; its checkpoint keeps its progress."""
-        if self.process is not None:
-            # Kill its whole session: a JVM that outlives its Python must not meet its successor.
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
 
 
 class BackgroundPublishing(threading.Thread):
@@ -226,8 +207,8 @@ class PipelineRun:
 
     def write_state(self) -> None:
         """Write `run/state.json`."""
-        app = self.app.process.pid if self.app.process else None
-        state: dict[str, Any] = {"mode": self.mode, "stage": self.stage, "app_pid": app}
+        state: dict[str, Any] = {"mode": self.mode, "stage": self.stage}
+        state["app_pid"] = self.app.pid or None
         state["restarts"] = self.restarts
         if self.console is not None:
             state["nsqadmin"] = self.console.state()
@@ -323,11 +304,12 @@ class PipelineRun:
         self.progress.show(self.stage, published, publishing.total, rows, depths)
 
     def stop(self) -> None:
-        """End all processes that were started."""
-        self.app.kill()
-        if self.console is not None:
-            self.console.stop()
-        self.cluster.stop()
+        """End all processes that were started: the application, nsqadmin, then the cluster."""
+        with ExitStack() as stack:
+            stack.callback(self.cluster.stop)
+            if self.console is not None:
+                stack.callback(self.console.stop)
+            stack.callback(self.app.kill)
 
 
 def run(options: RunOptions) -> int:

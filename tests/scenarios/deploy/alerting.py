@@ -64,7 +64,6 @@ class Prometheus(Server):
     def __init__(self, folder: Path, targets: Mapping[str, Iterable[Server]]) -> None:
         super().__init__("prometheus", folder, ())
         self.http_port = free_port()
-        self.http = f"127.0.0.1:{self.http_port}"
         config = CONFIG.read_text(encoding="utf-8").replace("interval: 15s", "interval: 1s")
         places = {
             job: json.dumps([server.http for server in servers]) for job, servers in targets.items()
@@ -88,7 +87,8 @@ class Prometheus(Server):
             "--log.level=warn",
         )
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it has started up."""
         try:
             return self.request("GET", "/-/ready")[0] == 200
         except OSError:

@@ -89,11 +89,11 @@ def daemon(command: str, folder: Path) -> Server:
     kind = NsqdServer if program == "nsqd" else Server
     own = tuple(word for word in words if not word.startswith(("--tcp-", "--http-")))
     server = kind(f"sparq.{program}", folder, own)
-    server.tcp, server.http = flags["tcp-address"], flags["http-address"]
+    server.tcp = flags["tcp-address"]
     server.tcp_port, server.http_port = (
-        int(at.rpartition(":")[2]) for at in (server.tcp, server.http)
+        int(at.rpartition(":")[2]) for at in (server.tcp, flags["http-address"])
     )
-    server.log_path = folder / f"{server.tcp_port}.log"
+    server.log = folder / f"{server.tcp_port}.log"
     (folder / flags.get("data-path", "")).mkdir(exist_ok=True)
     return server
 

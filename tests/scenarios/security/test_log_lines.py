@@ -37,7 +37,7 @@ INDENTED = b"    "
 
 def check(server: Server) -> int:
     """Assert that the daemon wrote every log line; return how many quote the poison."""
-    data = server.log_path.read_bytes()
+    data = server.log.read_bytes()
     lines = data.split(b"\n")
     assert b"" == lines.pop()
     for line in lines:
@@ -51,7 +51,7 @@ def check(server: Server) -> int:
 
 def check_json(server: Server) -> int:
     """Assert that every JSON line is the daemon's; return how many quote the poison."""
-    lines = server.log_path.read_bytes().split(b"\n")
+    lines = server.log.read_bytes().split(b"\n")
     assert b"" == lines.pop()
     for line in lines:
         assert re.fullmatch(rb"[ -~]+", line), line
@@ -187,8 +187,8 @@ def test_a_line_of_somebody_elses_would_be_seen(tmp_path: Path) -> None:
     server = Server("sparq.nsqd", tmp_path, ())
     good = f"[nsqd] {STAMP} INFO: {MARK}\n"
     for bad in (f"{MARK}\n", f"[nsqd] {STAMP} INFO: a\rb\n", f"[nsqd] {STAMP} INFO: a\u2028b\n"):
-        server.log_path.write_text(good, encoding="utf-8", newline="")
+        server.log.write_text(good, encoding="utf-8", newline="")
         assert 1 == check(server)
-        server.log_path.write_text(good + bad, encoding="utf-8", newline="")
+        server.log.write_text(good + bad, encoding="utf-8", newline="")
         with pytest.raises(AssertionError):
             check(server)

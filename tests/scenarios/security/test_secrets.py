@@ -69,7 +69,7 @@ def in_outputs(server: Server, token: str = TOKENS) -> list[str]:
     """Return the names of the outputs that contain a planted secret."""
     outputs = {path: get(server, path, token=token) for path in (*PATHS, *every_option(server))}
     refusals = {f"{path}, refused": get(server, path, token="wrong") for path in PATHS}
-    found = {**outputs, **refusals, "log": server.log_path.read_bytes()}
+    found = {**outputs, **refusals, "log": server.log.read_bytes()}
     found["process list"] = process_list(server)
     for path in server.folder.rglob("*"):
         if path.is_file():

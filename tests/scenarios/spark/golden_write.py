@@ -76,7 +76,7 @@ def main(target: str) -> None:
             query(nsqd.tcp, checkpoint)
             publish(nsqd, PLANNED, PUBLISHED)
             nsqd.terminate()
-            nsqd.log_path.unlink()
+            nsqd.log.unlink()
         for path in (checkpoint / "commits").glob("*2*"):
             path.unlink()
         with tarfile.open(target, "w:xz") as archive:

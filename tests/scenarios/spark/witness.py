@@ -190,5 +190,5 @@ def wipe(nsqd: NsqdServer) -> None:
     """Kill an nsqd and empty its data path."""
     nsqd.kill9()
     for path in nsqd.folder.iterdir():
-        if path != nsqd.log_path:
+        if path != nsqd.log:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
