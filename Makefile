@@ -103,8 +103,13 @@ interop: $(READY) ## unmodified clients of other projects against nsqd and nsqlo
 wheel: $(READY) ## the pipeline from the wheel sparq-mq[spark]; pip downloads 1 GB (ARGS=)
 	@$(BIN)/python -m pytest -rs tests/scenarios/deploy/whole_spark.py $(ARGS)
 
+# The folder of these tests, and the files elsewhere with tests that are marked with a row.
+SECURITY_TESTS := tests/scenarios/security
+SECURITY_TESTS += tests/scenarios/admin_pages/test_hostile.py
+SECURITY_TESTS += tests/scenarios/admin_pages/test_accessible.py
+
 security: $(READY) ## the tests of the security table (SECURITY.md), counted (ARGS=)
-	@$(BIN)/python -m pytest -rs tests/scenarios/security $(ARGS)
+	@$(BIN)/python -m pytest -rs $(SECURITY_TESTS) $(ARGS)
 
 docs: $(READY) ## write docs/api.md, docs/tools.md and docs/behaviours.md from the code
 	@$(BIN)/python -m docs.reference

@@ -8,13 +8,14 @@ Where a rule is stricter than NSQ it is an option, off by default, and its check
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-HERE: Final = Path(__file__).parent
+TESTS: Final = Path(__file__).parents[2]
 MARKER: Final = "security"
 CHECK: Final = "security check"
 FIGURE: Final = "figure"
@@ -56,20 +57,24 @@ ROWS: Final = {
     "D-5": "Spark's plans contain no secrets; its schema is fixed, its bodies bounded",
 }
 
-ELSEWHERE: Final = {
-    "W-3": "needs the pages of nsqadmin in a browser",
-    "W-7": "needs the pages of nsqadmin",
-    "W-8": "needs the pages of nsqadmin in a browser",
-}
-"""Rows without a check here, with the reason; no check may be marked with them."""
-
 
 def marked() -> Iterator[tuple[str, str]]:
-    """Yield every (row, place) marked in the tests of this folder."""
-    for path in sorted(HERE.glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield every (row, place) marked in the tests."""
+    for path in sorted(TESTS.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if f"mark.{MARKER}(" not in text:
+            continue
+        place = path.relative_to(TESTS.parent)
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call):
-                yield from ((name, f"{path.name}:{node.lineno}") for name in _names_in(node))
+                yield from ((name, f"{place}:{node.lineno}") for name in _names_in(node))
+
+
+def run_paths() -> list[str]:
+    """Return the files and folders whose tests `make security` runs."""
+    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
+    lines = re.findall(r"^SECURITY_TESTS \+?:?= (.*)$", makefile, re.MULTILINE)
+    return " ".join(lines).split()
 
 
 def _names_in(call: ast.Call) -> list[str]:
@@ -128,5 +133,5 @@ class Report:
 
 
 def _check(nodeid: str) -> str:
-    """Return a test function's name, without case and folder."""
+    """Return a test function's name, without its case and without this folder."""
     return nodeid.partition("[")[0].rpartition("tests/scenarios/security/")[2]
