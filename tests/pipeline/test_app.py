@@ -31,7 +31,7 @@ def _at_once(monkeypatch):
     monkeypatch.setattr(app, "POLL_SECONDS", 0)
 
 
-def test_a_source_that_has_come_up():
+def test_a_query_whose_source_has_started_is_not_late():
     """A query whose source has started is not late, whatever it does next."""
     for message in ("Getting offsets from nsq", "Waiting for data to arrive"):
         query = Query("Initializing sources", message)
@@ -39,7 +39,7 @@ def test_a_source_that_has_come_up():
         assert not app.was_late(query)
 
 
-def test_a_source_that_was_too_late_for_spark():
+def test_only_a_worker_that_connects_too_late_makes_a_query_late():
     """Only the error of a Python worker that connected too late counts as late.
 
     Other errors are the query's own, and end the application.
@@ -53,7 +53,7 @@ def test_a_source_that_was_too_late_for_spark():
     assert not app.was_late(other)
 
 
-def test_a_query_is_started_again_three_times():
+def test_a_query_with_a_late_source_is_restarted_three_times():
     """A query whose source is late is restarted three times; then Spark's error is raised."""
     late = Exception("Python worker failed to connect back.")
     begun = []

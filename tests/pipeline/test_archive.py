@@ -18,7 +18,7 @@ def parquet_files(root):
     return {path.name for path in root.rglob("*.parquet")}
 
 
-def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_path):
+def test_every_readable_click_is_stored_once_by_date_and_hour(spark, query, batches, tmp_path):
     """Plain Spark and sparq read the same clicks, also from a folder whose name is escaped."""
     root = tmp_path / "an archive"
     sink = archive.ArchiveSink(str(root), NO_MERGES)
@@ -36,7 +36,7 @@ def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_p
     assert sorted(archive.read(Folders(tmp_path / "none"))["id"].to_pylist()) == []
 
 
-def test_a_reader_on_a_local_disk_sees_the_same(spark, query, batches, tmp_path):
+def test_reading_without_spark_gives_the_same_clicks(spark, query, batches, tmp_path):
     """On a local disk, `archive.read` returns the same clicks without Spark."""
     folders = Folders(tmp_path)
     sink = archive.ArchiveSink(str(folders.archive), MERGE_AT_ONCE)
@@ -48,7 +48,7 @@ def test_a_reader_on_a_local_disk_sees_the_same(spark, query, batches, tmp_path)
     assert sorted(table["id"].to_pylist()) == expected(batches)
 
 
-def test_a_repeated_batch_is_left_out(spark, query, batches, tmp_path):
+def test_a_repeated_batch_changes_nothing(spark, query, batches, tmp_path):
     """A repeated batch writes no files, also if older batches were merged, or if it is empty."""
     sink = archive.ArchiveSink(str(tmp_path), MERGE_AT_ONCE)
     empty = batches[0].where("false")
@@ -63,7 +63,7 @@ def test_a_repeated_batch_is_left_out(spark, query, batches, tmp_path):
     assert ids(spark.read.parquet(str(tmp_path))) == expected(batches)
 
 
-def test_a_batch_that_was_killed_before_its_commit(spark, query, batches, tmp_path, monkeypatch):
+def test_files_of_a_killed_write_do_not_count(spark, query, batches, tmp_path, monkeypatch):
     """Files of a killed write do not count, and are deleted when the batch is written again."""
     sink = archive.ArchiveSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
@@ -85,7 +85,9 @@ def test_a_batch_that_was_killed_before_its_commit(spark, query, batches, tmp_pa
     assert left - live
 
 
-def test_two_drivers_with_the_same_batch(spark, query, batches, tmp_path, monkeypatch):
+def test_of_two_drivers_with_the_same_batch_one_commits(
+    spark, query, batches, tmp_path, monkeypatch
+):
     """Of two drivers that write a batch one commits; neither deletes files that may be live."""
     living, dead = (archive.ArchiveSink(str(tmp_path), NO_MERGES) for _ in range(2))
 
@@ -110,7 +112,7 @@ def test_two_drivers_with_the_same_batch(spark, query, batches, tmp_path, monkey
     assert ids(spark.read.parquet(str(tmp_path))) == expected(batches[:2])
 
 
-def test_hours_are_of_utc_whatever_the_session_says(spark, query, messages, tmp_path):
+def test_hours_are_utc_in_any_session_time_zone(spark, query, messages, tmp_path):
     """A session in another time zone writes the same rows to the same hours."""
     lines = generate(200, seed=3).lines
     zone = "spark.sql.session.timeZone"
@@ -131,7 +133,7 @@ def test_hours_are_of_utc_whatever_the_session_says(spark, query, messages, tmp_
     assert all((row.day, row.hour_of_day) == (row.date, row.hour) for row in found[0])
 
 
-def test_another_query_with_the_same_batch_numbers(spark, query, batches, tmp_path):
+def test_equal_batch_numbers_of_another_query_are_no_repeats(spark, query, batches, tmp_path):
     """A new checkpoint starts at batch 0; its batches are not taken for the old query's."""
     sink = archive.ArchiveSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
@@ -141,7 +143,7 @@ def test_another_query_with_the_same_batch_numbers(spark, query, batches, tmp_pa
     assert ids(spark.read.parquet(str(tmp_path))) == expected(batches[:2])
 
 
-def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
+def test_the_sink_is_refused_outside_a_streaming_query(spark, batches, tmp_path):
     """Outside a streaming query the sink is refused: it needs the id to find repeats."""
     with pytest.raises(
         RuntimeError, match="can only be written by foreachBatch of a streaming query"
@@ -149,7 +151,7 @@ def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
         archive.ArchiveSink(str(tmp_path))(batches[0], 0)
 
 
-def test_a_stream_that_repeats_its_last_batch(spark, messages, tmp_path):
+def test_a_stream_that_repeats_its_last_batch_adds_no_duplicates(spark, messages, tmp_path):
     """A driver that dies between the archive's commit and Spark's leaves no duplicates."""
     source, root, checkpoint = (tmp_path / name for name in ("in", "archive", "checkpoint"))
     lines = generate(300, seed=4).lines

@@ -23,7 +23,7 @@ MERGE_AT_ONCE = Sizes(settle_s=0, keep_s=86_400)
 LATER_MS = 4 * 10**12  # long after everything that these tests write
 
 
-def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_path):
+def test_every_readable_click_is_stored_once_by_date_and_hour(spark, query, batches, tmp_path):
     """`deltalake` and Spark read the same clicks, also from a folder whose name is escaped."""
     root = tmp_path / "an archive"
     sink = DeltaSink(str(root), NO_MERGES)
@@ -42,7 +42,7 @@ def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_p
     assert sorted(table["id"].to_pylist()) == expected(batches)
 
 
-def test_it_has_what_the_parquet_archive_has(spark, query, batches, tmp_path):
+def test_the_delta_archive_equals_the_parquet_archive(spark, query, batches, tmp_path):
     """The Delta archive has the same rows, columns and types as the Parquet archive."""
     parquet = archive.ArchiveSink(str(tmp_path / "parquet"), NO_MERGES)
     delta = DeltaSink(str(tmp_path / "delta"), NO_MERGES)
@@ -56,7 +56,7 @@ def test_it_has_what_the_parquet_archive_has(spark, query, batches, tmp_path):
     assert one.orderBy("id").collect() == two.orderBy("id").collect()
 
 
-def test_delta_reads_types_and_bounds(query, batches, tmp_path):
+def test_the_delta_table_has_schema_partitions_and_statistics(query, batches, tmp_path):
     """The table has its own schema, partitions, and statistics by which readers skip files."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate(batches):
@@ -85,7 +85,7 @@ def test_a_batch_is_one_commit_with_its_number(query, batches, tmp_path):
         assert (number + 1, number) == (table.version(), table.transaction_version(QUERY))
 
 
-def test_a_repeated_batch_is_left_out(query, batches, tmp_path):
+def test_a_repeated_batch_changes_nothing(query, batches, tmp_path):
     """A repeated batch changes nothing, also with a new driver, or if the batch is empty."""
     empty = batches[0].where("false")
     sink = DeltaSink(str(tmp_path), NO_MERGES)
@@ -99,7 +99,7 @@ def test_a_repeated_batch_is_left_out(query, batches, tmp_path):
     assert archived(tmp_path) == expected(batches)
 
 
-def test_a_repeated_batch_is_found_in_a_log_that_was_shortened(query, batches, tmp_path):
+def test_a_repeated_batch_is_detected_after_old_commits_are_deleted(query, batches, tmp_path):
     """A repeat is detected after old commits are deleted: checkpoints keep batch numbers."""
     root = str(tmp_path)
     kept = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 seconds"}
@@ -118,7 +118,7 @@ def test_a_repeated_batch_is_found_in_a_log_that_was_shortened(query, batches, t
     assert archived(tmp_path) == sorted(expected(batches) + expected(batches[:1]) * 4)
 
 
-def test_another_query_with_the_same_batch_numbers(query, batches, tmp_path):
+def test_equal_batch_numbers_of_another_query_are_no_repeats(query, batches, tmp_path):
     """A new checkpoint starts at batch 0; its batches are not taken for the old query's."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
@@ -128,7 +128,7 @@ def test_another_query_with_the_same_batch_numbers(query, batches, tmp_path):
     assert archived(tmp_path) == expected(batches[:2])
 
 
-def test_a_batch_that_was_killed_before_its_commit(query, batches, tmp_path, monkeypatch):
+def test_files_of_a_killed_write_do_not_count(query, batches, tmp_path, monkeypatch):
     """Files of a killed write do not count and do not hinder the repeated batch."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
@@ -161,7 +161,7 @@ def between_files_and_commit(monkeypatch, sink, do):
     monkeypatch.setattr(sink, "_write", written)
 
 
-def test_two_drivers_with_the_same_batch(query, batches, tmp_path, monkeypatch):
+def test_of_two_drivers_with_the_same_batch_one_commits(query, batches, tmp_path, monkeypatch):
     """Of two drivers that write the same batch, the second to commit adds nothing."""
     living, dead = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
     dead(batches[0], 0)
@@ -173,7 +173,7 @@ def test_two_drivers_with_the_same_batch(query, batches, tmp_path, monkeypatch):
     assert 1 == DeltaTable(tmp_path).transaction_version(QUERY)
 
 
-def test_a_driver_that_is_batches_behind(query, batches, tmp_path, monkeypatch):
+def test_a_late_commit_of_an_old_batch_adds_nothing(query, batches, tmp_path, monkeypatch):
     """A late commit of an old batch adds nothing; the newest batch number stays."""
     living, dead = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
 
@@ -188,7 +188,9 @@ def test_a_driver_that_is_batches_behind(query, batches, tmp_path, monkeypatch):
     assert 2 == DeltaTable(tmp_path).transaction_version(QUERY)
 
 
-def test_a_merge_and_another_query_meanwhile(spark, query, batches, tmp_path, monkeypatch):
+def test_a_concurrent_merge_and_query_do_not_disturb_a_batch(
+    spark, query, batches, tmp_path, monkeypatch
+):
     """A merge and another query's batch between a batch's files and its commit do no harm."""
     first, second = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
     first(batches[0], 0)
@@ -207,7 +209,7 @@ def test_a_merge_and_another_query_meanwhile(spark, query, batches, tmp_path, mo
     assert archived(tmp_path) == sorted(expected(batches) + expected(batches[:1]))
 
 
-def test_a_column_that_came_later(spark, query, batches, tmp_path):
+def test_rows_older_than_a_column_have_null_in_it(spark, query, batches, tmp_path):
     """Rows written before a column was added have null in it, also after a merge."""
     without = pa.schema([field for field in ARCHIVE_SCHEMA if field.name not in ("vhost", "body")])
     table = DeltaTable.create(str(tmp_path), without, partition_by=["date", "hour"])
@@ -230,7 +232,7 @@ def test_a_column_that_came_later(spark, query, batches, tmp_path):
     assert len(clicks) == frame.where("body IS NULL").count()
 
 
-def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
+def test_a_table_with_other_columns_or_partitions_is_refused(query, batches, tmp_path):
     """A table with another column type, or without partitions, raises ValueError."""
     other, flat = tmp_path / "other", tmp_path / "flat"
     changed = ARCHIVE_SCHEMA.set(
@@ -247,7 +249,7 @@ def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
         DeltaSink(str(flat))(batches[0], 0)
 
 
-def test_a_parquet_archive_in_its_place_is_refused(query, batches, tmp_path):
+def test_a_folder_with_a_parquet_archive_is_refused(query, batches, tmp_path):
     """A folder with a Parquet archive is refused and left unchanged."""
     archive.ArchiveSink(str(tmp_path), NO_MERGES)(batches[0], 0)
     before = sorted(tmp_path.rglob("*"))
@@ -257,7 +259,7 @@ def test_a_parquet_archive_in_its_place_is_refused(query, batches, tmp_path):
     assert before == sorted(tmp_path.rglob("*"))
 
 
-def test_hours_are_of_utc_whatever_the_session_says(spark, query, batches, tmp_path):
+def test_hours_are_utc_in_any_session_time_zone(spark, query, batches, tmp_path):
     """A session in another time zone writes the same rows to the same hours."""
     one, two = tmp_path / "one", tmp_path / "two"
     DeltaSink(str(one), NO_MERGES)(batches[0], 0)
@@ -278,7 +280,7 @@ def test_hours_are_of_utc_whatever_the_session_says(spark, query, batches, tmp_p
     assert hours == [time.hour for time in times]
 
 
-def test_a_column_without_any_value(query, messages, tmp_path):
+def test_a_column_without_values_has_nulls_of_its_type(query, messages, tmp_path):
     """A column without any value has nulls of its type, such as the common format's user agent."""
     line = b'192.0.2.1 - - [02/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1'
     DeltaSink(str(tmp_path), NO_MERGES)(archive.archived(messages([line] * 3)), 0)
@@ -288,7 +290,7 @@ def test_a_column_without_any_value(query, messages, tmp_path):
     assert [line] * 3 == table["body"].to_pylist()
 
 
-def test_the_driver_gets_a_row_a_file(spark, query, batches, tmp_path, monkeypatch):
+def test_the_driver_gets_one_row_per_file(spark, query, batches, tmp_path, monkeypatch):
     """The driver gets one row per file, however many clicks the batch has."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     rows = []
@@ -312,7 +314,7 @@ def test_the_driver_gets_a_row_a_file(spark, query, batches, tmp_path, monkeypat
     one.unpersist()
 
 
-def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
+def test_the_sink_is_refused_outside_a_streaming_query(spark, batches, tmp_path):
     """Outside a streaming query the sink is refused: it needs the id to find repeats."""
     with pytest.raises(
         RuntimeError, match="can only be written by foreachBatch of a streaming query"
@@ -320,7 +322,7 @@ def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
         DeltaSink(str(tmp_path))(batches[0], 0)
 
 
-def test_a_stream_that_repeats_its_last_batch(spark, messages, tmp_path):
+def test_a_stream_that_repeats_its_last_batch_adds_no_duplicates(spark, messages, tmp_path):
     """A driver that dies between the table's commit and Spark's leaves no duplicates."""
     source, root, checkpoint = (tmp_path / name for name in ("in", "archive", "checkpoint"))
     lines = generate(300, seed=4).lines

@@ -21,7 +21,7 @@ def query(spark):
 
 
 @pytest.mark.parametrize("chosen", ["parquet", "delta"])
-def test_readers_find_out_the_format(spark, query, messages, tmp_path, chosen):
+def test_readers_detect_the_format(spark, query, messages, tmp_path, chosen):
     """Readers detect the format; a sink of the other format refuses the folder."""
     folders = Folders(tmp_path)
     root = str(folders.archive)

@@ -26,7 +26,7 @@ def status(number):
 
 
 @given(st.lists(statuses))
-def test_a_commit_is_read_as_it_was_written(files):
+def test_a_commit_survives_a_round_trip(files):
     """A commit survives a round trip, with any file names."""
     assert decoded(encoded(files)) == files
 
@@ -39,7 +39,7 @@ def test_a_commit_of_another_version_is_refused():
         decoded(b"v2\n{}")
 
 
-def test_the_newest_complete_commit_and_what_follows():
+def test_a_snapshot_is_the_newest_complete_commit_and_later_ones():
     """A snapshot is the newest complete commit (`.compact`) and all later ones.
 
     Sparq writes only complete commits; of those of Spark's sink every tenth is complete.
@@ -50,7 +50,7 @@ def test_the_newest_complete_commit_and_what_follows():
     assert parts_of(["8", "9.compact", "10", "11", "_x"]) == ["9.compact", "10", "11"]
 
 
-def test_a_snapshot_without_some_files_and_with_others():
+def test_a_changed_snapshot_keeps_the_order_of_its_files():
     """A changed snapshot keeps the order of its files; added ones are last."""
     one, two, three = map(status, range(3))
 
@@ -58,7 +58,7 @@ def test_a_snapshot_without_some_files_and_with_others():
     assert Snapshot().changed(added=[one]) == (one,)
 
 
-def test_commits_follow_each_other_and_none_is_replaced(spark, tmp_path):
+def test_a_commit_is_never_replaced(spark, tmp_path):
     """Of two writers that start from the same commit, the second gets a FileExistsError."""
     root = (tmp_path / "an archive").as_uri()
     log = ArchiveLog(HadoopFiles(spark), root)
@@ -71,7 +71,7 @@ def test_commits_follow_each_other_and_none_is_replaced(spark, tmp_path):
     assert ArchiveLog(HadoopFiles(spark), root).read() == first
 
 
-def test_old_commits_go(spark, tmp_path):
+def test_only_the_newest_commits_are_kept(spark, tmp_path):
     """Only the newest COMMITS_KEPT commits stay, for readers that are still using them."""
     log = ArchiveLog(HadoopFiles(spark), str(tmp_path))
     snapshot = log.read()

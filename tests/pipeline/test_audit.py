@@ -66,7 +66,7 @@ def held(
     )
 
 
-def test_even_books_hold() -> None:
+def test_the_audit_passes_if_every_message_is_stored_once() -> None:
     """The audit passes if every message is stored exactly once."""
     found = held()
 
@@ -75,7 +75,7 @@ def test_even_books_hold() -> None:
     assert (found.metrics_clicks, found.late) == (8, 1)
 
 
-def test_each_rule_fails_by_itself() -> None:
+def test_each_audit_rule_has_its_own_failure() -> None:
     """A lost, duplicated, foreign or uncounted message each has its own failure."""
     assert "the logs hold 11" in held(logged=11).failures[0]
     assert "1 message ids occur more than once" in held(rejected_first_id=0).failures[0]
@@ -84,7 +84,7 @@ def test_each_rule_fails_by_itself() -> None:
     assert "metrics + late is 8" in held(late_clicks=0).failures[0]
 
 
-def test_a_resent_body_may_stand_twice_and_no_oftener() -> None:
+def test_a_resent_body_may_be_stored_twice_but_not_more_often() -> None:
     """A body that was re-sent once may be stored once or twice, not more often."""
     twice = [*BODIES[:9], BODIES[0]]
     even = minutes((0, 1, 9))
@@ -106,7 +106,7 @@ def test_the_newest_revision_counts() -> None:
     st.lists(st.integers(0, 5), max_size=6),
     st.lists(st.integers(0, 5), max_size=12),
 )
-def test_compare_equals_counting(sent: list[int], again: list[int], there: list[int]) -> None:
+def test_compare_equals_plain_counting(sent: list[int], again: list[int], there: list[int]) -> None:
     """`compare` gives the same numbers as plain counters."""
     arrays = [np.array(part, np.uint64) for part in (sent, again, there)]
     surplus = Counter(there) - Counter(sent) - Counter(again)

@@ -54,7 +54,7 @@ def test_the_state_of_any_folder_can_be_read(spark, tmp_path, name):
             assert {("one", 2), ("two", 1)} == {tuple(row) for row in counted}
 
 
-def test_a_checkpoint_of_another_form_is_refused(spark, tmp_path):
+def test_an_unreadable_checkpoint_is_refused(spark, tmp_path):
     """An unreadable checkpoint raises ValueError with the file's name.
 
     A guessed number of partitions would send clicks to buckets without their visitors.

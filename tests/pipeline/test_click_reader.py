@@ -11,7 +11,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(("line", "expected"), READ.items())
-def test_a_click_in_each_form(line, expected):
+def test_a_click_in_each_format_is_read(line, expected):
     """The common and combined formats, their usual extensions, and JSON are read."""
     click = read(line.encode())._asdict()
     click["time"] = EPOCH + timedelta(microseconds=click["time"])
@@ -21,7 +21,7 @@ def test_a_click_in_each_form(line, expected):
 
 
 @pytest.mark.parametrize(("line", "reason"), UNREADABLE.items())
-def test_the_first_thing_that_is_wrong(line, reason):
+def test_the_reason_is_the_first_error(line, reason):
     """The first error is the reason; if nothing could be read, the size is 0."""
     click = read(line.encode())
 

@@ -48,7 +48,7 @@ def clf_column(texts):
 
 
 @given(st.lists(instants, min_size=1))
-def test_access_log_times_are_those_of_pythons_calendar(found):
+def test_access_log_times_equal_those_of_datetime(found):
     """Access-log times with any offset are right; the column leaves out offsets of 18 hours."""
     texts = [f"{at:%d/%b}/{at.year:04}:{at:%H:%M:%S %z}" for at in found]
     expected = [micros(at.replace(microsecond=0)) for at in found]
@@ -65,7 +65,7 @@ def test_access_log_times_are_those_of_pythons_calendar(found):
     st.sampled_from(("T", " ")),
     st.sampled_from(("auto", "seconds")),
 )
-def test_iso_times_are_those_of_pythons_calendar(found, between, precision):
+def test_iso_times_equal_those_of_datetime(found, between, precision):
     """ISO 8601 times with or without a fraction are right, alone and as a column."""
     texts = [at.isoformat(between, precision) for at in found]
     expected = [micros(at if precision == "auto" else at.replace(microsecond=0)) for at in found]
@@ -75,7 +75,7 @@ def test_iso_times_are_those_of_pythons_calendar(found, between, precision):
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_a_column_never_says_more_than_each_alone(text):
+def test_times_of_a_column_equal_those_of_each_text(text):
     """A column gives the same time as each text alone, or leaves the text to that reader."""
     alone = event_micros(text, is_json=True)
 
@@ -94,7 +94,7 @@ def test_a_number_is_seconds_milliseconds_or_microseconds(numbers):
     assert event_micros(str(numbers[0]), is_json=False) is None
 
 
-def test_numbers_with_a_fraction():
+def test_fractions_of_numbers_are_exact_to_the_microsecond():
     """Fractions are exact to the microsecond; half a microsecond is rounded up."""
     assert event_micros("1760129736.5", True) == 1760129736_500000
     assert event_micros("1760129736.0000005", True) == 1760129736_000001

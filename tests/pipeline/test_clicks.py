@@ -54,7 +54,7 @@ def clicks_of(rows):
     return [{name: row[name] for name in clicks.CLICK_COLUMNS} for row in rows]
 
 
-def test_the_forms_of_a_click():
+def test_all_click_formats_are_read():
     """The common and combined formats, their usual extensions, and JSON are read."""
     rows = parsed([line.encode() for line in READ])
 
@@ -63,14 +63,14 @@ def test_the_forms_of_a_click():
         assert {name: row[name] for name in expected} == expected
 
 
-def test_what_cannot_be_read_says_why():
+def test_an_unreadable_message_has_a_reason():
     """An unreadable message has the first error as its reason."""
     rows = parsed([line.encode() for line in UNREADABLE])
 
     assert {row["body"].decode(): row["reason"] for row in rows} == UNREADABLE
 
 
-def test_nothing_stops_it_and_nothing_is_lost():
+def test_hostile_messages_are_returned_unchanged_with_a_reason():
     """Hostile messages of up to 1 MB come back with a reason and an unchanged body."""
     rows = parsed(HOSTILE)
 
@@ -93,7 +93,7 @@ def same_as_plain_python(rows):
         assert read == answer(row["body"]), row
 
 
-def test_it_reads_what_plain_python_reads():
+def test_damaged_lines_are_read_as_by_plain_python():
     """3,000 lines, most of them damaged at random, are read as by plain Python."""
     rng = random.Random(7)
     lines = generate(1500, seed=7).lines
@@ -105,7 +105,7 @@ def test_it_reads_what_plain_python_reads():
 
 
 @pytest.mark.skipif(not ACCESS_LOG.exists(), reason="needs the sample log")
-def test_it_reads_a_real_log():
+def test_a_real_log_is_read_as_by_plain_python():
     """Every line of a real log is read as by plain Python; one has no closing quote."""
     rows = parsed(ACCESS_LOG.read_bytes().splitlines())
 
@@ -113,7 +113,7 @@ def test_it_reads_a_real_log():
     assert [row["reason"] for row in rows if row["reason"]] == ["the user agent is never closed"]
 
 
-def test_the_ordinary_ways_give_what_the_careful_one_gives():
+def test_ordinary_and_careful_readers_agree():
     """Ordinary and careful readers agree in all columns, for any batch and any slice of it."""
     bodies = odd_bodies()
     random.Random(13).shuffle(bodies)
@@ -142,7 +142,7 @@ def nearly_ordinary_bodies(draw):
 
 @settings(max_examples=300)
 @given(st.lists(nearly_ordinary_bodies() | st.binary(max_size=30), max_size=6))
-def test_any_batch_gives_what_the_careful_way_gives(bodies):
+def test_a_rows_result_does_not_depend_on_its_batch(bodies):
     """A row's result does not depend on the other rows of its batch."""
     assert clicks_of(parsed(bodies)) == [carefully(body) for body in bodies]
 
@@ -165,7 +165,7 @@ def test_nearly_all_messages_are_ordinary(monkeypatch):
     assert [row["reason"] for row in rows] == [None] * len(ORDINARY)
 
 
-def test_only_the_columns_that_are_asked_for():
+def test_only_the_requested_columns_are_added():
     """Requested columns follow the existing ones, in the order of CLICK_COLUMNS.
 
     An unknown name raises a ValueError that lists the columns.
@@ -215,7 +215,7 @@ def test_spark_gives_the_same_columns_as_its_own_functions(messages):
     assert len(different) < 5
 
 
-def test_nothing_depends_on_the_sessions_time_zone(spark, messages):
+def test_event_times_do_not_depend_on_the_sessions_time_zone(spark, messages):
     """Event times do not depend on the session's time zone."""
     usual = {name: pool[0] for name, pool in WORDS.items()}
     frame = messages([as_line(usual | {"time": time}) for time in WORDS["time"]])

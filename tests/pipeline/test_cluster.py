@@ -24,7 +24,7 @@ from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
 
-def test_it_starts_restarts_and_ends(tmp_path: Path) -> None:
+def test_a_killed_nsqd_is_restarted_and_all_members_end(tmp_path: Path) -> None:
     """A killed nsqd comes back on its ports with its data; at the end nothing is left running."""
     cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
     cluster.start()
@@ -56,7 +56,7 @@ def test_it_starts_restarts_and_ends(tmp_path: Path) -> None:
     assert all(is_free(member.tcp_port) for member in cluster.members)
 
 
-def test_a_member_that_cannot_start_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_member_that_cannot_start(tmp_path: Path) -> None:
     """The error says which, and where its log is; what had started is ended."""
     cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
     cluster.nsqds[1].command.append("--no-such-flag")
@@ -74,7 +74,7 @@ def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_the_console_starts_and_comes_back(
+def test_a_killed_console_is_restarted_at_its_address(
     tmp_path: Path, lookupd: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It answers where it says; killed, it is started again in the same place; at last it ends.
@@ -114,7 +114,7 @@ def test_the_console_starts_and_comes_back(
         urllib.request.urlopen(console.url)
 
 
-def test_a_console_that_cannot_start_is_told_and_given_up(tmp_path: Path) -> None:
+def test_a_console_that_cannot_start_is_reported_and_not_restarted(tmp_path: Path) -> None:
     """After some starts it stays away; nothing is raised."""
     console = Console(tmp_path, tmp_path / "nsqadmin.log", "127.0.0.1:1", "no.such.module")
     console.start()
@@ -131,7 +131,7 @@ def test_a_console_that_cannot_start_is_told_and_given_up(tmp_path: Path) -> Non
     console.stop()
 
 
-def test_the_console_takes_another_port_where_its_own_is_taken(
+def test_the_console_uses_another_port_if_nsqadmins_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NSQ's port if it is free."""

@@ -41,7 +41,7 @@ def refused(*words: str) -> str:
     return sentence
 
 
-def test_flags_alone() -> None:
+def test_only_two_flags_are_required() -> None:
     """Two flags are required; the others have defaults."""
     expected = Settings(data="data", lookupd_http_addresses=("127.0.0.1:4161",))
 
@@ -71,7 +71,7 @@ def test_flags_in_every_form() -> None:
     assert parse([*NEEDED, "--no-publish", "--publish"]).publish
 
 
-def test_a_file_alone(file) -> None:
+def test_a_settings_file_needs_no_flags(file) -> None:
     """The file's keys are the names of the flags; its values have TOML types."""
     path = file("""
         data = "s3a://bucket/clicks"
@@ -107,7 +107,7 @@ def test_a_file_alone(file) -> None:
         "spark.executor.cores = 2\nspark.speculation = true",
     ],
 )
-def test_options_of_spark_in_a_file(text: str, file) -> None:
+def test_a_file_has_spark_options_as_list_table_or_dotted_keys(text: str, file) -> None:
     """Spark options are a list, a table with long or short keys, or dotted keys at the top."""
     settings = parse([*NEEDED, f"--config={file(text)}"])
 
@@ -163,7 +163,7 @@ def test_flags_override_the_file(file) -> None:
         ('source.auth_secrt = "hush"', "source: unknown option auth_secrt: did you mean auth_se"),
     ],
 )
-def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:
+def test_a_mistake_in_the_file_is_one_sentence(text: str, sentence: str, file) -> None:
     """The one-sentence error names the file, the key and the nearest valid key."""
     path = file(text)
 
@@ -173,7 +173,7 @@ def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:
     assert "hush" not in found
 
 
-def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named_in_the_error(file, tmp_path: Path) -> None:
     """A missing file and one that is not TOML are errors that name the file."""
     missing = tmp_path / "no.toml"
 
@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
         ([*NEEDED, "--queries="], "--queries is empty: name one or more of"),
     ],
 )
-def test_a_mistake_on_the_command_line(words: list[str], sentence: str) -> None:
+def test_a_mistake_on_the_command_line_names_the_flag(words: list[str], sentence: str) -> None:
     """The one-sentence error begins with the flag."""
     assert refused(*words).startswith(sentence)
 
@@ -233,7 +233,7 @@ def test_a_mistake_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err.startswith("sparq pipeline: --trigger=soon is not a time")
 
 
-def test_the_application_gets_the_settings(
+def test_the_applications_result_is_the_exit_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The application's result is the exit status; an error or Ctrl-C prints no traceback."""
@@ -257,7 +257,7 @@ def test_the_application_gets_the_settings(
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--no-such-flag"], [*NEEDED, "x"]])
-def test_help_and_mistakes_load_neither_spark_nor_a_loop(words: list[str]) -> None:
+def test_help_and_mistakes_import_neither_spark_nor_asyncio(words: list[str]) -> None:
     """Help and errors import neither Spark nor asyncio, so that they are fast."""
     program = (
         "import sys\nfrom sparq.cli import main\n"
@@ -272,7 +272,7 @@ def test_help_and_mistakes_load_neither_spark_nor_a_loop(words: list[str]) -> No
     assert set() == HEAVY & loaded
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
+def test_without_spark_the_error_names_the_pip_command() -> None:
     """Without Spark installed, the error names the pip command."""
     program = (
         "import sys; sys.modules.update(pyspark=None, pyarrow=None, pandas=None);"

@@ -37,14 +37,14 @@ def merged(files):
     return [sorted(one.size for one in hour) for hour in due(files, SIZES, NOW_MS)]
 
 
-def test_an_hour_that_goes_on_waits_for_enough():
+def test_small_files_of_a_recent_hour_wait_for_target_bytes():
     """In a recent hour small files wait until they add up to target_bytes."""
     assert merged(made(40, 40)) == []
     assert merged(made(40, 40, 50)) == [[40, 40, 50]]
     assert merged(made(40, 40, 50, 200)) == [[40, 40, 50]]
 
 
-def test_an_hour_that_is_over_becomes_one_file():
+def test_small_files_of_a_settled_hour_are_merged():
     """After settle_s all small files of an hour are merged; a lone file is left as it is."""
     assert merged(made(1, 2, age_s=601)) == [[1, 2]]
     assert merged(made(1, 2, age_s=599)) == []
@@ -52,7 +52,7 @@ def test_an_hour_that_is_over_becomes_one_file():
     assert merged(made(64, 200, age_s=10**6)) == []
 
 
-def test_late_clicks_do_not_make_an_hour_anew_each_time():
+def test_late_clicks_do_not_rewrite_a_large_file_each_time():
     """Beside a large file, small ones wait until they are 4, or 64 bytes in all, or a day old."""
     assert merged(made(1, 2, 3, 200, age_s=3600)) == []
     assert merged(made(1, 2, 3, 4, 200, age_s=3600)) == [[1, 2, 3, 4]]
@@ -60,7 +60,7 @@ def test_late_clicks_do_not_make_an_hour_anew_each_time():
     assert merged(made(1, 100, 200, age_s=86_400)) == [[1, 100]]
 
 
-def test_hours_are_apart_and_the_worst_comes_first():
+def test_the_hour_with_the_most_files_is_merged_first():
     """Hours are separate, the one with the most files first; a merge is limited in bytes."""
     others = made(1, 2, 3, age_s=700, hour=HOUR.replace("10", "11"))
 
@@ -70,7 +70,7 @@ def test_hours_are_apart_and_the_worst_comes_first():
 
 
 @given(st.lists(st.integers(1, 300), max_size=30), st.integers(0, 100_000))
-def test_merging_what_is_due_comes_to_an_end(sizes, age_s):
+def test_repeated_merges_end_with_at_most_one_small_file(sizes, age_s):
     """Every merge leaves fewer files; a day-old hour ends with at most one small file."""
     files = made(*sizes, age_s=age_s)
     for _ in range(40):
@@ -91,7 +91,7 @@ def test_merging_what_is_due_comes_to_an_end(sizes, age_s):
         assert not small or len(files) == 1
 
 
-def test_the_batch_that_a_file_is_of():
+def test_a_file_name_has_its_query_and_batch():
     """A file's name gives its query and batch; a merged file belongs to none."""
 
     def of(name):
@@ -135,7 +135,7 @@ SMALL = Sizes(settle_s=0, keep_s=3600)
 LATER_MS = 4 * 10**12  # long after everything that these tests write
 
 
-def test_small_files_become_one_and_the_newest_batch_stays(spark, archive, tmp_path):
+def test_small_files_are_merged_except_those_of_the_newest_batch(spark, archive, tmp_path):
     """A merge spares the newest batch; readers see each row once; old files are deleted later."""
     before = parquet_files(tmp_path)
     merges = Compaction(spark, archive, SMALL)
@@ -156,7 +156,7 @@ def test_small_files_become_one_and_the_newest_batch_stays(spark, archive, tmp_p
     assert ids(spark, archive) == list(range(30))
 
 
-def test_a_merge_that_is_killed_leaves_nothing(spark, archive, tmp_path, monkeypatch):
+def test_a_killed_merge_loses_no_rows_and_is_cleaned_up(spark, archive, tmp_path, monkeypatch):
     """A merge that is killed before or after its commit loses no rows and can be cleaned up."""
     before = parquet_files(tmp_path)
     commit = ArchiveLog.commit
@@ -181,7 +181,7 @@ def test_a_merge_that_is_killed_leaves_nothing(spark, archive, tmp_path, monkeyp
     assert len(parquet_files(tmp_path)) == 2
 
 
-def test_a_merge_and_a_writer_at_once(spark, archive, monkeypatch):
+def test_a_merge_retries_after_a_writers_commit(spark, archive, monkeypatch):
     """A merge retries after a writer's commit, and gives up if another merge was first."""
     log = ArchiveLog(HadoopFiles(spark), archive)
     merges = Compaction(spark, archive, SMALL)
@@ -200,7 +200,7 @@ def test_a_merge_and_a_writer_at_once(spark, archive, monkeypatch):
     assert ids(spark, archive) == list(range(30))
 
 
-def test_all_that_is_due_but_the_newest_batch(spark, archive):
+def test_all_due_files_except_the_newest_batch_are_merged(spark, archive):
     """`all_due` merges all due files but the newest batch's, and reports the numbers of files."""
     found = Compaction(spark, archive, SMALL).all_due(LATER_MS)
 
@@ -208,7 +208,7 @@ def test_all_that_is_due_but_the_newest_batch(spark, archive):
     assert ids(spark, archive) == list(range(30))
 
 
-def test_columns_that_came_later_are_kept(spark, archive):
+def test_a_merged_file_has_all_columns_of_its_sources(spark, archive):
     """A merged file has all columns that any of its sources has."""
     files = HadoopFiles(spark)
     log = ArchiveLog(files, archive)
@@ -224,7 +224,7 @@ def test_columns_that_came_later_are_kept(spark, archive):
     assert {row.id: row.further for row in rows} == {**dict.fromkeys(range(30)), 30: "x"}
 
 
-def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
+def test_a_merge_with_missing_rows_is_not_committed(spark, archive, monkeypatch):
     """A merge with missing rows raises RuntimeError and is not committed."""
     monkeypatch.setattr(compaction.Compaction, "_made", lambda self, hour, _token: [
         one for one in self._files.list(hour) if one.name.startswith(f"{QUERY}-0-")])  # fmt: skip
@@ -234,7 +234,7 @@ def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
     assert ids(spark, archive) == list(range(30))
 
 
-def test_the_note_names_what_is_replaced(spark, archive, tmp_path):
+def test_a_merges_record_names_the_replaced_files(spark, archive, tmp_path):
     """A merge's record names the files it replaces: a clean-up needs no other information."""
     newest = ArchiveLog(HadoopFiles(spark), archive).read().files[-1].modified_ms
     Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", newest + 1000)

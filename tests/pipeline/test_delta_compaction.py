@@ -18,7 +18,7 @@ DELETE_AT_ONCE = Sizes(settle_s=0, keep_s=0)
 LATER_MS = 4 * 10**12  # long after everything that these tests write
 
 
-def test_small_files_become_few(spark, query, batches, tmp_path):
+def test_small_files_are_merged_hour_by_hour(spark, query, batches, tmp_path):
     """Small files are merged hour by hour between batches; every row stays, once and complete."""
     rows = archive_delta.frame
     sink = DeltaSink(str(tmp_path), NO_MERGES)
@@ -40,7 +40,9 @@ def test_small_files_become_few(spark, query, batches, tmp_path):
     assert before == rows(spark, str(tmp_path)).orderBy("id", "index").collect()
 
 
-def test_what_was_replaced_or_left_is_deleted(spark, query, batches, tmp_path, monkeypatch):
+def test_replaced_and_abandoned_files_are_deleted_later(
+    spark, query, batches, tmp_path, monkeypatch
+):
     """Replaced files and those of killed tasks are deleted after `keep_s`; live ones stay."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate([batches[0]] * 2):
@@ -60,7 +62,7 @@ def test_what_was_replaced_or_left_is_deleted(spark, query, batches, tmp_path, m
     assert archived(tmp_path) == sorted(expected(batches[:1]) * 2)
 
 
-def test_two_mergers_at_once(spark, query, batches, tmp_path):
+def test_of_two_concurrent_merges_the_second_is_refused(spark, query, batches, tmp_path):
     """Of two concurrent merges the second to commit is refused; no click is lost or doubled.
 
     `deltalake` by itself would let both replace the same files.
@@ -83,7 +85,7 @@ def test_two_mergers_at_once(spark, query, batches, tmp_path):
     assert 1 == sum(one.directory == hour for one in files_of(place.table()))
 
 
-def test_a_merge_says_that_it_changes_no_rows(spark, query, batches, tmp_path):
+def test_a_merge_is_logged_as_no_data_change(spark, query, batches, tmp_path):
     """A merge's log entries have dataChange=false: streaming readers ignore them."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate([batches[0]] * 2):
@@ -102,7 +104,7 @@ def test_a_merge_says_that_it_changes_no_rows(spark, query, batches, tmp_path):
     assert not any(changes)
 
 
-def test_which_files_become_one():
+def test_small_files_are_grouped_up_to_the_target_size():
     """Small files become one group, or several groups near the target size; none of one file."""
 
     def groups(*sizes):

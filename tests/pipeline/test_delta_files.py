@@ -54,7 +54,7 @@ def written(batches, tmp_path, **more):
     return pa.Table.from_batches(rows, ADDED_SCHEMA).to_pylist()
 
 
-def test_an_hour_a_file(clicks, tmp_path):
+def test_each_utc_hour_gets_one_file(clicks, tmp_path):
     """Each UTC hour gets one file with the table's types, whatever the session's time zone."""
     added = written(clicks.to_batches(max_chunksize=50), tmp_path)
 
@@ -75,7 +75,7 @@ def test_an_hour_a_file(clicks, tmp_path):
     assert together.equals(clicks.cast(FILE_SCHEMA).sort_by("index"))
 
 
-def test_no_more_than_a_buffer_is_held(clicks, tmp_path):
+def test_a_small_buffer_gives_several_files_per_hour(clicks, tmp_path):
     """With a small buffer an hour gets several files, without losing rows."""
     added = written(clicks.to_batches(max_chunksize=50), tmp_path, buffer_bytes=1)
 
@@ -83,7 +83,7 @@ def test_no_more_than_a_buffer_is_held(clicks, tmp_path):
     assert sum(json.loads(row["stats"])["numRecords"] for row in added) == len(clicks)
 
 
-def test_files_of_an_hour_become_one(clicks, tmp_path):
+def test_files_are_merged_in_pieces_of_a_buffer(clicks, tmp_path):
     """Files are merged in pieces of at most a buffer; a column that a file lacks becomes null."""
     added = written(clicks.to_batches(max_chunksize=50), tmp_path, buffer_bytes=1)
     folder = added[0]["path"].rpartition("/")[0]
@@ -103,14 +103,14 @@ def test_files_of_an_hour_become_one(clicks, tmp_path):
     assert {"date": row["date"], "hour": row["hour"]} == partition_of(folder)
 
 
-def test_nothing_to_write(clicks, tmp_path):
+def test_without_clicks_no_file_is_written(clicks, tmp_path):
     """Without clicks there is no file and no row."""
     assert [] == written([], tmp_path)
     assert [] == written(clicks.slice(0, 0).to_batches(), tmp_path)
     assert [] == list(tmp_path.rglob("*.parquet"))
 
 
-def test_the_ends_of_an_hour():
+def test_an_hour_has_its_first_and_last_microsecond():
     """An hour has its first and its last microsecond; clicks keep their order."""
     times = [AT + timedelta(microseconds=1), AT, AT + timedelta(hours=1), AT]
     clicks = clicks_of(generate(4, seed=2).lines[:4])
@@ -124,7 +124,7 @@ def test_the_ends_of_an_hour():
     assert [(nine, [1, 3]), (ten, [0, 2])] == found
 
 
-def test_what_the_log_knows_of_a_file():
+def test_a_file_has_statistics_of_its_columns():
     """A file's statistics: number of rows, minima, maxima and nulls of index and times."""
     clicks = clicks_of(generate(4, seed=2).lines[:4]).cast(FILE_SCHEMA)
     times = pa.array([AT, AT, None, AT + timedelta(days=1)], pa.timestamp("us", "UTC"))
@@ -150,7 +150,7 @@ def test_what_the_log_knows_of_a_file():
     } == json.loads(stats.text())
 
 
-def test_schemas_belong_together():
+def test_ddl_and_arrow_schema_agree():
     """The DDL and the Arrow schema of the result agree; the table adds date and hour."""
     assert [part.split()[0] for part in ADDED_DDL.split(", ")] == ADDED_SCHEMA.names
     assert [*FILE_SCHEMA.names, "date", "hour"] == ARCHIVE_SCHEMA.names

@@ -17,7 +17,7 @@ def test_local_addresses_are_paths():
     assert "s3a://clicks/archive" == address_of("s3a://clicks/archive")
 
 
-def test_what_spark_knows_of_s3_is_handed_on():
+def test_sparks_s3_options_are_passed_on():
     """Spark's S3 options are passed on; a bucket's own options override the general ones.
 
     An Amazon endpoint is left out: it follows from the region.
@@ -52,21 +52,21 @@ def test_what_spark_knows_of_s3_is_handed_on():
         ("http://minio", "true", {"AWS_ENDPOINT_URL": "http://minio", "AWS_ALLOW_HTTP": "true"}),
     ],
 )
-def test_other_endpoints(endpoint, encrypted, expected):
+def test_an_s3_endpoint_may_have_a_scheme(endpoint, encrypted, expected):
     """An S3 endpoint may have a scheme; plain HTTP needs AWS_ALLOW_HTTP."""
     configured = {"fs.s3a.endpoint": endpoint, "fs.s3a.connection.ssl.enabled": encrypted}
 
     assert expected == s3_options(configured.get, "clicks")
 
 
-def test_no_credentials_in_its_representation():
+def test_the_representation_has_no_credentials():
     """The representation, which may be logged, has no credentials."""
     place = TablePlace("s3a://clicks/archive", {"AWS_SECRET_ACCESS_KEY": "planted"})
 
     assert "planted" not in f"{place} {place!r}"
 
 
-def test_addresses_are_completed_as_spark_does(spark, tmp_path, monkeypatch):
+def test_relative_paths_are_resolved_as_by_spark(spark, tmp_path, monkeypatch):
     """A relative path is in the driver's working folder; given options replace Spark's."""
     monkeypatch.chdir(tmp_path)
     root = (tmp_path / "an archive").as_uri()
@@ -84,7 +84,7 @@ def test_without_the_package(monkeypatch):
         importlib.reload(delta_place)
 
 
-def test_an_old_package():
+def test_an_old_deltalake_is_refused_with_the_required_version():
     """An old `deltalake` raises ImportError with its version and the required one."""
     delta_place.check_version("2.0.0")
     delta_place.check_version("1.6.6")

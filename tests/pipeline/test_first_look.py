@@ -29,7 +29,7 @@ def cluster(tmp_path_factory):
         yield SimpleNamespace(lookupd=lookupd, nsqd=nsqd)
 
 
-def test_options_of_source_and_sink():
+def test_source_and_sink_get_all_nsqlookupd_addresses():
     """The options have all nsqlookupd addresses, and those of the setting `source`."""
     given = Settings(
         data="data",
@@ -40,7 +40,7 @@ def test_options_of_source_and_sink():
     assert {"lookupd_http_addresses": "a:4161,b:4161", "tls_v1": "true"} == (cluster_options(given))
 
 
-def test_a_cluster_that_answers_is_left_as_it_is(cluster):
+def test_the_check_creates_no_topic_or_channel(cluster):
     """One nsqlookupd of two is enough; no topic or channel is created."""
     gone = f"127.0.0.1:{free_port()}"
     check_cluster(
@@ -52,7 +52,7 @@ def test_a_cluster_that_answers_is_left_as_it_is(cluster):
     assert ("clicks", []) == (topic["topic_name"], topic["channels"])
 
 
-def test_no_nsqlookupd_answers(monkeypatch):
+def test_without_an_answer_the_error_names_flag_and_reason(monkeypatch):
     """If no nsqlookupd answers in time, the error has the flag and the reason."""
     monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
     gone = f"127.0.0.1:{free_port()}"
@@ -61,7 +61,7 @@ def test_no_nsqlookupd_answers(monkeypatch):
         check_cluster(settings(gone))
 
 
-def test_an_nsqlookupd_that_is_still_starting(monkeypatch, tmp_path):
+def test_the_check_waits_for_an_nsqlookupd_that_is_starting(monkeypatch, tmp_path):
     """The check waits for an nsqlookupd that a supervisor starts at the same time."""
     monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
     with spawn_nsqlookupd(tmp_path) as lookupd:
@@ -80,7 +80,7 @@ def test_an_nsqlookupd_that_is_still_starting(monkeypatch, tmp_path):
         assert pauses
 
 
-def test_another_daemon_at_the_address_is_named(cluster):
+def test_an_nsqds_address_as_nsqlookupd_is_an_error(cluster):
     """The address of an nsqd in --lookupd-http-address is an error about that flag."""
     with pytest.raises(SettingsError, match=r"^--lookupd-http-address: .*nsqd"):
         check_cluster(settings(cluster.nsqd.http))

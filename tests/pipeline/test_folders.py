@@ -5,7 +5,7 @@ import pytest
 from sparq.pipeline.folders import FolderError, Folders, write_json
 
 
-def test_what_no_run_has_made_is_not_cleared(tmp_path):
+def test_a_folder_that_no_run_created_is_not_deleted(tmp_path):
     """A folder `archive` that no run created is not deleted."""
     (tmp_path / "archive").mkdir()
 
@@ -15,7 +15,7 @@ def test_what_no_run_has_made_is_not_cleared(tmp_path):
     assert (tmp_path / "archive").is_dir()
 
 
-def test_a_run_clears_what_a_run_left_and_nothing_else(tmp_path):
+def test_a_run_deletes_only_output_of_earlier_runs(tmp_path):
     """A run deletes the output of earlier runs, and keeps a user's file beside it."""
     folders = Folders(tmp_path)
     write_json(folders.run / "state.json", {})
@@ -34,7 +34,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     Folders(tmp_path).hold().close()
 
 
-def test_the_clicks_of_up_are_never_cleared(tmp_path):
+def test_a_run_refuses_a_folder_with_clicks_of_sparq_up(tmp_path):
     """A run refuses a folder with the clicks of `sparq up`."""
     folders = Folders(tmp_path)
     write_json(tmp_path / "run" / "state.json", {"mode": "up"})

@@ -21,7 +21,7 @@ def test_a_file_is_created_once(files, tmp_path):
     assert b"first \xff" == path.read_bytes() == files.read(str(path))
 
 
-def test_a_file_that_is_missing_says_so(files, tmp_path):
+def test_reading_a_missing_file_raises_file_not_found(files, tmp_path):
     """Reading a missing file raises FileNotFoundError; deleting it is not an error."""
     with pytest.raises(FileNotFoundError, match="nothing"):
         files.read(str(tmp_path / "nothing"))
@@ -29,7 +29,7 @@ def test_a_file_that_is_missing_says_so(files, tmp_path):
     files.delete_tree(str(tmp_path / "nothing"))
 
 
-def test_the_files_of_a_folder(files, tmp_path):
+def test_a_listing_has_only_the_folders_own_files(files, tmp_path):
     """A listing has the folder's own files, with escaped names, and no subfolders."""
     (tmp_path / "a file.txt").write_bytes(b"12345")
     (tmp_path / "folder").mkdir()
@@ -43,7 +43,7 @@ def test_the_files_of_a_folder(files, tmp_path):
     assert [] == files.list(str(tmp_path / "nothing"))
 
 
-def test_addresses_that_match_a_pattern(files, tmp_path):
+def test_matches_of_a_pattern_are_sorted(files, tmp_path):
     """A pattern's matches are sorted by name."""
     for name in ("b-2", "b-1", "c-1"):
         (tmp_path / name).touch()
@@ -65,7 +65,7 @@ def test_files_and_folders_are_deleted(files, tmp_path):
     assert [] == list(tmp_path.iterdir())
 
 
-def test_parts_of_an_address():
+def test_an_address_has_a_name_and_a_directory():
     """An address has a name and a directory."""
     status = FileStatus("s3a://bucket/date=2026-11-21/a%20b.parquet", 1, 2)
 

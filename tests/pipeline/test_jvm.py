@@ -85,7 +85,9 @@ def started(program: str, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_folder_of_a_living_process_stays(holder: tuple[subprocess.Popen[str], Path]) -> None:
+def test_the_folder_of_a_running_process_is_kept(
+    holder: tuple[subprocess.Popen[str], Path],
+) -> None:
     """A second start keeps the folder of a process that is still running."""
     process, folder = holder
 
@@ -96,7 +98,7 @@ def test_a_folder_of_a_living_process_stays(holder: tuple[subprocess.Popen[str],
     assert folder != second
 
 
-def test_a_folder_of_a_killed_process_goes(
+def test_the_folder_of_a_killed_process_is_deleted(
     holder: tuple[subprocess.Popen[str], Path], temporary: Path
 ) -> None:
     """The next start deletes the folder of a killed process, and no other folders."""
@@ -112,7 +114,7 @@ def test_a_folder_of_a_killed_process_goes(
     assert {other, mine} == set(temporary.iterdir())
 
 
-def test_javas_option(tmp_path: Path) -> None:
+def test_javas_option_is_appended_to_existing_options(tmp_path: Path) -> None:
     """The option is appended to existing options, unless they name the folder already."""
     assert f"{OPTION}{tmp_path}" == options_with(tmp_path, "")
     assert f"-Da=b '{OPTION}/a folder'" == options_with(Path("/a folder"), "-Da=b")
@@ -120,7 +122,7 @@ def test_javas_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_jvm_leaves_nothing_behind(temporary: Path, tmp_path: Path) -> None:
+def test_files_of_a_killed_jvm_are_deleted_by_the_next_run(temporary: Path, tmp_path: Path) -> None:
     """RocksDB's library (15 MB) remains after kill -9; the next run deletes it."""
     with started(SESSION, str(tmp_path / "data")) as process:
         assert process.stdout is not None
@@ -159,7 +161,7 @@ def java() -> str:
         "-javaagent:/no/such.jar=7071 -agentlib:jdwp=transport=dt_socket,server=y,suspend=y",
     ],
 )
-def test_good_options(java: str, options: str) -> None:
+def test_valid_java_options_pass(java: str, options: str) -> None:
     """Valid options pass; agents are not loaded in the check, since they may wait."""
     check_java_options(java, {EXTRA: options, "spark.driver.memory": "512m"})
 
@@ -175,7 +177,7 @@ def test_good_options(java: str, options: str) -> None:
         ("-Xmx1g", "the maximum heap has its own flag: --driver-memory"),
     ],
 )
-def test_wrong_options(java: str, options: str, said: str) -> None:
+def test_an_invalid_java_option_is_one_sentence(java: str, options: str, said: str) -> None:
     """The one-sentence error has Spark's option, its value, and Java's message."""
     with pytest.raises(SettingsError) as raised:
         check_java_options(java, {EXTRA: options})
@@ -185,13 +187,15 @@ def test_wrong_options(java: str, options: str, said: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_more_memory_than_addresses(java: str) -> None:
+def test_a_heap_that_java_cannot_reserve_is_an_error(java: str) -> None:
     """A heap that Java cannot reserve is an error that names its flag."""
     with pytest.raises(SettingsError, match=r"--driver-memory=1000000g: Java does not start"):
         check_java_options(java, {"spark.driver.memory": "1000000g"})
 
 
-def test_a_java_that_hangs_or_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_hanging_java_passes_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If Java hangs or is missing, the check passes: Spark's own start will report it."""
     monkeypatch.setattr("sparq.pipeline.jvm.LIMIT_SECONDS", 0.2)
     hanging = tmp_path / "java"
@@ -220,17 +224,17 @@ def root(tmp_path: Path):
     ("gib", "heap"),
     [(0.5, "1024m"), (4, "1024m"), (8, "2048m"), (23.5, "5888m"), (32, "8192m"), (512, "8192m")],
 )
-def test_the_heap_is_a_quarter(gib: float, heap: str) -> None:
+def test_the_heap_is_a_quarter_of_the_memory(gib: float, heap: str) -> None:
     """The heap is a quarter of the memory: 1 to 8 GiB, in steps of 256 MiB."""
     assert heap == default_heap(int(gib * GIB))
 
 
-def test_a_machine(root) -> None:
+def test_without_limits_the_memory_is_the_kernels(root) -> None:
     """Without limits, the memory is what the kernel reports."""
     assert 64 * GIB == machine_bytes(root("proc/self/cgroup", "0::/\n"))
 
 
-def test_a_container_of_version_2(root) -> None:
+def test_the_smallest_cgroup_v2_limit_counts(root) -> None:
     """In cgroup v2, the smallest limit of the group and its parents counts; `max`: no limit."""
     root("proc/self/cgroup", "0::/pods/one\n")
     root("sys/fs/cgroup/pods/one/memory.max", "max\n")
@@ -239,14 +243,14 @@ def test_a_container_of_version_2(root) -> None:
     assert 3 * GIB == machine_bytes(top)
 
 
-def test_a_container_that_sees_its_group_as_the_root(root) -> None:
+def test_without_the_groups_path_the_root_limit_counts(root) -> None:
     """If the path of the group does not exist, the limit at the root counts."""
     root("proc/self/cgroup", "0::/somewhere/else\n")
 
     assert 2 * GIB == machine_bytes(root("sys/fs/cgroup/memory.max", f"{2 * GIB}\n"))
 
 
-def test_a_container_of_version_1(root) -> None:
+def test_only_the_memory_controller_of_cgroup_v1_counts(root) -> None:
     """In cgroup v1, only the memory controller counts; a huge number means no limit."""
     root("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n0::/\n")
     root("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n")
@@ -257,11 +261,11 @@ def test_a_container_of_version_1(root) -> None:
     )
 
 
-def test_this_machine() -> None:
+def test_this_machine_has_a_plausible_memory_size() -> None:
     """The memory of this machine is above 100 MiB."""
     assert machine_bytes() > 100 << 20
 
 
-def test_a_system_without_these_files(tmp_path: Path) -> None:
+def test_without_proc_and_sys_the_c_library_gives_the_memory(tmp_path: Path) -> None:
     """Without /proc and /sys, the C library reports the memory."""
     assert machine_bytes(tmp_path) > 100 << 20

@@ -40,7 +40,7 @@ def test_a_value_becomes_text(text):
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_no_json_is_refused(text):
+def test_invalid_json_is_refused(text):
     """An invalid value is refused, also if its key is not requested."""
     for keys in ({"x"}, set()):
         with pytest.raises(NotJson):
@@ -50,13 +50,13 @@ def test_what_is_no_json_is_refused(text):
 @pytest.mark.parametrize(
     "text", ["", "[]", "x", '{"x": 1', '{"x": 1} 2', '{"x": 1},', '{"x" 1}', "{,}"]
 )
-def test_one_object_and_nothing_else(text):
+def test_only_a_single_object_is_accepted(text):
     """Anything but one object and white space is refused."""
     with pytest.raises(NotJson):
         read_object(text, {"x"})
 
 
-def test_of_equal_keys_the_last_counts_and_others_are_left_out():
+def test_the_last_of_equal_keys_counts():
     """Of equal keys the last counts, null included, as in Spark; other keys are left out."""
     text = ' { "a" : 1 , "b":2, "a": null, "\\u0063": 3 }\r\n\t '
 
@@ -64,7 +64,7 @@ def test_of_equal_keys_the_last_counts_and_others_are_left_out():
     assert read_object("{ }", {"a"}) == {}
 
 
-def test_limits_are_jacksons():
+def test_depth_and_name_length_are_limited_as_in_jackson():
     """Depth and length of names are limited as in Jackson; values just within are read."""
     deep = DEPTH_MAX - 2
     assert value("[" * deep + "]" * deep) == "[" * deep + "]" * deep
@@ -81,7 +81,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), json_values, max_size=4), st.booleans())
-def test_whatever_python_writes_is_read(found, ascii_only):
+def test_json_written_by_python_is_read(found, ascii_only):
     """Any JSON that Python writes is read; other values than strings become equivalent JSON."""
     read = read_object(json.dumps(found, ensure_ascii=ascii_only), found.keys())
 
@@ -96,7 +96,7 @@ def test_whatever_python_writes_is_read(found, ascii_only):
 
 
 @given(st.text(alphabet="{}[]\",:\\'0123.eE-+ tfn", max_size=20))
-def test_any_text_is_an_object_or_is_refused(text):
+def test_any_text_is_read_as_an_object_or_refused(text):
     """Any text is read or refused with NotJson; what Python reads as an object is read."""
     try:
         read_object("{" + text, {"a"})

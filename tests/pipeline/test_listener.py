@@ -89,7 +89,7 @@ def start(writer, folder, name):
     return named.trigger(processingTime="0 seconds").start()
 
 
-def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
+def test_a_shrinking_backlog_is_reported(spark, nsqd, listener, tmp_path):
     """While a backlog shrinks, lag, rates and parts of batches are reported.
 
     A restart is counted.
@@ -122,7 +122,7 @@ def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
     assert 0 == value(listener, "failures_total")
 
 
-def test_state_and_counts_are_seen(spark, nsqd, listener, tmp_path):
+def test_state_and_observed_counts_are_reported(spark, nsqd, listener, tmp_path):
     """The rows and bytes of RocksDB are reported, and the sums that a query observes."""
     publish_batches(nsqd, "counting", numbered(0, 500))
     counted = messages(spark, nsqd, "counting", 1_000).groupBy(F.length("body").alias("n")).count()
@@ -146,7 +146,7 @@ def test_state_and_counts_are_seen(spark, nsqd, listener, tmp_path):
     assert value(listener, "lag_seconds") in (None, 0)
 
 
-def test_a_query_that_fails_is_counted(spark, nsqd, listener, tmp_path):
+def test_a_failed_query_is_counted(spark, nsqd, listener, tmp_path):
     """A query that fails is counted as a failure and is not active."""
     publish_batches(nsqd, "failing", numbered(0, 5))
 
@@ -161,7 +161,7 @@ def test_a_query_that_fails_is_counted(spark, nsqd, listener, tmp_path):
     assert 0 == value(listener, "active")
 
 
-def test_what_was_recorded_is_what_spark_says(spark, nsqd, listener, tmp_path):
+def test_recorded_progress_has_the_keys_of_this_spark_version(spark, nsqd, listener, tmp_path):
     """The recorded progress of other tests has the same keys as that of this Spark version."""
     publish_batches(nsqd, "recorded", numbered(0, 50))
     rows = observed(messages(spark, nsqd, "recorded"), newest_published=F.col("timestamp"))
@@ -186,7 +186,7 @@ def test_what_was_recorded_is_what_spark_says(spark, nsqd, listener, tmp_path):
         ),
     ],
 )
-def test_a_mistake_in_what_is_observed_is_said(spark, counts, expected):
+def test_invalid_observed_counts_are_an_error(spark, counts, expected):
     """Invalid counts are a one-sentence ValueError before a query runs."""
     with pytest.raises(ValueError, match="observed") as caught:
         observed(spark.range(1), **counts)

@@ -18,12 +18,12 @@ def advanced(*batches, mark=None):
     return mark
 
 
-def test_the_slowest_nsqd_holds_the_mark():
+def test_the_slowest_nsqd_determines_the_mark():
     """The mark is the minimum over the nsqds: a slow one may still send older clicks."""
     assert advanced(({"a": 100, "b": 40}, 0), ({"a": 900}, 1)).low_s == 40
 
 
-def test_an_nsqd_lets_go_when_it_is_quiet_for_more_than_30_seconds():
+def test_an_nsqd_that_is_quiet_for_more_than_30_seconds_no_longer_counts():
     """An nsqd without clicks for more than 30 s no longer holds the mark back."""
     mark = advanced(({"a": 100, "b": 40}, 0))
     for second in range(5, QUIET_S + 5, 5):
@@ -36,7 +36,7 @@ def test_an_nsqd_lets_go_when_it_is_quiet_for_more_than_30_seconds():
     assert mark.low_s == 500
 
 
-def test_a_quiet_nsqd_joins_again_by_its_next_click():
+def test_a_quiet_nsqd_counts_again_from_its_next_click():
     """A quiet nsqd counts again from its next click; the mark does not go back to it."""
     mark = advanced(({"a": 100, "b": 40}, 0))
     for second in range(10, 50, 10):
@@ -63,13 +63,13 @@ def test_a_clock_that_jumps_makes_no_nsqd_quiet():
     assert mark.clock_ms == 2 * STEP_S * 1000
 
 
-def test_a_batch_without_clicks_moves_nothing():
+def test_a_batch_without_clicks_does_not_move_the_mark():
     """A batch without clicks, such as one of rejected messages only, does not move the mark."""
     assert advanced(({}, 0)).low_s == 0
     assert advanced(({"a": 100}, 0), ({}, 1)).low_s == 100
 
 
-def test_the_books_forget_quiet_nsqds():
+def test_quiet_nsqds_are_removed_from_the_mark():
     """Quiet nsqds are removed: new names at every restart must not fill the state."""
     mark = advanced(*(({f"nsqd-{second}": second}, second) for second in range(0, 1000, 5)))
 
@@ -87,7 +87,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES)
-def test_the_mark_never_goes_back(batches):
+def test_the_mark_never_decreases(batches):
     """The mark never decreases, with older clicks or with nsqds that join late."""
     mark, lows = LowMark(), [0]
     lows += [advanced(batch, mark=mark).low_s for batch in batches]
@@ -96,7 +96,7 @@ def test_the_mark_never_goes_back(batches):
 
 
 @given(BATCHES, st.integers(0, 12))
-def test_it_goes_on_from_its_books(batches, cut):
+def test_a_restored_mark_continues_as_the_original(batches, cut):
     """A mark restored from its fields continues as the original would."""
     whole = advanced(*batches)
     books = asdict(advanced(*batches[:cut]))

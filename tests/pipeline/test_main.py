@@ -86,7 +86,7 @@ def state_of(folders):
     return json.loads((folders.run / "state.json").read_text(encoding="utf-8"))
 
 
-def test_what_died_is_started_again_and_counted(run, folders, stream):
+def test_ended_processes_are_restarted_and_counted(run, folders, stream):
     """nsqds by the cluster, the application here: killed first, so that no JVM outlives it."""
     assert run.watch() is False
     run.cluster.dead = ["nsqd-2"]
@@ -98,7 +98,7 @@ def test_what_died_is_started_again_and_counted(run, folders, stream):
     assert "restarted: nsqd-2, spark" in stream.getvalue()
 
 
-def test_the_application_has_ended_by_itself(run):
+def test_an_application_that_ended_with_status_0_is_not_restarted(run):
     """With status 0 it is done, and not started again."""
     run.app.status = 0
 
@@ -107,7 +107,7 @@ def test_the_application_has_ended_by_itself(run):
 
 
 @pytest.mark.parametrize("what", ["mistake", "cluster", "restarts"])
-def test_what_ends_a_run(run, what):
+def test_mistakes_and_too_many_restarts_end_a_run(run, what):
     """A setting that is wrong, an nsqd that does not come back, too many restarts."""
     if what == "mistake":
         run.app.status, run.app.said = 1, "--spark x: no"
@@ -124,7 +124,7 @@ def test_what_ends_a_run(run, what):
         run.watch()
 
 
-def test_depths_are_summed_over_nsqds(run):
+def test_depths_are_summed_if_all_nsqds_answer(run):
     """Only if all of them answer: else a run would be taken for drained."""
     run.cluster.answers = {"nsqd-1": {"archive": 3, "metrics": 1}, "nsqd-2": {"archive": 4}}
     assert dict(zip(CHANNELS, (7, 1, 0), strict=True)) == run.depths()
@@ -135,7 +135,7 @@ def test_depths_are_summed_over_nsqds(run):
     assert run.depths() is None
 
 
-def test_stages_and_how_long_each_took(run, folders):
+def test_the_state_has_the_stage_and_its_durations(run, folders):
     """The state names the present one."""
     run.began -= 5
     run.enter("starting")
@@ -149,7 +149,7 @@ def test_stages_and_how_long_each_took(run, folders):
         == state_of(folders)  # fmt: skip
 
 
-def test_a_topic_that_is_refused_ends_the_run(run):
+def test_a_refused_topic_request_ends_the_run(run):
     """The sentence has the nsqd, the request and its answer."""
     asked = []
 
@@ -164,7 +164,7 @@ def test_a_topic_that_is_refused_ends_the_run(run):
     assert "/topic/create?topic=clicks" == asked[0]
 
 
-def test_what_the_application_has_written(folders):
+def test_only_complete_files_of_the_application_are_read(folders):
     """Nothing before it has written anything, nor while a file is half there."""
     app = App(folders, "127.0.0.1:4161")
     assert ({}, []) == (app.figures(), app.samples())
@@ -176,7 +176,7 @@ def test_what_the_application_has_written(folders):
     assert (folders.run / "finish").exists()
 
 
-def test_a_mistake_is_what_the_application_said_before_it_was_up(folders):
+def test_a_mistake_is_the_last_sentence_before_the_application_was_up(folders):
     """The last sentence of this start alone; none once it has been up."""
     app = App(folders, "127.0.0.1:4161")
     app.process = SimpleNamespace(pid=5)
@@ -193,7 +193,7 @@ def test_a_mistake_is_what_the_application_said_before_it_was_up(folders):
     assert "" == app.mistake()
 
 
-def test_a_log_that_cannot_be_read_fails_the_publishing(folders, tmp_path):
+def test_an_unreadable_log_fails_the_publishing(folders, tmp_path):
     """In its thread: the run is told the reason."""
     publishing = BackgroundPublishing(
         RunOptions(tmp_path, clicks=tmp_path / "missing.log"), folders, ["127.0.0.1:1"]

@@ -9,7 +9,7 @@ from sparq.pipeline.masters import HADOOP_FILES, PROXIES, check_master
 from sparq.pipeline.settings import SettingsError
 
 
-def test_a_master_that_does_not_answer() -> None:
+def test_an_unreachable_master_is_an_error() -> None:
     """An unreachable master is an error with its address and reason; one of two is enough."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -25,7 +25,7 @@ def test_a_master_that_does_not_answer() -> None:
     )
 
 
-def test_kubernetes_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_kubernetes_api_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The API server of a Kubernetes master is checked, unless a proxy is configured."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)

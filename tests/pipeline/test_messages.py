@@ -14,7 +14,7 @@ from tests.support.servers import free_port
 BUCKETS = 4
 
 
-def test_the_stream_has_the_columns_that_are_needed(spark):
+def test_the_stream_has_only_the_required_columns(spark):
     """The stream has only the required columns of the source."""
     given = {"topic": "clicks", "nsqd_tcp_addresses": f"127.0.0.1:{free_port()}"}
     frame = stream_of(spark, "archive", given)
@@ -23,7 +23,7 @@ def test_the_stream_has_the_columns_that_are_needed(spark):
     assert ["nsqd", "id", "index", "timestamp", "body"] == frame.columns
 
 
-def test_all_messages_of_a_batch_have_its_time(messages):
+def test_all_messages_of_a_batch_have_the_same_time(messages):
     """All messages of a batch have the same time in ms; outside a stream, the current time."""
     before_ms = time.time() * 1000
     rows = with_batch_time(messages([b"a", b"b", b"c"])).collect()

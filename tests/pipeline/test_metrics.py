@@ -90,7 +90,7 @@ def on_topic(cluster, topic):
     return sum(found["message_count"] for _, found in cluster.topics(topic))
 
 
-def test_the_figures_through_kills_and_repeats(feed, topics, tmp_path, cluster):
+def test_failed_and_repeated_batches_leave_the_figures_exact(feed, topics, tmp_path, cluster):
     """A batch that fails half-way and one that a new driver repeats leave the figures exact."""
     bodies = generate(SIZE, 6).lines
     bodies[10] = bodies[700] = b"no click"

@@ -21,7 +21,7 @@ def found_in(bodies):
     return found.rows.tolist(), list(zip(found.micros.tolist(), clicks, strict=True))
 
 
-def test_what_is_found_is_what_the_careful_reading_gives():
+def test_ordinary_clicks_are_read_as_by_the_careful_reader():
     """An object that is found as ordinary is read as by the careful reader, and is valid."""
     bodies = list(nearly_ordinary(VALUES, as_json))
     rows, clicks = found_in(bodies)
@@ -34,7 +34,7 @@ def test_what_is_found_is_what_the_careful_reading_gives():
         assert {name: expected[name] for name in names} == {name: click[name] for name in names}
 
 
-def test_each_form_of_an_object_is_found_where_it_lies():
+def test_ordinary_objects_are_found_among_other_rows():
     """Objects of several forms are found among rows that are not ordinary."""
     rows, clicks = found_in([b"{}", OBJECTS[0], b'{"a": 1', OBJECTS[1], b'{"time": "x\\n"}'])
 
@@ -44,6 +44,6 @@ def test_each_form_of_an_object_is_found_where_it_lies():
     ]
 
 
-def test_no_objects_are_no_clicks():
+def test_a_batch_without_ordinary_objects_gives_no_clicks():
     """A batch without ordinary objects, even without quotes, gives no clicks."""
     assert ([], []) == found_in([b"{", b"{}"])

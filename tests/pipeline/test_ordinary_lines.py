@@ -28,7 +28,7 @@ def carefully(body, names):
     return click["time"], {name: click[name] for name in names if name not in ("status", "bytes")}
 
 
-def test_what_is_found_is_what_the_careful_reading_gives():
+def test_ordinary_clicks_are_read_as_by_the_careful_reader():
     """A line that is found as ordinary is read as by the careful reader, and is valid."""
     bodies = list(nearly_ordinary(WORDS, as_line))
     rows, clicks = found_in(bodies)
@@ -58,6 +58,6 @@ def test_nearly_all_generated_lines_are_ordinary():
     assert len(lines) - len(found_in(lines)[0]) <= made.damaged
 
 
-def test_no_rows_are_no_clicks():
+def test_a_batch_without_lines_gives_no_clicks():
     """A batch without lines gives no clicks."""
     assert ([], []) == found_in([b"\x00"])

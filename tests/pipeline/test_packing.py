@@ -37,7 +37,7 @@ def messages(*rows):
     return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=names)
 
 
-def test_there_are_8_buckets_a_shuffle_partition():
+def test_there_are_8_buckets_per_shuffle_partition():
     """There are 8 buckets per shuffle partition, a number that the checkpoint fixes."""
     assert [bucket_count(1), bucket_count(200)] == [8, 1600]
 
@@ -118,7 +118,7 @@ def test_the_order_of_the_shuffle_does_not_matter(order, frame_rows):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 1000])
-def test_a_blob_gives_back_its_tables(rows):
+def test_a_blob_returns_its_tables_exactly(rows):
     """A blob returns its tables exactly, also empty ones and dictionaries."""
     words = pa.array([f"word {at % 7}" for at in range(rows)], pa.string()).dictionary_encode()
     tables = [

@@ -50,7 +50,7 @@ def screen(text):
     return shown.rstrip()
 
 
-def test_the_line_says_rate_lag_and_time_left():
+def test_the_line_has_rate_lag_and_remaining_time():
     """In a wide terminal the line has counts per query, rate, lag and remaining time."""
     assert (
         "publishing: published 120,000 of 200,000"
@@ -59,7 +59,7 @@ def test_the_line_says_rate_lag_and_time_left():
     ) == line("publishing", 120_000, 200_000, ROWS, behind=49_980, per_second=4_100.0, width=200)
 
 
-def test_a_narrow_terminal_shows_what_matters():
+def test_a_narrow_terminal_leaves_out_counts_per_query():
     """In a narrow terminal the counts per query are left out first."""
     assert (
         "publishing: published 120,000 of 200,000 | 4,100/s | 49,980 behind | 32 s left"
@@ -101,12 +101,12 @@ def test_a_line_never_wraps(count, rows, per_second, width):
         (1_000_000, 100.0, "2 h 46 min left"),
     ],
 )
-def test_time_left_in_words(behind, per_second, expected):
+def test_the_remaining_time_has_a_suitable_unit(behind, per_second, expected):
     """The remaining time is shown in s, min or h; with no rate it is left out."""
     assert expected == time_left(behind, per_second)
 
 
-def test_speed_is_that_of_the_last_seconds():
+def test_the_speed_covers_the_last_seconds():
     """The speed covers the last WINDOW_SECONDS, not a wait at the start."""
     speed = Speed()
     for second in range(60):
@@ -115,7 +115,7 @@ def test_speed_is_that_of_the_last_seconds():
     assert 100.0 == speed.per_second()
 
 
-def test_a_query_that_is_started_again_has_a_new_speed():
+def test_a_restarted_query_has_a_new_speed():
     """A count that falls starts a new speed, never a negative one."""
     speed = Speed()
     for at, count in [(0, 0), (1, 1_000), (2, 0), (3, 50)]:
@@ -124,7 +124,7 @@ def test_a_query_that_is_started_again_has_a_new_speed():
     assert 50.0 == speed.per_second()
 
 
-def test_the_slowest_query_counts(clock):
+def test_the_query_with_the_greatest_depth_determines_the_lag(clock):
     """The query with the greatest depth at nsqd determines the lag and the rate."""
     stream = Stream(terminal=False)
     shown = RunProgress(stream)
@@ -139,7 +139,7 @@ def test_the_slowest_query_counts(clock):
     ) == stream.getvalue().splitlines()[-1]
 
 
-def test_without_depths_the_counts_say_what_is_behind(clock):
+def test_without_depths_the_lag_is_computed_from_counts(clock):
     """If the depths are unknown, the lag is the published minus the processed clicks."""
     stream = Stream(terminal=False)
     shown = RunProgress(stream)

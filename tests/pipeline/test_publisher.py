@@ -26,14 +26,14 @@ def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "packed.bin")) == [b"one", b"two", b"three"]
 
 
-def test_a_log_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_log_is_named_in_the_error(tmp_path: Path) -> None:
     """A missing log raises FileNotFoundError with its name."""
     with pytest.raises(FileNotFoundError, match=r"nowhere\.log"):
         list(read_lines(tmp_path / "nowhere.log"))
 
 
 @given(st.lists(st.integers(1, 700_000), max_size=1_500), st.data())
-def test_batches_keep_order_and_bounds(sizes: list[int], data: st.DataObject) -> None:
+def test_batches_keep_order_and_limits(sizes: list[int], data: st.DataObject) -> None:
     """Batches keep all bodies in order, within BATCH_COUNT and BATCH_BYTES.
 
     A body above BATCH_BYTES is a batch by itself.
@@ -49,7 +49,7 @@ def test_batches_keep_order_and_bounds(sizes: list[int], data: st.DataObject) ->
         assert len(batch) == 1 or sum(map(len, batch)) <= publisher.BATCH_BYTES
 
 
-async def test_every_body_reaches_one_of_the_nsqds(tmp_path: Path) -> None:
+async def test_every_message_is_published_and_recorded(tmp_path: Path) -> None:
     """Two nsqds together hold all messages, and the hashes of all are recorded."""
     bodies = [b"click %d" % number for number in range(5_000)]
     acknowledged, resent = tmp_path / "acknowledged", tmp_path / "resent"
@@ -76,7 +76,7 @@ async def test_every_body_reaches_one_of_the_nsqds(tmp_path: Path) -> None:
     assert len(read_hashes(resent)) == done.resent == 0
 
 
-async def test_one_nsqd_may_die_on_the_way(tmp_path: Path) -> None:
+async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path: Path) -> None:
     """Messages that a killed nsqd did not acknowledge are sent again and recorded as re-sent."""
     acknowledged, resent = tmp_path / "acknowledged", tmp_path / "resent"
     with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
@@ -103,7 +103,7 @@ async def test_one_nsqd_may_die_on_the_way(tmp_path: Path) -> None:
     assert done.resent == len(read_hashes(resent))
 
 
-async def test_without_any_nsqd_it_ends_with_an_error(tmp_path: Path) -> None:
+async def test_without_an_nsqd_publishing_fails(tmp_path: Path) -> None:
     """Without an nsqd, publishing fails after patience_seconds."""
     nowhere = f"127.0.0.1:{free_port()}"
     with pytest.raises(PublishError, match="publish timed out"):

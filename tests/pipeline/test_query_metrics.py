@@ -44,7 +44,7 @@ def value(metrics, name, *labels):
     return scraped(metrics).get((f"sparq_query_{name}", *labels))
 
 
-def test_a_batch_in_figures():
+def test_a_batch_sets_all_figures():
     """A batch gives rate, lag, duration, parts, state and counts."""
     metrics = started()
     observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1, "late": 5}}
@@ -96,7 +96,7 @@ def test_an_idle_query_has_no_lag():
     assert [0, 0, 0, NOON_S + 30] == [value(metrics, name) for name in names]
 
 
-def test_an_idle_query_that_cannot_see_an_nsqd_is_not_called_up_to_date():
+def test_an_idle_query_with_an_unreachable_nsqd_keeps_its_lag():
     """While an nsqd is unreachable, an idle query keeps its last known lag."""
     metrics = started()
     metrics.progressed(parse(progress(latest={FIRST: place(900)})))
@@ -105,7 +105,7 @@ def test_an_idle_query_that_cannot_see_an_nsqd_is_not_called_up_to_date():
     assert (400, 1) == (value(metrics, "lag_messages"), value(metrics, "logs_out_of_reach"))
 
 
-def test_a_query_that_has_seen_no_batch_has_no_lag():
+def test_a_query_has_no_lag_before_its_first_batch():
     """Before the first batch there is no sample of the lag: unknown is not 0."""
     found = scraped(started())
 
@@ -113,7 +113,7 @@ def test_a_query_that_has_seen_no_batch_has_no_lag():
     assert NOON_S == found["sparq_query_heard_timestamp_seconds",]
 
 
-def test_a_first_start_is_no_restart():
+def test_a_first_start_does_not_count_as_a_restart():
     """A query that starts with batch 0 counts as a start, not as a restart."""
     metrics = started()
     metrics.progressed(parse(progress(0)))
@@ -122,7 +122,7 @@ def test_a_first_start_is_no_restart():
     assert (1, 0) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
 
 
-def test_a_new_driver_that_goes_on_from_a_checkpoint_is_a_restart():
+def test_a_start_from_a_checkpoint_counts_as_a_restart():
     """A first batch other than 0 counts as a restart: the checkpoint existed before."""
     metrics = started()
     metrics.progressed(parse(progress(7)))
@@ -131,7 +131,7 @@ def test_a_new_driver_that_goes_on_from_a_checkpoint_is_a_restart():
     assert (1, 1) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
 
 
-def test_a_query_started_again_in_the_same_driver_is_a_restart():
+def test_a_second_run_in_the_same_driver_counts_as_a_restart():
     """A second run in the same driver counts as one restart, whatever its first batch."""
     metrics = started()
     metrics.progressed(parse(progress(0)))
@@ -143,7 +143,7 @@ def test_a_query_started_again_in_the_same_driver_is_a_restart():
     assert [2, 1, 1, 1] == [value(metrics, name) for name in names]
 
 
-def test_the_end_of_an_old_run_does_not_stop_the_new_one():
+def test_a_late_end_of_an_old_run_leaves_the_new_run_active():
     """The end of an old run, reported late, does not make the new run inactive."""
     metrics = started()
     metrics.started(QUERY_ID, AGAIN, "metrics", NOON_S)
@@ -154,7 +154,7 @@ def test_the_end_of_an_old_run_does_not_stop_the_new_one():
     assert (1, 0) == (still, value(metrics, "active"))
 
 
-def test_figures_do_not_grow_with_batches():
+def test_the_number_of_series_does_not_grow_with_batches():
     """A thousand batches have as many series as one."""
     metrics = started()
     metrics.progressed(parse(progress(1, stateOperators=[STATE])))
@@ -183,7 +183,7 @@ def test_the_server_answers_prometheus():
 
 
 @pytest.mark.parametrize("address", ["", "4180", "localhost:", ":4180", "a:b", "127.0.0.1:70000"])
-def test_what_is_no_address_is_said(address):
+def test_an_invalid_address_is_an_error(address):
     """An invalid address is an error with the option and the expected form."""
     with pytest.raises(MetricsAddressError) as caught:
         MetricsServer(QueryMetrics(), address)
@@ -193,7 +193,7 @@ def test_what_is_no_address_is_said(address):
     )
 
 
-def test_an_address_that_is_taken_is_said():
+def test_an_address_in_use_is_an_error():
     """An address in use is an error with the system's reason."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

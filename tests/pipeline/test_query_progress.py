@@ -25,7 +25,7 @@ NOON_S = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 PLACES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10**15), max_size=6)
 
 
-def test_what_spark_really_said():
+def test_recorded_progress_is_parsed():
     """Recorded progress is parsed: lag shrinks to 0; rows, times, state and counts are right."""
     plain, stateful = ([parse(one) for one in recorded()[name]] for name in ("plain", "stateful"))
 
@@ -43,13 +43,13 @@ def test_what_spark_really_said():
     assert state.memory_bytes > state.disk_bytes > 0
 
 
-def test_lag_is_what_the_logs_held_beyond_the_batch():
+def test_lag_is_the_sum_of_differences_of_ordinals():
     """Lag is the sum over the logs of differences of ordinals, not of indexes."""
     assert 400 + 150 == parse(progress()).lag_messages
 
 
 @given(PLACES, PLACES)
-def test_lag_of_any_two_offsets(end, latest):
+def test_lag_of_any_two_offsets_equals_a_plain_count(end, latest):
     """Lag equals a plain count; a log in only one of the two offsets is not counted."""
     source = {
         "endOffset": {f"127.0.0.1:4150/{log}": place(at) for log, at in end.items()},
@@ -60,14 +60,14 @@ def test_lag_of_any_two_offsets(end, latest):
     assert (plain, len(end.keys() - latest.keys())) == lag(source)
 
 
-def test_a_log_whose_nsqd_does_not_answer_is_said():
+def test_a_log_of_an_unreachable_nsqd_counts_as_out_of_reach():
     """A log whose nsqd does not answer counts in `logs_out_of_reach`, not as lag 0."""
     found = parse(progress(latest={FIRST: place(900)}))
 
     assert (400, 1) == (found.lag_messages, found.logs_out_of_reach)
 
 
-def test_a_log_that_was_given_up_is_no_lag():
+def test_a_log_marked_as_gone_adds_no_lag():
     """A log marked as gone is neither lag nor out of reach."""
     found = parse(progress(end={FIRST: place(500), SECOND: place(300, gone=True)}))
 
@@ -75,7 +75,7 @@ def test_a_log_that_was_given_up_is_no_lag():
 
 
 @pytest.mark.parametrize("latest", [None, "17", 17, []])
-def test_a_source_that_is_not_ours_has_no_lag(latest):
+def test_a_source_without_sparq_offsets_has_no_lag(latest):
     """A source without our offsets, such as files, has an unknown lag."""
     told = progress()
     told["sources"][0]["latestOffset"] = latest
@@ -126,7 +126,7 @@ def test_counts_are_summed_over_observations():
     assert {"late": 7, "evicted_visits": 1} == parse(progress(observedMetrics=observed)).counts
 
 
-def test_the_parts_of_a_batch_do_not_count_the_whole():
+def test_the_parts_of_a_batch_leave_out_its_total():
     """The parts of a batch are in seconds, by Spark's names, without triggerExecution."""
     found = parse(progress())
 
@@ -136,7 +136,7 @@ def test_the_parts_of_a_batch_do_not_count_the_whole():
     )
 
 
-def test_state_by_operator():
+def test_each_state_operator_has_its_figures():
     """Each state operator has its rows, bytes and times."""
     without = {**STATE, "customMetrics": {}}
     first, second = parse(progress(stateOperators=[STATE, without])).states
@@ -159,14 +159,14 @@ def test_a_watermark_of_1970_is_none():
     assert (NOON_S - 60, None) == (found.event_time_s, found.watermark_s)
 
 
-def test_a_query_without_a_name_is_known_by_its_id():
+def test_a_query_without_a_name_is_identified_by_its_id():
     """A query without a name is identified by its id."""
     told = progress(name=None)
 
     assert told["id"] == parse(told).query
 
 
-def test_the_sample_of_a_batch():
+def test_a_sample_has_the_values_of_the_charts():
     """A sample has the values that the report's charts draw."""
     sample = parse(progress(rows=401)).sample()
 
@@ -179,7 +179,7 @@ def test_the_sample_of_a_batch():
     )
 
 
-def test_times_as_spark_writes_them():
+def test_times_in_sparks_form_are_parsed_as_utc():
     """Times are parsed as UTC."""
     assert NOON_S + 0.5 == time_of("2026-11-22T12:00:00.500Z")
 
@@ -201,7 +201,7 @@ def test_a_timeline_is_bounded_and_keeps_peaks(lags, limit):
     assert sorted(one.time_s for one in kept) == [one.time_s for one in kept]
 
 
-def test_two_samples_become_one():
+def test_two_samples_are_merged_into_one():
     """Two samples merge into their mean rate, greater lag and later time; an odd one stays."""
     made = [
         QuerySample(1.0, "q", 10.0, 5, None),
@@ -212,7 +212,7 @@ def test_two_samples_become_one():
     assert [QuerySample(2.0, "q", 15.0, 5, 1.5), QuerySample(3.0, "q", 7.0)] == thinned(made)
 
 
-def test_queries_do_not_thin_each_other():
+def test_samples_of_one_query_do_not_displace_those_of_another():
     """Many samples of one query leave those of another unchanged."""
     line = Timeline(limit=4)
     line.add(QuerySample(0.0, "slow", 1.0))
@@ -222,7 +222,7 @@ def test_queries_do_not_thin_each_other():
     assert [QuerySample(0.0, "slow", 1.0)] == [one for one in line.samples if one.query == "slow"]
 
 
-def test_samples_pass_through_json():
+def test_samples_survive_a_round_trip_through_json():
     """Samples survive a round trip through JSON."""
     made = [
         QuerySample(1.5, "archive", 10.0, 5, None),

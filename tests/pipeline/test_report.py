@@ -15,7 +15,7 @@ ARCHIVE = pa.table(
 )
 
 
-def test_the_newest_revision_of_each_finding():
+def test_only_the_newest_revision_of_a_finding_counts():
     """Only the newest revision of each finding counts, in any order of the rows."""
     rows = [
         {"visitor": visitor, "reason": reason, "revision": revision}
@@ -27,7 +27,7 @@ def test_the_newest_revision_of_each_finding():
     assert [rows[0], rows[2], rows[4]] == newest_findings(pa.Table.from_pylist(rows))
 
 
-def test_scores_of_each_reason_and_of_all():
+def test_scores_are_counted_by_reason_and_in_total():
     """Scores count found, planted and both; precision is 1 if nothing was found.
 
     Recall is 1 if nothing was planted.
@@ -48,12 +48,12 @@ def test_scores_of_each_reason_and_of_all():
     assert 1.0 == Score(0, 5, 0).precision
 
 
-def test_top_pages():
+def test_top_pages_are_sorted_by_clicks():
     """Pages are sorted by clicks, then by name; clicks without a page are left out."""
     assert [{"page": "/b", "clicks": 2}, {"page": "/a", "clicks": 1}] == report.top_pages(ARCHIVE)
 
 
-def test_all_figures_of_a_run():
+def test_a_report_has_counts_and_scores():
     """A report has the counts of audit and output, and scores only if visitors were planted."""
     audit = AuditResult(
         logged=5,
@@ -99,7 +99,7 @@ def test_the_text_ends_with_the_audits_result(passed):
     assert ("AUDIT FAILED" in text) is not passed
 
 
-def test_the_text_has_what_did_not_go_by_itself():
+def test_the_text_lists_restarts_and_dropped_visits():
     """Restarts and dropped visits are listed, if there are any."""
     usual = report.text_of(made.report())
     evicted = dict(zip(report.EVICTED, (1_000, 2_000, 0), strict=True))

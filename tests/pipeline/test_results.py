@@ -37,7 +37,7 @@ def test_a_repeated_batch_replaces_its_rows(spark, tmp_path):
     assert read(spark, place) == [4]
 
 
-def test_half_a_batch_is_not_read(spark, tmp_path):
+def test_an_incomplete_batch_is_not_read(spark, tmp_path):
     """A batch without Spark's _SUCCESS mark, from a killed writer, is not read."""
     results.write(numbers(spark, 1), str(tmp_path), 1)
     results.write(numbers(spark, 2), str(tmp_path), 2)

@@ -71,7 +71,7 @@ def listeners(port: int) -> set[str]:
     return found
 
 
-def test_a_local_session(tmp_path: Path) -> None:
+def test_a_local_session_has_its_default_options(tmp_path: Path) -> None:
     """A local session has all cores, the given heap, loopback only, UTC and RocksDB.
 
     It runs Python workers.
@@ -106,7 +106,7 @@ told(
 
 
 @pytest.mark.slow
-def test_the_defaults_of_a_site(tmp_path: Path) -> None:
+def test_spark_defaults_override_defaults_but_not_flags(tmp_path: Path) -> None:
     """spark-defaults.conf overrides the defaults; flags and required options override it.
 
     Data on a file system that Spark does not know is a one-sentence error.
@@ -142,7 +142,7 @@ told(session(chosen), nowhere=nowhere, bucket=bucket)
         assert "\n" not in sentence
 
 
-def test_under_spark_submit(tmp_path: Path) -> None:
+def test_options_of_spark_submit_count(tmp_path: Path) -> None:
     """Under spark-submit its master and memory count; a flag that comes too late is an error."""
     program = tmp_path / "program.py"
     program.write_text(
@@ -206,7 +206,7 @@ def java_home() -> dict[str, str]:
         ({"spark.pyspark.python": "./env/bin/python"}, "", "./env/bin/python"),
     ],
 )
-def test_the_interpreter_of_the_workers(
+def test_workers_run_this_interpreter_unless_another_is_named(
     given: dict[str, str], variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers run this interpreter unless a cluster names another; the driver always does."""
@@ -220,7 +220,7 @@ def test_the_interpreter_of_the_workers(
     assert Path(sys.executable).name == Path(os.environ["PYSPARK_DRIVER_PYTHON"]).name
 
 
-def test_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """SPARK_REMOTE, which would create a Spark Connect session, is refused."""
     from sparq.pipeline.session import session
     from sparq.pipeline.settings import Settings
@@ -232,7 +232,7 @@ def test_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", ["plain", "a folder", "it's (so)"])
-def test_a_shell_finds_the_interpreter(
+def test_a_shell_finds_the_drivers_interpreter(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's interpreter is found by a shell, also if its path has a space.

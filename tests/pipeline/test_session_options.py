@@ -40,7 +40,7 @@ def test_groups_of_options_are_disjoint() -> None:
     assert all(key.startswith("spark.") for key in (*set().union(*groups), *AT_START))
 
 
-def test_the_default_master() -> None:
+def test_the_default_master_is_local() -> None:
     """The default master is local[*]; settings override it."""
     assert {"spark.master": "local[*]"} == at_launch(made(), {})
     assert {"spark.master": "yarn", "spark.driver.memory": "2g"} == at_launch(
@@ -59,7 +59,9 @@ def test_the_default_master() -> None:
         ({"PYSPARK_SUBMIT_ARGS": "--verbose pyspark-shell"}, "local[*]"),
     ],
 )
-def test_a_master_that_is_named_elsewhere(environment: dict[str, str], master: str) -> None:
+def test_a_master_in_an_environment_variable_counts(
+    environment: dict[str, str], master: str
+) -> None:
     """A master in Spark's environment variables counts, unless a setting overrides it."""
     assert {"spark.master": master} == at_launch(made(), environment)
     assert {"spark.master": "local[3]"} == at_launch(made(master="local[3]"), environment)
@@ -74,7 +76,7 @@ def test_a_master_that_is_named_elsewhere(environment: dict[str, str], master: s
         ("", ""),
     ],
 )
-def test_a_master_in_the_defaults_of_a_site(text: str, master: str, tmp_path: Path) -> None:
+def test_a_master_in_spark_defaults_counts(text: str, master: str, tmp_path: Path) -> None:
     """spark-defaults.conf is found in SPARK_CONF_DIR, or in SPARK_HOME/conf."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(text, encoding="utf-8")
@@ -84,7 +86,7 @@ def test_a_master_in_the_defaults_of_a_site(text: str, master: str, tmp_path: Pa
     assert "" == named_master({"SPARK_HOME": str(tmp_path / "other")})
 
 
-def test_variables_for_a_local_master() -> None:
+def test_environment_variables_of_a_local_master() -> None:
     """The heap is set for every master, loopback for a local one; set variables stay."""
     here, there = at_launch(made(), {}), at_launch(made(master="yarn"), {})
 
@@ -93,7 +95,7 @@ def test_variables_for_a_local_master() -> None:
     assert {} == variables(here, {"SPARK_DRIVER_MEMORY": "1g", "SPARK_LOCAL_IP": "10.0.0.1"}, "3g")
 
 
-def test_a_local_master() -> None:
+def test_a_local_master_uses_loopback_and_the_fast_checkpoint_manager() -> None:
     """A local master uses loopback, and the fast checkpoint manager for a local disk."""
     wanted = of_session(made(), LOCAL)
 
@@ -105,14 +107,14 @@ def test_a_local_master() -> None:
     assert "sparq clicks" == wanted["spark.app.name"]
 
 
-def test_a_cluster() -> None:
+def test_a_cluster_uses_no_local_options() -> None:
     """A cluster uses neither loopback nor the manager for a local disk."""
     wanted = of_session(made(), CLUSTER)
 
     assert not {DRIVER_HOST, "spark.driver.bindAddress", MANAGER} & set(wanted)
 
 
-def test_data_on_an_object_store() -> None:
+def test_an_object_store_uses_sparks_checkpoint_manager() -> None:
     """On an object store Spark chooses the checkpoint manager: a rename is not atomic there."""
     wanted = of_session(made(data="s3a://bucket/clicks"), LOCAL)
 
@@ -120,7 +122,7 @@ def test_data_on_an_object_store() -> None:
     assert DRIVER_HOST in wanted
 
 
-def test_precedence() -> None:
+def test_precedence_of_options() -> None:
     """Required options override settings and --spark, then the JVM's, then defaults."""
     found = {
         **LOCAL,
@@ -153,13 +155,13 @@ def test_precedence() -> None:
     assert not {"spark.scheduler.mode", "spark.app.name", "spark.master"} & set(wanted)
 
 
-def test_a_jvm_without_a_master() -> None:
+def test_the_session_sets_a_master_if_the_jvm_has_none() -> None:
     """If the JVM has no master, the session sets one."""
     assert "local[*]" == of_session(made(), {})["spark.master"]
     assert "yarn" == of_session(made(master="yarn"), {})["spark.master"]
 
 
-def test_options_of_the_state_store() -> None:
+def test_every_session_uses_rocksdb() -> None:
     """Every session uses RocksDB, and one state format: a checkpoint keeps its format."""
     wanted = of_session(made(), {**CLUSTER, STATE_FORMAT: "1"})
 
@@ -169,7 +171,7 @@ def test_options_of_the_state_store() -> None:
         made(spark=(f"{STATE_FORMAT}=1",))
 
 
-def test_two_masters() -> None:
+def test_two_different_masters_are_an_error() -> None:
     """Two different masters are an error; spellings of one Kubernetes address are not."""
     sentence = other_master(made(master="yarn"), LOCAL)
 
@@ -197,6 +199,8 @@ def test_two_masters() -> None:
         ({"spark": ("spark.executor.cores=2",), "executor_memory": "2g"}, ""),
     ],
 )
-def test_options_that_come_too_late(values: dict[str, object], sentence: str) -> None:
+def test_options_that_a_running_jvm_ignores_are_an_error(
+    values: dict[str, object], sentence: str
+) -> None:
     """Options that a running JVM would ignore are an error."""
     assert sentence == too_late(made(**values), {**LOCAL, "spark.driver.memory": "2g"})

@@ -20,14 +20,14 @@ from tests.pipeline.made_settings import made, refused
         ("hdfs://name:8020/clicks", "hdfs://name:8020/clicks", False),
     ],
 )
-def test_the_address_of_the_data(given: str, expected: str, is_local: bool) -> None:
+def test_the_data_address_is_normalised(given: str, expected: str, is_local: bool) -> None:
     """A URI is kept, a path becomes absolute, and a slash at the end is removed."""
     settings = made(data=given)
 
     assert (expected, is_local) == (settings.data, settings.is_local)
 
 
-def test_a_path_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_replaced_by_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     """`~` is replaced: a settings file has no shell that would do it."""
     monkeypatch.setenv("HOME", "/somebody")
 
@@ -55,7 +55,7 @@ def test_a_path_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a\nb", '--data="a\\nb" has "\\n", which Spark would read as part of a pattern'),
     ],
 )
-def test_a_wrong_address_of_the_data(given: str, sentence: str) -> None:
+def test_a_wrong_data_address_is_refused(given: str, sentence: str) -> None:
     """The error says what to write instead."""
     assert refused(data=given).startswith(sentence)
 
@@ -75,13 +75,13 @@ def test_a_wrong_address_of_the_data(given: str, sentence: str) -> None:
         ("250ms", "250 milliseconds"),
     ],
 )
-def test_a_trigger(given: str, expected: str) -> None:
+def test_valid_triggers_are_parsed(given: str, expected: str) -> None:
     """An interval is seconds, Spark's words, or the short units of Spark's options."""
     assert expected == made(trigger=given).trigger
 
 
 @pytest.mark.parametrize("given", ["", "soon", "5 parsecs", "1 second later", "-1", "1e3", "1 s s"])
-def test_a_wrong_trigger(given: str) -> None:
+def test_a_wrong_trigger_is_refused(given: str) -> None:
     """A wrong interval is refused before Spark starts, which takes ten seconds."""
     assert "is not a time: write 5 (seconds), 500 milliseconds or 1 minute" in refused(
         trigger=given
@@ -91,7 +91,7 @@ def test_a_wrong_trigger(given: str) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"), [("512m", "512m"), ("4G", "4g"), ("1024 MiB", "1024m")]
 )
-def test_a_heap(given: str, expected: str) -> None:
+def test_valid_heap_sizes_are_accepted(given: str, expected: str) -> None:
     """Sizes are written as for Spark and Java."""
     settings = made(driver_memory=given, executor_memory=given)
 
@@ -108,12 +108,12 @@ def test_a_heap(given: str, expected: str) -> None:
         ("0", "is not a size"),
     ],
 )
-def test_a_wrong_heap(given: str, reason: str) -> None:
+def test_a_wrong_heap_size_is_refused(given: str, reason: str) -> None:
     """A size needs a unit (Java would read bytes) and 512m at least (Spark needs 450 MiB)."""
     assert f"--driver-memory={given} {reason}" in refused(driver_memory=given)
 
 
-def test_archive_file_size() -> None:
+def test_archive_file_size_is_in_bytes() -> None:
     """archive_file_bytes is in bytes; 0: files are never merged."""
     assert 0 == made(archive_file_size="0").archive_file_bytes
     assert 1 << 30 == made(archive_file_size="1g").archive_file_bytes
@@ -126,7 +126,7 @@ def test_archive_file_size() -> None:
         *("spark://host:7077", "spark://a:7077,b:7077", "k8s://https://host:443"),
     ],
 )
-def test_a_master(given: str) -> None:
+def test_every_kind_of_master_is_accepted(given: str) -> None:
     """Every kind of master that Spark has is accepted."""
     assert given == made(master=given).master
 
@@ -134,12 +134,12 @@ def test_a_master(given: str) -> None:
 @pytest.mark.parametrize(
     "given", ["locale", "local[0]", "spark://host", "yarn-client", "host:7077"]
 )
-def test_a_wrong_master(given: str) -> None:
+def test_an_unknown_master_is_refused(given: str) -> None:
     """An unknown master is an error: Spark itself would end with a stack trace."""
     assert refused(master=given).startswith(f"--master={given} is not a master: ")
 
 
-def test_addresses_of_nsqlookupds() -> None:
+def test_nsqlookupd_addresses_are_parsed() -> None:
     """Addresses are host:port or URLs, in a list or with commas; duplicates are removed."""
     settings = made(lookupd_http_addresses=("a:4161,https://b/x", "[::1]:4161", "a:4161"))
 
@@ -147,7 +147,7 @@ def test_addresses_of_nsqlookupds() -> None:
 
 
 @pytest.mark.parametrize("given", ["4161", "host", "host:port", "host:70000", "ftp://host"])
-def test_a_wrong_address(given: str) -> None:
+def test_a_wrong_nsqlookupd_address_is_refused(given: str) -> None:
     """The error shows a valid address."""
     sentence = refused(lookupd_http_addresses=(given,))
 
@@ -157,7 +157,7 @@ def test_a_wrong_address(given: str) -> None:
     )
 
 
-def test_metrics_address() -> None:
+def test_the_metrics_address_may_be_empty() -> None:
     """The address may be empty; a wrong one is refused."""
     assert "" == made(metrics_address="").metrics_address
     assert "0.0.0.0:80" == made(metrics_address="0.0.0.0:80").metrics_address
@@ -166,7 +166,7 @@ def test_metrics_address() -> None:
     )
 
 
-def test_options_of_spark() -> None:
+def test_spark_options_are_parsed() -> None:
     """Spark options are texts, pairs or a mapping; the last value of a key counts."""
     expected = (("spark.a", "2"), ("spark.b", "x=y"))
 
@@ -198,17 +198,17 @@ def test_options_of_spark() -> None:
         ),
     ],
 )
-def test_a_refused_option_of_spark(given: str, sentence: str) -> None:
+def test_a_refused_spark_option_names_the_alternative(given: str, sentence: str) -> None:
     """The error names the option, and what to write instead or the reason."""
     assert refused(spark=(given,)).startswith(sentence)
 
 
-def test_a_required_option_of_spark() -> None:
+def test_a_required_spark_option_may_be_given() -> None:
     """The required value itself is accepted."""
     assert made(spark=("spark.sql.session.timeZone=UTC",)).spark
 
 
-def test_options_of_the_source() -> None:
+def test_source_options_are_passed_by_name() -> None:
     """Timeouts, TLS and AUTH are set by the source's own option names."""
     given = (("nsqdTimeoutMs", "60000"), ("auth_secret", "hush"))
 
@@ -227,7 +227,7 @@ def test_options_of_the_source() -> None:
         ("hush", "--source: write KEY=VALUE"),
     ],
 )
-def test_a_refused_option_of_the_source(given: str, sentence: str) -> None:
+def test_a_wrong_source_option_is_refused_before_spark_starts(given: str, sentence: str) -> None:
     """The source's own checks run before Spark starts; a secret is not in the error."""
     found = refused(source=(given,))
 

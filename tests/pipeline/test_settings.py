@@ -29,7 +29,7 @@ def test_defaults() -> None:
     assert 128 << 20 == settings.archive_file_bytes
 
 
-def test_values_keep_their_spelling() -> None:
+def test_settings_made_from_other_settings_are_equal() -> None:
     """Settings made from the values of other settings are equal to them."""
     settings = made(master="local[2]", driver_memory="2G", spark=(("spark.a", "b"),))
 
@@ -44,7 +44,7 @@ def test_every_setting_is_documented_with_its_flag() -> None:
         assert flag.name == flag.key
 
 
-def test_names_follow_the_topic() -> None:
+def test_names_of_result_topics_follow_the_topic() -> None:
     """Names of result topics follow the topic, so that pipelines do not collide, or are set."""
     settings = made(topic="shop", spam_topic="abuse#ephemeral", metrics_channel="m")
 
@@ -82,7 +82,7 @@ def test_names_follow_the_topic() -> None:
         ({"shuffle_partitions": True}, "--shuffle-partitions=true has the wrong type: write a wh"),
     ],
 )
-def test_a_mistake_is_one_sentence(values: dict[str, object], sentence: str) -> None:
+def test_a_mistake_is_one_sentence_with_the_flag(values: dict[str, object], sentence: str) -> None:
     """The sentence begins with the flag and its value."""
     assert refused(**values).startswith(sentence)
 

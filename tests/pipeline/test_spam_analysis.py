@@ -34,7 +34,7 @@ def plan(messages):
     return processor.found(processor.packed(messages, bucket_count(2)))
 
 
-def test_the_planted_are_found_through_kills_and_repeats(feed, tmp_path):
+def test_failed_and_repeated_batches_leave_the_findings_exact(feed, tmp_path):
     """Failed and repeated batches leave every finding's revision once.
 
     Precision is at least 0.95 and recall at least 0.85.

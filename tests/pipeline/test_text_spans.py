@@ -28,7 +28,7 @@ def text_of(bodies, skipped=0):
 
 
 @given(bodies_of, st.integers(0, 2))
-def test_rows_and_places_of_any_bytes(bodies, skipped):
+def test_line_ends_at_row_ends_do_not_count(bodies, skipped):
     """Line ends at a row's end do not count, nor do a slice's neighbours."""
     text = text_of(bodies, skipped)
     whole = b"".join(bodies)
@@ -46,7 +46,7 @@ def test_rows_and_places_of_any_bytes(bodies, skipped):
 
 
 @given(texts_of, st.data())
-def test_strings_are_cut_out_of_the_rows(texts, data):
+def test_strings_are_cut_from_their_rows(texts, data):
     """Strings are cut from rows; absent ones are null, and some may come from elsewhere."""
     bodies = [one.encode() for one in texts]
     text = text_of(bodies)
@@ -69,7 +69,7 @@ def test_strings_are_cut_out_of_the_rows(texts, data):
 
 
 @given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.lists(st.integers(0, 60)))
-def test_the_next_place_and_the_numbered_one(places, after):
+def test_next_and_numbered_place_equal_a_linear_search(places, after):
     """`next_place` and `numbered_place` equal a linear search."""
     found = next_place(np.array(places, np.int64), np.array(after, np.int64))
 
@@ -79,7 +79,7 @@ def test_the_next_place_and_the_numbered_one(places, after):
     assert len(numbered_place(np.zeros(0, np.int64), numbers)) == len(numbers)
 
 
-def test_bytes_from_places_near_the_end():
+def test_bytes_near_the_end_are_padded_with_zeros():
     """A grid near the end starts earlier to have `count` bytes; too short a text gives zeros."""
     text = text_of([b"abc", b"de"])
 

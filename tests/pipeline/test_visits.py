@@ -53,7 +53,7 @@ def test_a_burst_is_many_pages_within_seconds(count, expected):
     )
 
 
-def test_what_a_page_loads_is_no_burst():
+def test_resources_of_a_page_are_no_burst():
     """Resources are no burst: a browser requests dozens of images together."""
     images = [(10, RESOURCE, f"/{at}.png") for at in range(100)]
 
@@ -61,7 +61,7 @@ def test_what_a_page_loads_is_no_burst():
 
 
 @pytest.mark.parametrize(("count", "expected"), [(REPEAT_CLICKS, 1), (REPEAT_CLICKS - 1, 0)])
-def test_repeats_are_one_page_again_and_again(count, expected):
+def test_many_clicks_on_one_page_are_repeats(count, expected):
     """REPEAT_CLICKS clicks on one page within ten minutes are repeats; the evidence names it."""
     rows = clicks(*pages((40 * at for at in range(count)), same=True))
     evidence = list(visits.at_once(rows, declared=False))
@@ -77,7 +77,7 @@ def test_a_page_seen_daily_is_no_repeat():
     assert found(visits.at_once(rows, declared=False)) == []
 
 
-def test_reading_robots_txt_undeclared_is_a_sign():
+def test_robots_txt_is_a_sign_of_an_undeclared_robot():
     """Reading robots.txt is a sign of an undeclared robot; a declared one should read it."""
     rows = clicks((1, ROBOTS_TXT, "/robots.txt"))
 
@@ -94,12 +94,12 @@ def test_reading_robots_txt_undeclared_is_a_sign():
         ([*pages(range(0, 700, 100)), (50, OTHER, "/feed")], [(BARE, 7)]),
     ],
 )
-def test_a_visit_without_resources(rows, expected):
+def test_pages_without_resources_are_suspicious(rows, expected):
     """BARE_PAGES pages without any resource are suspicious; one stylesheet clears the visit."""
     assert found(visits.no_resources(clicks(*rows))) == expected
 
 
-def test_the_pace_of_a_clock():
+def test_even_gaps_are_a_sign_of_a_robot():
     """Even gaps between pages are a sign of a robot, even though times are whole seconds."""
     even = pages(int(at * 7.4) for at in range(CLOCK_GAPS + 1))
     uneven = pages(int(at * 7.4) + at % 3 * 2 for at in range(CLOCK_GAPS + 1))
@@ -111,7 +111,7 @@ def test_the_pace_of_a_clock():
     assert found(visits.clockwork(clicks(*reloads))) == []
 
 
-def test_evidence_spans_what_it_rests_on():
+def test_evidence_has_the_times_and_ids_of_the_burst():
     """Times and message ids of evidence are those of the burst, not of the whole visit."""
     quick = pages(500 + at % 8 for at in range(30))
     (evidence,) = visits.at_once(clicks((1, PAGE, "/"), *quick, (9000, PAGE, "/")), declared=True)
@@ -135,7 +135,7 @@ def test_evidence_spans_what_it_rests_on():
         ("Something (+https://example.com/about)", "+https://example.com/about"),
     ],
 )
-def test_robots_name_themselves(user_agent, name):
+def test_declared_robots_are_found_in_user_agents(user_agent, name):
     """The declared name is the whole word in the user agent that identifies a robot."""
     assert declared_name(user_agent) == name
 
@@ -144,6 +144,6 @@ def test_robots_name_themselves(user_agent, name):
     "user_agent",
     [*BROWSERS, "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) Mobile Safari/537.36", "-", ""],
 )
-def test_browsers_name_no_robot(user_agent):
+def test_browsers_declare_no_robot(user_agent):
     """Browsers declare no robot, not even a telephone whose name contains "bot"."""
     assert declared_name(user_agent) is None

@@ -22,7 +22,7 @@ OF_WORKERS = {
 }
 
 
-def test_it_has_the_modules_of_the_workers():
+def test_the_daemon_imports_the_workers_modules():
     """It imports the workers' modules; stdout stays empty: Spark reads the port from there."""
     program = PROGRAM.format(module=NAME)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

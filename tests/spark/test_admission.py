@@ -31,12 +31,14 @@ def messages(**counts: int) -> dict[str, Backlog]:
         (ReadLimits(messages_min=8, messages_max=8, delay_seconds=5), {"a": 20}, 0, {"a": 8}),
     ],
 )
-def test_a_batch_waits_for_messages_or_for_time(limits, counts, waited, expected):
+def test_a_batch_waits_for_a_minimum_of_messages_or_a_maximum_delay(
+    limits, counts, waited, expected
+):
     """minOffsetsPerTrigger holds a batch back until maxTriggerDelay has passed since the last."""
     assert expected == admit(messages(**counts), limits, waited)
 
 
-def test_a_batch_that_is_full_does_not_wait():
+def test_a_batch_at_its_byte_limit_does_not_wait():
     """A batch that reaches maxBytesPerTrigger is not held back for the minimum of messages."""
     limits = ReadLimits(messages_min=100, delay_seconds=5, bytes_max=1)
 
@@ -51,7 +53,7 @@ backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integer
 
 
 @given(st.integers(1, 20_000), backlogs)
-def test_shares_are_within_limit_and_backlogs(limit, counts):
+def test_shares_keep_to_limit_and_backlogs(limit, counts):
     """Shares add up to the limit or to all backlogs; no share exceeds its backlog.
 
     Every log with messages gets at least one, if the limit allows.
@@ -64,7 +66,7 @@ def test_shares_are_within_limit_and_backlogs(limit, counts):
         assert shares.keys() == {key for key, count in counts.items() if count}
 
 
-def test_shares_follow_the_backlogs():
+def test_shares_are_proportional_to_the_backlogs():
     """A log with three times the backlog gets three times the share."""
     assert {"a": 250, "b": 750} == share(1000, {"a": 100_000, "b": 300_000})
 
@@ -99,7 +101,7 @@ counted = st.dictionaries(
     ),
     st.sampled_from([0.0, 1.0, 2.0, NEVER]),
 )
-def test_a_batch_is_within_all_limits_or_held_back_for_one_reason(backlogs, limits, waited):
+def test_a_batch_is_held_back_or_as_large_as_all_limits_allow(backlogs, limits, waited):
     """A batch is either held back or reads as much as all limits together allow."""
     taken = admit(backlogs, limits, waited)
     there = sum(backlog.messages for backlog in backlogs.values())

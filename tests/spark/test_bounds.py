@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_long_pauses")
 ALL = ReadAllAvailable()
 
 
-def test_a_query_begins_where_the_option_says(servers, readers):
+def test_a_query_starts_at_starting_offsets(servers, readers):
     """startingOffsets is earliest, latest, committed, or JSON with an index or word per nsqd."""
     first, second = servers
     first.committed = 101
@@ -37,7 +37,7 @@ def test_a_query_begins_where_the_option_says(servers, readers):
         }
 
 
-def test_a_query_may_begin_at_a_time(servers, readers):
+def test_a_query_may_start_at_a_timestamp(servers, readers):
     """startingTimestamp overrides startingOffsets; nsqd gets it in nanoseconds."""
     reader = readers(startingTimestamp="1763687000000")
 
@@ -46,7 +46,7 @@ def test_a_query_may_begin_at_a_time(servers, readers):
     assert 1763687000000000000 == asked[-1].value
 
 
-def test_offsets_of_no_log_are_refused(servers, readers):
+def test_offsets_outside_every_log_are_refused(servers, readers):
     """An unknown nsqd or an index after the log's end in startingOffsets raises OptionError."""
     with pytest.raises(
         OptionError, match="option startingOffsets: no log of topic clicks was found for h:1"
@@ -99,7 +99,7 @@ def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
     assert {key(servers[1]): 6} == indexes(reader.latestOffset({}, ALL))
 
 
-def test_a_log_that_joins_from_a_time_may_go_away_meanwhile(servers, readers):
+def test_a_log_that_disconnects_while_it_joins_is_added_later(servers, readers):
     """A log whose nsqd disconnects while it joins is added later; the others are read."""
     first, second = servers
     reader = readers(first, startingTimestamp="5")

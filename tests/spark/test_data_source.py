@@ -67,7 +67,7 @@ def test_readers_and_writers_are_copied_to_executors():
         assert type(made) is type(pickle.loads(pickle.dumps(made)))
 
 
-def test_only_a_reader_that_is_asked_to_takes_predicates():
+def test_only_a_reader_with_the_option_has_push_filters():
     """A reader has `pushFilters` only with pushDownPredicate=true.
 
     Spark refuses a reader with `pushFilters` unless Spark's own setting is on, too.
@@ -80,13 +80,13 @@ def test_only_a_reader_that_is_asked_to_takes_predicates():
 
 
 @pytest.mark.parametrize("text", ["body string", "clicks string", "body binary never"])
-def test_a_schema_may_only_choose(text):
+def test_a_schema_may_only_select_columns(text):
     """A schema with another type, another column or NOT NULL is refused with a list of columns."""
     with pytest.raises(OptionError, match="these columns, all nullable: topic string, nsqd"):
         source_of().reader(schema_of(text))
 
 
-def test_a_topic_can_not_be_overwritten():
+def test_overwriting_a_topic_is_refused():
     """mode('overwrite') is refused: a sink cannot delete a topic's messages."""
     with pytest.raises(OptionError, match="use mode"):
         source_of().writer(schema_of("body binary"), True)

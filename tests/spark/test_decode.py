@@ -76,7 +76,7 @@ def test_decoding_equals_reading_frame_by_frame(run, rows_max):
     assert all(0 < piece.num_rows <= rows_max for piece in batches)
 
 
-def test_the_types_are_those_that_spark_checks_for():
+def test_decoded_batches_have_the_declared_schema():
     """The record batches have exactly the declared schema."""
     data = stored_batch([b"a", b"bc"], 5)
     (piece,) = Decoder("clicks", "h:4150").decode(memoryview(data), 0, 99)
@@ -85,7 +85,7 @@ def test_the_types_are_those_that_spark_checks_for():
     piece.validate(full=True)
 
 
-def test_columns_are_those_asked_for_in_that_order():
+def test_decoded_columns_are_in_the_requested_order():
     """A decoder of chosen columns returns these, in the given order."""
     data = stored_batch([b"a", b"bc"], 5)
     (piece,) = Decoder("clicks", "h:4150", ["body", "index"]).decode(memoryview(data), 6, 7)
@@ -93,7 +93,7 @@ def test_columns_are_those_asked_for_in_that_order():
     assert [{"body": b"bc", "index": 6}] == piece.to_pylist()
 
 
-def test_attempts_and_large_indexes_are_taken_from_the_bytes():
+def test_attempts_and_indexes_are_exact_at_their_maxima():
     """Attempts (unsigned, 16 bits) and indexes (54 bits) are exact at their maxima."""
     index = layout.INDEX_LIMIT - 1
     run, ends = batch.encode_frames([frames.BodySlices.of([b"x"])], index, 1023, 1)

@@ -82,7 +82,7 @@ def nobody() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
-def test_nsqds_that_are_named_need_no_question():
+def test_nsqds_given_by_address_need_no_request():
     """nsqds given by address are used without any request."""
     found = NsqdDiscovery(ClusterOptions(("h:1", "h:2"), (), 1), TopicSelection.of_one("clicks"))
 
@@ -102,7 +102,7 @@ def test_nsqlookupd_is_asked_for_the_topic(lookupd):
     assert lookupd.paths == ["/lookup?topic=t%23ephemeral"]
 
 
-def test_several_topics_are_one_question(lookupd):
+def test_several_topics_need_one_request(lookupd):
     """Several topics or a pattern need one request to /nodes; tombstoned topics are left out."""
     cluster = ClusterOptions((), (lookupd.address,), 1)
     plain = {"x2": False, "x#ephemeral": False}
@@ -117,7 +117,7 @@ def test_several_topics_are_one_question(lookupd):
     assert ["/nodes", "/nodes"] == lookupd.paths
 
 
-def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
+def test_a_forgotten_topic_returns_when_nsqlookupd_lists_it(lookupd):
     """A forgotten topic of an nsqd returns only when nsqlookupd lists it again."""
     found = NsqdDiscovery(
         ClusterOptions((), (lookupd.address,), 1), TopicSelection((), ".*", several=True)
@@ -132,7 +132,7 @@ def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
     assert (second, first) == found.found()
 
 
-def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
+def test_without_nsqlookupd_every_topic_is_at_every_nsqd():
     """Without nsqlookupd, every given topic is expected at every given nsqd."""
     found = NsqdDiscovery(
         ClusterOptions(("h:1", "h:2"), (), 1), TopicSelection(("a", "b"), several=True)
@@ -142,14 +142,14 @@ def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
     assert ("h:1", "h:2") == found.addresses()
 
 
-def test_a_sink_asks_for_all_nsqds(lookupd):
+def test_a_sink_uses_all_nsqds(lookupd):
     """A sink uses all nsqds of /nodes: its topic need not exist yet."""
     NsqdDiscovery(ClusterOptions((), (lookupd.address,), 1), None).addresses()
 
     assert lookupd.paths == ["/nodes"]
 
 
-def test_what_was_found_stays(lookupd):
+def test_nsqds_that_are_no_longer_listed_are_kept(lookupd):
     """An nsqd that nsqlookupd no longer lists is kept, and new ones are added."""
     found = NsqdDiscovery(
         ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("clicks")
@@ -163,7 +163,7 @@ def test_what_was_found_stays(lookupd):
     assert found.addresses() == ("a:1", "b:2")
 
 
-def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
+def test_an_unknown_topic_has_no_nsqds(lookupd):
     """404 TOPIC_NOT_FOUND counts as an answer without nsqds: nothing was published yet."""
     lookupd.status, lookupd.body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
 
@@ -175,7 +175,7 @@ def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
     )
 
 
-def test_one_nsqlookupd_is_enough(lookupd):
+def test_the_answer_of_one_nsqlookupd_of_two_is_enough(lookupd):
     """If one of two nsqlookupds is down, the answer of the other counts."""
     lookupd.knows(("a", 1))
     found = NsqdDiscovery(
@@ -185,7 +185,7 @@ def test_one_nsqlookupd_is_enough(lookupd):
     assert found.addresses() == ("a:1",)
 
 
-def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
+def test_without_an_answer_the_error_lists_each_nsqlookupd(lookupd):
     """Until one nsqlookupd has answered, an OSError lists each address with its failure."""
     lookupd.status, lookupd.body = 500, b"oh"
     gone = nobody()
@@ -202,7 +202,7 @@ def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]"])
-def test_another_program_at_the_address_is_said(lookupd, body):
+def test_an_answer_of_another_program_raises_wrong_peer_error(lookupd, body):
     """An answer that is not nsqlookupd's JSON raises WrongPeerError."""
     lookupd.body = body
 
@@ -212,7 +212,7 @@ def test_another_program_at_the_address_is_said(lookupd, body):
         ).addresses()
 
 
-def test_https_and_the_secret(tmp_path):
+def test_an_https_nsqlookupd_is_verified_and_gets_the_secret(tmp_path):
     """An https nsqlookupd is verified and gets the secret; the path in its URL is kept."""
     files = certificates(tmp_path)
     layers = LayerOptions(tls_root_ca_file=str(files.authority), auth_secret="open sesame")

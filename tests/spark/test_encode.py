@@ -42,7 +42,7 @@ def sent(mpubs) -> list[list[bytes]]:
     st.integers(0, 5),
     st.sampled_from([pa.binary(), pa.large_binary()]),
 )
-def test_rows_arrive_as_they_are_in_mpubs_within_the_limit(bodies, body_size, skipped, kind):
+def test_rows_are_sent_unchanged_in_mpubs_within_the_limit(bodies, body_size, skipped, kind):
     """Any column, also a slice, arrives unchanged and in order; each MPUB is within the limit."""
     column = pa.array([b"x"] * skipped + bodies, kind)[skipped:]
     mpubs = list(multi_publishes(column, body_size))
@@ -61,7 +61,7 @@ def test_strings_are_sent_as_utf_8():
     assert [["größer".encode(), b"a"]] == sent(multi_publishes(pa.array(["größer", "a"]), 1000))
 
 
-def test_a_large_message_goes_alone():
+def test_a_large_message_has_its_own_mpub():
     """A message larger than MPUB_BYTES, but within nsqd's limits, is sent in its own MPUB."""
     large = bytes(encode.MPUB_BYTES)
     column = pa.array([b"a", large, b"b"])
@@ -69,7 +69,7 @@ def test_a_large_message_goes_alone():
     assert [1, 1, 1] == [mpub.messages for mpub in multi_publishes(column, 5 << 20)]
 
 
-def test_columns_beyond_arrows_offsets_are_halved(monkeypatch):
+def test_columns_too_large_for_31_bit_offsets_are_halved(monkeypatch):
     """A column too large for 31-bit offsets is sent in halves, in order."""
     monkeypatch.setattr(encode, "ARROW_BYTES_MAX", 100)
     bodies = [b"%04d" % number for number in range(100)]
@@ -88,7 +88,7 @@ ROWS = RowPosition("partition 3 of batch 7", 1000)
         ([b"a", b"12345678901"], "row 1001 of .* 11 bytes, over the limit of 10"),
     ],
 )
-def test_rows_that_are_no_messages_are_refused(bodies, text):
+def test_rows_with_invalid_bodies_are_refused(bodies, text):
     """A null, empty or too large body raises RowError with row, partition and reason."""
     with pytest.raises(RowError, match=text):
         check_bodies(pa.array(bodies, pa.binary()), 10, ROWS)
@@ -99,7 +99,7 @@ def test_a_message_must_fit_an_mpub():
     assert (92, 90) == (size_limit(1000, 100), size_limit(90, 100))
 
 
-def test_rows_are_told_apart_by_topic():
+def test_rows_are_grouped_by_topic():
     """Rows are grouped by topic and keep their order within it."""
     topics = pa.array(["a", "b", "a"])
     parts = {

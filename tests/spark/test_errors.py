@@ -30,13 +30,13 @@ def clock(monkeypatch):
     return made
 
 
-def test_only_a_secret_that_no_authd_confirms_may_pass():
+def test_auth_failed_is_retried_and_unauthorized_is_not():
     """E_AUTH_FAILED is retried; E_UNAUTHORIZED is not: a missing permission stays missing."""
     assert may_pass(RemoteError("E_AUTH_FAILED", "AUTH failed"))
     assert not may_pass(RemoteError("E_UNAUTHORIZED", "AUTH failed for READ"))
 
 
-def test_pauses_grow_until_the_time_is_over(clock):
+def test_pauses_double_until_the_time_limit(clock):
     """Pauses double from 50 ms; after the time limit UnreachableError is raised.
 
     The last pause is shortened to the time limit. The error names the nsqd, the option, and the
@@ -65,7 +65,7 @@ def test_a_pause_is_a_second_at_most(clock):
     assert [1.0] * 5 == clock.pauses[5:]
 
 
-def test_a_success_begins_the_time_limit_again(clock):
+def test_a_success_restarts_the_time_limit(clock):
     """`reset` restarts the time limit, and pauses start at 50 ms again."""
     deadline = RetryDeadline("nsqd h:1", 1_000)
     deadline.wait("refused")

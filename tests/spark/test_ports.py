@@ -26,7 +26,7 @@ def nsqd(tmp_path_factory):
         yield running
 
 
-def test_the_four_ports_are_told_apart(nsqd, lookupd):
+def test_each_of_the_four_ports_is_recognised(nsqd, lookupd):
     """Each port is recognised; nsqd's HTTP port also tells its TCP port; a free port is None."""
     places = [nsqd.tcp, nsqd.http, lookupd.tcp, lookupd.http, f"127.0.0.1:{free_port()}"]
 
@@ -40,7 +40,7 @@ def test_the_four_ports_are_told_apart(nsqd, lookupd):
 
 
 @pytest.mark.parametrize("topic", ["clicks", ""])
-def test_a_wrong_port_is_named_before_the_query_runs(nsqd, lookupd, topic):
+def test_a_wrong_port_is_reported_before_the_query_runs(nsqd, lookupd, topic):
     """The error has the option, the address, the port that it is, and the one that is needed."""
     for address, text in (
         (lookupd.tcp, f"{lookupd.tcp} is nsqlookupd's TCP port, but nsqlookupd's HTTP port is"),
@@ -68,7 +68,7 @@ def test_the_check_changes_nothing(nsqd):
     assert not nsqd.get_json("/stats?format=json")["topics"]
 
 
-def test_what_does_not_answer_is_left_to_the_query():
+def test_addresses_that_do_not_answer_pass_the_check():
     """The check accepts addresses that do not answer: the query waits for them."""
     gone = f"127.0.0.1:{free_port()}"
 
@@ -76,7 +76,7 @@ def test_what_does_not_answer_is_left_to_the_query():
     ports.check(ClusterOptions((), (gone, "https://h.invalid:1"), 1000), "clicks")
 
 
-def test_an_nsqd_without_ranges_is_refused_as_a_source_only():
+def test_an_nsqd_without_range_reading_is_refused_only_as_a_source():
     """Go's nsqd is accepted as a sink; as a source it is refused."""
     with RangeServer(ranges=0) as plain:
         cluster = ClusterOptions((plain.address,), (), 1000)
@@ -85,7 +85,7 @@ def test_an_nsqd_without_ranges_is_refused_as_a_source_only():
             ports.check(cluster, "clicks")
 
 
-def test_the_query_says_it_in_the_same_words(nsqd, lookupd):
+def test_a_running_query_reports_a_wrong_address_in_the_same_words(nsqd, lookupd):
     """A wrong address that answers only after the check fails the query with the same sentence."""
     wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
     for options, text in (
@@ -98,7 +98,7 @@ def test_the_query_says_it_in_the_same_words(nsqd, lookupd):
             reader.initialOffset()
 
 
-def test_schema_and_writers_check(lookupd):
+def test_addresses_are_checked_in_load_and_before_a_batch_write(lookupd):
     """The addresses are checked in load(), which needs the schema, and before a batch write."""
     wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
     with pytest.raises(WrongPeerError, match="nsqlookupd's TCP port"):

@@ -42,7 +42,7 @@ def test_nsqds_take_turns(servers, publisher):
     assert [body for _, body in servers[1].published] == [b"1a", b"1b", b"3a", b"3b"]
 
 
-def test_tasks_begin_with_different_nsqds(servers):
+def test_a_tasks_turn_selects_its_first_nsqd(servers):
     """`turn` selects the nsqd that gets the first MPUB."""
     publisher = MpubPublisher(
         ClusterOptions(tuple(server.address for server in servers), (), 10_000), turn=1
@@ -53,7 +53,7 @@ def test_tasks_begin_with_different_nsqds(servers):
     assert servers[1].published == [("t", b"x")]
 
 
-def test_another_nsqd_takes_over(servers, publisher):
+def test_if_an_nsqd_fails_another_gets_the_messages(servers, publisher):
     """If an nsqd is down or has a full disk, the other gets all MPUBs."""
     publisher.publish("t", mpub(b"1"))
     servers[0].stop()
@@ -69,7 +69,7 @@ def test_another_nsqd_takes_over(servers, publisher):
     assert servers[0].published[-1] == ("t", b"4")
 
 
-def test_a_lost_answer_is_sent_again(servers, publisher):
+def test_an_mpub_without_an_answer_is_sent_again(servers, publisher):
     """An MPUB without an answer is sent to the next nsqd: delivery is at-least-once."""
     servers[0].hang_up_after["MultiPublish"] = 0
     publisher.publish("t", mpub(b"x"))
@@ -77,7 +77,7 @@ def test_a_lost_answer_is_sent_again(servers, publisher):
     assert servers[1].published == [("t", b"x")]
 
 
-def test_a_while_without_any_nsqd_is_waited_for(servers, publisher):
+def test_a_task_waits_until_an_nsqd_is_back(servers, publisher):
     """If no nsqd is reachable, the task waits until one is back."""
     for server in servers:
         server.stop()
@@ -87,7 +87,7 @@ def test_a_while_without_any_nsqd_is_waited_for(servers, publisher):
     assert servers[1].published == [("t", b"x")]
 
 
-def test_waiting_has_an_end(servers):
+def test_waiting_ends_at_the_time_limit(servers):
     """After the time limit, UnreachableError gives the reason for each nsqd."""
     for server in servers:
         server.stop()
@@ -97,7 +97,7 @@ def test_waiting_has_an_end(servers):
         publisher.publish("t", mpub(b"x"))
 
 
-def test_a_message_that_is_wrong_is_not_tried_elsewhere(servers, publisher):
+def test_a_refused_message_is_not_sent_to_another_nsqd(servers, publisher):
     """E_BAD_MESSAGE is raised immediately; no other nsqd gets the message."""
     servers[0].refuse["MultiPublish"] = RemoteError("E_BAD_MESSAGE", "MPUB message too big 9 > 8")
 
@@ -106,7 +106,7 @@ def test_a_message_that_is_wrong_is_not_tried_elsewhere(servers, publisher):
     assert servers[1].published == []
 
 
-def test_a_secret_that_was_good_once_is_not_given_up(servers, publisher):
+def test_auth_failed_is_retried_after_a_first_success(servers, publisher):
     """E_AUTH_FAILED on a first connection is raised; after a successful publish it is retried."""
     failed = RemoteError("E_AUTH_FAILED", "AUTH failed")
     servers[0].refuse["Identify"] = failed

@@ -45,21 +45,21 @@ def bodies(wanted: Range, loss: Loss = FAIL, timeout_ms: int = 20_000) -> list[b
     return found
 
 
-def test_a_range_is_read_whole_and_trimmed(server):
+def test_a_range_may_begin_within_a_stored_batch(server):
     """A range may begin and end within a stored batch."""
     assert bodies(range_of(server)) == ALL
     assert bodies(range_of(server, 1, server.end - 1)) == ALL[1:-1]
 
 
 @pytest.mark.parametrize("answered", [0, 1, 3])
-def test_a_broken_connection_costs_nothing(server, answered):
+def test_a_broken_connection_loses_and_repeats_no_row(server, answered):
     """After a lost connection the read continues: no row is missing or returned twice."""
     server.hang_up_after["Read"] = answered
 
     assert bodies(range_of(server)) == ALL
 
 
-def test_a_restart_of_nsqd_is_waited_for(server):
+def test_a_read_continues_after_a_restart_of_nsqd(server):
     """A read continues after its nsqd was away for a while."""
     pieces = read_range(range_of(server), ["body"], 20_000, FAIL)
     found = next(pieces).column(0).to_pylist()
@@ -71,7 +71,7 @@ def test_a_restart_of_nsqd_is_waited_for(server):
     assert found == ALL
 
 
-def test_waiting_has_an_end(server):
+def test_waiting_ends_at_the_time_limit(server):
     """An nsqd that stays away longer than the time limit fails the read with UnreachableError."""
     wanted = range_of(server)
     server.stop()
@@ -80,7 +80,7 @@ def test_waiting_has_an_end(server):
         bodies(wanted, timeout_ms=200)
 
 
-def test_an_authd_that_is_out_of_order_is_waited_for(server):
+def test_a_read_waits_for_an_authd_that_fails(server):
     """E_AUTH_FAILED is retried: the driver has read with this secret; E_UNAUTHORIZED is raised."""
     server.refuse["Read"] = RemoteError("E_AUTH_FAILED", "AUTH failed")
     server.refuse["ReadEnds"] = server.refuse["Read"]
@@ -109,7 +109,7 @@ def test_damage_is_data_loss(server):
         bodies(wanted)
 
 
-def test_damage_may_be_gone_on_without(server, caplog):
+def test_without_fail_on_data_loss_damage_is_skipped_and_logged(server, caplog):
     """Without failOnDataLoss all other messages are read, and each loss is logged."""
     server.lost = 1
     with caplog.at_level(logging.WARNING):
@@ -148,7 +148,7 @@ def test_deleted_messages_are_data_loss(server):
     assert bodies(wanted, GO_ON) == ALL[2:]
 
 
-def test_indexes_that_no_message_had_are_no_loss(server):
+def test_a_gap_before_the_first_message_is_no_loss(server):
     """A range that begins in a gap before the log's first message has lost nothing."""
     wanted = range_of(server, first=5)
     server.first = 12
@@ -156,13 +156,13 @@ def test_indexes_that_no_message_had_are_no_loss(server):
     assert bodies(wanted) == ALL[2:]
 
 
-def test_rows_are_counted_against_the_ordinals(server):
+def test_a_row_count_other_than_that_of_the_ordinals_fails(server):
     """A read whose row count differs from the ordinals' difference fails."""
     with pytest.raises(DataLossError, match="has 10 messages instead of 11"):
         bodies(range_of(server)._replace(messages=11))
 
 
-def test_a_refusal_that_nothing_explains_is_raised(server):
+def test_a_disk_error_of_nsqd_is_raised_unchanged(server):
     """An I/O error of nsqd's disk is raised as it is, not as data loss."""
     server.refuse = {"Read": RemoteError("E_RANGE_FAILED", "READ failed input/output error")}
 
@@ -170,7 +170,7 @@ def test_a_refusal_that_nothing_explains_is_raised(server):
         bodies(range_of(server))
 
 
-def test_a_log_that_does_not_reach_that_far_yet_is_waited_for(server):
+def test_a_read_waits_until_the_log_reaches_its_range(server):
     """A read waits if the log's end is before its range: a restarted nsqd may announce it later."""
     wanted = range_of(server)
     whole, server.batches = server.batches, server.batches[:2]
@@ -187,7 +187,7 @@ def test_a_log_that_does_not_reach_that_far_yet_is_waited_for(server):
     assert bodies(wanted) == ALL
 
 
-def test_another_program_at_the_address_is_an_error_at_once(server, monkeypatch):
+def test_another_program_at_the_address_is_an_immediate_error(server, monkeypatch):
     """A peer that is not an nsqd raises WrongPeerError, without retries."""
     wanted = range_of(server)
     monkeypatch.setattr(server, "_identify", lambda _: b"HTTP/1.1 400")
@@ -196,7 +196,7 @@ def test_another_program_at_the_address_is_an_error_at_once(server, monkeypatch)
         bodies(wanted)
 
 
-def test_only_a_worker_of_spark_is_settled(monkeypatch):
+def test_settle_freezes_garbage_collection_only_in_a_spark_task(monkeypatch):
     """`settle` calls `gc.freeze` once, and only in a Spark task."""
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))

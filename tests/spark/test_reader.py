@@ -52,13 +52,13 @@ def batch_rows(reader: NsqBatchReader) -> list[bytes]:
     ]
 
 
-def test_a_batch_reads_everything_and_attaches_to_nothing(servers):
+def test_a_batch_read_returns_everything_and_uses_no_channel(servers):
     """A batch read returns all messages and sends no ATTACH: it uses no channel."""
     assert 10 == len(batch_rows(batch_reader(*servers)))
     assert not any(isinstance(heard, commands.Attach) for heard in servers[0].heard)
 
 
-def test_a_batch_may_be_bounded(servers):
+def test_starting_and_ending_offsets_limit_a_batch_read(servers):
     """startingOffsets and endingOffsets limit the read to the messages between them."""
     address = servers[1].address
     reader = batch_reader(
@@ -70,7 +70,7 @@ def test_a_batch_may_be_bounded(servers):
     assert [b"0b", b"0c", b"1a"] == batch_rows(reader)
 
 
-def test_a_topic_that_is_nowhere_is_an_error(servers):
+def test_a_topic_that_no_nsqd_has_is_an_error(servers):
     """An nsqd without the topic is skipped; if no nsqd has it, the read fails."""
     servers[0].refuse["ReadEnds"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
     assert 6 == len(batch_rows(batch_reader(*servers)))
@@ -79,7 +79,7 @@ def test_a_topic_that_is_nowhere_is_an_error(servers):
         batch_reader(servers[0]).partitions()
 
 
-def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
+def test_ending_offsets_outside_the_log_are_refused(servers):
     """endingOffsets before the log or the start, or after the log's end, raises OptionError."""
     address = servers[0].address
     servers[0].first = 102
@@ -98,7 +98,7 @@ def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
         reader.partitions()
 
 
-def test_a_batch_may_end_at_a_time(servers):
+def test_a_batch_read_may_end_at_a_timestamp(servers):
     """endingTimestamp ends each log before its first message at or after the time.
 
     A log whose start is after that message gives no rows.
@@ -114,7 +114,7 @@ def test_a_batch_may_end_at_a_time(servers):
     assert [b"0a", b"0b"] == sorted(rows)
 
 
-def test_predicates_on_the_time_cut_ranges(servers):
+def test_predicates_on_the_timestamp_limit_ranges(servers):
     """Predicates on `timestamp` limit the ranges, with a margin of 1 h at the upper bound."""
     server = servers[1]
     at = datetime(2026, 1, 1, tzinfo=UTC)
@@ -153,7 +153,7 @@ def at(microseconds: int) -> datetime:
     st.lists(st.tuples(st.sampled_from(list(KINDS)), st.integers(-2, 9)), max_size=4),
     st.integers(0, 9_999),
 )
-def test_bounds_hold_for_what_matches_and_say_no_more(given_predicates, stamp_ns):
+def test_timestamp_bounds_equal_the_predicates(given_predicates, stamp_ns):
     """A message is within the bounds exactly if its row's timestamp satisfies every predicate."""
     bounds = TimeBounds.of([kind(("timestamp",), at(us)) for kind, us in given_predicates])
     passes = all(KINDS[kind](stamp_ns // 1000, us) for kind, us in given_predicates)
@@ -163,7 +163,7 @@ def test_bounds_hold_for_what_matches_and_say_no_more(given_predicates, stamp_ns
     assert passes == (begin <= stamp_ns < end)
 
 
-def test_what_is_no_bound_in_time_is_left_to_spark():
+def test_other_predicates_set_no_bound():
     """Predicates on other columns, of other kinds, or with a text or naive time set no bound."""
     others = [
         GreaterThan(("index",), at(5)),

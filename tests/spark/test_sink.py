@@ -44,7 +44,7 @@ def test_rows_may_have_a_topic_each(server):
     assert {"c"} == {topic for topic, _ in server.published[4:]}
 
 
-def test_a_topic_must_be_known_and_legal(server):
+def test_a_missing_or_invalid_topic_is_refused(server):
     """A write without a topic raises OptionError, an invalid topic name in a row RowError."""
     with pytest.raises(OptionError, match="set the option topic, or add a column topic"):
         write(server, "body binary", [b"1"])
@@ -61,7 +61,9 @@ def test_a_topic_must_be_known_and_legal(server):
     ],
 )
 @pytest.mark.parametrize("memory", [0, 1 << 20])
-def test_a_row_that_is_no_message_leaves_nothing_behind(server, monkeypatch, last, text, memory):
+def test_nothing_is_published_from_a_partition_with_an_invalid_row(
+    server, monkeypatch, last, text, memory
+):
     """All rows of a partition are checked before the first is published."""
     monkeypatch.setattr(encode, "MEMORY_BYTES_MAX", memory)
     rows = [b"%d" % number for number in range(14_999)]
@@ -91,7 +93,7 @@ def test_a_row_that_is_no_message_leaves_nothing_behind(server, monkeypatch, las
         ("body binary, topic bigint", "column topic is not a string"),
     ],
 )
-def test_columns_that_can_not_be_published_are_said(schema, text):
+def test_a_missing_body_or_wrong_column_type_is_an_error(schema, text):
     """A missing body column or a wrong column type is an error before any row is read."""
     with pytest.raises(OptionError, match=text):
         body_column(schema_of(schema))

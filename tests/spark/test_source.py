@@ -24,7 +24,7 @@ ALL = ReadAllAvailable()
 pytestmark = pytest.mark.usefixtures("no_long_pauses")
 
 
-def test_a_batch_goes_to_the_end(servers, readers):
+def test_without_a_limit_a_batch_reads_to_the_logs_ends(servers, readers):
     """Without a limit, a batch reads all messages up to the logs' ends."""
     reader = readers()
     start = reader.initialOffset()
@@ -38,7 +38,7 @@ def test_a_batch_goes_to_the_end(servers, readers):
     ) == sorted(rows_of(reader, start, end))
 
 
-def test_a_limit_is_shared_out_and_all_is_read_in_the_end(servers, readers):
+def test_a_limit_applies_to_every_batch_and_all_rows_are_read_once(servers, readers):
     """maxOffsetsPerTrigger limits every batch; together the batches return every row once."""
     reader = readers(maxOffsetsPerTrigger="3")
     limit = reader.getDefaultReadLimit()
@@ -57,7 +57,7 @@ def test_a_limit_is_shared_out_and_all_is_read_in_the_end(servers, readers):
     assert ALL == readers().getDefaultReadLimit()
 
 
-def test_an_idle_query_waits_for_news(servers, readers, monkeypatch):
+def test_an_idle_query_waits_for_new_messages(servers, readers, monkeypatch):
     """latestOffset returns the start after NEWS_WAIT_SECONDS, or new messages as they arrive."""
     reader = readers(servers[1])
     start = reader.latestOffset(reader.initialOffset(), ALL)
@@ -72,7 +72,7 @@ def test_an_idle_query_waits_for_news(servers, readers, monkeypatch):
     assert {key(servers[1]): 7} == indexes(reader.latestOffset(start, ALL))
 
 
-def test_the_cursor_follows_what_spark_has_committed(servers, readers):
+def test_the_cursor_follows_sparks_commits(servers, readers):
     """latestOffset moves the channel's cursor to its start offset, if that has changed."""
     reader = readers(servers[1])
     start = reader.initialOffset()
@@ -89,7 +89,7 @@ def test_the_cursor_follows_what_spark_has_committed(servers, readers):
     assert [2, 4] == heard
 
 
-def test_a_reader_that_asks_again_for_an_older_place_takes_the_cursor_back(servers, readers):
+def test_a_start_before_the_cursor_moves_the_cursor_back(servers, readers):
     """A start before the channel's cursor moves the cursor back, so nsqd keeps the messages."""
     servers[1].committed = 5
     readers(servers[1]).initialOffset()
@@ -97,7 +97,7 @@ def test_a_reader_that_asks_again_for_an_older_place_takes_the_cursor_back(serve
     assert 0 == servers[1].committed
 
 
-def test_a_new_nsqd_joins_in_a_step_of_its_own(servers, readers, monkeypatch):
+def test_a_new_nsqd_is_added_in_its_own_batch(servers, readers, monkeypatch):
     """A new nsqd's log is added to the offset at its first index; the next batch reads it."""
     reader = readers(servers[0])
     start = reader.latestOffset(reader.initialOffset(), ALL)
@@ -112,7 +112,7 @@ def test_a_new_nsqd_joins_in_a_step_of_its_own(servers, readers, monkeypatch):
     assert 6 == len(rows_of(reader, joined, end))
 
 
-def test_a_checkpoint_is_enough_to_go_on(servers, readers):
+def test_partitions_works_as_a_readers_first_call(servers, readers):
     """partitions() works as a reader's first call: after a crash Spark calls nothing before it."""
     start, end = {key(servers[1]): 2}, {key(servers[1]): 5}
 
@@ -176,7 +176,7 @@ def bytes_between(servers, start, end) -> int:
     )
 
 
-def test_bytes_bound_a_batch(servers, readers):
+def test_max_bytes_per_trigger_limits_a_batch(servers, readers):
     """maxBytesPerTrigger limits a batch to whole extents, at least one of each log."""
     first = servers[0]
     for number in range(6):
@@ -200,7 +200,7 @@ def test_bytes_bound_a_batch(servers, readers):
     assert [10] == drain(readers(first, maxBytesPerTrigger="1"), ALL)  # trigger once
 
 
-def test_an_older_nsqd_cannot_bound_bytes(servers, readers):
+def test_max_bytes_per_trigger_is_refused_with_an_older_nsqd(servers, readers):
     """With maxBytesPerTrigger, an nsqd too old to report sizes is an error, not unlimited."""
     servers[1].ranges = 1
     reader = readers(servers[1], maxBytesPerTrigger="1k")
@@ -209,7 +209,7 @@ def test_an_older_nsqd_cannot_bound_bytes(servers, readers):
         reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
 
 
-def test_a_batch_waits_for_enough_messages(servers, readers, monkeypatch):
+def test_a_batch_waits_for_the_minimum_of_messages(servers, readers, monkeypatch):
     """With minOffsetsPerTrigger, only the first batch starts without enough messages."""
     server = servers[1]
     reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay="1h")
@@ -226,7 +226,7 @@ def test_a_batch_waits_for_enough_messages(servers, readers, monkeypatch):
     assert 4 == len(rows_of(reader, start, end))
 
 
-def test_a_batch_waits_only_so_long(servers, readers, monkeypatch):
+def test_a_batch_starts_after_the_maximum_delay(servers, readers, monkeypatch):
     """After maxTriggerDelay a batch starts with fewer messages than the minimum."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 30)
     server = servers[1]
@@ -241,7 +241,7 @@ def test_a_batch_waits_only_so_long(servers, readers, monkeypatch):
     assert 0.2 < time.monotonic() - begun < 20
 
 
-def test_a_drained_run_waits_for_no_minimum(servers, readers):
+def test_a_drained_run_ignores_the_minimum_of_messages(servers, readers):
     """A drained run (availableNow) ignores minOffsetsPerTrigger."""
     reader = readers(minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100")
     reader.prepareForTriggerAvailableNow()

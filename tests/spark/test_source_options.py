@@ -36,7 +36,7 @@ def test_defaults_of_a_batch():
     assert (Positions(EARLIEST), Positions(LATEST)) == (options.starting, options.ending)
 
 
-def test_names_are_known_in_any_case():
+def test_option_names_are_case_insensitive():
     """Option names are case-insensitive: Spark may pass them in lower case."""
     given = {
         "TOPIC": "clicks",
@@ -111,7 +111,7 @@ def test_names_are_known_in_any_case():
         ({"nsqd_tcp_addresses": "", "lookupd_http_addresses": "ftp://h"}, "or an HTTP URL"),
     ],
 )
-def test_what_is_wrong_is_named(changed, text):
+def test_a_wrong_value_is_refused_with_the_options_name(changed, text):
     """A wrong value raises an OptionError that names the option."""
     if not text:
         assert SourceOptions.of(STREAM | changed, stream=True)
@@ -120,7 +120,7 @@ def test_what_is_wrong_is_named(changed, text):
         SourceOptions.of(STREAM | changed, stream=True)
 
 
-def test_limits_of_a_batch():
+def test_limits_of_a_batch_are_parsed():
     """Counts, sizes and times are parsed as Spark writes them; the delay only with its minimum."""
     for given, expected in (
         ({"maxOffsetsPerTrigger": "7"}, ReadLimits(messages_max=7)),
@@ -145,7 +145,7 @@ def test_limits_of_a_batch():
         assert expected == SourceOptions.of(STREAM | given, stream=True).limits
 
 
-def test_topics_are_named_in_one_of_three_ways():
+def test_topics_are_given_in_one_of_three_ways():
     """Topics are given by `topic`, by `topics` with commas, or by `topicsPattern`."""
     several = {"topic": "", "topics": " a , b,a,"}
     lookupd = {"topic": "", "nsqd_tcp_addresses": "", "lookupd_http_addresses": "h:1"}
@@ -168,7 +168,7 @@ def test_only_a_batch_read_ends_and_pushes_down():
     assert pushing.pushes_predicates
 
 
-def test_an_index_is_of_one_topic():
+def test_with_several_topics_an_address_has_no_index():
     """With several topics, an address may have a word but no index; full keys may have both."""
     several = {**STREAM, "topic": "", "topics": "a,b"}
     for text in ('{"h:1": 7}', '{"/run/nsqd.sock": 7}'):
@@ -198,14 +198,14 @@ def told(server) -> list[str]:
         ({}, "sparq spark source"),
     ],
 )
-def test_nsqd_is_told_which_query_reads(servers, readers, options, expected):
+def test_the_query_name_is_part_of_the_user_agent(servers, readers, options, expected):
     """The option queryName is part of the user agent in IDENTIFY."""
     readers(servers[1], **options).initialOffset()
     assert {*told(servers[1])} == {expected}
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "x" * (NAME_CHARACTERS_MAX + 1)])
-def test_a_name_is_a_short_line(readers, name):
+def test_a_long_or_multiline_query_name_is_refused(readers, name):
     """A queryName with a line break or above NAME_CHARACTERS_MAX characters is refused."""
     with pytest.raises(OptionError, match="option queryName: expected at most"):
         readers(queryName=name)

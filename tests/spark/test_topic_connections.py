@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_long_pauses")
 ALL = ReadAllAvailable()
 
 
-def test_a_query_does_not_begin_without_one_of_its_nsqds(servers, readers):
+def test_a_query_does_not_start_without_all_its_nsqds(servers, readers):
     """A query does not start without all its nsqds: the error names the unreachable one."""
     gone = f"127.0.0.1:{free_port()}"
     reader = readers(nsqd_tcp_addresses=f"{servers[0].address},{gone}", nsqdTimeoutMs="100")
@@ -28,7 +28,9 @@ def test_a_query_does_not_begin_without_one_of_its_nsqds(servers, readers):
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_a_mistyped_address_is_named_soon(servers, readers, monkeypatch, drained):
+def test_an_unreachable_address_at_the_first_start_is_reported_soon(
+    servers, readers, monkeypatch, drained
+):
     """At its first start a query waits only BEGIN_TIMEOUT_MS for an nsqd, not a minute."""
     monkeypatch.setattr(option_limits, "BEGIN_TIMEOUT_MS", 200)
     gone = f"127.0.0.1:{free_port()}"
@@ -53,7 +55,7 @@ def test_a_channel_with_consumers_is_an_error(servers, readers):
         readers().initialOffset()
 
 
-def test_another_query_on_the_channel_ends_this_one(servers, readers):
+def test_a_newer_query_on_the_channel_ends_the_older(servers, readers):
     """The newest ATTACH has the channel; the older query's next commit raises SupersededError."""
     older, newer = readers(servers[1]), readers(servers[1])
     start = older.initialOffset()
@@ -66,7 +68,9 @@ def test_another_query_on_the_channel_ends_this_one(servers, readers):
     assert 2 == servers[1].committed
 
 
-def test_what_took_the_port_of_an_nsqd_that_has_moved_ends_no_query(servers, readers, tmp_path):
+def test_another_program_at_a_moved_nsqds_old_address_does_not_end_a_query(
+    servers, readers, tmp_path
+):
     """A log that has moved is read although another program now answers at its old address.
 
     A test of recorded checkpoints failed occasionally when another nsqd used the port for HTTP.
@@ -81,7 +85,7 @@ def test_what_took_the_port_of_an_nsqd_that_has_moved_ends_no_query(servers, rea
             assert [] == rows_of(reader, end, reader.latestOffset(end, ALL))
 
 
-def test_what_took_the_port_of_an_nsqd_that_is_read_ends_no_query(servers, readers):
+def test_another_program_at_an_nsqds_address_does_not_end_a_query(servers, readers):
     """Another program at an nsqd's address does not end the query: other logs are read."""
     first, second = servers
     reader = readers()
@@ -101,7 +105,7 @@ def test_what_took_the_port_of_an_nsqd_that_is_read_ends_no_query(servers, reade
         assert time.monotonic() < deadline
 
 
-def test_an_nsqd_out_of_reach_keeps_its_offset(servers, readers):
+def test_an_unreachable_nsqd_keeps_its_offset(servers, readers):
     """An unreachable nsqd keeps its offset; when it is back it is attached and read from there."""
     first, second = servers
     reader = readers()
@@ -132,7 +136,7 @@ def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
     assert [("127.0.0.1:1", b"0c")] == rows_of(reader, start, end)[:1]
 
 
-def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
+def test_auth_failed_is_retried_after_a_first_success(servers, readers):
     """E_AUTH_FAILED at the start is raised; later its nsqd counts as unreachable and is retried."""
     first, second = servers
     failed = RemoteError("E_AUTH_FAILED", "AUTH failed")
@@ -161,7 +165,7 @@ def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
         assert time.monotonic() < deadline, latest
 
 
-def test_a_permission_that_was_withdrawn_fails_the_query(servers, readers):
+def test_a_withdrawn_permission_fails_a_running_query(servers, readers):
     """E_UNAUTHORIZED fails a running query."""
     reader = readers()
     start = reader.initialOffset()

@@ -22,13 +22,13 @@ LOG = "ab" * 16
         (TopicSelection((), ".*", several=True), ["a"], ["a#ephemeral"]),
     ],
 )
-def test_names_and_patterns(topics, read, not_read):
+def test_a_pattern_matches_whole_names_of_topics(topics, read, not_read):
     """A pattern matches whole names, and never ephemeral topics: they have no log."""
     assert all(map(topics.has, read))
     assert not any(map(topics.has, not_read))
 
 
-def test_a_key_names_the_topic_where_there_are_several():
+def test_with_several_topics_a_key_has_its_topic():
     """With several topics a key contains the topic; with one topic keys are unchanged.
 
     A key without a topic may belong to any of the given topics.
@@ -47,7 +47,7 @@ def test_a_key_names_the_topic_where_there_are_several():
     assert [True, True] == [two.reads(key) for key in (old, new)]
 
 
-def test_topics_in_words():
+def test_a_topic_selection_has_a_readable_form():
     """A selection's text, as errors and log lines use it."""
     found = (
         TopicSelection.of_one("a"),

@@ -69,7 +69,7 @@ def meta(buckets):
     return [json.loads(state.held[0]) for state in buckets.states]
 
 
-def test_a_batch_reads_and_writes_a_bucket_once():
+def test_a_batch_reads_and_writes_each_bucket_once():
     """A batch reads and writes each bucket once: each call is a round trip to the JVM."""
     buckets = Buckets(4)
     for minute in range(3):
@@ -78,7 +78,7 @@ def test_a_batch_reads_and_writes_a_bucket_once():
     assert [state.calls for state in buckets.states] == [Counter(recent=3, writes=3)] * 4
 
 
-def test_old_minutes_go_to_cold_and_a_late_click_fetches_its_own_alone():
+def test_a_late_click_reads_only_its_own_minute_from_cold():
     """A late click reads only its own minute from `cold`, whatever else is open."""
     buckets = Buckets(1, MinutesLimits(recent_bytes_max=0))
     for minute in range(10):
@@ -95,7 +95,7 @@ def test_old_minutes_go_to_cold_and_a_late_click_fetches_its_own_alone():
     assert [page["page"] for page in row["top_pages"]] == ["/", "/b"]
 
 
-def test_recent_minutes_stay_small():
+def test_the_size_of_recent_minutes_is_limited():
     """Above recent_bytes_max the older half moves to `cold`, not one minute in each batch."""
     buckets = Buckets(1, MinutesLimits(recent_bytes_max=20_000))
     for minute in range(30):
@@ -109,7 +109,7 @@ def test_recent_minutes_stay_small():
     assert by_minute(buckets.close())[START + 1]["visitors"] == 100
 
 
-def test_a_minute_that_closes_leaves_the_state():
+def test_a_closed_minute_is_removed_from_the_state():
     """A minute that closes gets a last row and leaves the state, with the texts of its pages."""
     buckets = Buckets(1, MinutesLimits(horizon_s=600, recent_bytes_max=0))
     for minute in range(5):
@@ -131,7 +131,7 @@ def test_a_minute_that_closes_leaves_the_state():
 
 
 @pytest.mark.parametrize(("second", "final"), [(59, False), (60, True)])
-def test_a_minute_closes_when_its_last_second_is_the_horizon_behind(second, final):
+def test_a_minute_closes_when_the_mark_is_the_horizon_past_its_end(second, final):
     """A minute closes when the low mark is horizon_s past its end, not a second earlier."""
     buckets = Buckets(1, MinutesLimits(horizon_s=600))
     apply(buckets, at(0))
@@ -164,7 +164,7 @@ def test_a_click_from_the_future_is_late(minutes_more, late):
     assert sum(row["clicks"] for row in of_kind(rows, output.MINUTE)) == 1 - late
 
 
-def test_the_low_mark_is_that_of_all_partitions():
+def test_all_buckets_have_the_same_low_mark():
     """All buckets have the same low mark: each gets the marks of all nsqds."""
     buckets = Buckets(64, partitions=3)
     apply(buckets, at(5, nsqd="a"), at(90, nsqd="b"), at(80, nsqd="c"))
@@ -172,7 +172,7 @@ def test_the_low_mark_is_that_of_all_partitions():
     assert {one["low_mark"]["low_s"] for one in meta(buckets)} == {START_S + 300}
 
 
-def test_a_full_bucket_closes_its_oldest_minutes_and_says_so():
+def test_a_full_bucket_closes_its_oldest_minutes_early():
     """A full bucket closes its oldest minutes early; each click counts in a minute or as late."""
     buckets = Buckets(2, MinutesLimits(bucket_bytes_max=3000, recent_bytes_max=1500))
     messages = 0
@@ -199,7 +199,7 @@ def test_a_full_bucket_closes_its_oldest_minutes_and_says_so():
         assert len(state.held[1]) + sum(map(len, state.minutes.values())) < 10_000 + last_rows
 
 
-def test_the_rows_of_a_batch_are_whole_minutes_where_a_bucket_has_closed_them_early():
+def test_minutes_closed_early_in_one_bucket_are_complete():
     """A batch's rows give complete minutes, even if one bucket closed them early.
 
     The minute is final when it closes in the other buckets.
@@ -233,7 +233,9 @@ def test_the_rows_of_a_batch_are_whole_minutes_where_a_bucket_has_closed_them_ea
     st.sampled_from([0, 2000, 10**6]),
     st.sampled_from([1500, 10**6]),
 )
-def test_how_a_batch_is_cut_does_not_show(batches, recent_bytes_max, bucket_bytes_max):
+def test_partitions_and_shuffle_order_do_not_change_the_state(
+    batches, recent_bytes_max, bucket_bytes_max
+):
     """Any partitions and any shuffle order give identical bytes in the state and equal rows."""
     limits = MinutesLimits(30 * 60, recent_bytes_max, bucket_bytes_max)
     several = [Buckets(3, limits, partitions=parts, seed=parts) for parts in (1, 2, 5)]
@@ -263,7 +265,7 @@ def test_a_replayed_batch_gives_equal_bytes(recent_bytes_max):
         buckets.apply(clicks, (START_S + batch) * 1000)
 
 
-def test_nothing_is_written_but_what_is_returned():
+def test_apply_only_reads_the_state():
     """`apply` only reads the state; its result contains all changes."""
     buckets = Buckets(1, MinutesLimits(recent_bytes_max=0))
     for minute in range(4):
@@ -300,7 +302,7 @@ def test_the_end_of_a_run_closes_every_open_minute():
     }
 
 
-def test_limits_are_those_of_a_day():
+def test_a_click_may_be_a_day_late_or_a_day_ahead():
     """A click may be a day late or a day ahead."""
     assert (bucket.LIMITS.horizon_s, bucket.AHEAD_MAX_S) == (86_400, 86_400)
 
@@ -337,7 +339,7 @@ def with_minutes(rows):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(("nsqds", "lag"), [(1, 0), (2, 0), (2, 3), (3, 2)])
-def test_a_made_up_day(seed, nsqds, lag):
+def test_minutes_of_a_generated_day_are_exact(seed, nsqds, lag):
     """Any number of nsqds, in step or not, gives exact minutes."""
     batches = batches_of(generated(seed), nsqds, 200 // nsqds, lag)
 
@@ -346,13 +348,13 @@ def test_a_made_up_day(seed, nsqds, lag):
 
 @pytest.mark.parametrize("count", [4, 16, 64])
 @pytest.mark.parametrize("partitions", [1, 5])
-def test_any_number_of_buckets_and_partitions(count, partitions):
+def test_numbers_of_buckets_and_partitions_do_not_change_the_minutes(count, partitions):
     """The number of buckets and partitions does not change the minutes."""
     hold_to_twin(batches_of(generated(4), 2, 250, 1), count, partitions=partitions)
 
 
 @pytest.mark.parametrize("recent_bytes_max", [0, 3000, 20_000])
-def test_where_the_minutes_lie_does_not_matter(recent_bytes_max):
+def test_minutes_in_cold_do_not_change_the_result(recent_bytes_max):
     """The result is the same whether most, half or few of the minutes are in `cold`."""
     limits = MinutesLimits(horizon_s=3 * 3600, recent_bytes_max=recent_bytes_max)
     hold_to_twin(batches_of(generated(5), 3, 70, 4), 4, limits)
@@ -374,6 +376,6 @@ def test_where_the_minutes_lie_does_not_matter(recent_bytes_max):
     st.sampled_from([1000, 20_000]),
     st.integers(1, 4),
 )
-def test_any_messages(batches, count, limits, step_ms, partitions):
+def test_any_messages_give_the_rows_of_the_twin(batches, count, limits, step_ms, partitions):
     """Late, future, rejected, huge and long-page messages and quiet nsqds give the same rows."""
     hold_to_twin(batches, count, limits, step_ms, partitions=partitions)

@@ -61,7 +61,7 @@ def figures(held):
 
 
 @given(st.lists(CLICKS, max_size=5))
-def test_the_sum_is_a_plain_count(parts):
+def test_a_sum_equals_a_plain_count(parts):
     """A sum has each visitor once and each page with all its clicks; minutes ascend."""
     held = added_up([minutes(clicks) for clicks in parts])
 
@@ -81,7 +81,7 @@ def test_adding_up_is_associative_and_commutative(first, second, third, order):
 
 
 @given(CLICKS, st.sets(st.integers(0, 5)))
-def test_minutes_can_be_taken_apart_and_joined(clicks, some):
+def test_minutes_can_be_selected_and_joined(clicks, some):
     """`where` selects minutes with their visitors and pages; `joined` combines such parts."""
     held = minutes(clicks)
     mask = np.isin(held.minute, list(some))
@@ -92,7 +92,7 @@ def test_minutes_can_be_taken_apart_and_joined(clicks, some):
 
 
 @given(CLICKS, st.integers(0, 6), st.integers(0, 6))
-def test_arrow_gives_back_what_it_was_given(clicks, first, length):
+def test_minutes_survive_a_round_trip_through_arrow(clicks, first, length):
     """Minutes survive a round trip through Arrow, also as a slice of a table."""
     table = minutes(clicks).table()
     part = table.slice(first, length)
@@ -105,7 +105,7 @@ SIZE = st.integers(0, SUM_MAX) | st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**62,
 
 
 @given(st.lists(st.lists(SIZE, min_size=1, max_size=6), max_size=5))
-def test_sums_stop_at_the_largest_number(groups):
+def test_sums_saturate_at_sum_max(groups):
     """Sums saturate at SUM_MAX: ten clicks of 10^18 bytes neither fail nor turn negative."""
     values = np.array([size for sizes in groups for size in sizes], np.int64)
     firsts = np.cumsum([0, *map(len, groups)])[:-1].astype(np.int64)
@@ -116,6 +116,6 @@ def test_sums_stop_at_the_largest_number(groups):
 
 
 @pytest.mark.parametrize("parts", [[], [EMPTY], [EMPTY, EMPTY]])
-def test_nothing_adds_up_to_nothing(parts):
+def test_no_minutes_add_up_to_an_empty_table(parts):
     """No minutes, or only empty ones, add up to an empty table."""
     assert added_up(parts).table() == joined(parts).table() == SCHEMA.empty_table()

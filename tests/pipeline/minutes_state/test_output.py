@@ -48,7 +48,7 @@ def test_a_minute_is_the_sum_of_its_newest_revisions():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_neither_the_order_nor_a_row_twice_matters(seed):
+def test_order_and_duplicates_of_rows_do_not_matter(seed):
     """Rows may be read in any order, and twice: a batch's folder may exist twice for a while."""
     rows = [*ROWS, *ROWS[:3]]
     random.Random(seed).shuffle(rows)
@@ -56,7 +56,7 @@ def test_neither_the_order_nor_a_row_twice_matters(seed):
     assert read(*rows) == read(*ROWS)
 
 
-def test_a_minute_is_final_when_all_of_its_buckets_are():
+def test_a_minute_is_final_if_it_is_final_in_all_buckets():
     """A minute is final only if its newest row in every bucket is."""
     closed = row(5, 0, 3, 1, final=True)
 
@@ -64,7 +64,7 @@ def test_a_minute_is_final_when_all_of_its_buckets_are():
     assert [one["final"] for one in read(closed, row(5, 1, 2, 1, final=True))] == [True]
 
 
-def test_only_ten_pages_are_named():
+def test_only_the_top_ten_pages_are_listed():
     """The top ten pages are chosen from the buckets' top ten: each page is in one bucket."""
     buckets = [
         row(5, bucket, 1, 1, pages=[(f"/{bucket}-{n}", 20 - n) for n in range(10)])
@@ -76,17 +76,17 @@ def test_only_ten_pages_are_named():
     assert pages[-1]["page"] == "/0-3"
 
 
-def test_other_kinds_are_no_minutes():
+def test_rows_of_other_kinds_are_ignored():
     """Rows of kind `late` are ignored, although they have a minute."""
     assert read(ROWS[4], ROWS[4] | {"kind": "late", "bucket": 3}) == read(ROWS[4])
 
 
-def test_no_rows_are_no_minutes():
+def test_no_rows_give_no_minutes():
     """Reading no rows gives an empty table of minutes."""
     assert output.read(output.EMPTY) == output.MINUTE_SCHEMA.empty_table()
 
 
-def test_spark_and_arrow_describe_the_same_columns():
+def test_spark_and_arrow_schema_have_the_same_columns():
     """The stage's DDL and the Arrow schema have the same columns."""
     names = [part.split()[0] for part in output.DDL.replace("page: STRING, clicks", "").split(", ")]
 

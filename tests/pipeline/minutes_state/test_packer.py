@@ -40,7 +40,7 @@ def test_a_click_counts_once_in_its_visitors_bucket():
     assert {(minute, hashed(f"v{n}")) for minute in (3, 7) for n in range(9)} == set(visitors)
 
 
-def test_a_page_counts_in_its_own_bucket():
+def test_all_clicks_of_a_page_count_in_one_bucket():
     """All clicks of a page count in one bucket, and the page's text is sent there."""
     pages = Counter()
     for bucket, (held, texts, _) in enumerate(sent(CLICKS)):
@@ -54,7 +54,7 @@ def test_a_page_counts_in_its_own_bucket():
     assert pages == {(minute, hashed(f"/{n}")): 6 for minute in (3, 7) for n in range(3)}
 
 
-def test_every_bucket_is_told_every_minute():
+def test_every_bucket_gets_every_minute_of_a_batch():
     """Every bucket gets every minute of the batch: it must write a row even without clicks."""
     for held, _, _ in sent([message(60, "v"), message(300, "v")]):
         assert held["minute"].to_pylist() == [1, 5]
@@ -64,7 +64,7 @@ def test_every_bucket_is_told_every_minute():
     ("status", "name"),
     [(None, "other"), (99, "other"), (100, "1xx"), (599, "5xx"), (600, "other"), (999, "other")],
 )
-def test_each_status_is_of_one_class(status, name):
+def test_each_status_counts_in_one_class(status, name):
     """A status outside 100 to 599, or none, counts as `other`."""
     (held, _, _) = sent([message(status=status)], buckets=1)[0]
     row = held.to_pylist()[0]
@@ -74,7 +74,7 @@ def test_each_status_is_of_one_class(status, name):
     }
 
 
-def test_huge_sizes_add_up_to_the_largest_number():
+def test_huge_sizes_saturate_at_sum_max():
     """Sizes saturate at SUM_MAX: a log line may claim 10^18 bytes."""
     clicks = [message(bytes=10**18 - 1) for _ in range(20)]
     (held, _, _) = sent([*clicks, message(60, bytes=7)], buckets=1)[0]
@@ -107,7 +107,7 @@ def test_a_rejected_message_is_sent_whole_to_one_bucket():
     }
 
 
-def test_a_partition_with_rejected_messages_alone_is_sent():
+def test_a_partition_with_only_rejected_messages_is_sent():
     """Rejected messages are kept, and their publish time advances the low mark's clock."""
     rejected = table([message(reason="why", published_s=9)], 7)
     rows = [*packing.pack_partition(rejected.to_batches(), packer.blobs_of, BUCKETS)]
@@ -124,7 +124,7 @@ def test_an_empty_partition_sends_nothing():
     assert [*packing.pack_partition(table([], 7).to_batches(), packer.blobs_of, BUCKETS)] == []
 
 
-def test_a_bucket_without_clicks_is_sent_little():
+def test_a_row_without_clicks_is_small():
     """A row without content is below 3,000 bytes: most buckets of a small batch are empty."""
     blob = packer.blobs_of(table([message()], 7), 64)[0]
     schemas = (minutes.SCHEMA, page_texts.SCHEMA, REJECTED_SCHEMA)

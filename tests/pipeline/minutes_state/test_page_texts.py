@@ -33,7 +33,7 @@ def plain(held):
 
 
 @given(st.lists(TEXTS, max_size=4), st.sets(st.integers(-10, 10)))
-def test_each_text_is_held_once(parts, some):
+def test_each_text_is_stored_once(parts, some):
     """Repeated texts are stored once; `only` keeps the given pages; `of` finds each text."""
     held = EMPTY.with_more([texts(part) for part in parts])
     expected = {page: text for part in parts for page, text in part.items()}
@@ -64,7 +64,7 @@ ROWS = st.dictionaries(
 
 
 @given(ROWS)
-def test_the_top_pages_are_those_of_a_plain_sort(found):
+def test_the_top_pages_equal_those_of_a_plain_sort(found):
     """Top pages are sorted by clicks, then by UTF-8 text; the candidates suffice to find them."""
     rows = np.array([row for row, _ in found], np.int64)
     clicks = np.array([*found.values()], np.int64)
@@ -79,7 +79,7 @@ def test_the_top_pages_are_those_of_a_plain_sort(found):
     assert expected == top_pages(rows, clicks, names, 5).to_pylist() == few.to_pylist()
 
 
-def test_few_pages_are_candidates():
+def test_only_pages_near_the_top_are_candidates():
     """Texts are looked up only for pages near the top, not for all pages of a minute."""
     clicks = np.arange(1000)
 

@@ -56,7 +56,7 @@ def batch(minute):
 
 
 @pytest.mark.parametrize("recent_bytes_max", [0, 10**6])
-def test_the_processor_keeps_and_writes_what_the_pure_function_says(recent_bytes_max):
+def test_rows_and_state_of_the_processor_equal_those_of_the_pure_function(recent_bytes_max):
     """The processor's rows and state equal those of the pure function."""
     limits = MinutesLimits(1200, recent_bytes_max)
     buckets = Buckets(2, limits, partitions=1)
@@ -82,7 +82,7 @@ def rows_of(answer):
     return pa.Table.from_batches(batches, schema=output.SCHEMA)
 
 
-def test_a_bucket_with_nothing_to_say_gives_no_row():
+def test_a_bucket_without_results_gives_no_row():
     """A bucket without results for a batch gives no output row: here 7 of 8 buckets."""
     messages, batch_ms = batch(0)
     packed = Buckets(8, partitions=1).packed(messages[-1:], batch_ms)[0].to_pandas()
@@ -94,7 +94,7 @@ def test_a_bucket_with_nothing_to_say_gives_no_row():
     assert [len(answer) for answer in answers] == [0] * 7 + [1]
 
 
-def test_whole_numbers_survive_beside_nulls():
+def test_integers_in_a_column_with_nulls_stay_exact():
     """A 54-bit index in a column with nulls does not become a float, which has 53 bits."""
     messages, batch_ms = batch(0)
     packed = Buckets(1, partitions=1).packed(messages, batch_ms)[0].to_pandas()
@@ -103,7 +103,7 @@ def test_whole_numbers_survive_beside_nulls():
     assert rows["index"].drop_null().to_pylist() == [2**54 - 1]
 
 
-def test_unpacking_nothing_gives_nothing():
+def test_a_partition_without_rows_is_unpacked_to_no_rows():
     """Unpacking a partition without output rows gives nothing."""
     empty = pa.RecordBatch.from_pandas(pd.DataFrame({"rows": pd.Series([], dtype=object)}))
 
@@ -183,7 +183,7 @@ def in_order(rows):
     return rows.sort_by([("kind", "ascending"), ("minute", "ascending"), ("bucket", "ascending")])
 
 
-def test_spark_counts_what_the_twin_counts(spark, tmp_path):
+def test_a_spark_query_gives_the_rows_of_the_twin(spark, tmp_path):
     """Every batch equals the twin's, across a replay, a restart, and the state read at the end."""
     batches = [*batches_of(generated(6), 2, 170, 1)]
     query, twin = Query(spark, tmp_path), Twin(LIMITS.horizon_s)

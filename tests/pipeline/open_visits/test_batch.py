@@ -20,7 +20,7 @@ def meta_after(batch):
     return VisitsMeta(1, batch.before_s, asdict(batch.low_mark), None, 0, has_base=False)
 
 
-def test_clicks_of_a_visit_are_one_interval_whatever_their_partition():
+def test_clicks_of_a_visit_in_several_partitions_are_one_interval():
     """Clicks of a visit from several partitions form one interval.
 
     Pages are kept one by one, each text and each name once.
@@ -39,7 +39,7 @@ def test_clicks_of_a_visit_are_one_interval_whatever_their_partition():
     assert "u" == batch.names.of(visitor).address
 
 
-def test_what_is_later_than_the_mark_of_the_batch_before_does_not_count():
+def test_clicks_older_than_the_previous_low_mark_are_dropped():
     """Clicks too old for the previous batch's low mark are dropped, also in a replay.
 
     They are still in `arrivals`.

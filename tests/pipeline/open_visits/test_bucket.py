@@ -60,7 +60,7 @@ def batches_of(rows, nsqds, lags, step):
         (5, (0, 0, 0), 4000, {}, 16),
     ],
 )
-def test_a_day_gives_what_the_plain_rules_find(seed, lags, step, limits, buckets):
+def test_findings_of_a_day_equal_those_of_the_twin(seed, lags, step, limits, buckets):
     """Findings equal the twin's, for any division into batches, nsqds and buckets."""
     rows, _ = day(6000, seed)
     batches = list(batches_of(rows, len(lags), lags, step))
@@ -124,7 +124,7 @@ MANNERS = (_burst, _repeats, _clockwork, _clockwork, _resources, _robots_txt)
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_suspects_out_of_order_give_what_the_plain_rules_find(seed):
+def test_findings_from_disordered_clicks_equal_those_of_the_twin(seed):
     """Findings equal the twin's with late clicks, quiet nsqds and pages outside `hot`."""
     rng = random.Random(seed)
     rows = story(rng)
@@ -171,7 +171,7 @@ def said(told):
     return [(row["reason"], row["revision"], row["amount"]) for row in told]
 
 
-def test_a_visit_that_is_over_is_judged_within_a_minute_of_event_time():
+def test_a_finished_visit_is_judged_within_60_seconds_of_event_time():
     """A visit that is over is judged within 60 s of event time, before the next due compaction."""
     machine = Machine(buckets=1)
     assert machine.apply([click(100 * at) for at in range(7)], ["n"] * 7) == []
@@ -181,7 +181,7 @@ def test_a_visit_that_is_over_is_judged_within_a_minute_of_event_time():
     assert machine.close() == []
 
 
-def test_robots_txt_counts_on_through_folds_and_compactions():
+def test_robots_txt_requests_are_counted_across_compactions():
     """Requests of robots.txt every 20 minutes are counted for a day, and reported at doublings."""
     limits = VisitsLimits(batches_max=2, fold_pages=2)
     rows = [click(1200 * at, kind=ROBOTS_TXT, page="/robots.txt") for at in range(64)]
@@ -241,7 +241,7 @@ def size_of(state):
 
 
 @pytest.mark.timeout(600)
-def test_robots_among_half_a_million_visitors_are_found_and_nothing_is_dropped():
+def test_robots_among_half_a_million_visitors_are_found():
     """One bucket's sixteenth of 500,000 visitors at 5,000 clicks/s: planted robots are found.
 
     Nothing is evicted, and the state takes at most 250 bytes per visit.

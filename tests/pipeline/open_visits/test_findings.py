@@ -12,7 +12,7 @@ def said(told):
     return [(row["reason"], row["revision"], row["amount"]) for row in told]
 
 
-def test_findings_are_told_when_they_have_doubled_and_at_the_end():
+def test_findings_are_reported_when_doubled_and_at_the_end():
     """A finding is reported again when it has doubled, and at the end, across compactions."""
     machine = Machine(buckets=2, limits=VisitsLimits(batches_max=2))
     for second in range(7):
@@ -22,7 +22,7 @@ def test_findings_are_told_when_they_have_doubled_and_at_the_end():
     assert [(DECLARED, 4, 7)] == said(machine.close())
 
 
-def test_rows_have_the_schema_of_the_output():
+def test_output_rows_have_the_output_schema():
     """Output rows have exactly OUTPUT_SCHEMA."""
     rows = [click(100, page=f"/{at}") for at in range(40)]
     state, machine = held_state(), Machine(buckets=1, partitions=1)
@@ -34,7 +34,7 @@ def test_rows_have_the_schema_of_the_output():
     assert [100] == [one.timestamp() for one in out["first_time"].to_pylist()]
 
 
-def test_the_older_half_of_too_many_findings_goes_and_is_counted():
+def test_the_older_half_of_too_many_findings_is_dropped_and_counted():
     """Above findings_max the older half is dropped and counted.
 
     A robot that is found again after that is a new finding.

@@ -58,7 +58,7 @@ def known(evidence, before):
 
 
 @given(visit(), st.lists(st.floats(0, 1), min_size=1, max_size=3), st.booleans())
-def test_evidence_with_folds_is_evidence_without(pages, cuts, declared):
+def test_evidence_does_not_depend_on_folds(pages, cuts, declared):
     """Evidence does not depend on where the pages of a visit are folded."""
     fold, windows, start = None, [], 0
     for cut in sorted(cuts):
@@ -85,6 +85,6 @@ def test_evidence_with_folds_is_evidence_without(pages, cuts, declared):
         assert judge.of_visit(pages, resources, None) == judge.of_visit(rest, resources, fold)
 
 
-def test_pages_are_old_when_no_click_on_time_can_join_their_window():
+def test_pages_are_old_when_no_timely_click_can_join_their_window():
     """A page is old after 1,800 + 600 s: the latest click on time plus the widest window."""
     assert WINDOW_OVER_S == 1_800 + 600

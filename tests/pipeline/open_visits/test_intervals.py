@@ -48,7 +48,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, st.integers(0, 8))
-def test_batches_merged_at_once_are_as_if_merged_one_by_one(made, base):
+def test_batches_merged_together_equal_batches_merged_one_by_one(made, base):
     """Batches merged together give the same visits as batches merged one by one.
 
     A visit that was over when a late click arrived does not get that click.
@@ -78,7 +78,7 @@ def test_batches_merged_at_once_are_as_if_merged_one_by_one(made, base):
     assert expected == sorted(done + rows_of(merged(parts, low_marks)))
 
 
-def test_a_gap_of_half_an_hour_is_none():
+def test_a_gap_of_half_an_hour_continues_a_visit():
     """A gap of VISIT_GAP_S continues a visit; one second more ends it."""
     at = 50_000
     rows = [(1, at, at, 1, 0), (1, at + VISIT_GAP_S, at + VISIT_GAP_S, 1, 1)]
@@ -105,7 +105,7 @@ def test_far_times_do_not_mix_visitors():
     st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 9_000)), max_size=12),
     st.lists(st.tuples(st.integers(-4, 4), st.integers(-10, 12_000)), max_size=12),
 )
-def test_the_visit_of_a_click_is_the_one_around_it(made, asked):
+def test_a_click_outside_all_visits_has_no_visit(made, asked):
     """A click between visits, or of an unknown visitor, has no visit (-1)."""
     whole = merged(visits([(who, at, at + 60, 1, 1) for who, at in made]), np.zeros(len(made)))
     bounds = list(zip(whole.visitor, whole.first_s, whole.last_s, strict=True))

@@ -36,7 +36,7 @@ def most_at_once(seconds):
 @given(CLICKS, st.integers(2, 9))
 @example([(0, 0, 0), (0, BURST_S, 1)], 2)
 @example([(0, 0, 0), (0, BURST_S + 1, 1)], 2)
-def test_busy_visitors_are_those_that_a_plain_count_finds(clicks, count):
+def test_busy_visitors_equal_those_of_a_plain_count(clicks, count):
     """Busy visitors have `count` clicks on one page, or on any pages within BURST_S."""
     expected = set()
     for visitor, _, _ in clicks:
@@ -51,7 +51,7 @@ def test_busy_visitors_are_those_that_a_plain_count_finds(clicks, count):
 @given(CLICKS, st.integers(0, BURST_PAGES))
 @example([*((0, 0, page) for page in range(1, BURST_PAGES)), (0, BURST_S, 0)], 0)
 @example([*((0, 0, page) for page in range(1, BURST_PAGES)), (0, BURST_S + 1, 0)], 0)
-def test_pages_may_prove_something_with_some_that_are_elsewhere(clicks, unseen):
+def test_unseen_pages_count_towards_a_rules_threshold(clicks, unseen):
     """Pages may prove something if, with `unseen` more, they reach a rule's threshold."""
     mine = [(0, second, page) for _, second, page in clicks]
     same = max(Counter(page for _, _, page in mine).values(), default=0)
@@ -62,7 +62,7 @@ def test_pages_may_prove_something_with_some_that_are_elsewhere(clicks, unseen):
     assert not judge.may_prove(pages_of(mine, ROBOTS_TXT), unseen)
 
 
-def test_visitors_worth_a_look():
+def test_visitors_that_may_break_a_rule_need_to_be_judged():
     """Visitors with enough pages, with robots.txt or with a stored window need to be judged."""
     many = pages_of([(1, second, 5) for second in range(4)])
     asked = pages_of([(2, 7, 9)], ROBOTS_TXT)
@@ -74,7 +74,7 @@ def test_visitors_worth_a_look():
     assert [2] == judge.worth_a_look(visitor, kind, 5, []).tolist()
 
 
-def test_evidence_names_the_page_by_its_text_and_messages_by_their_ids():
+def test_evidence_has_the_first_page_by_text_and_message_ids():
     """Of two pages with equal clicks, evidence names the first by text; it has message ids."""
     clicks = [(1, 30 * at, page) for at in range(REPEAT_CLICKS) for page in (30, 20)]
     pages = pages_of(clicks)

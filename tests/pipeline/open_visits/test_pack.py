@@ -97,7 +97,7 @@ def test_each_bucket_gets_its_visitors_clicks(clicks, buckets):
     assert {c["visitor"] for c in clicks if c["agent"].startswith("Testbot")} == set(robots)
 
 
-def test_every_bucket_gets_a_row_and_the_marks():
+def test_every_bucket_gets_a_row_with_all_marks():
     """Every bucket gets a row with all marks: all buckets must compute the same low mark."""
     clicks = [click(5_000, who="a"), click(4_000, who="b")]
     table = table_of(clicks, ["n", "m"], FIRST_BATCH_MS)
@@ -115,7 +115,7 @@ def test_a_partition_without_clicks_sends_nothing():
     assert [] == list(pack(table_of([], [], 0).to_batches(), 4))
 
 
-def test_all_record_batches_of_a_partition_become_one_row_a_bucket():
+def test_a_partition_in_several_arrow_batches_gives_one_row_per_bucket():
     """The number of Arrow batches in a partition does not change the packed rows."""
     clicks = [click(second, who=f"{second % 7}") for second in range(100)]
     table = table_of(clicks, ["n"] * 100, FIRST_BATCH_MS)
@@ -132,7 +132,7 @@ def test_ids_keep_the_order_of_their_texts():
 
 
 @pytest.mark.parametrize("wrong", ["0123", "", "0123456789abcdef0"])
-def test_an_id_that_is_none_is_refused(wrong):
+def test_an_invalid_message_id_is_refused(wrong):
     """An invalid message id raises a ValueError that shows it."""
     with pytest.raises(ValueError, match=f"column id: '{wrong}' is not a message id"):
         ids_of(pa.chunked_array([pa.array(["0" * 16, wrong])]))
@@ -153,7 +153,7 @@ def clicks(*messages):
     return table.to_pylist()
 
 
-def test_a_message_becomes_a_click():
+def test_a_click_time_after_its_publish_time_is_clamped():
     """A click time after the publish time is clamped for the low mark (`newest_s`)."""
     (one,) = clicks(message(1_200, page="/a.css"))
 
@@ -164,7 +164,7 @@ def test_a_message_becomes_a_click():
     } == one  # fmt: skip
 
 
-def test_what_cannot_be_read_is_no_click():
+def test_rejected_messages_are_left_out():
     """Rejected messages are left out: the query `metrics` reports them."""
     broken = message(7, time=None, address=None, page=None, reason="no click")
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_no_click():
     assert [] == list(pack_partition(none.to_batches(), blobs_of, 4))
 
 
-def test_missing_agents_and_pages_are_dashes():
+def test_missing_agents_and_pages_become_dashes():
     """A missing agent or page becomes "-", but a missing page is of kind OTHER, not PAGE."""
     rows = clicks(message(1, user_agent=None, page=None), message(2, user_agent="-", page="-"))
 
@@ -183,7 +183,7 @@ def test_missing_agents_and_pages_are_dashes():
     assert rows[0]["visitor"] == rows[1]["visitor"]
 
 
-def test_long_texts_are_cut_and_make_one_visitor():
+def test_agents_with_equal_beginnings_are_one_visitor():
     """Agents and pages are cut to 400 characters; agents with equal beginnings are one visitor."""
     rows = clicks(
         message(1, user_agent="a" * 400 + "b", page="/" + "é" * 500 + ".css"),
@@ -195,7 +195,7 @@ def test_long_texts_are_cut_and_make_one_visitor():
     assert RESOURCE == rows[0]["kind"]  # by its complete name
 
 
-def test_kinds_are_told_by_the_page():
+def test_a_pages_path_determines_its_kind():
     """A page's path decides its kind: page, resource, robots.txt or other."""
     expected = {
         "/": PAGE, "/a/b": PAGE, "/index.html": PAGE, "/a.php": PAGE, "/v1.2/notes": PAGE,

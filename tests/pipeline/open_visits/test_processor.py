@@ -29,7 +29,7 @@ def rows_of(frame):
     return pa.Table.from_pandas(frame, OUTPUT_SCHEMA).to_pylist()
 
 
-def test_the_processor_writes_what_apply_writes():
+def test_the_processor_writes_the_state_of_apply():
     """Each state variable holds the same bytes as the state part of the same name."""
     from pyspark.sql.streaming.tws_tester import TwsTester
 
@@ -54,7 +54,7 @@ def test_the_processor_writes_what_apply_writes():
             assert getattr(state, name).values == ([bytes(row[0])] if row else [])
 
 
-def test_missing_numbers_stay_missing():
+def test_nulls_in_integer_columns_stay_null():
     """Nulls in integer columns stay null, and no integer becomes a float."""
     row = {"kind": "evicted", "evicted_visits": 2**60 + 1}
     frame = as_pandas(pa.Table.from_pylist([{"kind": "finding"}, row], OUTPUT_SCHEMA))
@@ -70,7 +70,7 @@ def packed(clicks):
     )
 
 
-def test_the_query_in_spark_tells_what_the_buckets_tell(spark, tmp_path):
+def test_a_spark_query_gives_the_findings_of_the_buckets(spark, tmp_path):
     """A Spark query's findings equal the machine's, with a replayed batch and at the end."""
     import pyarrow.parquet as pq
 

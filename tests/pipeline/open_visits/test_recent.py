@@ -5,7 +5,7 @@ from sparq.pipeline.visits import REPEATS
 from tests.pipeline.open_visits.machine import Machine, click
 
 
-def test_a_new_suspect_with_pages_in_base_is_found_at_once():
+def test_a_suspect_with_older_pages_in_base_is_found_in_the_same_batch():
     """A suspect with 7 clicks in `base` and 8 new ones is found in the same batch."""
     machine = Machine(buckets=1, limits=VisitsLimits(batches_max=3))
     old = [click(10 * at, page="/offer", ident=at) for at in range(7)]

@@ -40,7 +40,7 @@ def columns_of(pages):
 
 
 @given(ROWS, ROWS)
-def test_rows_are_kept_by_tables_and_by_joining(first, second):
+def test_rows_survive_joining_and_a_round_trip_through_arrow(first, second):
     """Rows are unchanged after joining and after a round trip through Arrow."""
     pages = rows.concat(Pages, [pages_of(first), pages_of(second)])
 
@@ -50,7 +50,7 @@ def test_rows_are_kept_by_tables_and_by_joining(first, second):
 
 
 @given(ROWS, st.data())
-def test_chosen_rows(made, data):
+def test_rows_are_selected_by_mask_positions_or_slice(made, data):
     """Rows are selected by a mask, by positions or by a slice."""
     marks = data.draw(st.lists(st.booleans(), min_size=len(made), max_size=len(made)))
     pages, mask = pages_of(made), np.array(marks, bool)
@@ -63,7 +63,7 @@ def test_chosen_rows(made, data):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20).map(sorted))
-def test_groups_of_sorted_columns(pairs):
+def test_a_group_begins_where_a_column_changes(pairs):
     """A group begins where a value of any column changes."""
     first, second = (np.array([pair[at] for pair in pairs], np.int64) for at in (0, 1))
     sizes = [len(list(group)) for _, group in groupby(pairs)]
@@ -74,7 +74,7 @@ def test_groups_of_sorted_columns(pairs):
     }
 
 
-def test_names_of_visitors():
+def test_each_visitor_has_one_name():
     """Each visitor has one name; agents may be stored as a dictionary."""
     names = [(7, "1.2.3.4", "Testbot/1.0", True), (-5, "::1", "browser", False)]
     table = pa.Table.from_pylist([dict(zip(NAMES.names, one, strict=True)) for one in names], NAMES)

@@ -12,7 +12,7 @@ from sparq.pipeline.visits import ROBOTS_TXT
 from tests.pipeline.open_visits.machine import Machine, click
 
 
-def test_ordinary_batches_leave_base_alone():
+def test_ordinary_batches_do_not_read_or_write_base():
     """An ordinary batch reads `hot` and appends to `hot` and `names`; a compaction uses `base`."""
     state, limits = held_state(), VisitsLimits(batches_max=5)
     machine = Machine(buckets=1, limits=limits)
@@ -30,7 +30,7 @@ def test_ordinary_batches_leave_base_alone():
     assert len(state.names.values) == 4
 
 
-def test_people_with_many_pages_lie_in_base():
+def test_visitors_with_many_harmless_pages_are_in_base():
     """Only visitors whose next click may prove something stay in `hot`, which each batch reads."""
     machine = Machine(buckets=1, limits=VisitsLimits(batches_max=2))
     person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
@@ -47,7 +47,7 @@ def test_people_with_many_pages_lie_in_base():
     assert {"first", "person"} == {names[one] for one in base.visits.visitor.tolist()}
 
 
-def test_an_element_is_what_it_was():
+def test_an_element_survives_a_round_trip():
     """An element survives a round trip; its tables begin at a multiple of 64 bytes."""
     machine = Machine(buckets=1)
     machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
@@ -61,7 +61,7 @@ def test_an_element_is_what_it_was():
     assert 9 == len(element.pages)
 
 
-def test_base_is_what_it_was():
+def test_base_survives_a_round_trip():
     """`base` survives a round trip; before the first compaction it is empty."""
     machine = Machine(buckets=1, limits=VisitsLimits(batches_max=1))
     assert 0 == len(Base.read(machine.states[0]).visits.visitor)

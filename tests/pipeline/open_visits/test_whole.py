@@ -6,7 +6,7 @@ from sparq.pipeline.visits import BARE, REPEATS
 from tests.pipeline.open_visits.machine import Machine, click, evicted
 
 
-def test_the_oldest_visits_go_first_and_are_counted():
+def test_the_oldest_visits_are_dropped_first_and_counted():
     """Above state_bytes_max the oldest visits and their clicks are dropped and counted."""
     limits = VisitsLimits(batches_max=1, state_bytes_max=8_000)
     machine = Machine(buckets=1, limits=limits)
@@ -24,7 +24,7 @@ def test_the_oldest_visits_go_first_and_are_counted():
     assert [(BARE, 7)] == [(row["reason"], row["amount"]) for row in machine.close()]
 
 
-def test_more_pages_of_a_visit_than_are_kept_are_counted():
+def test_pages_of_a_visit_above_the_limit_are_counted():
     """Pages above pages_max are dropped and counted; a robot with many is still found."""
     limits = VisitsLimits(batches_max=1, pages_max=100)
     machine = Machine(buckets=1, limits=limits)

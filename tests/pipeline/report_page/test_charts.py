@@ -40,7 +40,7 @@ def path_of(tree, key):
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_points_lie_where_their_values_say(size):
+def test_pixels_are_linear_in_the_values(size):
     """Pixels are linear in the values, and 0 is at the bottom."""
     tree = drawn(ReportChart("s", (0.0, 99.0), [LINE, OTHER], [(0.0, "0"), (50.0, "50")]), size)
     points = path_of(tree, "q1")
@@ -54,7 +54,7 @@ def test_points_lie_where_their_values_say(size):
     assert levels[0][0] > levels[2][0]
 
 
-def test_the_figures_under_the_pointer_lie_where_their_points_are():
+def test_hover_areas_cover_their_points():
     """The hover area of an x covers the line's point there, and has its text, escaped."""
     hits = [HoverArea(at - 0.5, at + 0.5, f"{at}: <b>7") for at in (0, 25, 50, 99)]
     tree = drawn(ReportChart("s", (0.0, 99.0), [OTHER, LINE], [], hits))
@@ -68,7 +68,7 @@ def test_the_figures_under_the_pointer_lie_where_their_points_are():
         assert left - 0.1 <= points[at][0] <= left + float(box.get("width")) + 0.1
 
 
-def test_nothing_of_the_librarys_own_script_and_looks_is_left():
+def test_a_chart_has_no_script_or_style_of_its_library():
     """A chart has only shapes, groups and texts, and an aria-label; no script, style or link."""
     tree = drawn(
         ReportChart("In words.", (0.0, 99.0), [LINE, OTHER], [(0.0, "0")], [HoverArea(0, 1, "h")])
@@ -81,7 +81,7 @@ def test_nothing_of_the_librarys_own_script_and_looks_is_left():
     assert found <= allowed
 
 
-def test_areas_stand_on_each_other():
+def test_areas_are_stacked():
     """A stacked area starts where the one below ends; the tallest is drawn first."""
     layers = stacked(["a", "b"], XS, [XS, XS * 2])
 
@@ -91,7 +91,7 @@ def test_areas_stand_on_each_other():
 
 
 @given(st.floats(0.001, 1e12))
-def test_guides_are_round_and_reach_the_highest(highest):
+def test_guides_are_round_numbers_and_pass_the_maximum(highest):
     """Guides go from 0 past the maximum in at most six steps of 1, 2 or 5 times 10^n."""
     guides = nice_guides(highest)
     step = guides[1] - guides[0]
@@ -103,7 +103,7 @@ def test_guides_are_round_and_reach_the_highest(highest):
     assert any(digit == pytest.approx(one, rel=1e-6) for one in (1, 2, 5, 10))
 
 
-def test_places_share_the_axis_between_them():
+def test_each_part_of_the_axis_belongs_to_the_nearest_place():
     """Each part of the axis belongs to the nearest position."""
     assert [(0, 1), (1, 5), (5, 8)] == halved_between(np.array([0, 2, 8]))
 
@@ -111,6 +111,6 @@ def test_places_share_the_axis_between_them():
 @pytest.mark.parametrize(
     ("number", "text"), [(0.5, "0.5"), (12_000, "12,000"), (2_500_000, "2.5 M")]
 )
-def test_words_for_numbers(number, text):
+def test_numbers_have_thousands_separators(number, text):
     """Numbers have thousands separators; large ones are written in millions."""
     assert text == short_number(number)

@@ -38,7 +38,7 @@ def sections_of(text):
     return re.findall(r'<h2 id="(\w+)"', text)
 
 
-def test_the_audits_result_comes_first():
+def test_the_audits_result_is_before_all_figures():
     """The audit's result is before all figures."""
     text = page(progress=made.samples())
 
@@ -50,7 +50,7 @@ def test_the_audits_result_comes_first():
     assert text.index("Audit passed") < text.index("Published")
 
 
-def test_a_failed_audit_says_what_does_not_hold():
+def test_a_failed_audit_lists_its_failures():
     """A failed audit is in the title and its failures are listed; "passed" does not occur."""
     text = page(exactly_once=False, failures=["3 acknowledged messages are missing"])
 
@@ -66,7 +66,7 @@ def test_equal_input_gives_equal_pages():
     assert page(progress=progress) == page(progress=progress)
 
 
-def test_what_did_not_go_by_itself_is_said():
+def test_late_clicks_dropped_visits_and_restarts_are_warnings():
     """Late clicks, dropped visits and restarts are listed as warnings, if there are any."""
     text = page(late=12, evicted_visits=4_000, restarts=["nsqd-1", "spark"])
 
@@ -76,7 +76,7 @@ def test_what_did_not_go_by_itself_is_said():
     assert 'class="warnings"' not in page()
 
 
-def test_a_report_of_the_users_own_clicks_has_no_scores():
+def test_a_report_without_planted_visitors_has_no_scores():
     """Without planted visitors the page has no precision and recall."""
     table, found = made.day(), made.findings()
     report = made.report(table, found)
@@ -89,7 +89,7 @@ def test_a_report_of_the_users_own_clicks_has_no_scores():
 
 
 @pytest.mark.parametrize("text", made.HOSTILE)
-def test_what_clicks_say_makes_no_element(text):
+def test_hostile_text_in_clicks_adds_no_element(text):
     """Hostile text in clicks adds no tag and no attribute."""
     harmless, hostile = ("Mozilla/5.0", "/"), text.replace("\ud800", "")
     pages = [
@@ -116,7 +116,7 @@ def test_the_page_forbids_scripts_and_requests():
     assert all(v[0] == "#" or v == "data:," for n, v in seen.attributes if n == "href")
 
 
-def test_many_days_and_findings_make_no_large_page():
+def test_the_size_of_a_page_is_limited():
     """A year of minutes and 5,000 findings give less than 1 MB; omissions are stated."""
     at = made.BEGIN_MINUTE + np.arange(365 * 1_440)
     year = page(made.minutes(at, 100 + at % 97), made.findings(5_000), made.samples(1_000))
@@ -126,7 +126,7 @@ def test_many_days_and_findings_make_no_large_page():
     assert "the 20 strongest of 1,000 findings" in year
 
 
-def test_a_run_without_anything_has_a_page():
+def test_a_run_without_data_has_a_page():
     """A run without minutes, findings, pages and samples has a page."""
     text = page(made.minutes([], []), made.findings(0), pages=(), scores=None)
 
@@ -135,7 +135,7 @@ def test_a_run_without_anything_has_a_page():
 
 
 @given(st.one_of(st.sampled_from(HOSTILE), st.text()))
-def test_text_of_a_click_is_read_as_the_same_text(text):
+def test_text_of_a_click_is_parsed_as_the_same_text(text):
     """Any text gives one <bdi> element without attributes; no letter or digit of it is lost."""
     seen = Seen(visible(text, 10_000))
 
@@ -156,7 +156,7 @@ def test_text_of_a_click_is_read_as_the_same_text(text):
         ("näive 日本 😀", "näive 日本 😀"),
     ],
 )
-def test_what_has_no_shape_is_shown_as_its_number(text, shown):
+def test_invisible_characters_are_shown_as_escapes(text, shown):
     """Invisible characters are shown as escapes: a direction mark cannot affect the page."""
     assert f"<bdi>{shown}</bdi>" == visible(text)
 

@@ -18,7 +18,7 @@ TIMES = st.sets(
 
 
 @given(TIMES, st.integers(1, 1_000), st.integers(2, 40))
-def test_points_are_few_and_hold_every_click(times, clicks, points_max):
+def test_points_are_limited_and_include_every_click(times, clicks, points_max):
     """At most points_max points; unless clicks are left out, means times minutes are all clicks."""
     at = np.array(sorted(times))
     table = minutes(at, clicks + at % 7)
@@ -39,7 +39,7 @@ def test_points_are_few_and_hold_every_click(times, clicks, points_max):
 
 
 @given(st.integers(0, 50_000_000), st.sets(st.integers(0, 5_000), min_size=1, max_size=60))
-def test_a_minute_is_what_it_was_where_all_are_shown(first, offsets):
+def test_with_a_point_per_minute_values_equal_the_rows(first, offsets):
     """With a point per minute, values equal the rows; a minute without a row is 0."""
     at = first + np.array(sorted(offsets))
     points = points_of(minutes(at, 5 + at % 11), COLUMNS, int(at.max()) + 1)
@@ -61,7 +61,7 @@ def test_more_minutes_than_points_become_means():
     assert not (points.starts % 5).any()
 
 
-def test_a_point_that_is_partly_outside_is_the_mean_of_what_is_inside():
+def test_a_point_at_the_edge_is_the_mean_of_its_minutes_inside():
     """A point at the edge is the mean of its minutes inside the run."""
     at = BEGIN_MINUTE + 3 + np.arange(3 * DAY)
     points = points_of(minutes(at, np.full(3 * DAY, 60)), COLUMNS)
@@ -69,7 +69,7 @@ def test_a_point_that_is_partly_outside_is_the_mean_of_what_is_inside():
     assert set(points.values["clicks"].tolist()) == {60.0}
 
 
-def test_a_few_wrong_clocks_do_not_press_the_day_into_one_point():
+def test_a_few_clicks_with_wrong_times_are_left_out_and_counted():
     """A few clicks of 1970 and 2099 are left out of the chart and counted."""
     at = [3, *(BEGIN_MINUTE + np.arange(DAY)), 68_000_000]
     points = points_of(minutes(at, [2, *([100] * DAY), 5]), COLUMNS)
@@ -93,11 +93,11 @@ def test_two_busy_days_a_year_apart_are_both_shown():
     ("minutes_shown", "step"),
     [(1_500, 1), (1_501, 2), (90 * DAY, 120), (5_000 * DAY, 7 * DAY), (50_000 * DAY, 56 * DAY)],
 )
-def test_steps_are_those_of_a_clock_and_a_calendar(minutes_shown, step):
+def test_steps_divide_hours_days_or_weeks(minutes_shown, step):
     """A step is minutes that divide an hour, hours that divide a day, or whole weeks."""
     assert step == step_of(minutes_shown, 1_500)
 
 
-def test_no_minutes_are_no_points():
+def test_a_run_without_minutes_has_no_points():
     """A run without minutes has no points."""
     assert 0 == len(points_of(minutes([], []), COLUMNS))

@@ -16,7 +16,7 @@ def sections_of(text):
     return re.findall(r'<h2 id="(\w+)"', text)
 
 
-def test_clicks_that_are_not_shown_are_counted():
+def test_omitted_clicks_are_counted():
     """The page gives the number of clicks that a chart leaves out."""
     at = [5, *(made.BEGIN_MINUTE + np.arange(1_440))]
     text = page(made.minutes(at, [3, *([100] * 1_440)]))
@@ -24,7 +24,7 @@ def test_clicks_that_are_not_shown_are_counted():
     assert "3 clicks far away in time are not shown." in text
 
 
-def test_one_minute_and_one_batch_are_drawn():
+def test_a_run_of_one_minute_and_one_batch_has_all_charts():
     """A run of one minute and one batch has all charts, without NaN."""
     text = page(
         made.minutes([made.BEGIN_MINUTE], [7]),
@@ -36,21 +36,21 @@ def test_one_minute_and_one_batch_are_drawn():
 
 
 @pytest.mark.parametrize("years", [(1, 2026), (2026, 9998), (1,), (1, 9998)])
-def test_any_year_a_log_can_name_is_drawn(years):
+def test_any_year_in_the_clicks_is_drawn(years):
     """Any years from 1 to 9998 in the clicks can be drawn."""
     at = [int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // 60 for year in years]
 
     assert "Clicks and visitors per minute" in page(made.minutes(at, [50] * len(at)))
 
 
-def test_lag_that_nobody_knows_is_not_drawn():
+def test_unknown_lag_is_not_drawn():
     """Without publish times there is no chart of the lag in seconds."""
     text = page(progress=[QuerySample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
 
     assert ["rate", "lag"] == [one for one in sections_of(text) if one in ("rate", "lag", "age")]
 
 
-def test_newest_revisions_alone_are_shown():
+def test_only_the_newest_revisions_are_shown():
     """Only the newest revision of a minute counts, not the sum of its revisions."""
     at = np.repeat(made.BEGIN_MINUTE + np.arange(3), 2)
     table = made.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))

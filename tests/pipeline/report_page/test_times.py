@@ -9,7 +9,7 @@ from tests.pipeline.report_page.made import BEGIN_MINUTE
 
 
 @given(st.integers(0, 2_000_000), st.integers(1, 3_000_000), st.integers(3, 9))
-def test_ticks_of_time_are_few_and_within(start, length, count):
+def test_time_ticks_are_limited_and_in_range(start, length, count):
     """At most `count` ticks, within the range, in order, each with a label."""
     begin = BEGIN_MINUTE + start
     ticks = times.minute_ticks(begin, begin + length, count)
@@ -21,7 +21,7 @@ def test_ticks_of_time_are_few_and_within(start, length, count):
 
 
 @given(st.floats(0.1, 1e7), st.integers(3, 9))
-def test_ticks_of_a_run_begin_at_0(last, count):
+def test_ticks_of_a_run_start_at_0(last, count):
     """At most `count` ticks, from "0 s" to the end of the run."""
     ticks = times.second_ticks(last, count)
 
@@ -46,12 +46,12 @@ def test_ticks_of_a_run_begin_at_0(last, count):
         (times.minute_text(BEGIN_MINUTE + 605), "21 Nov 2026 10:05"),
     ],
 )
-def test_words_for_times(said, expected):
+def test_times_have_a_readable_form(said, expected):
     """Durations, steps, spans and times have a short readable form."""
     assert expected == said
 
 
-def test_midnight_says_the_day():
+def test_midnight_is_shown_as_the_date():
     """A tick at midnight shows the date instead of the time."""
     ticks = times.minute_ticks(BEGIN_MINUTE, BEGIN_MINUTE + 1_440, 9)
 

@@ -15,10 +15,11 @@ EFFECTS = {
     "topics": "test_several_topics.py::test_topics_of_all_nsqds_are_read_together",
     "topicsPattern": "test_several_topics.py::"
     "test_a_topic_that_appears_is_read_from_its_first_message",
-    "nsqd_tcp_addresses": "spark/test_source.py::test_a_batch_goes_to_the_end",
+    "nsqd_tcp_addresses": "spark/test_source.py::"
+    "test_without_a_limit_a_batch_reads_to_the_logs_ends",
     "lookupd_http_addresses": "test_session.py::test_an_nsqd_is_killed_and_another_one_joins",
     "nsqdTimeoutMs": "spark/test_topic_connections.py::"
-    "test_a_query_does_not_begin_without_one_of_its_nsqds",
+    "test_a_query_does_not_start_without_all_its_nsqds",
     "tls_v1": "test_layers.py::test_a_batch_is_read",
     "tls_root_ca_file": "test_layers.py::test_a_batch_is_read",
     "tls_cert": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
@@ -30,23 +31,25 @@ EFFECTS = {
     "deflate_level": "scenarios/client_library/test_options.py::"
     "test_the_level_of_deflate_is_agreed",
     "auth_secret": "test_layers.py::test_a_batch_is_read",
-    "lookupd_authorization": "spark/test_discovery.py::test_https_and_the_secret",
-    "channel": "spark/test_source.py::test_the_cursor_follows_what_spark_has_committed",
-    "queryName": "spark/test_source_options.py::test_nsqd_is_told_which_query_reads",
-    "startingOffsets": "spark/test_bounds.py::test_a_query_begins_where_the_option_says",
+    "lookupd_authorization": "spark/test_discovery.py::"
+    "test_an_https_nsqlookupd_is_verified_and_gets_the_secret",
+    "channel": "spark/test_source.py::test_the_cursor_follows_sparks_commits",
+    "queryName": "spark/test_source_options.py::test_the_query_name_is_part_of_the_user_agent",
+    "startingOffsets": "spark/test_bounds.py::test_a_query_starts_at_starting_offsets",
     "startingTimestamp": "test_session.py::test_a_batch_may_start_at_a_time",
-    "endingOffsets": "spark/test_reader.py::test_a_batch_may_be_bounded",
+    "endingOffsets": "spark/test_reader.py::test_starting_and_ending_offsets_limit_a_batch_read",
     "endingTimestamp": "test_reads.py::test_a_batch_may_end_at_a_time",
     "pushDownPredicate": "test_reads.py::test_predicates_on_the_time_are_pushed_down",
     "maxOffsetsPerTrigger": "spark/test_source.py::"
-    "test_a_limit_is_shared_out_and_all_is_read_in_the_end",
-    "maxBytesPerTrigger": "spark/test_source.py::test_bytes_bound_a_batch",
-    "minOffsetsPerTrigger": "spark/test_source.py::test_a_batch_waits_for_enough_messages",
-    "maxTriggerDelay": "spark/test_source.py::test_a_batch_waits_only_so_long",
+    "test_a_limit_applies_to_every_batch_and_all_rows_are_read_once",
+    "maxBytesPerTrigger": "spark/test_source.py::test_max_bytes_per_trigger_limits_a_batch",
+    "minOffsetsPerTrigger": "spark/test_source.py::test_a_batch_waits_for_the_minimum_of_messages",
+    "maxTriggerDelay": "spark/test_source.py::test_a_batch_starts_after_the_maximum_delay",
     "minPartitions": "spark/test_planner.py::test_a_range_is_cut_into_equal_parts",
     "maxRecordsPerPartition": "spark/test_planner.py::test_a_range_is_cut_into_equal_parts",
     "failOnDataLoss": "spark/test_losses.py::test_a_log_that_was_replaced_is_data_loss",
-    "max_msg_size": "spark/test_sink.py::test_a_row_that_is_no_message_leaves_nothing_behind",
+    "max_msg_size": "spark/test_sink.py::"
+    "test_nothing_is_published_from_a_partition_with_an_invalid_row",
     "max_body_size": "spark/test_encode.py::test_a_message_must_fit_an_mpub",
 }
 
