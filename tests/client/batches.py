@@ -11,7 +11,7 @@ def deliver(peer: Peer, numbers: range, attempts: int = 1) -> None:
     peer.writer.write(b"".join(frames))
 
 
-async def first(consumer: Consumer, size: int = 1000, wait: float = 0.1) -> Batch:
+async def first_batch(consumer: Consumer, size: int = 1000, wait: float = 0.1) -> Batch:
     """Return the next batch."""
     async for batch in consumer.batches(size, wait):
         return batch

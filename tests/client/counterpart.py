@@ -88,7 +88,7 @@ class Counterpart:
         while piece := self._compression.read():
             self._plain += piece
 
-    def say_farewell(self) -> bytes:
+    def close_tls(self) -> bytes:
         """Close TLS; return the bytes of the close_notify."""
         assert self._tls is not None
         with contextlib.suppress(ssl.SSLWantReadError):

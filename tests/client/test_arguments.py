@@ -32,7 +32,7 @@ def test_host_and_port(text: str, host: str, port: int) -> None:
     "text",
     ["", "host", ":1", "host:", "host:x", "host:65536", "::1:80", "a/b:1", "host:-1", "[]:1"],
 )
-def test_what_is_no_address_is_quoted(text: str) -> None:
+def test_the_error_for_a_wrong_address_quotes_it(text: str) -> None:
     """The error for a wrong address quotes it."""
     with pytest.raises(ValueError, match="host:port") as raised:
         parse_address(text)
@@ -40,7 +40,7 @@ def test_what_is_no_address_is_quoted(text: str) -> None:
     assert repr(text) in str(raised.value)
 
 
-def test_addresses_come_once_from_text_or_list() -> None:
+def test_addresses_in_a_list_or_a_text_are_the_same() -> None:
     """A list and a comma-separated text mean the same; blanks and duplicates are dropped."""
     expected = ["a:1", "b:2"]
 
@@ -49,7 +49,7 @@ def test_addresses_come_once_from_text_or_list() -> None:
     assert split_texts("http://x/lookup, y:1") == ["http://x/lookup", "y:1"]
 
 
-def test_an_nsqd_may_be_a_path() -> None:
+def test_an_nsqd_address_with_a_slash_is_a_unix_socket() -> None:
     """An nsqd address that begins with a slash is a unix socket; others must be host:port."""
     assert parse_nsqd(" /run/nsqd.sock ") == Address("/run/nsqd.sock", 0)
     assert str(parse_nsqd("/run/nsqd.sock")) == "/run/nsqd.sock"
@@ -60,7 +60,7 @@ def test_an_nsqd_may_be_a_path() -> None:
         parse_nsqd("run/nsqd.sock")
 
 
-def test_an_nsqlookupd_has_a_url() -> None:
+def test_an_nsqlookupd_address_becomes_a_url() -> None:
     """``host:port`` becomes an http URL; an http or https URL is unchanged; others raise."""
     assert lookupd_url("[::1]:4161") == "http://[::1]:4161"
     assert lookupd_url("https://x:1/lookup") == "https://x:1/lookup"
@@ -77,7 +77,7 @@ USES: dict[str, Callable[[Message, Any], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-async def test_what_nsqd_cannot_count(use: str) -> None:
+async def test_a_delay_out_of_range_or_of_a_wrong_type_raises(use: str) -> None:
     """A delay out of range or of a wrong type raises; the message can still be requeued."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
@@ -95,6 +95,6 @@ async def test_what_nsqd_cannot_count(use: str) -> None:
         assert nsqd.lines(b"REQ") == [b"REQ 0000000000000001 9000000000000"]
 
 
-def test_a_long_delay() -> None:
+def test_a_long_delay_is_sent_unchanged() -> None:
     """A delay of 9e9 s is sent as it is: nsqd enforces its own limit."""
     assert publish_deferred_command("t", b"x", 9e9).startswith(b"DPUB t 9000000000000\n")

@@ -12,7 +12,7 @@ def make(strategy: str = "exponential", multiplier: float = 1, longest: float = 
     return Backoff(strategy, multiplier, longest, random.Random(1))
 
 
-def test_the_way_down_and_up() -> None:
+def test_failed_probes_double_the_block_and_successful_ones_halve_it() -> None:
     """A failed probe doubles the block, a successful one halves it, or clears it at level 1."""
     backoff = make()
     durations = []
@@ -32,7 +32,7 @@ def test_the_way_down_and_up() -> None:
     assert (backoff.state, backoff.level) == (BackoffState.CLEAR, 0)
 
 
-def test_one_result_counts_a_block() -> None:
+def test_results_during_a_block_change_nothing() -> None:
     """Results during a block change nothing, whether success, failure or neutral."""
     backoff = make()
     backoff.result(BackoffSignal.FAILURE)
@@ -41,7 +41,7 @@ def test_one_result_counts_a_block() -> None:
     assert (backoff.state, backoff.level) == (BackoffState.BLOCKED, 1)
 
 
-def test_neutral_answers_prolong_but_never_begin() -> None:
+def test_a_requeue_without_backoff_repeats_a_block_but_never_starts_one() -> None:
     """A requeue without backoff has no effect while clear; while probing, it repeats the block."""
     backoff = make()
     assert not backoff.result(BackoffSignal.NEUTRAL)
@@ -53,7 +53,7 @@ def test_neutral_answers_prolong_but_never_begin() -> None:
     assert (backoff.state, backoff.level) == (BackoffState.BLOCKED, 1)
 
 
-def test_blocks_are_bounded_and_so_is_the_way_back() -> None:
+def test_the_duration_of_a_block_and_the_level_are_bounded() -> None:
     """No block exceeds the limit; the level stops at 4, so few successes clear 1,000 failures."""
     backoff = make(longest=10)
     for _ in range(1000):
@@ -65,7 +65,7 @@ def test_blocks_are_bounded_and_so_is_the_way_back() -> None:
     assert backoff.level == 4
 
 
-def test_a_limit_below_the_first_block_shortens_it() -> None:
+def test_a_block_lasts_at_most_the_limit() -> None:
     """If the limit is below multiplier x 2 seconds, a block lasts as long as the limit."""
     backoff = make(longest=0.5)
     backoff.result(BackoffSignal.FAILURE)
@@ -82,7 +82,7 @@ def test_zero_switches_backoff_off(multiplier: float, longest: float) -> None:
     assert backoff.state is BackoffState.CLEAR
 
 
-def test_full_jitter_spreads_over_the_whole_block() -> None:
+def test_full_jitter_spreads_blocks_from_0_to_the_exponential_duration() -> None:
     """With full jitter, blocks are spread between 0 and the exponential duration."""
     backoff = make("full_jitter")
     backoff.result(BackoffSignal.FAILURE)

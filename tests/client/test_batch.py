@@ -5,17 +5,17 @@ import asyncio
 import pytest
 
 from sparq.client import AlreadyRespondedError
-from tests.client.batches import bodies, deliver, first
+from tests.client.batches import bodies, deliver, first_batch
 from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.waiting import until
 
 
-async def test_a_batch_is_finished_together() -> None:
+async def test_finish_sends_all_fins_of_a_batch_in_one_write() -> None:
     """``finish`` sends a FIN for each of 100 messages; bodies keep their order of arrival."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(100))
-        batch = await first(consumer)
+        batch = await first_batch(consumer)
         assert (len(batch), consumer.in_flight) == (100, 100)
         assert batch.bodies == bodies(range(100))
         await batch.finish()
@@ -26,7 +26,7 @@ async def test_a_batch_is_finished_together() -> None:
     assert batch.responded
 
 
-async def test_a_batch_has_size_messages_at_most() -> None:
+async def test_a_batch_has_at_most_size_messages() -> None:
     """30 messages of one read are split into batches of 12, 12 and 6, in order."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
         peer = await subscribed(nsqd)
@@ -44,12 +44,12 @@ async def test_a_batch_has_size_messages_at_most() -> None:
     assert seen == bodies(range(30))
 
 
-async def test_messages_of_a_batch_can_be_answered_singly() -> None:
+async def test_messages_of_a_batch_can_be_answered_one_by_one() -> None:
     """The batch responds only for messages without a response; a second response raises."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(6))
-        batch = await first(consumer)
+        batch = await first_batch(consumer)
         batch[1].requeue(2.0, backoff=False)
         batch[-1].finish()
         with pytest.raises(AlreadyRespondedError):
@@ -68,11 +68,11 @@ async def test_messages_of_a_batch_can_be_answered_singly() -> None:
                 answer()
 
 
-async def test_a_batch_that_was_answered_for_can_still_be_read() -> None:
+async def test_a_finished_batch_can_still_be_read() -> None:
     """After ``finish`` the bodies are readable, responses raise, and nothing is in flight."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         deliver(await subscribed(nsqd), range(4))
-        batch = await first(consumer)
+        batch = await first_batch(consumer)
         batch.finish()
         assert consumer.in_flight == 0
 
@@ -81,12 +81,12 @@ async def test_a_batch_that_was_answered_for_can_still_be_read() -> None:
             batch[2].finish()
 
 
-async def test_a_failed_batch_is_one_failure() -> None:
+async def test_a_requeued_batch_raises_the_backoff_by_one_level() -> None:
     """Requeuing a batch sends RDY 0 before its REQs and raises the backoff by one level only."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_requeue_delay=3.0) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(3), attempts=2)
-        batch = await first(consumer)
+        batch = await first_batch(consumer)
         with pytest.raises(ValueError, match="delay_seconds"):
             batch.requeue(-1)
         batch.requeue()
@@ -100,7 +100,7 @@ async def test_a_failed_batch_is_one_failure() -> None:
         assert consumer.counters.requeued == 3
 
 
-async def test_what_was_delivered_too_often_is_in_no_batch() -> None:
+async def test_messages_above_max_attempts_are_in_no_batch() -> None:
     """Messages above max_attempts are given up; the batch has the others."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_attempts=3) as consumer:
         peer = await subscribed(nsqd)
@@ -119,24 +119,24 @@ async def test_what_was_delivered_too_often_is_in_no_batch() -> None:
     assert consumer.counters.given_up == 1
 
 
-async def test_what_is_lost_is_in_no_batch() -> None:
+async def test_messages_of_a_lost_connection_are_in_no_batch() -> None:
     """Gathered messages of a lost connection are dropped from the batch: nsqd redelivers them."""
     async with scripted(2) as nsqds, consumer_of(*nsqds, max_in_flight=20) as consumer:
         lost, kept = [await subscribed(nsqd) for nsqd in nsqds]
-        waiting = asyncio.create_task(first(consumer, size=10, wait=60))
+        waiting = asyncio.create_task(first_batch(consumer, size=10, wait=60))
         deliver(lost, range(3))
         await until(lambda: consumer.in_flight == 3)
         lost.hang_up()
         await until(lambda: consumer.counters.lost == 3)
         deliver(kept, range(10, 20))
         batch = await waiting
-        again = await first(consumer, wait=0.05)
+        again = await first_batch(consumer, wait=0.05)
 
     assert batch.bodies + again.bodies == bodies(range(10, 20))
 
 
 @pytest.mark.parametrize(("size", "wait"), [(0, 1), (1, -1), (1, float("nan"))])
-async def test_a_batch_that_cannot_be(size: int, wait: float) -> None:
+async def test_a_wrong_size_or_wait_of_a_batch_raises(size: int, wait: float) -> None:
     """A size below 1 or a wait below 0 raises ValueError."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         with pytest.raises(ValueError, match="size must be at least 1"):

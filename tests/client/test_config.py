@@ -56,7 +56,7 @@ OURS = {
 }
 
 
-def test_the_options_are_go_nsqs_and_few_more() -> None:
+def test_names_and_defaults_equal_go_nsqs() -> None:
     """Names and defaults equal go-nsq's, plus `OURS`; only write_timeout is longer, 10 s."""
     ours = {field.name: field.default for field in fields(Config)}
 
@@ -74,7 +74,7 @@ def test_every_number_has_a_range_that_holds_its_default() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RANGES))
-def test_limits_are_part_of_the_range_and_nothing_beyond(name: str) -> None:
+def test_limits_are_accepted_and_values_beyond_them_raise(name: str) -> None:
     """Both limits are accepted; values beyond them raise ValueError with the option's name."""
     kind = type(getattr(Config(), name))
     low, high = RANGES[name]
@@ -118,7 +118,7 @@ def test_options_replace_those_of_a_base() -> None:
     assert base.max_in_flight == 7
 
 
-def test_identify_speaks_milliseconds() -> None:
+def test_identify_has_durations_in_milliseconds() -> None:
     """IDENTIFY has the protocol's names, durations in milliseconds, and the client's identity."""
     told = Config(msg_timeout=1.5, heartbeat_interval=2, output_buffer_timeout=-1).identify()
 
@@ -131,6 +131,6 @@ def test_identify_speaks_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (0.0001, 1), (0.25, 250), (-1, -1)])
-def test_milliseconds(seconds: float, expected: int) -> None:
+def test_a_duration_above_0_never_becomes_0_ms(seconds: float, expected: int) -> None:
     """A duration above 0 never becomes 0 ms, which has another meaning."""
     assert milliseconds(seconds) == expected

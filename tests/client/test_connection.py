@@ -36,7 +36,7 @@ class Recording:
         return getattr(self._transport, name)
 
 
-async def test_identify_tells_and_learns() -> None:
+async def test_identify_sends_the_options_and_keeps_nsqds_facts() -> None:
     """IDENTIFY with the options is the first command; the facts in nsqd's answer are kept."""
     async with scripted() as [nsqd]:
         nsqd.facts["sparq_version"] = "1"
@@ -62,7 +62,9 @@ async def test_an_nsqd_that_does_not_negotiate() -> None:
         await connection.close()
 
 
-async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_of_one_loop_iteration_are_sent_in_one_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Commands of one loop iteration are sent in one write, in order."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
@@ -79,7 +81,9 @@ async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         await connection.close()
 
 
-async def test_many_requests_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_requests_max_requests_are_written_immediately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every REQUESTS_MAX requests are written immediately, the rest at the iteration's end."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
@@ -94,7 +98,7 @@ async def test_many_requests_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
         await connection.close()
 
 
-async def test_a_lone_request_does_not_wait_for_the_turns_end(
+async def test_a_single_request_is_written_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A request is written immediately if the previous write held one command and was answered."""
@@ -117,7 +121,7 @@ async def test_a_lone_request_does_not_wait_for_the_turns_end(
         await connection.close()
 
 
-async def test_answers_go_to_their_requests() -> None:
+async def test_answers_are_matched_to_requests_in_order() -> None:
     """OK and E_ answers are matched to requests in order, also after a cancelled request."""
     async with scripted() as [nsqd]:
         answers = [b"OK", b"E_PUB_FAILED PUB failed disk full", b"OK"]
@@ -137,7 +141,7 @@ async def test_answers_go_to_their_requests() -> None:
         await connection.close()
 
 
-async def test_behind_a_fatal_error_nothing_was_executed() -> None:
+async def test_requests_after_a_fatal_error_were_not_executed() -> None:
     """A fatal error fails its request; later ones get ConnectionLostError, ``executed`` False."""
     async with scripted() as [nsqd]:
         nsqd.on_publish = lambda peer, words, body: b"E_BAD_TOPIC no" if body == b"1" else None
@@ -156,7 +160,7 @@ async def test_behind_a_fatal_error_nothing_was_executed() -> None:
             connection.request(commands.pub("t", b"3"))
 
 
-async def test_a_lost_connection_leaves_requests_unknown() -> None:
+async def test_after_a_lost_connection_it_is_unknown_whether_requests_were_executed() -> None:
     """When nsqd disconnects, ``executed`` is None: it may have executed the request."""
     async with scripted() as [nsqd]:
         nsqd.on_publish = lambda peer, words, body: peer.hang_up()
@@ -170,7 +174,7 @@ async def test_a_lost_connection_leaves_requests_unknown() -> None:
         await connection.ended()
 
 
-async def test_what_was_said_before_a_reset_is_heard() -> None:
+async def test_answers_sent_before_a_reset_reach_their_requests() -> None:
     """Answers that nsqd sent before a reset reach their requests, even if a write failed since."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes:
@@ -209,7 +213,7 @@ async def test_heartbeats_are_answered() -> None:
         await connection.close()
 
 
-async def test_silence_ends_a_connection() -> None:
+async def test_a_connection_without_data_for_read_timeout_is_closed() -> None:
     """A connection is closed when no data arrive for read_timeout, with an error that states it."""
     async with scripted() as [nsqd]:
         connection = await open_connection(
@@ -232,7 +236,7 @@ async def test_a_request_that_is_never_answered_ends_the_connection() -> None:
             await connection.request(commands.pub("t", b"1"))
 
 
-async def test_refused_responses_are_counted_and_disturb_nobody() -> None:
+async def test_refused_responses_are_counted_and_answer_no_request() -> None:
     """E_FIN_FAILED is counted and answers no request: the next OK still answers the publish."""
     async with scripted() as [nsqd]:
 
@@ -249,7 +253,7 @@ async def test_refused_responses_are_counted_and_disturb_nobody() -> None:
         await connection.close()
 
 
-async def test_messages_of_one_read_come_together() -> None:
+async def test_messages_of_one_read_are_passed_on_together() -> None:
     """Frames may be split across reads; the messages of one read are passed on together."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
@@ -274,7 +278,7 @@ async def test_messages_of_one_read_come_together() -> None:
         (frame(1, b"E_BAD_BODY IDENTIFY msg timeout (1) is invalid"), "msg timeout"),
     ],
 )
-async def test_what_is_no_nsqd_is_told_apart(garbage: bytes, text: str) -> None:
+async def test_a_server_that_is_no_nsqd_fails_with_the_reason(garbage: bytes, text: str) -> None:
     """HTTP, a wrong frame size, an answer without JSON or a refusal fails with the reason."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -286,7 +290,7 @@ async def test_what_is_no_nsqd_is_told_apart(garbage: bytes, text: str) -> None:
             await open_connection(address, Config(max_msg_size=1000))
 
 
-async def test_dialling_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connecting_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed port is ConnectionRefusedError; no answer to IDENTIFY is a TimeoutError."""
     with pytest.raises(ConnectionRefusedError):
         await open_connection(f"127.0.0.1:{free_port()}", Config())
@@ -300,7 +304,7 @@ async def test_dialling_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await open_connection(address, Config())
 
 
-async def test_back_pressure() -> None:
+async def test_drained_waits_above_the_high_water_mark() -> None:
     """``drained`` waits only while the transport is above its high-water mark and connected."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
@@ -318,14 +322,14 @@ async def test_back_pressure() -> None:
         await stuck
 
 
-def test_unknown_codes_count_as_fatal() -> None:
+def test_an_unknown_error_code_counts_as_fatal() -> None:
     """An unknown error code is kept, and counts as fatal."""
     error = remote_error(b"E_NEW something else")
 
     assert (error.code, error.text, error.fatal) == ("E_NEW", "something else", True)
 
 
-async def test_a_dial_that_is_cancelled_leaves_nothing_unsaid() -> None:
+async def test_cancelling_a_dial_leaves_no_exception_and_no_connection() -> None:
     """Cancelling at any point of the dial leaves no unretrieved exception and no connection."""
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))

@@ -13,7 +13,7 @@ from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.waiting import until
 
 
-async def test_iteration() -> None:
+async def test_messages_arrive_in_order_and_are_finished_together() -> None:
     """Messages arrive in order, with id, attempts, timestamp and nsqd, and are finished."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
@@ -36,7 +36,7 @@ async def test_iteration() -> None:
         assert consumer.connections == [nsqd.address]
 
 
-async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_message_above_max_attempts_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     """A message above max_attempts is finished after ``on_giving_up``; if that fails, requeued."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     seen: list[int] = []
@@ -67,7 +67,7 @@ async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
         await until(lambda: nsqd.lines(b"FIN") == [b"FIN 0000000000000001"])
 
 
-async def test_leaving_the_block_gives_back_what_was_not_handed_out() -> None:
+async def test_leaving_the_block_requeues_waiting_messages_after_cls() -> None:
     """After CLS, leaving sends REQ 0 for waiting messages: earlier, nsqd would redeliver here."""
     async with scripted() as [nsqd]:
         async with consumer_of(nsqd) as consumer:
@@ -90,7 +90,7 @@ async def test_leaving_the_block_gives_back_what_was_not_handed_out() -> None:
             consumer.start()
 
 
-async def test_stop_lets_handlers_finish_what_is_here() -> None:
+async def test_stop_lets_the_handler_process_every_arrived_message() -> None:
     """``stop`` lets the handler process every message that has already arrived."""
     bodies = []
 
@@ -113,7 +113,7 @@ async def test_stop_lets_handlers_finish_what_is_here() -> None:
         assert len(nsqd.lines(b"FIN")) == 5
 
 
-async def test_stop_is_bounded() -> None:
+async def test_stop_waits_at_most_stop_timeout_for_a_handler() -> None:
     """``stop`` does not wait for a hanging handler beyond stop_timeout; nsqd redelivers later."""
 
     async def hang(message: Message) -> None:
@@ -134,7 +134,7 @@ async def test_stop_is_bounded() -> None:
         assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000002 0"]
 
 
-async def test_a_stop_that_is_cancelled_again_and_again_ends_the_consumer() -> None:
+async def test_a_repeatedly_cancelled_stop_still_closes_the_consumer() -> None:
     """``stop`` that is cancelled five times still closes the connection and does not reconnect."""
     async with scripted() as [nsqd]:
         consumer = consumer_of(nsqd)
@@ -170,7 +170,7 @@ async def test_stop_ends_a_waiting_iteration() -> None:
         assert await asyncio.wait_for(task, 5) == "over"
 
 
-async def test_a_refused_subscription_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_subscription_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     """A refusal of SUB is in ``errors``; the consumer retries until the channel is free."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     async with scripted() as [nsqd]:
@@ -184,7 +184,7 @@ async def test_a_refused_subscription_is_tried_again(caplog: pytest.LogCaptureFi
             await until(lambda: not consumer.errors)
 
 
-async def test_a_broken_message_costs_the_connection_only() -> None:
+async def test_a_malformed_message_ends_only_its_connection() -> None:
     """A message frame shorter than its header ends the connection; the consumer reconnects."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
@@ -211,7 +211,7 @@ async def test_pause_and_resume() -> None:
     assert nsqd.lines(b"RDY") == [b"RDY 7", b"RDY 0", b"RDY 9"]
 
 
-async def test_is_starved() -> None:
+async def test_a_consumer_is_starved_from_85_percent_of_its_rdy() -> None:
     """A consumer is starved from 85 % of a connection's RDY in flight: 17 messages of 20."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=20) as consumer:
         peer = await subscribed(nsqd)
@@ -232,7 +232,7 @@ def compute() -> None:
     time.sleep(0.0001)
 
 
-async def test_who_never_waits_leaves_the_loop_to_others() -> None:
+async def test_a_loop_over_waiting_messages_lets_other_tasks_run() -> None:
     """A loop over 2,500 waiting messages lets other tasks run in between."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
         peer = await subscribed(nsqd)
@@ -259,7 +259,7 @@ async def test_who_never_waits_leaves_the_loop_to_others() -> None:
     assert turns > 10
 
 
-async def test_who_iterates_before_the_start_is_told() -> None:
+async def test_iterating_before_the_start_raises_closed_error() -> None:
     """Iterating over a consumer that is not started raises ClosedError: it would wait forever."""
     consumer = Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1")
     for iteration in (aiter(consumer), consumer.batches()):
@@ -267,7 +267,7 @@ async def test_who_iterates_before_the_start_is_told() -> None:
             await anext(iteration)
 
 
-def test_a_start_outside_of_an_event_loop_begins_nothing() -> None:
+def test_a_start_outside_an_event_loop_raises() -> None:
     """``start`` outside an event loop raises RuntimeError, and leaves no unawaited coroutine."""
     with pytest.raises(RuntimeError, match="no running event loop"):
         Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1").start()
@@ -287,7 +287,9 @@ def test_a_start_outside_of_an_event_loop_begins_nothing() -> None:
         (("t", "c"), {"nsqd_tcp_addresses": "a:1", "max_in_flight": -1}, "0 to 2,147,483,647"),
     ],
 )
-async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str) -> None:
+async def test_wrong_values_raise_in_the_constructor(
+    arguments: Any, options: Any, text: str
+) -> None:
     """A wrong name, address or option raises ValueError in the constructor."""
     with pytest.raises(ValueError, match=text):
         Consumer(*arguments, **options)
@@ -308,7 +310,9 @@ async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str
         (("t", "c"), {"config": {"max_in_flight": 5}}, r"not dict \(see Config.from_mapping\)"),
     ],
 )
-async def test_wrong_types_are_told_at_once(arguments: Any, options: Any, text: str) -> None:
+async def test_wrong_types_raise_in_the_constructor(
+    arguments: Any, options: Any, text: str
+) -> None:
     """A wrong type raises TypeError with the argument's name in the constructor, not later."""
     with pytest.raises(TypeError, match=text):
         Consumer(*arguments, **{"nsqd_tcp_addresses": "a:1", **options})

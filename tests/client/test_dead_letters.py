@@ -50,7 +50,7 @@ async def test_a_message_that_always_fails_becomes_a_dead_letter(nsqd: NsqdServe
     assert consumer.counters.given_up == 1
 
 
-async def test_a_topic_of_another_name(nsqd: NsqdServer) -> None:
+async def test_a_dead_letter_topic_without_the_suffix_gets_the_plain_body(nsqd: NsqdServer) -> None:
     """In a topic not named ``*.dead``, the message has the plain body and no history."""
     options = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 1, "dead_letter": "failed"}
     consumer = Consumer("t", "c", handler=lambda message: message.requeue(0), **options)
@@ -62,7 +62,7 @@ async def test_a_topic_of_another_name(nsqd: NsqdServer) -> None:
     assert (message.body, message.letter) == (b"poison", None)
 
 
-async def test_the_letters_of_nsqd(tmp_path: Path) -> None:
+async def test_dead_letters_of_nsqd_have_body_and_history_apart(tmp_path: Path) -> None:
     """Of dead letters that nsqd publishes, a consumer gets body and history separately."""
     with spawn_nsqd(tmp_path, "--max-attempts=2") as nsqd:
         options = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
@@ -77,7 +77,7 @@ async def test_the_letters_of_nsqd(tmp_path: Path) -> None:
     assert (message.letter["attempts"], message.letter["reason"]) == ("2", "requeued")
 
 
-async def test_letters_in_batches(nsqd: NsqdServer) -> None:
+async def test_batches_of_dead_letters_have_the_bodies_without_history(nsqd: NsqdServer) -> None:
     """``batch.bodies`` has the bodies without the history, as the messages have."""
     history = DeadLetterHistory("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
     nsqd.post("/pub?topic=t.dead", history.seal(b"poison"))
@@ -93,7 +93,7 @@ async def test_letters_in_batches(nsqd: NsqdServer) -> None:
     assert sorted(found) == [b"by hand", b"poison"]
 
 
-async def test_no_letter_without_an_ok() -> None:
+async def test_a_refused_dead_letter_leaves_the_message_unfinished() -> None:
     """If the dead-letter topic refuses the publish, the message is requeued, not finished."""
 
     def refuse(peer: Peer, words: list[bytes], body: bytes) -> bytes:
@@ -122,7 +122,7 @@ async def test_no_letter_without_an_ok() -> None:
         ({"dead_letter": "d", "on_giving_up": print}, "on_giving_up or dead_letter, not both"),
     ],
 )
-def test_what_cannot_be(options: dict[str, object], reason: str) -> None:
+def test_wrong_dead_letter_options_raise(options: dict[str, object], reason: str) -> None:
     """A wrong ``dead_letter`` name, or on_giving_up as well, raises ValueError."""
     with pytest.raises(ValueError, match=reason):
         Consumer("t", "c", nsqd_tcp_addresses=f"127.0.0.1:{free_port()}", **options)

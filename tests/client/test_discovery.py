@@ -71,7 +71,7 @@ def _producer(nsqd: str) -> dict[str, Any]:
     return {"broadcast_address": host.strip("[]"), "tcp_port": int(port), "http_port": 1}
 
 
-async def with_lookupds(
+async def discover_from(
     count: int,
     conversation: Callable[[list[Lookupd], list[set[str]]], Awaitable[None]],
     **options: Any,
@@ -93,7 +93,7 @@ async def with_lookupds(
             await lookupd.stop()
 
 
-async def test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing() -> None:
+async def test_answers_are_merged_and_a_failed_nsqlookupd_keeps_its_last() -> None:
     """nsqds of all nsqlookupds are found; one that fails or sends no JSON keeps its last answer."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
@@ -111,10 +111,10 @@ async def test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing() -> None:
         lookupds[1].lists("d:4")
         await until(lambda: found[-1] == {"a:1", "b:2", "d:4"})
 
-    await with_lookupds(2, conversation)
+    await discover_from(2, conversation)
 
 
-async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
+async def test_an_unknown_topic_is_no_failure() -> None:
     """TOPIC_NOT_FOUND (404) is an empty list of nsqds, not an error."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
@@ -123,7 +123,7 @@ async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
         lookupds[0].lists("a:1")
         await until(lambda: found[-1] == {"a:1"})
 
-    await with_lookupds(1, conversation)
+    await discover_from(1, conversation)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
         (500, b"", "status 500"),
     ],
 )
-async def test_what_is_no_nsqlookupd_is_told(
+async def test_a_server_that_is_no_nsqlookupd_is_an_error(
     status: int, body: bytes, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that is no nsqlookupd, such as an nsqd, is an error, not an unknown topic."""
@@ -152,7 +152,7 @@ async def test_what_is_no_nsqlookupd_is_told(
 
 
 @pytest.mark.parametrize("kind", ["too large", "too many", "redirect", "error", "no list"])
-async def test_a_hostile_answer_is_bounded(kind: str) -> None:
+async def test_a_hostile_answer_is_ignored(kind: str) -> None:
     """An oversized answer, a redirect, an error or a wrong document is ignored."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
@@ -173,10 +173,10 @@ async def test_a_hostile_answer_is_bounded(kind: str) -> None:
         assert found[-1] == {"a:1"}
         assert not [path for path in good.asked if "stolen" in path]
 
-    await with_lookupds(2, conversation)
+    await discover_from(2, conversation)
 
 
-async def test_one_that_hangs_delays_none() -> None:
+async def test_an_nsqlookupd_that_hangs_does_not_delay_the_others() -> None:
     """While one nsqlookupd does not answer, changes at the other are found without delay."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
@@ -190,10 +190,10 @@ async def test_one_that_hangs_delays_none() -> None:
         await until(lambda: found[-1] == {"a:1", "c:3"})
         lookupds[0].hanging.clear()
 
-    await with_lookupds(2, conversation)
+    await discover_from(2, conversation)
 
 
-async def test_which_are_asked_may_change() -> None:
+async def test_nsqlookupds_can_be_added_and_removed() -> None:
     """An added nsqlookupd is queried immediately; the answers of a removed one no longer count."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
@@ -217,10 +217,12 @@ async def test_which_are_asked_may_change() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    await with_lookupds(2, conversation, lookupd_poll_interval=300)
+    await discover_from(2, conversation, lookupd_poll_interval=300)
 
 
-async def test_the_filter_decides(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_nsqds_that_the_filter_returns_are_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The filter's result is used, also unlisted addresses; if it raises, nothing changes."""
     answers: list[list[str]] = [["a:1"], ["tunnel:9"]]
 
@@ -239,10 +241,12 @@ async def test_the_filter_decides(caplog: pytest.LogCaptureFixture) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    await with_lookupds(1, conversation)
+    await discover_from(1, conversation)
 
 
-async def test_a_producer_tells_why_it_finds_no_nsqd(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_publish_has_the_nsqlookupds_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A failed publish's error and ``errors`` contain the nsqlookupd's answer."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
@@ -255,10 +259,12 @@ async def test_a_producer_tells_why_it_finds_no_nsqd(caplog: pytest.LogCaptureFi
             assert producer.errors == {f"http://{place}/nodes": "status 500"}
             lookupds[0].lists("a:1")
 
-    await with_lookupds(1, conversation)
+    await discover_from(1, conversation)
 
 
-async def test_nobody_there_is_said_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_closed_port_is_logged_as_connection_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A closed port is logged as "connection refused", not in the HTTP library's long text."""
     place = f"127.0.0.1:{free_port()}"
     async with Consumer("clicks", "c", lookupd_http_addresses=place) as consumer:
@@ -268,7 +274,7 @@ async def test_nobody_there_is_said_in_plain_words(caplog: pytest.LogCaptureFixt
     assert lines == [f"nsqlookupd http://{place}/lookup: connection refused"]
 
 
-async def test_a_producer_heeds_a_filter_too() -> None:
+async def test_a_producer_publishes_to_the_nsqds_that_the_filter_returns() -> None:
     """A producer publishes to the nsqds that the filter returns."""
 
     async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
@@ -282,10 +288,10 @@ async def test_a_producer_heeds_a_filter_too() -> None:
         ):
             assert (await producer.publish("t", b"x")).nsqd == nsqd.address
 
-    await with_lookupds(1, conversation)
+    await discover_from(1, conversation)
 
 
-async def test_a_dead_letter_goes_where_the_filter_says(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_dead_letter_goes_to_the_filters_nsqd(caplog: pytest.LogCaptureFixture) -> None:
     """Dead letters go to the filter's nsqd: the listed address may be unreachable."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
@@ -306,10 +312,10 @@ async def test_a_dead_letter_goes_where_the_filter_says(caplog: pytest.LogCaptur
             await until(lambda: nsqd.lines(b"FIN"))
             assert nsqd.lines(b"PUB") == [b"PUB dead"]
 
-    await with_lookupds(1, conversation)
+    await discover_from(1, conversation)
 
 
-def test_haste_after_a_loss_or_failure_wanes() -> None:
+def test_waits_after_hasten_grow_up_to_the_interval() -> None:
     """After ``hasten``, waits are 1, 2, 4 ... s up to the interval, each up to 30 % longer."""
     poll = _Poll(20, 0.3, random.Random(1))
     assert [poll._next_wait() for _ in range(3)] == [20, 20, 20]
@@ -321,7 +327,7 @@ def test_haste_after_a_loss_or_failure_wanes() -> None:
     assert waits[0] != 1
 
 
-async def test_a_recheck_asks_sooner() -> None:
+async def test_a_recheck_leads_to_an_early_query() -> None:
     """With a poll interval of 300 s, ``recheck`` leads to a query within seconds."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
@@ -336,10 +342,12 @@ async def test_a_recheck_asks_sooner() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    await with_lookupds(1, conversation)
+    await discover_from(1, conversation)
 
 
-async def test_https_and_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_a_verified_https_nsqlookupd_gets_the_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """https nsqlookupds are verified; only a verified one gets the secret, and no log has it."""
     files = certificates(tmp_path)
     secret = "open sesame"
@@ -369,7 +377,7 @@ async def test_https_and_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert secret not in caplog.text
 
 
-async def test_nsqds_that_drain_are_told_apart_where_that_is_asked_for() -> None:
+async def test_with_on_draining_draining_nsqds_are_reported_separately() -> None:
     """With on_draining, nsqds that any nsqlookupd lists as draining are reported separately.
 
     The listing ends when a query of that nsqlookupd fails.
@@ -398,4 +406,4 @@ async def test_nsqds_that_drain_are_told_apart_where_that_is_asked_for() -> None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    await with_lookupds(2, conversation)
+    await discover_from(2, conversation)

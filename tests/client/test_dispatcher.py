@@ -17,7 +17,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
-async def test_nsqds_take_turns() -> None:
+async def test_publishes_are_spread_evenly_over_two_nsqds() -> None:
     """10 publishes are spread evenly over two nsqds."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         await connected(producer, 2)
@@ -46,7 +46,7 @@ async def test_an_unanswered_publish_is_sent_again_and_counted() -> None:
         assert len(stored) == 15
 
 
-async def test_attempts_are_bounded() -> None:
+async def test_a_publish_is_sent_at_most_publish_attempts_times() -> None:
     """If nsqd disconnects on each publish, PublishError is raised after publish_attempts sends."""
     async with scripted() as [nsqd], producer_of(nsqd, publish_attempts=3) as producer:
         nsqd.on_publish = lambda peer, words, body: peer.hang_up()
@@ -57,7 +57,7 @@ async def test_attempts_are_bounded() -> None:
         assert len(nsqd.lines(b"PUB")) == 3
 
 
-async def test_doubt_is_counted_once() -> None:
+async def test_a_send_that_was_not_executed_does_not_count_as_resent() -> None:
     """A send that certainly was not executed does not add to an earlier one's ``resent`` 1."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
@@ -81,7 +81,7 @@ async def test_doubt_is_counted_once() -> None:
         assert producer.resent == 1
 
 
-async def test_a_full_disk_is_passed_over() -> None:
+async def test_a_publish_that_one_nsqd_cannot_store_goes_to_the_next() -> None:
     """After E_PUB_FAILED a publish goes to the next nsqd; if all refuse, the error is raised."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         full = b"E_PUB_FAILED PUB failed no space left on device"
@@ -101,7 +101,7 @@ async def test_a_full_disk_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(("ours", "doubt"), [(True, 0), (False, 1)])
-async def test_part_of_a_refused_mpub_may_be_stored_by_go(ours: bool, doubt: int) -> None:
+async def test_a_refused_mpub_counts_as_resent_unless_nsqd_is_sparq(ours: bool, doubt: int) -> None:
     """A refused MPUB counts as resent unless it is sparq's nsqd, which stores all or nothing."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         for nsqd in nsqds:
@@ -115,7 +115,7 @@ async def test_part_of_a_refused_mpub_may_be_stored_by_go(ours: bool, doubt: int
         assert producer.resent == 2 * doubt
 
 
-async def test_a_refusal_of_its_own_is_raised_and_harms_no_other() -> None:
+async def test_a_refusal_fails_only_its_own_publish() -> None:
     """E_BAD_MESSAGE fails its publish; later ones are sent again, with ``resent`` 0."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
@@ -135,7 +135,7 @@ async def test_a_refusal_of_its_own_is_raised_and_harms_no_other() -> None:
         assert await small == Receipt(nsqd.address, attempts=2, resent=0)
 
 
-async def test_back_pressure_by_bytes() -> None:
+async def test_at_most_max_pending_bytes_await_an_answer() -> None:
     """At most max_pending_bytes await an answer; the rest waits, in order."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
         stored: list[bytes] = []
@@ -159,7 +159,7 @@ async def test_back_pressure_by_bytes() -> None:
         await big
 
 
-async def test_nobody_overtakes_those_who_wait() -> None:
+async def test_free_bytes_go_to_the_oldest_waiting_publish() -> None:
     """Free bytes go to the publish that has waited longest, not to a newer one."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
         stored: list[bytes] = []
@@ -196,7 +196,7 @@ async def test_all_attempts_together_have_publish_timeout() -> None:
         assert raised.value.attempts == raised.value.unanswered > 1
 
 
-async def test_what_is_too_late_is_not_sent_again() -> None:
+async def test_a_publish_whose_time_is_over_is_not_sent_again() -> None:
     """A publish whose time is over when its connection is given up is not sent again."""
     async with scripted(2) as nsqds, producer_of(*nsqds, publish_timeout=0.2) as producer:
         for nsqd in nsqds:
@@ -210,7 +210,7 @@ async def test_what_is_too_late_is_not_sent_again() -> None:
         assert sum(len(nsqd.lines(b"PUB")) for nsqd in nsqds) == 1
 
 
-async def test_another_ones_fault_is_not_counted() -> None:
+async def test_attempts_that_other_publishes_ended_do_not_count() -> None:
     """With publish_attempts 2, a publish succeeds after 20 others that each end the connection."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
@@ -235,7 +235,7 @@ async def test_another_ones_fault_is_not_counted() -> None:
         assert len(guilty) == 20
 
 
-async def test_one_that_makes_nsqd_reset_takes_no_other_with_it() -> None:
+async def test_a_message_that_makes_nsqd_reset_fails_alone() -> None:
     """A message that makes Go's nsqd reset the connection fails alone; the others succeed.
 
     Go's nsqd resets a connection on a message that is too large if more data follow, and its
@@ -276,7 +276,7 @@ async def test_one_that_makes_nsqd_reset_takes_no_other_with_it() -> None:
         assert not producer._dispatcher._taken
 
 
-async def test_a_connection_that_ends_in_mid_command_is_nobodys_fault() -> None:
+async def test_an_error_about_a_partly_read_command_is_no_refusal() -> None:
     """An error about a partly read command is no refusal: the publish is sent again."""
     words = [b"E_BAD_MESSAGE PUB failed to read message body", b"E_BAD_BODY MPUB failed to read x"]
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
@@ -284,7 +284,7 @@ async def test_a_connection_that_ends_in_mid_command_is_nobodys_fault() -> None:
         assert await producer.publish("t", b"x") == Receipt(nsqd.address, attempts=3, resent=0)
 
 
-async def test_an_answer_that_no_nsqd_gives() -> None:
+async def test_an_unexpected_answer_ends_the_connection() -> None:
     """An answer other than OK ends the connection; the publish is sent again, with ``resent`` 1."""
     answers = [b"CLOSE_WAIT"]
     async with scripted() as [nsqd], producer_of(nsqd) as producer:

@@ -7,7 +7,7 @@ from sparq.client import errors
 from sparq.client.errors import ConnectionLostError, PublishError, SparqClientError
 
 
-def test_the_documented_tree_is_the_real_one() -> None:
+def test_the_documented_errors_are_all_errors() -> None:
     """The module's docstring lists every error; each is a public `SparqClientError`."""
     documented = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or ""))
 
@@ -18,7 +18,7 @@ def test_the_documented_tree_is_the_real_one() -> None:
         assert getattr(errors, name) is getattr(sparq.client, name)
 
 
-def test_an_error_says_whether_something_may_have_happened() -> None:
+def test_an_error_states_whether_the_request_may_have_been_executed() -> None:
     """``executed`` is None by default, i.e. unknown; PublishError counts the unanswered sends."""
     assert ConnectionLostError("gone").executed is None
     assert ConnectionLostError("gone", executed=False).executed is False

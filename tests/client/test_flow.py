@@ -8,7 +8,7 @@ from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.waiting import until
 
 
-async def test_backoff_as_nsqd_sees_it() -> None:
+async def test_backoff_changes_the_rdy_sent_to_nsqd() -> None:
     """RDY 0 precedes a failing REQ, each probe has RDY 1, and the last success restores RDY 10."""
     options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2}
     async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
@@ -82,7 +82,7 @@ async def test_rdy_is_shared_and_redistributed() -> None:
             consumer.max_in_flight = -1
 
 
-async def test_a_newcomer_gets_its_share_as_messages_are_answered() -> None:
+async def test_a_new_connection_gets_rdy_as_messages_are_answered() -> None:
     """A new connection gets no RDY while 10 of 10 are in flight, then one for each response."""
     async with scripted(2) as [old, new]:
         await new.stop()
@@ -103,7 +103,7 @@ async def test_a_newcomer_gets_its_share_as_messages_are_answered() -> None:
             assert peer.ready == 5
 
 
-async def test_a_connection_is_left_while_the_others_go_on() -> None:
+async def test_a_connection_that_is_left_passes_on_its_rdy() -> None:
     """A connection being left gets CLS; its RDY moves to the other as its messages are finished."""
     async with scripted(2) as [old, other], consumer_of(old, other) as consumer:
         peers = [await subscribed(nsqd) for nsqd in (old, other)]
@@ -134,7 +134,7 @@ async def test_a_connection_is_left_while_the_others_go_on() -> None:
         assert (await subscribed(old)).ready == 5
 
 
-async def test_a_connection_with_hanging_messages_is_left_in_time() -> None:
+async def test_leaving_a_connection_takes_at_most_stop_timeout() -> None:
     """Leaving a connection takes at most stop_timeout; nsqd redelivers unanswered messages."""
     async with scripted(2) as [old, other], consumer_of(old, other, stop_timeout=0.05) as consumer:
         peer = await subscribed(old)
@@ -147,7 +147,7 @@ async def test_a_connection_with_hanging_messages_is_left_in_time() -> None:
         assert old.lines(b"FIN", b"REQ") == []
 
 
-async def test_what_nsqd_sends_again_is_no_flood() -> None:
+async def test_redeliveries_after_timeouts_do_not_count_as_ignoring_rdy() -> None:
     """Redeliveries after timeouts do not count as ignoring RDY: the connection stays."""
     async with scripted() as [nsqd]:
         nsqd.facts["msg_timeout"] = 40
@@ -163,7 +163,7 @@ async def test_what_nsqd_sends_again_is_no_flood() -> None:
             assert len(nsqd.all_peers) == 1
 
 
-async def test_fewer_messages_than_connections() -> None:
+async def test_with_fewer_messages_than_connections_nsqds_get_rdy_in_turn() -> None:
     """With max_in_flight 1, each of three nsqds gets RDY 1 in turn."""
     options = {
         "max_in_flight": 1,

@@ -13,7 +13,9 @@ from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.waiting import stays, until
 
 
-async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handlers_outcome_finishes_or_requeues_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Returning sends FIN, an exception REQ, unless the handler responds or clears auto_respond."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     held: list[Message] = []
@@ -43,7 +45,7 @@ async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> N
         await until(lambda: not peer.in_flight)
 
 
-async def test_a_handler_in_which_something_is_cancelled_has_failed(
+async def test_cancelled_error_from_a_handler_requeues_its_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """CancelledError from a handler requeues its message; the next message is handled."""
@@ -67,7 +69,9 @@ async def test_a_handler_in_which_something_is_cancelled_has_failed(
         ]
 
 
-async def test_what_a_handler_returns(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_false_from_a_handler_requeues_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """False requeues, as in pynsq; any other value finishes, for functions and coroutines."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     returned = {b"0": False, b"1": True, b"2": 0, b"3": "text"}
@@ -90,7 +94,7 @@ async def test_what_a_handler_returns(caplog: pytest.LogCaptureFixture) -> None:
             assert len(nsqd.lines(b"FIN")) == 3
 
 
-async def test_handler_concurrency() -> None:
+async def test_at_most_concurrency_handlers_run_at_a_time() -> None:
     """At most ``concurrency`` handlers run at a time; a handler may be a plain function."""
     running, most, gate = 0, 0, asyncio.Event()
 
@@ -137,7 +141,7 @@ async def test_a_handler_may_stop_its_consumer() -> None:
         assert consumer.connections == []
 
 
-async def test_a_handler_may_leave_its_work_to_an_executor(
+async def test_a_handler_may_return_a_future(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """If a handler returns a future, the message is finished or requeued by its outcome."""
@@ -165,7 +169,9 @@ async def test_a_handler_may_leave_its_work_to_an_executor(
             }
 
 
-async def test_a_handler_with_a_yield_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_generator_function_as_handler_requeues_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A generator function never runs: its message is requeued, and the log gives the reason."""
 
     def generate(message: Message) -> Iterator[bytes]:

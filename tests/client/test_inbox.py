@@ -7,43 +7,43 @@ import random
 import pytest
 
 from sparq.client.subscription import ReceivedMessages
-from tests.client.batches import bodies, deliver, first
+from tests.client.batches import bodies, deliver, first_batch
 from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.waiting import let_all_run, until
 
 
-async def test_a_batch_waits_for_more_but_not_for_long() -> None:
+async def test_a_batch_is_handed_out_when_full_or_after_wait() -> None:
     """A batch is handed out when it is full, or after ``wait``."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
         peer = await subscribed(nsqd)
-        waiting = asyncio.create_task(first(consumer, size=3, wait=60))
+        waiting = asyncio.create_task(first_batch(consumer, size=3, wait=60))
         for number in range(3):
             deliver(peer, range(number, number + 1))
             await until(lambda n=number: consumer.counters.received == n + 1)
         full = await waiting
         deliver(peer, range(3, 5))
-        timed = await first(consumer, size=1000, wait=0.05)
+        timed = await first_batch(consumer, size=1000, wait=0.05)
         await full.finish()
         await timed.finish()
 
     assert (full.bodies, timed.bodies) == (bodies(range(3)), bodies(range(3, 5)))
 
 
-async def test_a_batch_that_nobody_can_add_to_does_not_wait() -> None:
+async def test_a_batch_with_max_in_flight_messages_does_not_wait() -> None:
     """A batch with max_in_flight messages is handed out immediately: no more can arrive."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=5) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(5))
-        batch = await asyncio.wait_for(first(consumer, size=1000, wait=3600), 10)
+        batch = await asyncio.wait_for(first_batch(consumer, size=1000, wait=3600), 10)
         assert len(batch) == 5
         batch.finish()
 
 
-async def test_who_is_cancelled_while_gathering_loses_nothing() -> None:
+async def test_messages_gathered_by_a_cancelled_task_go_to_the_next() -> None:
     """Messages that a cancelled task had gathered go to the next one, in their order."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
-        gathering = asyncio.create_task(first(consumer, size=9, wait=60))
+        gathering = asyncio.create_task(first_batch(consumer, size=9, wait=60))
         deliver(peer, range(3))
         await until(lambda: consumer.in_flight == 3)
         await let_all_run()
@@ -51,13 +51,13 @@ async def test_who_is_cancelled_while_gathering_loses_nothing() -> None:
         await asyncio.wait([gathering])
         deliver(peer, range(3, 5))
         await until(lambda: consumer.in_flight == 5)
-        batch = await first(consumer, wait=0.05)
+        batch = await first_batch(consumer, wait=0.05)
 
         assert batch.bodies == bodies(range(5))
         batch.finish()
 
 
-async def test_stopping_hands_out_what_was_gathered() -> None:
+async def test_stop_hands_out_the_batch_gathered_so_far() -> None:
     """``stop`` hands out the batch gathered so far, then ends the iteration."""
     async with scripted() as [nsqd]:
         consumer = consumer_of(nsqd)
@@ -81,7 +81,7 @@ async def test_stopping_hands_out_what_was_gathered() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
+async def test_each_message_is_taken_once_singly_or_in_batches(seed: int) -> None:
     """Five tasks take single messages and batches of 1, 4 and 77: each message is taken once."""
     draw = random.Random(seed)
     seen: list[bytes] = []
@@ -119,7 +119,7 @@ async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
     assert consumer.in_flight == 0
 
 
-async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
+async def test_two_messages_wake_two_of_three_waiting_tasks() -> None:
     """Two messages wake two of three waiting tasks; the third waits on."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
@@ -137,7 +137,7 @@ async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
         assert not consumer._inbox._takers
 
 
-async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
+async def test_a_cancelled_task_passes_on_its_wake_up() -> None:
     """A task cancelled after its wake-up passes it on: the next task takes the message."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
@@ -158,7 +158,7 @@ async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
         assert first.cancelled()
 
 
-async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
+async def test_a_task_cancelled_while_its_consumer_stops_gets_cancelled_error() -> None:
     """A task cancelled while its consumer stops gets CancelledError, not StopAsyncIteration."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         await subscribed(nsqd)
@@ -172,7 +172,7 @@ async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("way", ["singly", "in batches"])
-async def test_what_is_over_is_not_handed_out_however_seldom_rdy_is_looked_at(way: str) -> None:
+async def test_messages_past_their_timeout_are_dropped_when_taken(way: str) -> None:
     """Messages past their timeout are dropped when taken, and no longer count as in flight."""
     async with scripted() as [nsqd]:
         nsqd.facts["msg_timeout"] = 100

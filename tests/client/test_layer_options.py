@@ -53,7 +53,7 @@ def test_defaults_are_go_nsqs() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [LayerOptions, Config])
-def test_what_is_wrong_is_named(
+def test_a_wrong_option_is_named(
     kind: type[LayerOptions], options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     """LayerOptions and Config raise for a wrong value, with the option's name."""
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_named(
         kind(**options)
 
 
-def test_files_that_cannot_be_used_are_named(files: Certificates, tmp_path: Path) -> None:
+def test_unusable_files_are_named(files: Certificates, tmp_path: Path) -> None:
     """A file without a certificate, or with a wrong or no key, raises ValueError with its name."""
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("nothing\n")
@@ -80,7 +80,7 @@ def test_files_that_cannot_be_used_are_named(files: Certificates, tmp_path: Path
     "given",
     [{"tls_root_ca_file": "authority"}, {"tls_cert": "client"}, {"tls_insecure_skip_verify": True}],
 )
-def test_who_names_files_asks_for_tls(files: Certificates, given: dict[str, Any]) -> None:
+def test_any_tls_option_turns_tls_on(files: Certificates, given: dict[str, Any]) -> None:
     """Any TLS option turns TLS on, as in go-nsq, even without tls_v1."""
     options = LayerOptions(
         **{name: str(getattr(files, it)) if it is not True else it for name, it in given.items()}
@@ -90,7 +90,7 @@ def test_who_names_files_asks_for_tls(files: Certificates, given: dict[str, Any]
     assert options.asked()["tls_v1"]
 
 
-def test_the_min_version_is_set() -> None:
+def test_tls_min_version_may_be_an_old_version() -> None:
     """tls_min_version may be set to an old version, too."""
     for name, version in (("tls1.0", ssl.TLSVersion.TLSv1), ("tls1.3", ssl.TLSVersion.TLSv1_3)):
         context = LayerOptions(tls_v1=True, tls_min_version=name).tls_context()
@@ -125,7 +125,7 @@ def test_the_secret_is_not_shown(kind: type[LayerOptions]) -> None:
     assert pickle.loads(pickle.dumps(options)).auth_secret == SECRET
 
 
-def test_a_secret_goes_to_nsqlookupds_unless_told_not_to() -> None:
+def test_nsqlookupds_get_the_secret_unless_it_is_switched_off() -> None:
     """nsqlookupds get the secret as a bearer token, as from go-nsq, unless it is switched off."""
     assert LayerOptions(auth_secret="key").lookupd_headers() == {"Authorization": "Bearer key"}
     assert LayerOptions(auth_secret="key", lookupd_authorization=False).lookupd_headers() == {}

@@ -31,21 +31,23 @@ def line(caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord | Non
     return next((each for each in caplog.records if text in each.getMessage()), None)
 
 
-async def test_a_line_says_whose_connection_and_consumer_it_is_about(
+async def test_records_have_topic_channel_and_nsqd(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Records have topic, channel and nsqd, even from a module that does not know the topic."""
-    nowhere = f"127.0.0.1:{free_port()}"
-    async with Consumer("t", "c", nsqd_tcp_addresses=nowhere):
-        await until(lambda: line(caplog, nowhere))
-    refused = line(caplog, nowhere)
+    closed_address = f"127.0.0.1:{free_port()}"
+    async with Consumer("t", "c", nsqd_tcp_addresses=closed_address):
+        await until(lambda: line(caplog, closed_address))
+    refused = line(caplog, closed_address)
     assert refused is not None
 
     assert "sparq.client.pool" == refused.name
-    assert {"topic": "t", "channel": "c", "nsqd": nowhere} == fields_of(refused)
+    assert {"topic": "t", "channel": "c", "nsqd": closed_address} == fields_of(refused)
 
 
-async def test_a_line_of_a_callback_is_about_its_consumer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_of_callbacks_have_the_consumers_topic_and_channel(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Records from a connection's callbacks have the consumer's topic and channel."""
     caplog.set_level(logging.INFO, "sparq.client")
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
@@ -63,7 +65,9 @@ async def test_a_line_of_a_callback_is_about_its_consumer(caplog: pytest.LogCapt
     assert {"topic": "t", "channel": "c", "nsqd": added} == fields_of(later)
 
 
-async def test_a_line_is_about_a_message(caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_about_a_message_have_its_id_and_attempts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Records about a failed handler or a message given up have its id and attempts."""
 
     async def fail(message: Message) -> None:
@@ -82,19 +86,19 @@ async def test_a_line_is_about_a_message(caplog: pytest.LogCaptureFixture) -> No
         assert {**expected, **message} == fields_of(found)
 
 
-async def test_a_producers_lines_are_about_no_topic(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_producers_records_have_no_topic(caplog: pytest.LogCaptureFixture) -> None:
     """A producer's records have no topic; every field exists, so that formats can use it."""
-    nowhere = f"127.0.0.1:{free_port()}"
-    async with Producer(nowhere, stop_timeout=0.0):
-        await until(lambda: line(caplog, nowhere))
-    refused = line(caplog, nowhere)
+    closed_address = f"127.0.0.1:{free_port()}"
+    async with Producer(closed_address, stop_timeout=0.0):
+        await until(lambda: line(caplog, closed_address))
+    refused = line(caplog, closed_address)
     assert refused is not None
 
-    assert {"nsqd": nowhere} == fields_of(refused)
+    assert {"nsqd": closed_address} == fields_of(refused)
     assert all(hasattr(refused, name) for name in FIELDS)
 
 
-async def test_what_is_about_something_ends_with_its_block(
+async def test_tasks_started_inside_about_have_its_fields(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Tasks started inside ``about`` have its fields; a logger's or a call's own fields win."""
@@ -115,7 +119,7 @@ async def test_what_is_about_something_ends_with_its_block(
     assert {"channel": "own"} == fields_of(second)
 
 
-def test_what_consumers_and_producers_are_called() -> None:
+def test_repr_of_consumers_and_producers_shows_no_secret() -> None:
     """``repr`` of a consumer or producer shows topic and channel or nsqds, and no secret."""
     consumer = Consumer("clicks", "archive", nsqd_tcp_addresses="a:1", auth_secret="hush")
     producer = Producer(["b:2", "a:1"], auth_secret="hush")

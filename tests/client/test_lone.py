@@ -22,7 +22,7 @@ async def wait(lone: Lone, seen: list[object]) -> None:
         raise
 
 
-async def test_the_task_goes_on_at_once() -> None:
+async def test_set_result_in_a_callback_resumes_the_task_immediately() -> None:
     """``set_result`` in a loop callback resumes the task immediately, in the task's context."""
     loop, seen, after = asyncio.get_running_loop(), list[object](), list[int]()
     lone = Lone(loop)
@@ -46,7 +46,7 @@ async def test_the_task_goes_on_at_once() -> None:
     assert not lone.cancel()
 
 
-async def test_not_within_another_task() -> None:
+async def test_set_result_inside_a_task_resumes_the_other_in_the_next_iteration() -> None:
     """``set_result`` inside a task resumes the waiting task in the next loop iteration."""
     lone, seen = Lone(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
@@ -57,7 +57,7 @@ async def test_not_within_another_task() -> None:
     assert seen == [RECEIPT]
 
 
-async def test_told_before_it_is_awaited() -> None:
+async def test_awaiting_a_lone_with_a_result_does_not_wait() -> None:
     """Awaiting a ``Lone`` that has a result or an error does not wait."""
     lone, failed = (Lone(asyncio.get_running_loop()) for _ in range(2))
     lone.set_result(RECEIPT)
@@ -67,7 +67,7 @@ async def test_told_before_it_is_awaited() -> None:
         await failed
 
 
-async def test_a_failure_is_raised() -> None:
+async def test_set_exception_raises_in_the_waiting_task() -> None:
     """``set_exception`` raises the error in the waiting task."""
     lone, seen = Lone(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
@@ -79,7 +79,7 @@ async def test_a_failure_is_raised() -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-async def test_cancelling_its_task(early: bool) -> None:
+async def test_cancelling_the_waiting_task_cancels_its_lone(early: bool) -> None:
     """Cancelling a task that waits cancels its ``Lone``, with the same message."""
     lone, seen = Lone(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
@@ -96,7 +96,7 @@ async def test_cancelling_its_task(early: bool) -> None:
     assert task.cancelled()
 
 
-async def test_a_timeout() -> None:
+async def test_a_timeout_cancels_a_lone() -> None:
     """`asyncio.timeout` cancels a ``Lone``, as it does a future."""
     lone = Lone(asyncio.get_running_loop())
     with pytest.raises(TimeoutError):
@@ -105,7 +105,7 @@ async def test_a_timeout() -> None:
     assert lone.cancelled()
 
 
-def test_what_ends_the_program_ends_the_loop() -> None:
+def test_system_exit_in_the_resumed_task_ends_the_loop() -> None:
     """SystemExit in the resumed task ends the loop, not the callback that set the result."""
     told, tasks = list[bool](), list[asyncio.Task[None]]()
 
@@ -132,7 +132,7 @@ def test_what_ends_the_program_ends_the_loop() -> None:
     assert isinstance(tasks[0].exception(), SystemExit)
 
 
-async def test_who_publishes_one_at_a_time() -> None:
+async def test_sequential_publishes_use_lone() -> None:
     """Sequential publishes use ``Lone``; of 10 concurrent ones, at most one does."""
     made: list[int] = []
 

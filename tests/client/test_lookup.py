@@ -24,7 +24,7 @@ def headers_of(lookupd: Peer) -> dict[str, str]:
     return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
 
 
-async def test_the_secret_goes_with_a_query_unless_it_is_not_wanted() -> None:
+async def test_a_query_sends_the_secret_unless_it_is_switched_off() -> None:
     """A query sends the secret as a bearer token, unless lookupd_authorization is False."""
     said = listed(("a", 1))
     async with peer({"/lookup": answer(said)}) as lookupd:
@@ -48,7 +48,7 @@ async def test_no_redirect_is_followed() -> None:
     assert 0 == thief.connections
 
 
-async def test_an_answer_that_is_too_large_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_too_large_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer above ANSWER_BYTES_MAX raises ConnectionError."""
     monkeypatch.setattr(module.lookup, "ANSWER_BYTES_MAX", 1000)
     async with peer({"/lookup": answer(b"{" + b" " * 1000 + b"}")}) as lookupd:
@@ -56,7 +56,7 @@ async def test_an_answer_that_is_too_large_is_given_up(monkeypatch: pytest.Monke
             await ask(lookupd.address, Config())
 
 
-async def test_an_nsqlookupd_that_hangs_costs_a_bounded_time() -> None:
+async def test_a_query_without_an_answer_fails_after_its_timeout() -> None:
     """A query without an answer fails after lookupd_poll_timeout."""
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -13,7 +13,7 @@ from sparq.client import Config
 SOME = {"max_in_flight": 7, "msg_timeout": 1.5, "snappy": True, "client_id": "me"}
 
 
-def test_a_mapping_is_read() -> None:
+def test_options_are_read_from_a_mapping() -> None:
     """A mapping may have text values, durations with units, names with ``-``, and go-nsq's name."""
     given = {
         "max-in-flight": "7",
@@ -43,7 +43,7 @@ def test_a_mapping_is_read() -> None:
     )
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
+def test_options_are_read_from_a_file(tmp_path: Path) -> None:
     """Options are read from a whole TOML file, or from one of its tables on top of a base."""
     path = tmp_path / "nsq.toml"
     path.write_text(
@@ -88,7 +88,7 @@ def test_text_is_read_as_go_nsq_reads_it() -> None:
         ({"tls_config": 7}, "tls_config must be an SSLContext, not int"),
     ],
 )
-def test_what_is_wrong_is_named(options: dict[str, Any], text: str) -> None:
+def test_the_error_for_a_wrong_option_names_it(options: dict[str, Any], text: str) -> None:
     """A wrong option raises ValueError with its name and what it accepts."""
     with pytest.raises(ValueError, match=text):
         Config.from_mapping(options)
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_named(options: dict[str, Any], text: str) -> None:
         ("\udcff", "", "nsq"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(
+def test_the_error_for_a_wrong_file_names_file_and_option(
     tmp_path: Path, content: str, table: str, text: str
 ) -> None:
     """A wrong file raises ValueError with the names of the file and of the option or table."""
@@ -115,13 +115,13 @@ def test_what_is_wrong_in_a_file_is_named(
         Config.load(path, table)
 
 
-def test_a_file_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_missing_file_raises_file_not_found_error(tmp_path: Path) -> None:
     """A missing file raises FileNotFoundError with its name."""
     with pytest.raises(FileNotFoundError, match=r"gone\.toml"):
         Config.load(tmp_path / "gone.toml")
 
 
-def test_a_context_asks_for_tls_and_excludes_the_other_options() -> None:
+def test_tls_config_turns_tls_on_and_excludes_other_tls_options() -> None:
     """tls_config turns TLS on, and cannot be combined with other TLS options."""
     context = ssl.create_default_context()
     config = Config(tls_config=context)
@@ -140,6 +140,6 @@ def test_a_context_asks_for_tls_and_excludes_the_other_options() -> None:
 @pytest.mark.parametrize(
     "address", ["10.0.0.1", "10.0.0.1:0", "::1", "[::1]:7000", "host.example", "host:1"]
 )
-def test_where_connections_may_come_from(address: str) -> None:
+def test_local_addr_is_a_host_with_or_without_a_port(address: str) -> None:
     """local_addr is a host, or a host and a port; IPv4 and IPv6 are accepted."""
     assert address == Config(local_addr=address).local_addr

@@ -14,7 +14,7 @@ from sparq.client.pool import Pool, background
 from tests.support.waiting import let_all_run, stays, until
 
 
-class Places:
+class SimulatedConnections:
     """Simulated connections: which addresses answer, and which are connected."""
 
     def __init__(self) -> None:
@@ -49,106 +49,109 @@ class Places:
         return Pool(given, self.serve, self.lost, max_delay=max_delay, rng=random.Random(1))
 
 
-async def test_connects_again_with_growing_bounded_delays() -> None:
+async def test_an_address_is_retried_with_growing_bounded_delays() -> None:
     """An address is retried with growing delays up to the limit, until it answers."""
-    places = Places()
-    pool = places.pool("a:1")
+    connections = SimulatedConnections()
+    pool = connections.pool("a:1")
     pool.start()
-    await until(lambda: places.tries["a:1"] == 9)
+    await until(lambda: connections.tries["a:1"] == 9)
     assert pool.errors == {"a:1": "not here"}
-    delays = [after - before for before, after in zip(places.times, places.times[1:], strict=False)]
+    delays = [
+        after - before
+        for before, after in zip(connections.times, connections.times[1:], strict=False)
+    ]
 
-    places.up.add("a:1")
-    await until(lambda: places.connected)
+    connections.up.add("a:1")
+    await until(lambda: connections.connected)
     await pool.close()
 
     assert 0.05 <= delays[0]
     assert 0.1 <= min(delays[1:])
     assert max(delays) < 5, "without a limit the last would be 6.4 s at least"
-    assert places.losses == 0
-    assert not places.connected
+    assert connections.losses == 0
+    assert not connections.connected
 
 
 async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None:
     """An address no longer listed keeps its connection; once lost, it is not reconnected."""
-    places = Places()
-    places.up = {"a:1", "b:2"}
-    pool = places.pool("a:1")
+    connections = SimulatedConnections()
+    connections.up = {"a:1", "b:2"}
+    pool = connections.pool("a:1")
     pool.start()
     pool.update(["b:2"])
-    await until(lambda: len(places.connected) == 2)
+    await until(lambda: len(connections.connected) == 2)
 
     pool.update([])
     await let_all_run()
-    assert set(places.connected) == {"a:1", "b:2"}
+    assert set(connections.connected) == {"a:1", "b:2"}
 
-    places.lose("a:1")
-    places.lose("b:2")
-    await until(lambda: places.tries["a:1"] == 2 and places.losses == 2)
-    await until(lambda: "a:1" in places.connected and "b:2" not in pool._keepers)
-    assert places.tries["b:2"] == 1
+    connections.lose("a:1")
+    connections.lose("b:2")
+    await until(lambda: connections.tries["a:1"] == 2 and connections.losses == 2)
+    await until(lambda: "a:1" in connections.connected and "b:2" not in pool._keepers)
+    assert connections.tries["b:2"] == 1
 
     pool.update(["b:2"])
-    await until(lambda: set(places.connected) == {"a:1", "b:2"})
+    await until(lambda: set(connections.connected) == {"a:1", "b:2"})
     await pool.close()
 
 
-async def test_one_connection_an_address() -> None:
+async def test_each_address_has_one_connection() -> None:
     """An address that is both given and listed repeatedly has one connection."""
-    places = Places()
-    places.up = {"a:1"}
-    pool = places.pool("a:1")
+    connections = SimulatedConnections()
+    connections.up = {"a:1"}
+    pool = connections.pool("a:1")
     pool.start()
     for _ in range(5):
         pool.update(["a:1"])
         await let_all_run()
     await pool.close()
 
-    assert places.tries["a:1"] == 1
+    assert connections.tries["a:1"] == 1
 
 
-async def test_what_is_removed_is_left_alone_until_it_is_added_again() -> None:
+async def test_a_removed_address_is_not_connected_until_it_is_added_again() -> None:
     """A removed address is not connected, even if listed, until added; others are unaffected."""
-    places = Places()
-    places.up = {"a:1", "b:2"}
-    pool = places.pool("a:1")
+    connections = SimulatedConnections()
+    connections.up = {"a:1", "b:2"}
+    pool = connections.pool("a:1")
     pool.start()
     pool.add("b:2")
-    await until(lambda: len(places.connected) == 2)
+    await until(lambda: len(connections.connected) == 2)
 
     pool.remove("a:1")
     await pool.drop("a:1")
     pool.update(["a:1"])
-    assert set(places.connected) == {"b:2"}
+    assert set(connections.connected) == {"b:2"}
     assert pool.given == {"b:2"}
     with pytest.raises(ValueError, match="c:3 is not among"):
         pool.remove("c:3")
 
     pool.add("a:1")
-    await until(lambda: len(places.connected) == 2)
+    await until(lambda: len(connections.connected) == 2)
     await pool.close()
-    assert places.tries == Counter({"a:1": 2, "b:2": 1})
+    assert connections.tries == Counter({"a:1": 2, "b:2": 1})
 
 
-async def test_a_loss_is_told_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loss_is_reported_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Only lost connections are reported, not failed attempts; a reason is logged once."""
-    places = Places()
-    places.up = {"a:1"}
-    pool = places.pool("a:1", "b:2", max_delay=0.1)
+    connections = SimulatedConnections()
+    connections.up = {"a:1"}
+    pool = connections.pool("a:1", "b:2", max_delay=0.1)
     pool.start()
-    await until(lambda: places.connected and places.tries["b:2"] == 4)
-    places.lose("a:1")
-    await until(lambda: places.tries["a:1"] == 2)
+    await until(lambda: connections.connected and connections.tries["b:2"] == 4)
+    connections.lose("a:1")
+    await until(lambda: connections.tries["a:1"] == 2)
     await pool.close()
 
-    assert places.losses == 1
+    assert connections.losses == 1
     assert [record.getMessage() for record in caplog.records] == [
         "nsqd b:2: not here",
         "nsqd a:1: connection lost",
     ]
 
 
-async def test_an_address_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_line_has_the_address_once(caplog: pytest.LogCaptureFixture) -> None:
     """The log line does not repeat the address if the error's text starts with it."""
 
     async def serve(address: str) -> None:
@@ -162,25 +165,25 @@ async def test_an_address_is_said_once(caplog: pytest.LogCaptureFixture) -> None
     assert ["nsqd a:1: the peer answers in HTTP"] == [line.getMessage() for line in caplog.records]
 
 
-async def test_retired_connects_to_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_retired_pool_connects_to_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """After ``retire`` nothing is connected or reconnected, and no loss is logged."""
-    places = Places()
-    places.up = {"a:1"}
-    pool = places.pool("a:1")
+    connections = SimulatedConnections()
+    connections.up = {"a:1"}
+    pool = connections.pool("a:1")
     pool.start()
-    await until(lambda: places.connected)
+    await until(lambda: connections.connected)
 
     pool.retire()
     pool.update(["b:2"])
-    places.lose("a:1")
-    await until(lambda: not pool.errors and not places.connected)
-    await stays(lambda: places.tries == Counter({"a:1": 1}), 0.15)
+    connections.lose("a:1")
+    await until(lambda: not pool.errors and not connections.connected)
+    await stays(lambda: connections.tries == Counter({"a:1": 1}), 0.15)
 
     assert caplog.records == []
     await pool.close()
 
 
-async def test_a_name_that_can_be_no_hosts_is_told() -> None:
+async def test_an_invalid_host_name_is_an_error_of_its_address() -> None:
     """An invalid host name is an error of its address; the pool goes on."""
 
     async def serve(address: str) -> None:
@@ -207,7 +210,7 @@ async def test_a_bug_in_the_background_is_logged(caplog: pytest.LogCaptureFixtur
     assert "a bug" in caplog.text
 
 
-def test_the_end_of_the_program_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+def test_sys_exit_in_a_background_task_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """``sys.exit`` in a background task, such as a handler, ends the loop and logs nothing."""
 
     async def leave() -> None:

@@ -74,7 +74,7 @@ async def test_the_first_publish_waits_for_nsqd() -> None:
     await nsqd.stop()
 
 
-async def test_no_nsqd_is_an_error_that_says_why() -> None:
+async def test_a_publish_without_an_nsqd_raises_the_reason() -> None:
     """After publish_timeout a publish raises PublishError with the reason for each nsqd."""
     address = f"127.0.0.1:{free_port()}"
     async with Producer(address, publish_timeout=0.2) as producer:
@@ -85,7 +85,7 @@ async def test_no_nsqd_is_an_error_that_says_why() -> None:
     assert not producer._dispatcher._queue
 
 
-async def test_a_cancelled_publish_leaves_no_stray_answer() -> None:
+async def test_after_a_cancelled_publish_answers_are_still_matched() -> None:
     """After a cancelled publish, later answers are still matched to the right publishes."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         stored: list[bytes] = []
@@ -103,7 +103,7 @@ async def test_a_cancelled_publish_leaves_no_stray_answer() -> None:
         assert (await second).attempts == 1
 
 
-async def test_a_call_may_have_a_time_of_its_own() -> None:
+async def test_timeout_seconds_limits_one_publish() -> None:
     """timeout_seconds bounds one publish, queued or unanswered; its late answer is dropped."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=10) as producer:
         stored: list[bytes] = []
@@ -127,7 +127,7 @@ async def test_a_call_may_have_a_time_of_its_own() -> None:
             await producer.publish("t", b"4", timeout_seconds=0)
 
 
-async def test_close_waits_for_what_is_under_way() -> None:
+async def test_close_waits_for_pending_publishes() -> None:
     """``close`` refuses new publishes, and waits for pending ones up to stop_timeout."""
     async with scripted() as [nsqd]:
         stored: list[bytes] = []
@@ -167,7 +167,9 @@ async def test_close_waits_for_what_is_under_way() -> None:
         ("t", [], "bodies is empty"),
     ],
 )
-async def test_mistakes_never_reach_nsqd(topic: str, bodies: list[bytes], text: str) -> None:
+async def test_wrong_arguments_are_not_sent_to_nsqd(
+    topic: str, bodies: list[bytes], text: str
+) -> None:
     """Wrong arguments raise ValueError and are not sent: nsqd would close the shared connection."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         with pytest.raises(ValueError, match=text):
@@ -184,7 +186,7 @@ async def test_mistakes_never_reach_nsqd(topic: str, bodies: list[bytes], text: 
         Producer()
 
 
-def test_a_producer_lives_in_one_event_loop() -> None:
+def test_a_producer_can_be_used_in_one_event_loop_only() -> None:
     """In another event loop, publishing raises ClosedError with advice."""
     producer = Producer("127.0.0.1:1", publish_timeout=0.01)
 
@@ -201,7 +203,7 @@ def test_a_producer_lives_in_one_event_loop() -> None:
             asyncio.run(use())
 
 
-async def test_each_way_to_publish_tells_its_outcome() -> None:
+async def test_nowait_publishes_report_their_outcomes_to_callbacks() -> None:
     """Nowait publishes are sent in order with awaited ones; callbacks get receipts or errors."""
     outcomes: list[Any] = []
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
@@ -222,7 +224,7 @@ async def test_each_way_to_publish_tells_its_outcome() -> None:
         assert (5, 1, 0) == (producer.published, producer.failed, producer.under_way)
 
 
-async def test_what_waits_is_bounded() -> None:
+async def test_publish_nowait_above_max_pending_bytes_raises() -> None:
     """Above max_pending_bytes publish_nowait raises ProducerFullError, until ``drain`` returns."""
     outcomes: list[Any] = []
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
@@ -249,7 +251,7 @@ async def test_what_waits_is_bounded() -> None:
         assert [Receipt(nsqd.address)] * 5 == outcomes
 
 
-async def test_before_there_is_an_nsqd() -> None:
+async def test_nowait_publishes_wait_until_nsqd_is_up() -> None:
     """Before nsqd is up, publishes wait up to max_pending_bytes; the error names the nsqd."""
     outcomes: list[Any] = []
     nsqd = ScriptedNsqd()
@@ -266,7 +268,7 @@ async def test_before_there_is_an_nsqd() -> None:
     await nsqd.stop()
 
 
-async def test_what_never_gets_through_is_told_too() -> None:
+async def test_callbacks_get_the_error_of_publishes_that_are_never_sent() -> None:
     """After publish_timeout the callback gets PublishError, after ``close`` ClosedError."""
     outcomes: list[Any] = []
     producer = producer_of(ScriptedNsqd(), publish_timeout=0.1, stop_timeout=0.0)
@@ -281,7 +283,7 @@ async def test_what_never_gets_through_is_told_too() -> None:
         producer.publish_nowait("t", b"x")
 
 
-async def test_mistakes_are_raised_at_once() -> None:
+async def test_wrong_arguments_of_nowait_publishes_raise_in_the_call() -> None:
     """Wrong arguments of the nowait publishes raise in the call, and are not counted as failed."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         with pytest.raises(ValueError, match="topic name"):
@@ -295,7 +297,7 @@ async def test_mistakes_are_raised_at_once() -> None:
         assert (0, 0) == (producer.failed, producer.under_way)
 
 
-async def test_a_failure_that_nobody_asks_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_without_a_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Without a callback, a refusal is logged and a success is not."""
     caplog.set_level(logging.WARNING, "sparq.client.producer")
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
@@ -326,7 +328,7 @@ async def test_a_callback_may_publish() -> None:
         assert 100 == producer.published == len(said)
 
 
-async def test_a_lost_connection_keeps_what_was_not_waited_for() -> None:
+async def test_nowait_publishes_are_sent_again_after_a_lost_connection() -> None:
     """After a lost connection, an unanswered publish has ``resent`` 1, a queued one 0."""
     outcomes: list[Any] = []
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=20) as producer:
@@ -343,7 +345,7 @@ async def test_a_lost_connection_keeps_what_was_not_waited_for() -> None:
         assert [0, 1] == sorted(outcome.resent for outcome in outcomes)
 
 
-async def test_a_callback_is_not_awaited() -> None:
+async def test_a_coroutine_function_as_callback_is_reported() -> None:
     """A coroutine function as callback is reported to the loop as a TypeError with advice."""
     said: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))

@@ -25,7 +25,9 @@ TOPICS = st.text("aZ09._-", min_size=1, max_size=64)
 
 @settings(max_examples=30)
 @given(TOPICS, st.lists(BODIES, min_size=1), st.integers(0, 3_600_000))
-def test_commands_are_those_of_the_protocol(topic: str, bodies: list[bytes], delay: int) -> None:
+def test_fast_builders_give_the_bytes_of_protocol_commands(
+    topic: str, bodies: list[bytes], delay: int
+) -> None:
     """The fast command builders give the same bytes as those of ``protocol.commands``."""
     assert commands.pub(topic, bodies[0]) == publish_command(topic, bodies[0])
     assert commands.mpub(topic, bodies) == multi_publish_command(topic, bodies)
@@ -34,7 +36,7 @@ def test_commands_are_those_of_the_protocol(topic: str, bodies: list[bytes], del
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bodies_are_any_bytes(kind: Callable[[bytes], Any]) -> None:
+def test_a_body_may_be_bytes_bytearray_or_memoryview(kind: Callable[[bytes], Any]) -> None:
     """A body may be bytes, bytearray or memoryview; its content at the call is used."""
     assert b"PUB t\n\x00\x00\x00\x01x" == publish_command("t", kind(b"x"))
     assert commands.mpub("t", [b"x", b"yz"]) == multi_publish_command("t", [kind(b"x"), b"yz"])
@@ -60,7 +62,7 @@ def test_bodies_are_any_bytes(kind: Callable[[bytes], Any]) -> None:
         (lambda: publish_deferred_command("t", b"x", float("nan")), ValueError, "not nan"),
     ],
 )
-def test_mistakes_are_told_by_name(
+def test_errors_for_wrong_arguments_state_what_is_required(
     make: Callable[[], bytes], kind: type[Exception], text: str
 ) -> None:
     """A wrong topic, body or delay raises an error that states what is required."""
@@ -68,7 +70,7 @@ def test_mistakes_are_told_by_name(
         make()
 
 
-def test_sizes_that_the_wire_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_above_the_limit_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body above BODY_BYTES_MAX raises ValueError, also as the sum of an MPUB."""
     monkeypatch.setattr("sparq.client.publish.BODY_BYTES_MAX", 100)
     with pytest.raises(ValueError, match="101 bytes do not fit into one command: at most 100"):
@@ -78,7 +80,7 @@ def test_sizes_that_the_wire_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None
     assert struct.pack(">i", 100) in publish_command("t", bytes(100))
 
 
-async def test_a_callback_that_fails_is_told_of() -> None:
+async def test_a_callbacks_exception_goes_to_the_loops_exception_handler() -> None:
     """A callback's exception goes to the loop's exception handler, not to the reader of answers."""
     said: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()

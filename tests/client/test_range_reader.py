@@ -37,7 +37,7 @@ def bodies_of(pieces) -> list[bytes]:
     ]
 
 
-def test_attach_ends_and_commit(server, reader):
+def test_attach_ends_and_commit_return_and_set_positions(server, reader):
     """ATTACH returns epoch, channel position and the log's ends; COMMIT uses that epoch."""
     server.add([b"a", b"b", b"c"])
 
@@ -50,7 +50,7 @@ def test_attach_ends_and_commit(server, reader):
     assert attached.ends == reader.ends("clicks")
 
 
-def test_places_by_count_and_time(server, reader):
+def test_ends_finds_an_index_by_count_or_publish_time(server, reader):
     """ENDS finds the index N messages after another one, or at a publish time."""
     server.add([b"a", b"b", b"c"])
     server.add([b"d"], gap=10)
@@ -61,7 +61,7 @@ def test_places_by_count_and_time(server, reader):
     assert 14 == reader.place_at_time("clicks", 5).at
 
 
-def test_places_by_size(server, reader):
+def test_ends_finds_an_index_by_size(server, reader):
     """ENDS finds the index N bytes after another one; an older nsqd raises NoRangesError."""
     server.add([b"a", b"b", b"c"])
     server.add([b"d"], gap=10)
@@ -76,7 +76,7 @@ def test_places_by_size(server, reader):
         reader.place_within("clicks", 1, 5)
 
 
-def test_a_range_comes_in_pieces_and_the_next_is_asked_for_ahead(server, reader):
+def test_each_read_begins_where_the_previous_answer_ended(server, reader):
     """A range is read completely; each READ begins where the previous answer ended."""
     for number in range(5):
         server.add([b"%d" % number], gap=3)
@@ -90,7 +90,7 @@ def test_a_range_comes_in_pieces_and_the_next_is_asked_for_ahead(server, reader)
     assert {99} == {read.max_bytes for read in reads}
 
 
-def test_stopping_early_leaves_no_answer_behind(server, reader):
+def test_after_an_iteration_closed_early_the_next_request_gets_its_answer(server, reader):
     """After an iteration that is closed early, the next request gets its own answer."""
     for number in range(6):
         server.add([b"%d" % number])
@@ -110,7 +110,7 @@ def test_a_refusal_leaves_the_connection_in_use(server, reader):
     assert 1 == sum(isinstance(heard, commands.Identify) for heard in server.heard)
 
 
-def test_after_a_broken_connection_the_next_question_connects_anew(server, reader):
+def test_after_a_broken_connection_the_next_request_connects_again(server, reader):
     """A broken connection raises OSError once; the next request connects again."""
     reader.ends("clicks")
     server.hang_up_after["ReadEnds"] = 0
@@ -121,7 +121,7 @@ def test_after_a_broken_connection_the_next_question_connects_anew(server, reade
     assert 0 == reader.ends("clicks").end
 
 
-def test_nobody_there_is_an_os_error(server, reader):
+def test_a_closed_port_is_an_os_error(server, reader):
     """A closed port raises OSError, as all temporary errors do."""
     server.stop()
 
@@ -167,13 +167,13 @@ def answering(*answers: bytes) -> str:
         (b"\0\0\0\x06\0\0\0\x02ab", "type 2"),
     ],
 )
-def test_what_is_no_nsqd_is_said(data, text):
+def test_a_server_that_is_no_nsqd_is_described(data, text):
     """HTTP, a wrong size, no JSON or a wrong frame type raises WrongPeerError that describes it."""
     with pytest.raises(WrongPeerError, match=text):
         BlockingConnection(answering(data))
 
 
-def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
+def test_an_answer_without_the_requested_fields_raises(server, reader, monkeypatch):
     """An answer without the requested fields is a WrongPeerError: retrying is useless."""
     monkeypatch.setattr(server, "_ends_object", lambda: {"log": server.log})
 
@@ -200,7 +200,7 @@ def test_heartbeats_are_answered(server):
     connection.close()
 
 
-def test_an_error_sent_before_all_was_read_is_raised():
+def test_an_error_sent_before_the_whole_command_was_read_is_raised():
     """If nsqd refuses a 64 MiB command after its first bytes, its error is raised."""
     refusal = b"\0\0\0\x16\0\0\0\x01E_BAD_BODY too big"
     connection = BlockingConnection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
@@ -209,7 +209,7 @@ def test_an_error_sent_before_all_was_read_is_raised():
         connection.ask(bytes(64 << 20))
 
 
-def test_silence_ends_with_the_timeout(monkeypatch):
+def test_a_peer_that_sends_nothing_raises_timeout_error(monkeypatch):
     """A peer that accepts and sends nothing raises TimeoutError after timeout_seconds."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,

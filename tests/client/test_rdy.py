@@ -34,7 +34,7 @@ class Wire:
         return window
 
 
-def test_the_share_is_even_and_nothing_is_left_over() -> None:
+def test_max_in_flight_is_shared_evenly_and_completely() -> None:
     """max_in_flight 10 on 3 connections is 4, 3 and 3; without the first, 5 and 5."""
     wire = Wire(10)
     windows = [wire.add() for _ in range(3)]
@@ -63,7 +63,7 @@ def test_no_connection_gets_more_than_its_nsqd_allows() -> None:
     assert wire.add(limit=100).ready == 100
 
 
-def test_what_one_may_not_have_goes_to_the_others() -> None:
+def test_rdy_above_one_connections_limit_goes_to_the_others() -> None:
     """RDY above a connection's max_rdy_count is shared equally among the others."""
     wire = Wire(1000)
     windows = [wire.add(limit=limit) for limit in (2500, 100, 2500, 250)]
@@ -71,7 +71,7 @@ def test_what_one_may_not_have_goes_to_the_others() -> None:
     assert [window.ready for window in windows] == [325, 100, 325, 250]
 
 
-def test_messages_in_flight_are_paid_for_before_rdy_moves() -> None:
+def test_rdy_moves_only_as_messages_in_flight_are_answered() -> None:
     """If one connection has all messages in flight, another gets RDY only as they are answered."""
     wire = Wire(10)
     first = wire.add()
@@ -88,7 +88,7 @@ def test_messages_in_flight_are_paid_for_before_rdy_moves() -> None:
     assert (second.ready, wire.distributor.needs_more_rdy) == (5, False)
 
 
-def test_seats_go_round_among_more_connections_than_messages() -> None:
+def test_idle_connections_pass_on_their_rdy_in_turn() -> None:
     """Idle connections pass on their RDY 1: each of five gets one of two seats in turn."""
     wire = Wire(2)
     windows = [wire.add() for _ in range(5)]
@@ -101,7 +101,7 @@ def test_seats_go_round_among_more_connections_than_messages() -> None:
     assert seen == set(windows)
 
 
-def test_a_busy_connection_keeps_its_seat_only_so_long() -> None:
+def test_a_busy_connection_passes_on_its_rdy_after_hold_timeout() -> None:
     """A connection that always has messages passes on its RDY 1 after hold_timeout, 30 s."""
     wire = Wire(1)
     first, second = wire.add(), wire.add()
@@ -115,7 +115,7 @@ def test_a_busy_connection_keeps_its_seat_only_so_long() -> None:
     assert (first.ready, second.ready) == (0, 1)
 
 
-def test_probing_gives_one_message_to_one_connection() -> None:
+def test_probing_gives_rdy_1_to_one_connection() -> None:
     """Blocked: no RDY; probing: RDY 1 on one connection, even if one is lost; clear: all."""
     wire = Wire(9)
     windows = [wire.add() for _ in range(3)]
@@ -139,7 +139,7 @@ def test_probing_gives_one_message_to_one_connection() -> None:
     assert sorted(window.ready for window in windows) == [4, 5]
 
 
-def test_a_connection_that_is_left_is_charged_until_it_is_gone() -> None:
+def test_messages_of_a_connection_being_left_count_against_max_in_flight() -> None:
     """A connection being left gets RDY 0; others get its share as its messages are answered."""
     wire = Wire(10)
     first, second = wire.add(), wire.add()
@@ -155,7 +155,7 @@ def test_a_connection_that_is_left_is_charged_until_it_is_gone() -> None:
     assert second.ready == 10
 
 
-def test_one_that_is_left_has_no_seat() -> None:
+def test_a_connection_being_left_gets_no_rdy_by_rotation() -> None:
     """Seats rotate only among connections that are not being left."""
     wire = Wire(1)
     first, second = wire.add(), wire.add()
@@ -236,7 +236,7 @@ class Connections(RuleBasedStateMachine):
         self.wire.distributor.rotate(self.now)
 
     @invariant()
-    def never_too_many(self) -> None:
+    def total_rdy_is_at_most_max_in_flight(self) -> None:
         """The windows' RDY equals what was sent; the total never exceeds max_in_flight."""
         total = sum(self.wire.ready.get(window, 0) for window in self.windows)
         assert total <= self.wire.distributor.max_in_flight
@@ -245,7 +245,7 @@ class Connections(RuleBasedStateMachine):
             assert not (window.leaving and window.ready)
 
     @invariant()
-    def nothing_is_idle(self) -> None:
+    def as_many_connections_have_rdy_as_may(self) -> None:
         """As many connections have RDY as may, unless messages in flight prevent it."""
         distributor = self.wire.distributor
         charged = sum(window.charge for window in self.windows)

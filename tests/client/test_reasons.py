@@ -25,7 +25,7 @@ KEY = ConnectionKey("nohost.invalid", 1, False, True, None, None, None)
         (ValueError("x" * 1000), "x" * 200),
     ],
 )
-def test_what_went_wrong_in_plain_words(error: Exception, told: str) -> None:
+def test_the_reason_is_short_and_printable(error: Exception, told: str) -> None:
     """The reason has no error numbers, addresses or control characters; at most 200 characters."""
     if isinstance(error, ssl.SSLError):
         wrapped = aiohttp.ClientConnectorSSLError(KEY, error)

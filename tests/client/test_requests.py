@@ -31,7 +31,7 @@ async def test_oks_go_to_the_oldest_requests(oks: int, surplus: int) -> None:
     assert requests.oldest == (float(answered) if answered < 3 else None)
 
 
-async def test_a_cancelled_request_keeps_its_place() -> None:
+async def test_the_answer_to_a_cancelled_request_is_dropped() -> None:
     """A cancelled request's OK, error or other answer is dropped; the next one gets its own."""
     requests, futures = pending(4)
     for cancelled in futures[:3]:
@@ -72,7 +72,7 @@ async def test_requests_of_one_class_are_confirmed_together() -> None:
     assert (OK, 0) == (future.result(), requests.size)
 
 
-async def test_a_request_is_replaced_in_its_place() -> None:
+async def test_the_answer_to_a_replaced_request_goes_to_its_replacement() -> None:
     """The answer to a replaced request goes to its replacement."""
     requests, futures = pending(2)
     other: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ async def test_a_request_is_replaced_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("executed", [False, None])
-async def test_a_lost_connection_fails_all(executed: bool | None) -> None:
+async def test_a_lost_connection_fails_all_requests(executed: bool | None) -> None:
     """Each request gets ConnectionLostError with the reason and ``executed``."""
     requests, futures = pending(3)
     requests.lose("gone", executed)

@@ -45,12 +45,12 @@ def producer_of(*servers: NsqdServer, **options: float) -> Producer:
     return Producer([each.tcp for each in servers], publish_timeout=TIMEOUT_SECONDS, **options)
 
 
-async def six(producer: Producer, topic: str) -> list[Receipt]:
+async def publish_six(producer: Producer, topic: str) -> list[Receipt]:
     """Publish six messages, one after the other."""
     return [await producer.publish(topic, b"%d" % number) for number in range(6)]
 
 
-async def test_all_publishes_succeed_while_one_is_silent(
+async def test_all_publishes_succeed_while_one_nsqd_is_stopped(
     nsqds: Nsqds, stopped: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An overdue publish on a stopped nsqd is sent to another; later ones skip it directly."""
@@ -58,9 +58,9 @@ async def test_all_publishes_succeed_while_one_is_silent(
         await producer.until_connected()
         os.kill(stopped.pid, signal.SIGSTOP)
         with caplog.at_level(logging.WARNING, "sparq.client"):
-            receipts = await six(producer, "silent")
+            receipts = await publish_six(producer, "silent")
         began = time.monotonic()
-        again = await six(producer, "silent")
+        again = await publish_six(producer, "silent")
 
         assert time.monotonic() - began < TIMEOUT_SECONDS / 4
         assert 6 == len(receipts)
@@ -72,7 +72,9 @@ async def test_all_publishes_succeed_while_one_is_silent(
         assert "may be stored twice" in caplog.text
 
 
-async def test_many_at_a_time(nsqds: Nsqds, stopped: NsqdServer) -> None:
+async def test_concurrent_publishes_on_a_stopped_nsqd_are_sent_elsewhere(
+    nsqds: Nsqds, stopped: NsqdServer
+) -> None:
     """Of 3,000 concurrent publishes, the stopped nsqd's third is sent elsewhere, ``resent`` 1."""
     async with producer_of(*nsqds) as producer:
         await producer.until_connected()
@@ -87,12 +89,12 @@ async def test_many_at_a_time(nsqds: Nsqds, stopped: NsqdServer) -> None:
         assert len(moved) == producer.resent
 
 
-async def test_it_comes_back(nsqds: Nsqds, stopped: NsqdServer) -> None:
+async def test_a_continued_nsqd_is_used_again(nsqds: Nsqds, stopped: NsqdServer) -> None:
     """A continued nsqd is used again; messages are stored twice as often as ``resent`` counts."""
     async with producer_of(*nsqds) as producer:
         await producer.until_connected()
         os.kill(stopped.pid, signal.SIGSTOP)
-        receipts = await six(producer, "comes_back")
+        receipts = await publish_six(producer, "comes_back")
         os.kill(stopped.pid, signal.SIGCONT)
 
         async def is_back() -> bool:
@@ -109,7 +111,7 @@ async def test_it_comes_back(nsqds: Nsqds, stopped: NsqdServer) -> None:
     await until_seen(lambda: sum(map(depth, nsqds)) == published + resent)
 
 
-async def test_a_late_ok_is_an_ok(nsqds: Nsqds, stopped: NsqdServer) -> None:
+async def test_a_late_ok_of_the_silent_nsqd_counts(nsqds: Nsqds, stopped: NsqdServer) -> None:
     """If the silent nsqd answers first after all, its OK counts, with ``resent`` 1."""
     first = nsqds[0]
     async with producer_of(first, stopped) as producer:
@@ -130,7 +132,9 @@ async def test_a_late_ok_is_an_ok(nsqds: Nsqds, stopped: NsqdServer) -> None:
         assert (0, 2) == (producer.under_way, producer.published)
 
 
-async def test_alone_it_is_waited_for(nsqds: Nsqds, stopped: NsqdServer) -> None:
+async def test_a_publish_on_the_only_nsqd_waits_while_it_is_silent(
+    nsqds: Nsqds, stopped: NsqdServer
+) -> None:
     """A publish on a silent nsqd without an alternative waits and is not sent twice."""
     async with producer_of(stopped) as producer:
         await producer.until_connected()
@@ -142,14 +146,14 @@ async def test_alone_it_is_waited_for(nsqds: Nsqds, stopped: NsqdServer) -> None
         assert Receipt(stopped.tcp, 1, 0) == await publishing
 
 
-async def test_all_publishes_succeed_when_one_is_killed(nsqds: Nsqds) -> None:
+async def test_all_publishes_succeed_when_one_nsqd_is_killed(nsqds: Nsqds) -> None:
     """When an nsqd is killed, its unanswered publishes go to another one immediately."""
     async with producer_of(*nsqds) as producer:
         await producer.until_connected()
         victim = nsqds[2]
         victim.kill9()
         try:
-            receipts = await six(producer, "killed")
+            receipts = await publish_six(producer, "killed")
         finally:
             await asyncio.to_thread(victim.start)
 
@@ -157,7 +161,7 @@ async def test_all_publishes_succeed_when_one_is_killed(nsqds: Nsqds) -> None:
         assert victim.tcp not in {each.nsqd for each in receipts}
 
 
-async def test_all_publishes_succeed_where_one_cannot_be_connected(nsqds: Nsqds) -> None:
+async def test_no_publish_waits_for_a_connection_that_cannot_be_made(nsqds: Nsqds) -> None:
     """No publish waits for a connection to a host that drops its packets."""
     with socket.socket() as hole, socket.socket() as first, socket.socket() as second:
         hole.bind(("127.0.0.1", 0))
@@ -168,7 +172,7 @@ async def test_all_publishes_succeed_where_one_cannot_be_connected(nsqds: Nsqds)
         nowhere = f"127.0.0.1:{hole.getsockname()[1]}"
         places = [nowhere, nsqds[0].tcp, nsqds[1].tcp]
         async with Producer(places, publish_timeout=TIMEOUT_SECONDS) as producer:
-            receipts = await six(producer, "hole")
+            receipts = await publish_six(producer, "hole")
 
             assert nowhere not in {each.nsqd for each in receipts}
             assert 0 == producer.resent

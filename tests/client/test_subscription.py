@@ -21,7 +21,7 @@ async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
         assert [line.split()[2] for line in nsqd.lines(b"REQ")] == [b"2000", b"6000", b"7000"]
 
 
-async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
+async def test_waiting_messages_of_a_lost_connection_are_dropped() -> None:
     """Waiting messages of a lost connection are dropped; late responses to it are not sent."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
@@ -41,7 +41,7 @@ async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
         assert consumer.counters.finished == 1
 
 
-async def test_what_nsqd_has_given_up_is_not_handed_out() -> None:
+async def test_a_waiting_message_past_msg_timeout_is_dropped() -> None:
     """A message that waited past msg_timeout is dropped and no longer in flight."""
     async with scripted() as [nsqd]:
         nsqd.facts["msg_timeout"] = 100
@@ -71,7 +71,7 @@ async def test_touch_keeps_a_message_from_expiring() -> None:
             assert consumer.counters.touched == 20
 
 
-async def test_touch_does_not_reach_beyond_max_msg_timeout() -> None:
+async def test_touch_does_not_extend_beyond_max_msg_timeout() -> None:
     """``expires_at`` of messages and batches is at most max_msg_timeout after the delivery."""
     async with scripted() as [nsqd]:
         nsqd.facts.update(msg_timeout=10_000, max_msg_timeout=10_050)

@@ -84,7 +84,9 @@ def attributes(span: ReadableSpan) -> Mapping[str, object]:
 
 
 @pytest.mark.parametrize("carried", [True, False])
-async def test_one_trace_from_publish_to_handler(nsqd: NsqdServer, carried: bool) -> None:
+async def test_the_handlers_span_is_a_child_of_the_publishs_span(
+    nsqd: NsqdServer, carried: bool
+) -> None:
     """The handler's span is a child of the publish's span only with carry_context."""
     traces, topic = Traces(carry_context=carried), f"traced-{carried}"
     bodies: list[bytes] = []
@@ -137,7 +139,7 @@ async def test_a_traced_handler_that_returns_false_has_failed(nsqd: NsqdServer) 
         assert consumer.counters.requeued == 1
 
 
-async def test_what_others_get(nsqd: NsqdServer) -> None:
+async def test_other_consumers_get_the_plain_body_or_the_envelope(nsqd: NsqdServer) -> None:
     """Other consumers get the plain body, or with carry_context, an envelope around it."""
     plain, carrying = Traces(carry_context=False), Traces(carry_context=True)
     async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, "others") as consumer:
@@ -154,7 +156,7 @@ async def test_what_others_get(nsqd: NsqdServer) -> None:
         assert parent(carrying.processed[0]) is None
 
 
-async def test_a_context_that_is_none_harms_nobody(
+async def test_an_invalid_trace_context_is_ignored(
     nsqd: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An envelope with an invalid trace context gives no parent span and logs nothing."""
@@ -176,7 +178,7 @@ async def test_a_context_that_is_none_harms_nobody(
     assert "" == caplog.text
 
 
-async def test_failures_are_in_the_spans(nsqd: NsqdServer) -> None:
+async def test_spans_of_failures_have_the_status_error(nsqd: NsqdServer) -> None:
     """Spans of a refused publish and of a handler that raises have the status ERROR."""
     traces = Traces(carry_context=True)
     attempts: list[int] = []
@@ -223,7 +225,7 @@ async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:
     assert [ids(several), ids(several), ids(deferred)] == linked
 
 
-def test_the_blocking_api(nsqd: NsqdServer) -> None:
+def test_tracing_works_with_the_blocking_api(nsqd: NsqdServer) -> None:
     """``publishing`` and ``processing`` work with the blocking API."""
     traces = Traces(carry_context=True)
     with sparq.connect(nsqd.tcp) as session, session.producer() as producer:
@@ -240,7 +242,7 @@ def test_the_blocking_api(nsqd: NsqdServer) -> None:
     assert parent(processed) == ids(published)
 
 
-async def test_many_at_a_time_have_their_own_spans(nsqd: NsqdServer) -> None:
+async def test_concurrent_publishes_have_their_own_traces(nsqd: NsqdServer) -> None:
     """50 concurrent publishes have 50 traces, none a child of another."""
     traces = Traces(carry_context=True)
     async with Producer(nsqd.tcp) as producer:
@@ -275,7 +277,7 @@ async def test_a_dead_letter_keeps_its_envelope(nsqd: NsqdServer) -> None:
     assert "traceparent" in unseal(letter.body)[0]
 
 
-async def test_the_documents_program_runs(
+async def test_the_program_in_the_documentation_runs(
     nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The program in docs/observing_clients.md publishes a message and handles it."""
@@ -290,7 +292,7 @@ async def test_the_documents_program_runs(
     assert "b'...'" in capsys.readouterr().out
 
 
-def test_who_does_not_ask_for_it_does_not_load_it() -> None:
+def test_the_client_does_not_import_opentelemetry() -> None:
     """The client does not import OpenTelemetry; if it is missing, the error gives advice."""
     program = (
         "import sys, sparq.client as c; c.Consumer, c.Producer, c.Session\n"

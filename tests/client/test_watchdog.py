@@ -38,7 +38,7 @@ async def test_a_handler_that_blocks_is_named(
     assert "asyncio.to_thread" in text
 
 
-async def test_who_awaits_is_not_blamed(
+async def test_a_handler_that_awaits_causes_no_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A handler that awaits does not block the loop: no warning."""
@@ -66,7 +66,7 @@ def test_the_code_around_an_iteration_is_named_too() -> None:
 SECONDS = 0.04
 
 
-async def test_a_peer_that_takes_nothing_is_given_up() -> None:
+async def test_a_peer_that_reads_nothing_is_given_up() -> None:
     """A peer that reads nothing is given up once, after the timeout since the last ``start``."""
     loop = asyncio.get_running_loop()
     given_up: list[float] = []
@@ -81,7 +81,7 @@ async def test_a_peer_that_takes_nothing_is_given_up() -> None:
     await stays(lambda: 1 == len(given_up), 2 * SECONDS)
 
 
-async def test_a_peer_that_takes_little_is_alive() -> None:
+async def test_a_peer_that_reads_slowly_is_not_given_up() -> None:
     """A peer that reads one byte every few checks is not given up."""
     looks: list[int] = []
     given_up: list[int] = []

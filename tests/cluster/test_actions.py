@@ -13,7 +13,7 @@ from sparq.cluster.actions import IDS_MAX, Report
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import answer, peer
-from tests.cluster.test_fleet import Nsqds, Servers, have
+from tests.cluster.test_fleet import Nsqds, Servers, wait_for_nodes
 from tests.support.servers import free_port, spawn_nsqd
 
 
@@ -30,7 +30,7 @@ async def filled(fleet: Fleet, nsqds: Nsqds, topic: str) -> None:
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         nsqd.post(f"/mpub?topic={topic}", b"one\ntwo")
-    await have(fleet, topic, 2)
+    await wait_for_nodes(fleet, topic, 2)
 
 
 def done(report: Report) -> list[tuple[str, str]]:
@@ -38,7 +38,7 @@ def done(report: Report) -> list[tuple[str, str]]:
     return [(one.step, one.address) for one in report.outcomes]
 
 
-async def test_a_topic_and_its_channel_are_made(
+async def test_create_makes_a_topic_and_its_channel(
     fleet: Fleet, nsqds: Nsqds, lookupds: Servers
 ) -> None:
     """``create`` calls the nsqlookupds, and for the channel also the nodes with the topic."""
@@ -52,12 +52,14 @@ async def test_a_topic_and_its_channel_are_made(
     assert "done" == report.result
     assert ["c"] == lookupds[1].get_json("/channels?topic=made")["channels"]
     nsqds[0].post("/topic/create?topic=made")
-    await have(fleet, "made", 1)
+    await wait_for_nodes(fleet, "made", 1)
     assert ("channel/create", nsqds[0].http) in done(await actions.create(fleet, "made", "d"))
     assert nsqds[0].channel("made", "d")
 
 
-async def test_without_nsqlookupds_the_nodes_make_them(upstream: Upstream, nsqds: Nsqds) -> None:
+async def test_without_nsqlookupds_the_nodes_create_topic_and_channel(
+    upstream: Upstream, nsqds: Nsqds
+) -> None:
     """Without nsqlookupds, ``create`` creates topic and channel at all given nsqds."""
     report = await actions.create(Fleet(upstream, nsqds=[n.http for n in nsqds]), "direct", "c")
 
@@ -65,7 +67,9 @@ async def test_without_nsqlookupds_the_nodes_make_them(upstream: Upstream, nsqds
     assert all(nsqd.channel("direct", "c") for nsqd in nsqds)
 
 
-async def test_pause_unpause_empty(fleet: Fleet, nsqds: Nsqds) -> None:
+async def test_pausing_unpausing_and_emptying_take_effect_at_all_nodes(
+    fleet: Fleet, nsqds: Nsqds
+) -> None:
     """Pausing, unpausing and emptying take effect at both nodes."""
     await filled(fleet, nsqds, "acts")
     done(await actions.pause(fleet, "acts", "c"))
@@ -98,7 +102,7 @@ async def test_a_channel_and_a_topic_are_deleted(
         assert nsqd.get_json("/stats?format=json&topic=gone")["topics"] is None
 
 
-async def test_what_nobody_knows_is_not_touched(fleet: Fleet) -> None:
+async def test_an_action_on_an_unknown_topic_calls_no_daemon(fleet: Fleet) -> None:
     """An action on an unknown topic calls no daemon and fails with NSQ's error text."""
     for act in (actions.pause, actions.empty, actions.delete):
         report = await act(fleet, "nobody_has_it")
@@ -108,7 +112,7 @@ async def test_what_nobody_knows_is_not_touched(fleet: Fleet) -> None:
         assert "failed" == report.result
 
 
-async def test_a_tombstone(fleet: Fleet, nsqds: Nsqds, lookupds: Servers) -> None:
+async def test_a_tombstone_hides_one_node(fleet: Fleet, nsqds: Nsqds, lookupds: Servers) -> None:
     """A tombstone hides a node at the nsqlookupds and deletes its topic; other nodes keep it."""
     await filled(fleet, nsqds, "stone")
     steps = done(await actions.tombstone(fleet, "stone", nsqds[0].http))
@@ -120,7 +124,7 @@ async def test_a_tombstone(fleet: Fleet, nsqds: Nsqds, lookupds: Servers) -> Non
     assert [nsqds[1].http_port] == [producer["http_port"] for producer in listed]
 
 
-async def test_a_tombstone_for_a_stranger_is_refused(fleet: Fleet) -> None:
+async def test_a_tombstone_for_an_unknown_node_is_refused(fleet: Fleet) -> None:
     """A tombstone for an unknown node raises UnknownNode and does not call that node."""
     async with peer({}) as stranger:
         with pytest.raises(UnknownNode):
@@ -128,7 +132,7 @@ async def test_a_tombstone_for_a_stranger_is_refused(fleet: Fleet) -> None:
         assert 0 == stranger.connections
 
 
-async def test_a_dead_node_leaves_the_others_their_part(
+async def test_a_dead_node_does_not_stop_an_action_at_the_others(
     upstream: Upstream, tmp_path: Path, nsqds: Nsqds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If one of three nodes is dead, the report has its error; the others are paused."""
@@ -151,7 +155,7 @@ async def _ready(value: Any) -> Any:
     return value
 
 
-async def test_an_nsqlookupd_that_is_gone_is_warned_of(
+async def test_an_nsqlookupd_that_is_down_is_reported(
     upstream: Upstream, nsqds: Nsqds, lookupds: Servers
 ) -> None:
     """An nsqlookupd that is down is a warning of the query and an error of the deletion."""
@@ -179,7 +183,7 @@ async def test_a_channel_is_moved(fleet: Fleet, nsqds: Nsqds) -> None:
     assert [2, 2] == [nsqd.channel("moved", "c")["depth"] for nsqd in nsqds]
 
 
-async def test_messages_are_told_by_node(upstream: Upstream) -> None:
+async def test_actions_on_messages_are_reported_by_node(upstream: Upstream) -> None:
     """Each node gets its message ids in one call, and the report has its answer."""
     id_of = "{:016x}".format
     said = {"done": [id_of(1)], "refused": []}

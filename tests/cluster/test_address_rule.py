@@ -12,7 +12,7 @@ from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream, UpstreamError
 from tests.cluster.peers import answer, listed, peer
 
-FAR = ["lookup.example:4161", "192.0.2.1:4161"]
+REMOTE = ["lookup.example:4161", "192.0.2.1:4161"]
 HOSTILE = [
     ("169.254.169.254", 80),
     ("169.254.169.254", 4151),
@@ -40,7 +40,7 @@ HOSTILE = [
     ("10.0.0.1", 0),
 ]
 LOCAL = [("127.0.0.1", 4151), ("127.8.8.8", 4151), ("::1", 4151), ("localhost", 4151)]
-GOOD = [
+ALLOWED = [
     ("10.0.0.7", 4151),
     ("nsqd-1.example", 4151),
     ("2001:db8::7", 4151),
@@ -49,48 +49,48 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("given", [FAR, ["127.0.0.1:4161"]])
+@pytest.mark.parametrize("given", [REMOTE, ["127.0.0.1:4161"]])
 @pytest.mark.parametrize(("host", "port"), HOSTILE)
-def test_where_no_node_is(given: list[str], host: str, port: int) -> None:
+def test_hostile_addresses_and_ports_are_refused(given: list[str], host: str, port: int) -> None:
     """Hostile addresses and ports are refused, for remote and for local nsqlookupds."""
     assert AddressRule(given).refusal(host, port)
 
 
 @pytest.mark.parametrize(("host", "port"), LOCAL)
-def test_loopback_is_for_a_cluster_on_this_machine(host: str, port: int) -> None:
+def test_loopback_from_a_remote_nsqlookupd_is_refused(host: str, port: int) -> None:
     """Loopback from a remote nsqlookupd is refused: it would lead to this machine, not that one."""
-    assert AddressRule(FAR).refusal(host, port)
+    assert AddressRule(REMOTE).refusal(host, port)
     for here in ("127.0.0.1:4161", "http://localhost:4161", f"{socket.gethostname()}:4161"):
         assert "" == AddressRule([here]).refusal(host, port)
 
 
-@pytest.mark.parametrize(("host", "port"), GOOD)
-def test_where_nodes_are(host: str, port: int) -> None:
+@pytest.mark.parametrize(("host", "port"), ALLOWED)
+def test_ordinary_addresses_are_allowed(host: str, port: int) -> None:
     """Ordinary addresses and names are allowed."""
-    assert "" == AddressRule(FAR).refusal(host, port)
+    assert "" == AddressRule(REMOTE).refusal(host, port)
 
 
-def test_a_list_takes_the_place_of_the_rule() -> None:
+def test_a_list_of_addresses_replaces_the_rule() -> None:
     """A list of addresses replaces the rule: only listed hosts are allowed, on any port."""
-    reach = AddressRule(FAR, ["10.1.0.0/16", "127.0.0.1", "*.nsq.example", "one.example"])
+    reach = AddressRule(REMOTE, ["10.1.0.0/16", "127.0.0.1", "*.nsq.example", "one.example"])
 
     for host in ("10.1.2.3", "127.0.0.1", "a.nsq.example", "A.NSQ.example.", "one.example"):
         assert "" == reach.refusal(host, 22), host
     for host in ("10.2.0.1", "::1", "192.0.2.1", "169.254.169.254"):
         assert reach.refusal(host, 4151), host
-    assert "" == AddressRule(FAR, ["one.example"]).refusal("one.example", 4151)
-    assert AddressRule(FAR, ["one.example"]).refusal("two.example", 4151)
-    assert AddressRule(FAR, ["*.example"]).refusal("badexample", 4151)
+    assert "" == AddressRule(REMOTE, ["one.example"]).refusal("one.example", 4151)
+    assert AddressRule(REMOTE, ["one.example"]).refusal("two.example", 4151)
+    assert AddressRule(REMOTE, ["*.example"]).refusal("badexample", 4151)
 
 
 @pytest.mark.parametrize("text", ["", "a b", "10.0.0.0/99", "*.", "http://h", "a/b"])
-def test_a_list_of_nonsense_is_refused(text: str) -> None:
+def test_an_invalid_list_entry_is_refused(text: str) -> None:
     """A list entry that is no address, network or name raises ValueError."""
     with pytest.raises(ValueError, match="is not an IP address"):
-        AddressRule(FAR, [text])
+        AddressRule(REMOTE, [text])
 
 
-async def test_hostile_registrations_are_told_of_and_not_called() -> None:
+async def test_hostile_registrations_are_reported_and_not_called() -> None:
     """Hostile nodes that an nsqlookupd lists are reported and not called; the good one is (W-6)."""
     nodes = {"/stats": answer({"topics": []}), "/info": answer({})}
     async with peer(nodes) as good:
@@ -113,7 +113,7 @@ async def test_hostile_registrations_are_told_of_and_not_called() -> None:
     assert 4 == upstream.calls  # /nodes, /lookup, /nodes, /stats
 
 
-async def test_a_name_that_leads_to_such_a_place_is_not_called(
+async def test_a_name_that_resolves_to_a_hostile_address_is_not_called(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name is checked by the addresses it resolves to at each call: these may change."""
@@ -125,7 +125,7 @@ async def test_a_name_that_leads_to_such_a_place_is_not_called(
 
     monkeypatch.setattr(loop, "getaddrinfo", resolved)
     async with peer({"/stats": answer({"topics": []})}) as trap:
-        upstream.reach = AddressRule(FAR)
+        upstream.reach = AddressRule(REMOTE)
         upstream.know([f"evil.example:{trap.port}", f"here.example:{trap.port}"])
         for name in places:
             with pytest.raises(UpstreamError, match="no address that may be called"):

@@ -14,7 +14,7 @@ def stats(**clients: Any) -> dict[str, Any]:
     return {"topics": [{"topic_name": "t", "channels": channels}]}
 
 
-def test_clients_come_with_their_topic_and_channel() -> None:
+def test_clients_are_read_with_topic_and_channel() -> None:
     """Clients are read with topic and channel in nsqd's order; unknown fields are ignored."""
     document = stats(one=[{"client_id": "a", "more": [1]}, {"ready_count": 5}], two=None)
     expected = [("t", "one", Client(client_id="a")), ("t", "one", Client(ready_count=5))]
@@ -33,13 +33,13 @@ def test_names_that_nsq_does_not_allow_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"text", b"[]", b'{"topics": 3}', b'{"x":' + b"[" * 100_000])
-def test_another_answer_is_an_error(answer: bytes) -> None:
+def test_an_answer_that_is_no_stats_document_raises(answer: bytes) -> None:
     """An answer that is no `/stats` document raises `ValueError`."""
     with pytest.raises(ValueError, match=r"\w"):
         read_clients(answer)
 
 
-def test_a_malformed_client_costs_only_itself() -> None:
+def test_only_the_malformed_client_is_skipped() -> None:
     """``clients_of`` skips a malformed client; ``clients_in`` raises for a malformed list."""
     document = stats(c=["text", {"ready_count": "many"}, {"client_id": "good"}], d="text")
 

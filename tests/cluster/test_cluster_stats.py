@@ -41,7 +41,7 @@ def latency(count: int, value: int) -> dict[str, Any]:
     return {"count": count, "percentiles": [{"quantile": 0.99, "value": value}]}
 
 
-def test_a_topic_is_summed() -> None:
+def test_a_topics_figures_are_summed() -> None:
     """Figures are summed over the nodes; memory_depth is the depth without backend_depth."""
     a, b = node("a"), node("b")
     told = {b.address: stats(topic(5, 2, paused=True)), a.address: stats(topic(3, 3))}
@@ -60,7 +60,7 @@ def test_a_topic_is_summed() -> None:
     assert (None, []) == (found["channels"], found["nodes"][0]["channels"])
 
 
-def test_what_no_node_has_is_empty() -> None:
+def test_a_topic_without_nodes_is_empty() -> None:
     """A topic without nodes has NSQ's empty document; a channel without nodes is None."""
     found = topic_of("t", [node("a")], {"a:4151": stats()}, NOW).document()
 
@@ -68,7 +68,7 @@ def test_what_no_node_has_is_empty() -> None:
     assert channel_of("t", "c", [node("a")], {"a:4151": stats()}, NOW) is None
 
 
-def test_a_channel_is_summed_and_has_each_client_once() -> None:
+def test_a_channels_figures_are_summed_and_each_client_is_listed_once() -> None:
     """Clients are sorted by node and nearness; the parts have none (NSQ lists them twice)."""
     a = node("a", topology_zone="z", topology_region="r")
     b = node("b")
@@ -100,7 +100,7 @@ def test_a_channel_is_summed_and_has_each_client_once() -> None:
     assert "node_topology_zone" not in found["clients"][3]
 
 
-def test_latencies_are_put_together() -> None:
+def test_latencies_are_merged() -> None:
     """Merged latencies have the largest max, the smallest min and a weighted average."""
     together = E2eLatency(topic="t")
     for count, value in ((1, 100), (3, 500), (0, 50)):
@@ -146,7 +146,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_nonsense_of_a_node_is_no_figure(said: Any) -> None:
+def test_any_json_of_a_node_gives_integer_depths(said: Any) -> None:
     """Any JSON from a node results in a document whose depths are integers."""
     told = clean(said)
     for found in topics_at(node("a"), told, NOW):

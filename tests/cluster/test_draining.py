@@ -39,7 +39,7 @@ def test_a_long_list_is_cut() -> None:
 
 
 @pytest.mark.parametrize("said", [[], "text", None, {}, {"draining": 1}])
-async def test_another_answer_is_an_error(upstream: Upstream, said: Any) -> None:
+async def test_an_answer_that_is_no_drain_status_raises(upstream: Upstream, said: Any) -> None:
     """An answer that is no drain status raises an error."""
     with pytest.raises(ValueError, match="not a drain status"):
         draining.read(said)

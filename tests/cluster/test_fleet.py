@@ -22,7 +22,7 @@ def addresses(found: Gathered[list[Node]]) -> list[str]:
     return [node.address for node in found.value]
 
 
-async def have(fleet: Fleet, topic: str, count: int) -> None:
+async def wait_for_nodes(fleet: Fleet, topic: str, count: int) -> None:
     """Wait until `count` nodes are listed with a topic."""
 
     async def seen() -> bool:
@@ -50,7 +50,7 @@ async def test_nodes_are_listed_once(upstream: Upstream, lookupds: Servers, nsqd
         )
 
 
-async def test_an_nsqlookupd_that_is_gone_is_told(
+async def test_an_nsqlookupd_that_is_down_is_reported(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
     """If one nsqlookupd is down, the other's nodes are found and the error is reported."""
@@ -64,7 +64,7 @@ async def test_an_nsqlookupd_that_is_gone_is_told(
     assert not found.failed
 
 
-async def test_while_none_answers_the_nodes_of_before_count(
+async def test_while_no_nsqlookupd_answers_the_last_nodes_are_returned(
     upstream: Upstream, nsqds: Nsqds
 ) -> None:
     """While no nsqlookupd answers, the last known nodes are returned, marked as failed."""
@@ -81,11 +81,13 @@ async def test_while_none_answers_the_nodes_of_before_count(
     assert ([], why) == (nobody.value, nobody.failure)
 
 
-async def test_who_has_a_topic(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
+async def test_producers_returns_the_nodes_with_a_topic(
+    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
+) -> None:
     """``producers`` returns the nodes with a topic; an unknown topic is a failure, as in NSQ."""
     fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
     nsqds[1].post("/topic/create?topic=who")
-    await have(fleet, "who", 1)
+    await wait_for_nodes(fleet, "who", 1)
     await until(lambda: _listed_by_both(fleet, "who"))
     unknown = await fleet.producers("nobody")
 
@@ -99,7 +101,7 @@ async def _listed_by_both(fleet: Fleet, topic: str) -> bool:
     return not found.failed and not found.errors
 
 
-async def test_nsqds_that_are_given(upstream: Upstream, nsqds: Nsqds) -> None:
+async def test_given_nsqds_are_listed_without_nsqlookupds(upstream: Upstream, nsqds: Nsqds) -> None:
     """Given nsqds are returned in their order, without nsqlookupds; a dead one is an error."""
     nsqds[0].post("/topic/create?topic=given")
     gone = f"127.0.0.1:{free_port()}"
@@ -132,7 +134,7 @@ async def test_a_node_is_called_where_it_was_configured(upstream: Upstream) -> N
     assert (3, 3) == (one.connections, two.connections)
 
 
-async def test_figures_of_all_of_a_topic_of_a_channel(
+async def test_stats_are_of_everything_or_one_topic_or_one_channel(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
     """``stats`` returns all topics of all nodes, or only the given topic and channel."""
@@ -141,7 +143,7 @@ async def test_figures_of_all_of_a_topic_of_a_channel(
         for channel in ("one", "two"):
             nsqd.post(f"/channel/create?topic=figures&channel={channel}")
     fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
-    await have(fleet, "figures", 2)
+    await wait_for_nodes(fleet, "figures", 2)
     whole = await fleet.stats()
     one = await fleet.stats("figures", "two")
     nobody = await fleet.stats("figures", nodes=[])
@@ -154,13 +156,15 @@ async def test_figures_of_all_of_a_topic_of_a_channel(
     assert (True, "failed to query any nsqd: ") == (nobody.failed, nobody.failure)
 
 
-async def test_topics_that_no_node_has(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
+async def test_topics_without_producers_are_listed(
+    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
+) -> None:
     """Topics without producers are returned with their channels; a tombstoned topic counts."""
     for lookupd in lookupds:
         lookupd.post("/channel/create?topic=idle&channel=c")
     nsqds[0].post("/topic/create?topic=busy")
     fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
-    await have(fleet, "busy", 1)
+    await wait_for_nodes(fleet, "busy", 1)
     found = await fleet.without_producers()
 
     assert ["c"] == found.value["idle"]
@@ -183,7 +187,7 @@ async def test_only_a_known_node_is_found(
             await fleet.node(text)
 
 
-async def test_other_nsqlookupds_from_now_on(
+async def test_look_at_replaces_the_nsqlookupds(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
     """``look_at`` replaces the nsqlookupds; with an invalid address it changes nothing."""
@@ -197,7 +201,9 @@ async def test_other_nsqlookupds_from_now_on(
 
 
 @pytest.mark.parametrize("said", [[], {}, {"producers": 3}, "text", None, 7])
-async def test_an_nsqlookupd_that_says_nonsense(upstream: Upstream, said: object) -> None:
+async def test_a_malformed_answer_of_an_nsqlookupd_is_an_error(
+    upstream: Upstream, said: object
+) -> None:
     """An answer without a list of producers is an error, not an empty list."""
     async with peer({"/nodes": answer(said)}) as lookupd:
         found = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
@@ -205,7 +211,7 @@ async def test_an_nsqlookupd_that_says_nonsense(upstream: Upstream, said: object
     assert {lookupd.address: "answer has no list of producers"} == found.errors
 
 
-async def test_a_node_that_is_killed_costs_its_own_part(
+async def test_figures_of_other_nodes_are_returned_when_one_is_killed(
     upstream: Upstream, tmp_path: Path, nsqds: Nsqds
 ) -> None:
     """If a node is killed, its error and the other nodes' figures are returned."""

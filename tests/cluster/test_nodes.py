@@ -8,7 +8,7 @@ from sparq.cluster.nodes import given_node, merged, read_node, version_of
 from tests.cluster.peers import listed
 
 
-def test_odd_nodes() -> None:
+def test_invalid_entries_of_nodes_are_dropped() -> None:
     """An entry without a valid address is no node; invalid topic names are dropped."""
     good = {"broadcast_address": "h", "http_port": 4151}
     for bad in (
@@ -37,7 +37,7 @@ def test_odd_nodes() -> None:
         ("http://[::1]:2/", "[::1]:2"),
     ],
 )
-def test_a_node_that_is_given_has_its_address(at: str, address: str) -> None:
+def test_a_configured_node_has_a_normalised_address(at: str, address: str) -> None:
     """A configured node has a normalised address before it answers, and is called as configured."""
     node = given_node(at)
 
@@ -45,7 +45,7 @@ def test_a_node_that_is_given_has_its_address(at: str, address: str) -> None:
     assert read_node({}, at) == node
 
 
-def test_versions_compare() -> None:
+def test_versions_compare_by_number() -> None:
     """Versions compare by number; a release is above its candidates, an invalid one lowest."""
     texts = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9", "", "nonsense"]
     expected = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9"]
@@ -53,7 +53,7 @@ def test_versions_compare() -> None:
     assert expected == sorted(texts, key=version_of, reverse=True)[:4]
 
 
-def test_who_is_out_of_date() -> None:
+def test_nodes_below_the_highest_version_are_out_of_date() -> None:
     """Nodes below the highest version are out of date."""
     said = listed(("a", 1), ("b", 2))["producers"]
     nodes = [

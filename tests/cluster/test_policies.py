@@ -6,7 +6,7 @@ from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import NSQD, answer, peer
 
 
-async def test_policies_come_by_node(upstream: Upstream) -> None:
+async def test_policies_are_read_from_each_node(upstream: Upstream) -> None:
     """An answer that is no object is that node's error; if it is the only node, a failure."""
     good = {**NSQD, "/policies": answer({"policies": []})}
     bad = {**NSQD, "/policies": answer(["nonsense"])}

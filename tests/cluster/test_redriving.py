@@ -29,7 +29,7 @@ def steps(nsqd: Peer) -> list[str]:
     return [line.partition("channel=c&")[2] for line in nsqd.asked if STEP in line]
 
 
-async def test_each_request_goes_on_where_the_last_one_ended(upstream: Upstream) -> None:
+async def test_each_request_starts_after_the_last_ones_next(upstream: Upstream) -> None:
     """Each request starts after the last one's `next`; refused dead letters are skipped."""
     first = {"done": ["a", "b"], "refused": [{"why": "no such topic"}], "next": "b"}
     async with peer(NSQD) as nsqd:
@@ -39,7 +39,7 @@ async def test_each_request_goes_on_where_the_last_one_ended(upstream: Upstream)
     assert ["count=4", "count=1&after=b"] == steps(nsqd)
 
 
-async def test_it_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
+async def test_a_redrive_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
     """The redrive ends without a valid `next`, or if a step did nothing: no endless loop."""
     async with peer(NSQD) as nsqd:
         assert [(1, 0, 9)] == await redriven(upstream, nsqd, [{"done": ["a"]}], 10)
@@ -47,7 +47,7 @@ async def test_it_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
         assert [(0, 0, 10)] == await redriven(upstream, nsqd, [{"done": [3], "next": 3}], 10)
 
 
-async def test_a_failure_ends_it_and_says_why(upstream: Upstream) -> None:
+async def test_a_failed_step_ends_the_redrive_with_the_error(upstream: Upstream) -> None:
     """A failed step ends the redrive with the error; earlier steps still count."""
     async with peer({**NSQD, STEP: answer({"done": ["a"], "next": "a"})}) as nsqd:
         fleet = Fleet(upstream, nsqds=[nsqd.address])
@@ -61,7 +61,7 @@ async def test_a_failure_ends_it_and_says_why(upstream: Upstream) -> None:
     assert "404" in seen[-1].error
 
 
-async def test_a_rate_is_kept_to(upstream: Upstream) -> None:
+async def test_a_redrive_keeps_its_rate(upstream: Upstream) -> None:
     """With a rate of 20 per second, 4 dead letters take 2 requests and at least 0.2 s."""
     answers = [{"done": ["a", "b"], "next": "b"}]
     async with peer(NSQD) as nsqd:

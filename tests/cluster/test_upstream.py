@@ -23,7 +23,7 @@ async def refused(upstream: Upstream, address: str, path: str = "/x") -> Upstrea
     return found.value
 
 
-async def test_what_a_daemon_says_is_given(
+async def test_get_read_and_post_return_the_answer(
     upstream: Upstream, nsqds: tuple[NsqdServer, NsqdServer]
 ) -> None:
     """``get`` returns a document, ``read`` the raw answer, ``post`` None if it is empty."""
@@ -37,7 +37,7 @@ async def test_what_a_daemon_says_is_given(
     assert (4, 0) == (upstream.calls, upstream.failures)
 
 
-async def test_parameters_are_escaped_and_empty_ones_left_out(upstream: Upstream) -> None:
+async def test_parameters_are_escaped_and_empty_ones_omitted(upstream: Upstream) -> None:
     """Parameters are escaped, and empty ones omitted."""
     async with peer({"/x": answer({})}) as there:
         upstream.own([there.address])
@@ -46,7 +46,7 @@ async def test_parameters_are_escaped_and_empty_ones_left_out(upstream: Upstream
     assert ["GET /x?topic=a%26b%3Dc%23d/../e+f%2B%25"] == there.asked
 
 
-async def test_nsqs_header_and_the_token_are_shown() -> None:
+async def test_requests_have_nsqs_header_and_the_token() -> None:
     """Requests have the Accept header of NSQ's nsqadmin, and the token if one is set."""
     async with peer({"/x": answer({})}) as there, Upstream(token="secret") as upstream:
         upstream.own([there.address])
@@ -58,7 +58,7 @@ async def test_nsqs_header_and_the_token_are_shown() -> None:
     assert "\r\nAccept-Encoding: identity\r\n" in head
 
 
-async def test_who_is_not_known_is_not_called(upstream: Upstream) -> None:
+async def test_unknown_daemons_are_not_called(upstream: Upstream) -> None:
     """Unknown daemons, and those no longer known, are refused without a connection."""
     async with peer({"/x": answer({})}) as there:
         assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
@@ -116,7 +116,7 @@ async def test_bad_answers_are_errors(
     assert str(error).endswith(f"({there.address})")
 
 
-async def test_nsqs_words_are_kept(upstream: Upstream) -> None:
+async def test_errors_have_the_text_of_nsqs_nsqadmin(upstream: Upstream) -> None:
     """An error has the text of NSQ's nsqadmin, the status and the code."""
     said = answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 Not Found")
     async with peer({"/x": said}) as there:
@@ -127,7 +127,7 @@ async def test_nsqs_words_are_kept(upstream: Upstream) -> None:
     assert (404, "TOPIC_NOT_FOUND") == (error.status, error.code)
 
 
-async def test_an_nsqlookupd_is_asked_and_its_answer_is_bounded(
+async def test_look_up_checks_and_bounds_the_answer(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``look_up`` uses the path of the nsqlookupd's URL; wrong answers raise UpstreamError."""
@@ -157,7 +157,7 @@ async def test_a_wrapped_document_is_unwrapped(upstream: Upstream) -> None:
         assert {"a": 1} == await upstream.get(there.address, "/x")
 
 
-async def test_who_does_not_answer_costs_a_bounded_time() -> None:
+async def test_a_daemon_that_does_not_answer_is_an_error_after_request_seconds() -> None:
     """A daemon that accepts but does not answer is an error after request_seconds."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -175,7 +175,7 @@ async def test_who_does_not_answer_costs_a_bounded_time() -> None:
     assert ("no answer in time", 0) == (error.reason, error.status)
 
 
-async def test_an_order_is_not_sent_on_an_old_connection(
+async def test_post_uses_a_new_connection_to_a_restarted_daemon(
     upstream: Upstream, tmp_path: Path
 ) -> None:
     """``post`` to a restarted daemon succeeds at the first attempt, on a new connection."""
@@ -188,7 +188,7 @@ async def test_an_order_is_not_sent_on_an_old_connection(
         assert 2 == len(nsqd.get_json("/stats?format=json")["topics"])
 
 
-async def test_who_is_gone_is_told(upstream: Upstream) -> None:
+async def test_a_closed_port_is_reported_as_connection_refused(upstream: Upstream) -> None:
     """A closed port is "connection refused", with the address."""
     gone = f"127.0.0.1:{free_port()}"
     upstream.own([gone])
@@ -198,7 +198,9 @@ async def test_who_is_gone_is_told(upstream: Upstream) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_daemon_that_demands_tls_is_asked_there(tmp_path: Path, is_known: bool) -> None:
+async def test_a_daemon_that_requires_tls_is_called_at_its_https_port(
+    tmp_path: Path, is_known: bool
+) -> None:
     """After NSQ's 403 the daemon is called at its HTTPS port, verified by the given authority."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")

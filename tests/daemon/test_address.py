@@ -58,7 +58,7 @@ class Greeter(asyncio.Protocol):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", ":0", "[::1]:0", "localhost:0"])
-async def test_port_0_is_a_real_port(address: str) -> None:
+async def test_port_0_is_replaced_by_the_assigned_port(address: str) -> None:
     """With port 0, the listener reports the port that the system has assigned."""
     listener = listen(address)
     await listener.serve(Greeter)
@@ -89,7 +89,7 @@ def test_an_impossible_address_is_refused(address: str) -> None:
         listen(address)
 
 
-async def test_a_unix_socket_comes_and_goes(tmp_path: Path) -> None:
+async def test_closing_a_unix_socket_deletes_its_file(tmp_path: Path) -> None:
     """A unix socket accepts connections, has port -1, and closing deletes its file."""
     path = str(tmp_path / "s")
     listener = listen(path)
@@ -103,7 +103,7 @@ async def test_a_unix_socket_comes_and_goes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_socket_file_that_nobody_serves_is_replaced(tmp_path: Path) -> None:
+async def test_the_socket_file_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
     """The socket file of a killed daemon is replaced, that of a running one is not."""
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as killed:
@@ -115,7 +115,7 @@ async def test_a_socket_file_that_nobody_serves_is_replaced(tmp_path: Path) -> N
     listener.close()
 
 
-def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
+def test_a_regular_file_at_the_sockets_path_is_not_changed(tmp_path: Path) -> None:
     """A regular file at the socket's path raises ListenError and is not changed."""
     path = tmp_path / "data"
     path.write_text("precious")

@@ -33,7 +33,7 @@ async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     await site.stop()
 
 
-def test_of_a_repeated_parameter_the_first_counts() -> None:
+def test_the_first_of_repeated_parameters_counts() -> None:
     """The first of repeated parameters counts; `+` is a space, and escapes are decoded."""
     assert parse_query("a=1&a=2&b=x+y%26&&c&=3") == {"a": "1", "b": "x y&", "c": "", "": "3"}
     # curl would cut off the fragment; from a raw client, it is part of the query, as in Go.
@@ -49,7 +49,7 @@ def test_any_query_is_read_or_refused(text: str) -> None:
         assert (error.status, error.code) == (400, "INVALID_REQUEST")
 
 
-async def test_a_body_at_the_limit_passes(listener: Listener) -> None:
+async def test_a_body_as_long_as_the_limit_is_accepted(listener: Listener) -> None:
     """A body as long as the limit is accepted, whole or chunked; so is an empty body."""
     body = bytes(range(100))
     chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
@@ -60,7 +60,7 @@ async def test_a_body_at_the_limit_passes(listener: Listener) -> None:
     assert (await ask(listener, "POST", "/echo")).body == b""
 
 
-async def test_a_body_beyond_the_limit_is_refused(listener: Listener) -> None:
+async def test_a_body_above_the_limit_is_refused(listener: Listener) -> None:
     """A body above the limit is a 413, by its Content-Length or by the bytes received."""
     announced = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n"
     chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -79,7 +79,7 @@ async def test_a_body_is_not_decompressed(listener: Listener) -> None:
     assert answer.body == body
 
 
-async def test_a_broken_body_is_an_internal_error(
+async def test_an_incomplete_body_is_an_internal_error(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body that is incomplete after BODY_SECONDS is a 500 INTERNAL_ERROR."""
@@ -91,7 +91,7 @@ async def test_a_broken_body_is_an_internal_error(
     assert (answer.status, answer.body) == (500, b'{"message":"INTERNAL_ERROR"}')
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(listener: Listener) -> None:
+async def test_expect_100_continue_is_answered(listener: Listener) -> None:
     """`Expect: 100-continue` is answered with 100, or with 413 if the body is too large."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     head = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"

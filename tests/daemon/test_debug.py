@@ -21,7 +21,7 @@ from tests.support.waiting import let_all_run, until
 Answer = tuple[int, str]
 
 
-class Door:
+class DebugDaemon:
     """A site with only the debug routes."""
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Door:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    door = Door()
-    await door.site.start(door.listener)
-    yield door
-    door.debug.stop()
-    door.listener.close()
-    await door.site.stop()
+async def daemon() -> AsyncIterator[DebugDaemon]:
+    daemon = DebugDaemon()
+    await daemon.site.start(daemon.listener)
+    yield daemon
+    daemon.debug.stop()
+    daemon.listener.close()
+    await daemon.site.stop()
 
 
 def spin(ended: threading.Event) -> None:
@@ -53,14 +53,14 @@ def spin(ended: threading.Event) -> None:
         sum(range(100))
 
 
-async def test_a_profile_shows_who_works(door: Door) -> None:
+async def test_a_cpu_profile_has_stacks_with_counts(daemon: DebugDaemon) -> None:
     """A CPU profile has collapsed stacks with counts; a second profile meanwhile is refused."""
     ended = threading.Event()
     worker = threading.Thread(target=spin, args=(ended,), name="busy-one")
     worker.start()
-    profile = asyncio.create_task(door.ask("GET", "/debug/pprof/profile?seconds=2"))
-    await until(lambda: door.debug._busy)
-    second = await door.ask("GET", "/debug/pprof/heap")
+    profile = asyncio.create_task(daemon.ask("GET", "/debug/pprof/profile?seconds=2"))
+    await until(lambda: daemon.debug._busy)
+    second = await daemon.ask("GET", "/debug/pprof/heap")
     status, text = await profile
     ended.set()
     worker.join()
@@ -70,7 +70,7 @@ async def test_a_profile_shows_who_works(door: Door) -> None:
     assert status == 200
     assert all(re.fullmatch(r"\S.* \d+", line) for line in text.splitlines())
     assert re.search(r"^busy-one;.*tests\.daemon\.test_debug:spin:\d+.* \d+$", text, re.M)
-    assert (await door.ask("GET", "/debug/pprof/heap"))[0] == 200
+    assert (await daemon.ask("GET", "/debug/pprof/heap"))[0] == 200
 
 
 def test_seconds_are_bounded() -> None:
@@ -100,18 +100,18 @@ def test_seconds_are_bounded() -> None:
     assert time.monotonic() - began < 50
 
 
-async def test_the_heap_shows_objects_and_allocations(door: Door) -> None:
+async def test_the_heap_shows_objects_and_allocations(daemon: DebugDaemon) -> None:
     """The heap profile counts objects by type; with `seconds`, new allocations by line."""
 
     class Peculiar:
         """A type that exists only in this test."""
 
     kept = [Peculiar() for _ in range(20_000)]
-    text = (await door.ask("GET", "/debug/pprof/heap"))[1]
+    text = (await daemon.ask("GET", "/debug/pprof/heap"))[1]
     assert re.match(r"\d+ allocated blocks\n", text)
     assert re.search(rf"^{len(kept)} tests\.daemon\.test_debug\..*Peculiar$", text, re.M)
 
-    profile = asyncio.create_task(door.ask("GET", "/debug/pprof/heap?seconds=1"))
+    profile = asyncio.create_task(daemon.ask("GET", "/debug/pprof/heap?seconds=1"))
     await until(tracemalloc.is_tracing)
     held = bytearray(30_000_000)
     status, text = await profile
@@ -121,7 +121,7 @@ async def test_the_heap_shows_objects_and_allocations(door: Door) -> None:
     assert not tracemalloc.is_tracing()
 
 
-async def test_tasks_and_threads_are_shown(door: Door) -> None:
+async def test_tasks_and_threads_are_shown(daemon: DebugDaemon) -> None:
     """Each task is shown with the line at which it waits, each thread with its stack."""
 
     async def waits_for_ever() -> None:
@@ -129,45 +129,47 @@ async def test_tasks_and_threads_are_shown(door: Door) -> None:
 
     task = asyncio.create_task(waits_for_ever(), name="the-waiting-one")
     await let_all_run()
-    status, text = await door.ask("GET", "/debug/pprof/goroutine?debug=2")
+    status, text = await daemon.ask("GET", "/debug/pprof/goroutine?debug=2")
     task.cancel()
 
     assert status == 200
     assert re.search(r"task the-waiting-one:\n    tests\.daemon\S*waits_for_ever:\d+\n", text)
     assert re.search(r"thread MainThread:\n    \S+:\d+\n", text)
-    status, text = await door.ask("GET", "/debug/pprof/threadcreate")
+    status, text = await daemon.ask("GET", "/debug/pprof/threadcreate")
     assert re.search(rf"^MainThread {threading.main_thread().native_id}$", text, re.M)
 
 
-async def test_where_the_loop_is_held_up(door: Door) -> None:
+async def test_blocked_loops_are_recorded(daemon: DebugDaemon) -> None:
     """setblockrate starts recording blocked loops, 0 stops it; a wrong rate gets Go's error."""
-    assert await door.ask("GET", "/debug/pprof/block") == (200, "")
-    assert await door.ask("PUT", "/debug/setblockrate?rate=20000000") == (200, "")
-    watch = door.debug._watch
+    assert await daemon.ask("GET", "/debug/pprof/block") == (200, "")
+    assert await daemon.ask("PUT", "/debug/setblockrate?rate=20000000") == (200, "")
+    watch = daemon.debug._watch
     assert isinstance(watch, LoopWatch)
     deadline = time.monotonic() + 30
     while not watch.stacks and time.monotonic() < deadline:
-        hold_up()
+        block_the_loop()
         await let_all_run(1)
-    text = (await door.ask("GET", "/debug/pprof/block"))[1]
-    assert re.search(r"test_debug:hold_up:\d+ \d+$", text, re.M)
+    text = (await daemon.ask("GET", "/debug/pprof/block"))[1]
+    assert re.search(r"test_debug:block_the_loop:\d+ \d+$", text, re.M)
 
-    refused = await door.ask("PUT", "/debug/setblockrate?rate=x")
+    refused = await daemon.ask("PUT", "/debug/setblockrate?rate=x")
     assert refused == (
         400,
         'invalid block rate : strconv.Atoi: parsing "x": invalid syntax',
     )
-    assert (await door.ask("PUT", "/debug/setblockrate"))[0] == 400
-    assert await door.ask("PUT", "/debug/setblockrate?rate=0") == (200, "")
-    assert await door.ask("GET", "/debug/pprof/block") == (200, "")
+    assert (await daemon.ask("PUT", "/debug/setblockrate"))[0] == 400
+    assert await daemon.ask("PUT", "/debug/setblockrate?rate=0") == (200, "")
+    assert await daemon.ask("GET", "/debug/pprof/block") == (200, "")
 
 
-def hold_up() -> None:
+def block_the_loop() -> None:
     """Block the event loop for 0.2 s."""
     time.sleep(0.2)
 
 
-async def test_memory_is_given_back(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_freememory_collects_garbage_and_trims_the_heap(
+    daemon: DebugDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """freememory runs the garbage collector and calls malloc_trim(0)."""
     asked: list[int] = []
 
@@ -178,7 +180,7 @@ async def test_memory_is_given_back(door: Door, monkeypatch: pytest.MonkeyPatch)
     cycle = Cycle()
     gone = cycle.gone
     del cycle
-    assert await door.ask("POST", "/debug/freememory") == (200, "")
+    assert await daemon.ask("POST", "/debug/freememory") == (200, "")
     assert gone.is_set()
     assert asked == [0]
 
@@ -194,11 +196,11 @@ class Cycle:
         self.gone.set()
 
 
-async def test_the_rest_of_gos_routes(door: Door) -> None:
+async def test_index_cmdline_and_symbol_work_as_in_go(daemon: DebugDaemon) -> None:
     """Index, cmdline and symbol work as in Go; `/debug/pprof` redirects; a wrong method is 405."""
-    assert (await door.ask("GET", "/debug/pprof/"))[1].split("\n")[0] == "/debug/pprof/cmdline"
-    assert (await door.ask("GET", "/debug/pprof"))[0] == 301
-    assert await door.ask("GET", "/debug/pprof/cmdline") == (200, "\0".join(sys.orig_argv))
+    assert (await daemon.ask("GET", "/debug/pprof/"))[1].split("\n")[0] == "/debug/pprof/cmdline"
+    assert (await daemon.ask("GET", "/debug/pprof"))[0] == 301
+    assert await daemon.ask("GET", "/debug/pprof/cmdline") == (200, "\0".join(sys.orig_argv))
     for method in ("GET", "POST"):
-        assert await door.ask(method, "/debug/pprof/symbol") == (200, "num_symbols: 1\n")
-    assert (await door.ask("PUT", "/debug/freememory"))[0] == 405
+        assert await daemon.ask(method, "/debug/pprof/symbol") == (200, "num_symbols: 1\n")
+    assert (await daemon.ask("PUT", "/debug/freememory"))[0] == 405

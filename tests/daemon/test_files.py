@@ -3,7 +3,7 @@
 from sparq.daemon.files import OWN, PART_MIN, SPARE, UNLIMITED, shares
 
 
-def test_files_are_shared_out() -> None:
+def test_open_files_are_divided_among_their_uses() -> None:
     """Logs and HTTP get an eighth each, at least PART_MIN; at least one client can connect."""
     assert (2_500, 2_500, 14_968) == shares(20_000)
     assert (PART_MIN, PART_MIN, 16) == shares(64)

@@ -64,7 +64,7 @@ async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     await site.stop()
 
 
-async def test_structures_are_json(listener: Listener) -> None:
+async def test_a_structure_is_sent_as_json(listener: Listener) -> None:
     """A structure is sent as JSON with NSQ's two headers."""
     answer = await ask(listener, "GET", "/facts?a=1&on=0")
 
@@ -74,7 +74,7 @@ async def test_structures_are_json(listener: Listener) -> None:
     assert answer.headers["x-nsq-content-type"] == "nsq; version=1.0"
 
 
-async def test_texts_are_sent_as_they_are(listener: Listener) -> None:
+async def test_a_text_is_sent_unchanged(listener: Listener) -> None:
     """A text is not sent as JSON; None is an empty 200; /ping has no NSQ header."""
     ping = await ask(listener, "GET", "/ping")
     nothing = await ask(listener, "POST", "/facts")
@@ -114,7 +114,7 @@ async def test_errors_are_json_with_a_code(
         assert answer.body == b'{"message":"%s"}' % message.encode()
 
 
-async def test_a_plain_endpoint_fails_plainly(listener: Listener) -> None:
+async def test_an_error_of_a_plain_endpoint_is_text(listener: Listener) -> None:
     """An error of a plain endpoint is text, not JSON."""
     answer = await ask(listener, "GET", "/sick")
 
@@ -122,7 +122,7 @@ async def test_a_plain_endpoint_fails_plainly(listener: Listener) -> None:
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 
-async def test_a_wrong_method_is_told_the_right_ones(listener: Listener) -> None:
+async def test_the_answer_to_a_wrong_method_lists_the_right_ones(listener: Listener) -> None:
     """405 and OPTIONS carry Allow."""
     wrong = await ask(listener, "PUT", "/facts")
     options = await ask(listener, "OPTIONS", "/facts")
@@ -174,7 +174,7 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, bef
     await site.stop()
 
 
-async def test_requests_on_one_connection_are_answered_in_turn(listener: Listener) -> None:
+async def test_requests_on_one_connection_are_answered_in_order(listener: Listener) -> None:
     """Keep-alive and pipelining work, also after an error."""
     request = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -190,7 +190,7 @@ async def test_requests_on_one_connection_are_answered_in_turn(listener: Listene
     assert statuses == [200, 404, 200]
 
 
-async def test_requests_are_logged_except_where_they_are_many(
+async def test_requests_are_logged_except_those_of_frequent_routes(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Requests are logged at INFO, except those of routes with log=False, such as /pub."""
@@ -217,7 +217,7 @@ async def test_a_bug_is_logged_with_its_traceback(
     assert "bug" in str(record.exc_info[1])
 
 
-async def test_what_is_no_http_is_logged_in_one_line(
+async def test_a_request_that_is_no_http_is_logged_in_one_line(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A request that is no HTTP gets 400 and is logged in one line, without a traceback."""
@@ -279,7 +279,7 @@ async def pages() -> AsyncIterator[Listener]:
     await site.stop()
 
 
-async def test_answers_in_pieces(pages: Listener) -> None:
+async def test_a_streamed_answer_is_complete(pages: Listener) -> None:
     """A streamed answer has the site's headers and ends with the last chunk."""
     raw = await exchange(pages, b"GET /in/pieces HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, _, body = raw.partition(b"\r\n\r\n")
@@ -291,7 +291,7 @@ async def test_answers_in_pieces(pages: Listener) -> None:
     assert body.endswith(b"0\r\n\r\n")
 
 
-async def test_an_answer_that_breaks_off_is_not_whole(
+async def test_a_failed_streamed_answer_has_no_last_chunk(
     pages: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If a streaming handler fails, the connection ends without the last chunk; it is logged."""
@@ -302,7 +302,7 @@ async def test_an_answer_that_breaks_off_is_not_whole(
     assert "RuntimeError: bug" in caplog.text
 
 
-async def test_headers_of_a_site(pages: Listener) -> None:
+async def test_every_answer_has_the_sites_headers(pages: Listener) -> None:
     """Every answer has the site's headers, also errors and redirects; paths are below the base."""
     for target, status in (
         ("/in/short", 200),
@@ -318,7 +318,7 @@ async def test_headers_of_a_site(pages: Listener) -> None:
     assert 405 == (await ask(pages, "POST", "/in/short")).status
 
 
-async def test_parameters_in_any_part(pages: Listener) -> None:
+async def test_path_parameters_are_unescaped(pages: Listener) -> None:
     """Path parameters are unescaped; a plus sign is not a space."""
     answer = await ask(pages, "GET", "/in/a/x%20%23+y/c/%5B::1%5D:4")
 
@@ -336,7 +336,9 @@ async def test_parameters_in_any_part(pages: Listener) -> None:
         ("/in/bytes", "gzip", None),
     ],
 )
-async def test_compression(pages: Listener, target: str, accepted: str, coding: str | None) -> None:
+async def test_long_texts_are_compressed_as_accept_encoding_permits(
+    pages: Listener, target: str, accepted: str, coding: str | None
+) -> None:
     """Long texts are compressed as Accept-Encoding permits; short ones and images are not."""
     answer = await ask(pages, "GET", target, b"", f"Accept-Encoding: {accepted}")
 
@@ -346,7 +348,7 @@ async def test_compression(pages: Listener, target: str, accepted: str, coding: 
         assert b"word " * 500 == gzip.decompress(answer.body)
 
 
-async def test_words_of_its_own_for_refusals(pages: Listener) -> None:
+async def test_errors_are_html_if_the_client_accepts_html(pages: Listener) -> None:
     """Errors are HTML pages if the client accepts HTML, else NSQ's JSON."""
     for target, status, code in (("/in/nope", 404, "NOT_FOUND"), ("/in/panic", 500, "INTERNAL_ER")):
         page = await ask(pages, "GET", target, b"", "Accept: text/html")

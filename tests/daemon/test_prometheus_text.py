@@ -15,7 +15,7 @@ words = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters
 
 
 @given(words, st.integers(-(2**53), 2**53) | st.floats(allow_nan=False))
-def test_any_label_and_value_is_read_back(text: str, value: float) -> None:
+def test_any_label_and_value_can_be_parsed_again(text: str, value: float) -> None:
     """Backslashes, quotes and line breaks are escaped; numbers are exact."""
     family = Family("a_total", "counter", "Some help")
     family.add(value, labels(name=text, other="x"))
@@ -27,12 +27,12 @@ def test_any_label_and_value_is_read_back(text: str, value: float) -> None:
     assert sample.labels == {"name": text, "other": "x"}
 
 
-def test_a_family_without_samples_is_not_there() -> None:
+def test_a_family_without_samples_is_omitted() -> None:
     """A family without samples is an empty text."""
     assert Family("a", "gauge", "b").text() == ""
 
 
-def test_a_histogram_adds_its_buckets_up() -> None:
+def test_the_buckets_of_a_histogram_are_cumulative() -> None:
     """A histogram's buckets are cumulative, followed by sum and count."""
     family = Family("h_seconds", "histogram", "Help")
     family.add_histogram((0.5, 1.0), (3, 0, 2), 7.25)
@@ -47,7 +47,7 @@ def test_a_histogram_adds_its_buckets_up() -> None:
     ]
 
 
-def test_the_process_tells_of_itself() -> None:
+def test_metrics_of_the_process_are_included() -> None:
     """The process metrics include CPU, open files and interpreter, without `_created` series."""
     text = generate_latest(process_registry()).decode()
     names = {family.name for family in text_string_to_metric_families(text)}
@@ -56,7 +56,7 @@ def test_the_process_tells_of_itself() -> None:
     assert "_created" not in text
 
 
-def test_access_checks_have_figures_if_there_are_any(tmp_path: Path) -> None:
+def test_access_checks_have_metrics(tmp_path: Path) -> None:
     """With access checks, refusals are counted by reason; with a token file, also its tokens."""
     file = tmp_path / "tokens"
     lines = [make("a", "read")[1], make("b", "read", "2020-01-01")[1]]

@@ -24,12 +24,12 @@ class Options:
     log: LoggingOptions = field(default_factory=LoggingOptions, metadata={"prefix": "log-"})
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """Return levels and texts of the log lines."""
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
-def test_only_live_options_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_live_options_are_applied(caplog: pytest.LogCaptureFixture) -> None:
     """Live options are applied; each change is logged as applied or as needing a restart."""
     logging.getLogger().setLevel(logging.INFO)
     old, new = Options(), Options(("a:1", "b:2"), 2)
@@ -38,27 +38,27 @@ def test_only_live_options_are_taken(caplog: pytest.LogCaptureFixture) -> None:
     assert [
         ("INFO", 'SIGHUP: peers is now "a:1", "b:2"'),
         ("WARNING", "SIGHUP: size has changed: that needs a restart"),
-    ] == told(caplog)
+    ] == logged(caplog)
 
 
-def test_an_option_whose_new_value_could_not_be_applied_stays(
+def test_an_option_that_could_not_be_applied_keeps_its_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A live option that the caller could not apply keeps its old value, with a warning."""
     assert Options() == take(Options(), Options(("a:1",)), ("log",))
-    assert [("WARNING", "SIGHUP: peers has changed: that needs a restart")] == told(caplog)
+    assert [("WARNING", "SIGHUP: peers has changed: that needs a restart")] == logged(caplog)
 
 
-def test_nothing_has_changed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sighup_without_changes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """SIGHUP without changes is logged, too, because the operator expects a reaction."""
     logging.getLogger().setLevel(logging.INFO)
     options = Options()
 
     assert options == take(options, Options(), ("log",))
-    assert [("INFO", "SIGHUP: no option has changed")] == told(caplog)
+    assert [("INFO", "SIGHUP: no option has changed")] == logged(caplog)
 
 
-def test_a_change_of_the_log_level_is_logged_in_either_direction(
+def test_a_change_of_the_log_level_is_always_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A change of the log level is logged at the more verbose of the two levels."""
@@ -73,7 +73,7 @@ def test_a_change_of_the_log_level_is_logged_in_either_direction(
     assert [
         ("INFO", 'SIGHUP: log_level is now "debug"'),
         ("INFO", 'SIGHUP: log_level is now "error"'),
-    ] == told(caplog)
+    ] == logged(caplog)
 
 
 def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFix
         raise FileError("no such file")
 
     assert read_again(fail) is None
-    assert [("ERROR", "SIGHUP: nothing is changed: no such file")] == told(caplog)
+    assert [("ERROR", "SIGHUP: nothing is changed: no such file")] == logged(caplog)
     assert Options() == read_again(Options)
     with pytest.raises(ZeroDivisionError):
         read_again(lambda: 1 // 0)

@@ -34,7 +34,9 @@ def table(base: str = "") -> RouteTable:
         ("/nodes/[::1]:4151/stats", "/nodes/:node/stats", {"node": "[::1]:4151"}),
     ],
 )
-def test_a_path_leads_to_its_route(path: str, route: str, parameters: dict[str, str]) -> None:
+def test_a_path_finds_its_route_and_parameters(
+    path: str, route: str, parameters: dict[str, str]
+) -> None:
     """A path finds its route and parameters; a literal part takes precedence over a parameter."""
     for base in ("", "/nsq/admin"):
         found = table(base).find(base + path if path != "/" else base or "/")
@@ -45,7 +47,7 @@ def test_a_path_leads_to_its_route(path: str, route: str, parameters: dict[str, 
 @pytest.mark.parametrize(
     "path", ["", "/topic", "/topics/", "/topics//b", "/topics/a/b/c", "/nodes/a", "/nodes//stats"]
 )
-def test_other_paths_lead_nowhere(path: str) -> None:
+def test_other_paths_match_no_route(path: str) -> None:
     """Other paths match no route: a parameter is never empty and contains no slash."""
     assert table().find(path) is None
     assert table("/x").find("/topics") is None
@@ -65,7 +67,7 @@ def test_other_paths_lead_nowhere(path: str) -> None:
         ("/nodes/a", None),
     ],
 )
-def test_what_was_meant(path: str, meant: str | None) -> None:
+def test_meant_corrects_case_slashes_and_dots(path: str, meant: str | None) -> None:
     """``meant`` corrects case, slashes and dots; parameters stay the same, escaped."""
     assert meant == table().meant(path, "GET")
     assert table().meant(path, "POST") is None

@@ -115,7 +115,7 @@ def connected(port: int) -> socket.socket:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("module", ["sparq.nsqd", "sparq.nsqlookupd"])
-def test_a_signal_while_the_rest_is_loaded_ends_it_in_order(
+def test_a_signal_during_the_start_ends_the_daemon_with_status_0(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     """A signal immediately after the ports open ends the daemon with status 0, no traceback."""

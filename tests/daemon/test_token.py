@@ -12,7 +12,7 @@ from sparq.daemon.token import hidden, is_shown, resolve, without_secrets
 from sparq.program.lifecycle import StartError
 
 
-def test_a_token_stands_in_the_option_or_in_a_file(tmp_path: Path) -> None:
+def test_a_token_is_read_from_the_option_or_a_file(tmp_path: Path) -> None:
     """The option is the token itself, or @file; the file's line end is not part of it."""
     file = tmp_path / "token"
     file.write_text("abc.~_+/-==\n")
@@ -23,7 +23,7 @@ def test_a_token_stands_in_the_option_or_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"a b", b"\xff", b"a\nb", b"x" * 600])
-def test_what_is_no_token(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_token_is_a_start_error(tmp_path: Path, content: bytes) -> None:
     """An empty, unreadable or invalid token is a StartError with the flag's name."""
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(StartError, match="--http-token"):
@@ -47,7 +47,7 @@ def test_what_is_no_token(tmp_path: Path, content: bytes) -> None:
         ([], False),
     ],
 )
-def test_how_it_is_shown(headers: list[str], shown: bool) -> None:
+def test_a_token_is_accepted_only_in_a_bearer_header(headers: list[str], shown: bool) -> None:
     """A token is accepted only whole, in a single Authorization header of type Bearer."""
     made = CIMultiDict([("Authorization", header) for header in headers])
     request = make_mocked_request("POST", "/", made)
@@ -55,7 +55,7 @@ def test_how_it_is_shown(headers: list[str], shown: bool) -> None:
     assert shown == is_shown(request, "abc")
 
 
-def test_a_command_line_is_told_without_secrets() -> None:
+def test_a_command_line_is_shown_without_secrets() -> None:
     """A command line is shown without tokens and without users, passwords and queries of URLs."""
     said = "nsqd --http-token=abc -http-token abc --http-token=@/f --x=y http://u:p@w@h/?k=v -x"
     told = "nsqd --http-token=*** -http-token *** --http-token=@/f --x=y http://h/ -x"

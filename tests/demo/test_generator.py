@@ -18,7 +18,7 @@ def read(lines):
     return clicks
 
 
-def test_a_seed_makes_a_day():
+def test_a_seed_always_generates_the_same_day():
     """A seed always generates the same lines and labels; another seed generates others."""
     first, again, other = generate(3000, 1), generate(3000, 1), generate(3000, 2)
 
@@ -27,7 +27,7 @@ def test_a_seed_makes_a_day():
     assert first.labels.keys().isdisjoint(other.labels)
 
 
-def test_as_many_clicks_as_asked_for_in_order_of_time(monkeypatch):
+def test_a_day_has_the_requested_clicks_in_time_order(monkeypatch):
     """A day has exactly the requested lines, in time order, and `damaged` unreadable ones."""
     monkeypatch.setattr(generator, "DAMAGED_SHARE", 0.02)
     day = generate(6_000, 3)
@@ -39,7 +39,7 @@ def test_as_many_clicks_as_asked_for_in_order_of_time(monkeypatch):
     assert times == sorted(times)
 
 
-def test_the_planted_are_there_and_the_lines_do_not_tell():
+def test_labelled_robots_are_in_the_day_and_no_line_has_a_label():
     """Each label is a visitor of the day, every reason occurs, and no line contains a reason."""
     day = generate(6_000, 4)
     visitors = {(click["address"], click["user_agent"]) for click in read(day.lines) if click}
@@ -51,7 +51,7 @@ def test_the_planted_are_there_and_the_lines_do_not_tell():
     assert len(day.labels) < 0.1 * len(visitors)
 
 
-def test_the_day_is_like_a_day():
+def test_clicks_follow_the_hours_of_a_day():
     """Evenings are busier than nights, 40-90 % of clicks load resources, some lines are JSON."""
     lines = generate(6_000, 5).lines
     clicks = [click for click in read(lines) if click]

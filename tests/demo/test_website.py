@@ -9,7 +9,7 @@ from sparq.demo.website import BROWSERS, HOST, ROBOTS, SHARED, Browser, Populati
 from sparq.pipeline.visits import declared_name
 
 
-def test_a_seed_makes_a_site() -> None:
+def test_a_seed_always_gives_the_same_site() -> None:
     """A seed always gives the same pages, with unique paths; another seed gives others."""
     first, again, other = pages(random.Random(1)), pages(random.Random(1)), pages(random.Random(2))
 
@@ -47,7 +47,7 @@ def test_a_browser_loads_each_resource_once(warm: bool) -> None:
     assert all(100 <= hit.second < 200 for hit in browser.hits[:-2])
 
 
-def test_requests_fail_now_and_then() -> None:
+def test_two_percent_of_requests_fail() -> None:
     """About 2 % of the requests get 404 or 500, with an error page of 512 bytes."""
     world = World(random.Random(5))
     visitor = world.population.person()

@@ -98,7 +98,7 @@ def test_both_kinds_of_data_are_reported(tmp_path: Path) -> None:
     assert ["nsqd will refuse to start" in note for note in report.notes].count(True) == 1
 
 
-def test_an_import_that_was_interrupted(tmp_path: Path) -> None:
+def test_an_interrupted_import_is_reported(tmp_path: Path) -> None:
     """Before an import's rename Go's files are reported, after it the new logs; both are noted."""
     write_metadata(tmp_path, {"clicks": {}})
     GoQueue(tmp_path, "clicks").put(b"1", b"2").close()
@@ -119,7 +119,7 @@ def test_an_import_that_was_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["topics", "go-import/topics"])
-def test_the_size_is_that_of_what_is_read(tmp_path: Path, home: str) -> None:
+def test_the_size_counts_all_files_that_are_read(tmp_path: Path, home: str) -> None:
     """``size_of`` counts Go's files and sparq's logs, including those of an unfinished import."""
     (tmp_path / home / "t-clicks").mkdir(parents=True)
     write_log(tmp_path / home / "t-clicks", 50)

@@ -82,7 +82,7 @@ def operations(content: dict[str, bytes]) -> int:
     return disk.count - before
 
 
-def test_twice(content: dict[str, bytes]) -> None:
+def test_a_second_import_changes_nothing(content: dict[str, bytes]) -> None:
     """A second import changes nothing."""
     disk = disk_with(content)
     take_over(disk)
@@ -95,7 +95,9 @@ def test_twice(content: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2, 3], ids=lambda s: "killed" if s is None else "")
-def test_stopped_at_every_operation(content: dict[str, bytes], seed: int | None) -> None:
+def test_an_import_stopped_at_any_operation_can_be_repeated(
+    content: dict[str, bytes], seed: int | None
+) -> None:
     """After a kill or power cut at any operation, the next import has the same result."""
     for at in range(1, operations(content) + 1):
         disk = disk_with(content)
@@ -109,7 +111,7 @@ def test_stopped_at_every_operation(content: dict[str, bytes], seed: int | None)
         assert content == originals(after), at
 
 
-def test_every_operation_may_fail(content: dict[str, bytes]) -> None:
+def test_an_import_survives_an_error_of_any_operation(content: dict[str, bytes]) -> None:
     """After EIO at any operation, the import succeeds, or raises and the next one succeeds."""
     for at in range(1, operations(content) + 1):
         disk = disk_with(content)
@@ -125,7 +127,7 @@ def test_every_operation_may_fail(content: dict[str, bytes]) -> None:
         assert content == originals(disk), at
 
 
-def test_a_disk_that_is_too_small(content: dict[str, bytes]) -> None:
+def test_an_import_on_a_full_disk_keeps_the_originals(content: dict[str, bytes]) -> None:
     """On a full disk the import raises "no space", deletes its files and keeps the originals."""
     size = sum(map(len, content.values()))
     for room in (100, size // 2, size + 1_000, size + 4_000):
@@ -141,7 +143,7 @@ def test_a_disk_that_is_too_small(content: dict[str, bytes]) -> None:
         assert EXPECTED == depths(disk)
 
 
-def test_told_to_stop(content: dict[str, bytes]) -> None:
+def test_an_import_that_is_stopped_keeps_the_originals(content: dict[str, bytes]) -> None:
     """A stop between two batches deletes the unfinished import and keeps the originals."""
     disk = disk_with(content)
     with pytest.raises(ImportStopped):

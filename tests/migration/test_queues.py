@@ -57,7 +57,7 @@ def test_reading_begins_at_the_stored_position(tmp_path: Path) -> None:
 # Crashes
 
 
-def test_the_tail_of_a_crash_is_read(tmp_path: Path) -> None:
+def test_messages_after_the_stored_write_position_are_read(tmp_path: Path) -> None:
     """Messages after the stored write position are read; a truncated record is reported."""
     queue = GoQueue(tmp_path, NAME, max_bytes=2_000).put(*numbered(30)).close()
     queue.put(*numbered(100))
@@ -70,7 +70,7 @@ def test_the_tail_of_a_crash_is_read(tmp_path: Path) -> None:
     assert ["truncated, or its length field is damaged"] == [piece.reason for piece in bad]
 
 
-def test_a_file_that_was_read_and_deleted_just_before_a_crash(tmp_path: Path) -> None:
+def test_a_missing_file_of_the_read_position_is_skipped(tmp_path: Path) -> None:
     """If the file of the read position is missing, reading begins with the next, with a note."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25)).close()
     queue.path(0).unlink()
@@ -79,7 +79,7 @@ def test_a_file_that_was_read_and_deleted_just_before_a_crash(tmp_path: Path) ->
     assert ["data file 0 is missing: assumed to have been read completely"] == found(tmp_path).notes
 
 
-def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
+def test_a_file_before_the_read_position_is_skipped(tmp_path: Path) -> None:
     """A file before the read position is skipped, with a note."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
     old = queue.path(0).read_bytes()
@@ -92,7 +92,7 @@ def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("more.missing-diskqueue-metadata")
 @pytest.mark.parametrize("text", [None, b"", b"12\n0,", b"\0" * 20], ids=str)
-def test_without_metadata_everything_counts(tmp_path: Path, text: bytes | None) -> None:
+def test_without_metadata_all_messages_are_read(tmp_path: Path, text: bytes | None) -> None:
     """Without valid metadata all messages are read; Go's nsqd would begin at 0 and overwrite."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
     if text is not None:
@@ -108,7 +108,7 @@ def test_without_metadata_everything_counts(tmp_path: Path, text: bytes | None) 
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueCorruption")
-def test_a_truncated_file_costs_its_end(tmp_path: Path) -> None:
+def test_a_truncated_file_loses_only_its_end(tmp_path: Path) -> None:
     """A truncated file, and a wrong length in another, cost only the messages concerned."""
     queue = GoQueue(tmp_path, NAME, max_bytes=1_000).put(*numbered(60)).close()
     with queue.path(1).open("r+b") as file:
@@ -122,7 +122,7 @@ def test_a_truncated_file_costs_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 300, 499, 500, 720])
-def test_a_write_file_that_has_lost_its_end(tmp_path: Path, size: int) -> None:
+def test_a_file_shorter_than_its_metadata_is_damage(tmp_path: Path, size: int) -> None:
     """A file shorter than its metadata's position is damage, even if it ends between records."""
     queue = GoQueue(tmp_path, NAME).put(*numbered(20)).take(10).close()
     with queue.path(0).open("r+b") as file:
@@ -147,7 +147,7 @@ def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
     assert reasons == [piece.reason for piece in bad]
 
 
-def test_a_bad_file_is_read_too(tmp_path: Path) -> None:
+def test_undamaged_messages_of_a_bad_file_are_read(tmp_path: Path) -> None:
     """Undamaged messages of a `.bad` file, which nsqd renamed at its first damage, are read."""
     queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(30))
     queue.damage_length(4)
@@ -165,7 +165,7 @@ def test_a_bad_file_is_read_too(tmp_path: Path) -> None:
 # The data path
 
 
-def test_names_with_dots_colons_and_odd_words(tmp_path: Path) -> None:
+def test_names_that_look_like_parts_of_file_names_are_read(tmp_path: Path) -> None:
     """Names that look like parts of a queue's file name are read correctly."""
     names = ["a.b", "a.b:c.d", "x.diskqueue.000000.dat", "x.diskqueue.meta:meta.dat", "..:.", "w;c"]
     for name in names:
@@ -186,7 +186,7 @@ def test_names_with_dots_colons_and_odd_words(tmp_path: Path) -> None:
     assert filled == {name: found for name, found in bodies.items() if found}
 
 
-def test_topics_channels_and_pauses(tmp_path: Path) -> None:
+def test_topics_channels_and_pauses_are_read(tmp_path: Path) -> None:
     """Topics, channels and pauses are read from nsqd.dat; other queues are found by their files."""
     write_metadata(tmp_path, {"clicks": {"archive": True, "empty": False}, "none": {}}, "none")
     GoQueue(tmp_path, "clicks:archive").put(b"x").close()
@@ -207,7 +207,7 @@ def test_topics_channels_and_pauses(tmp_path: Path) -> None:
     assert ["not listed in nsqd.dat"] == data.topics["forgotten"].queue.notes
 
 
-def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
+def test_ephemeral_and_invalid_names_are_skipped(tmp_path: Path) -> None:
     """Ephemeral and invalid names are skipped with a note, as in Go; their files count as Go's."""
     topics = {"a#ephemeral": {}, "b": {"c#ephemeral": False, "d e": False}, "$": {}}
     write_metadata(tmp_path, topics)
@@ -220,7 +220,7 @@ def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
     assert "b:c#ephemeral.diskqueue.000000.dat" in data.names
 
 
-def test_older_metadata(tmp_path: Path) -> None:
+def test_metadata_of_nsqd_before_1_0_are_read(tmp_path: Path) -> None:
     """Metadata of nsqd before 1.0 is read: its file name has the worker's id."""
     write_metadata(tmp_path, {"clicks": {"archive": True}})
     (tmp_path / "nsqd.dat").rename(tmp_path / "nsqd.123.dat")
@@ -233,7 +233,7 @@ def test_older_metadata(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"[]", b'{"topics": [{"name": 1}]}', b"\xff\0"], ids=str
 )
-def test_metadata_that_cannot_be_understood(tmp_path: Path, text: bytes) -> None:
+def test_unreadable_metadata_raise(tmp_path: Path, text: bytes) -> None:
     """An unreadable nsqd.dat raises GoDataError: channels without messages would be lost."""
     (tmp_path / "nsqd.dat").write_bytes(text)
 
@@ -241,7 +241,7 @@ def test_metadata_that_cannot_be_understood(tmp_path: Path, text: bytes) -> None
         survey(DISK, str(tmp_path))
 
 
-def test_which_files_are_gos(tmp_path: Path) -> None:
+def test_go_files_returns_all_files_of_gos_nsqd(tmp_path: Path) -> None:
     """``go_files`` returns all files of Go's nsqd, also temporary ones, and no others."""
     gos = [
         "a.diskqueue.000000.dat",

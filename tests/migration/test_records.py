@@ -21,7 +21,7 @@ def test_a_long_file_is_read_in_chunks(tmp_path: Path, make: Callable[[int], lis
     assert (bodies, []) == read(tmp_path)
 
 
-def test_large_messages(tmp_path: Path) -> None:
+def test_messages_larger_than_a_chunk_are_read(tmp_path: Path) -> None:
     """A message may be larger than a chunk, between small ones and at the end."""
     bodies = [b"a", b"b" * (3 * CHUNK_BYTES), b"c", b"d" * (CHUNK_BYTES - 31), b"e" * CHUNK_BYTES]
     GoQueue(tmp_path, NAME).put(*bodies).close()
@@ -30,7 +30,7 @@ def test_large_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first_byte", [0, 1, 0x20], ids=["1970", "1972", "2043"])
-def test_a_clock_that_was_wrong(tmp_path: Path, first_byte: int) -> None:
+def test_messages_with_wrong_timestamps_are_read(tmp_path: Path, first_byte: int) -> None:
     """Messages with timestamps in 1970, 1972 or 2043 are read if no byte is damaged."""
     data = b""
     for number in range(500):
@@ -44,7 +44,7 @@ def test_a_clock_that_was_wrong(tmp_path: Path, first_byte: int) -> None:
     assert ([b"%d" % number for number in range(500)], []) == (bodies, bad)
 
 
-def test_a_body_may_hold_records(tmp_path: Path) -> None:
+def test_a_body_may_contain_records(tmp_path: Path) -> None:
     """A body that contains records of a queue file, older than the message, is read as a body."""
     dump = b"".join(record(b"inner %d" % number, number) for number in range(-20, 0))
     bodies = [b"first", dump, b"x" + dump + b"y", dump * 3, b"last"]
@@ -54,7 +54,7 @@ def test_a_body_may_hold_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", [1, 3, 4, 5, 15, 29, 31])
-def test_a_torn_record_costs_itself_alone(tmp_path: Path, rest: int) -> None:
+def test_only_the_torn_record_is_lost(tmp_path: Path, rest: int) -> None:
     """A torn record at the end is reported with its size; the messages before it are read."""
     queue = GoQueue(tmp_path, NAME).put(*numbered(3))
     with queue.path(0).open("ab") as file:
@@ -66,7 +66,7 @@ def test_a_torn_record_costs_itself_alone(tmp_path: Path, rest: int) -> None:
     assert [rest] == [piece.size for piece in bad]
 
 
-def test_space_that_a_crash_left_empty(tmp_path: Path) -> None:
+def test_zeros_at_the_end_of_a_file_are_reported(tmp_path: Path) -> None:
     """Zeros at the end of a file are reported; all messages before them are read."""
     queue = GoQueue(tmp_path, NAME).put(*various(50))
     with queue.path(0).open("ab") as file:
@@ -81,7 +81,7 @@ def test_space_that_a_crash_left_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize("position", [0, 1, 500, 998, 999])
 @pytest.mark.parametrize("length", [None, 0, -1, 26, 50, 100, 0x7FFFFFFF, 0x30303030])
 @pytest.mark.parametrize("make", [numbered, various], ids=["one size", "random"])
-def test_a_damaged_length_costs_its_message(
+def test_a_damaged_length_loses_only_its_message(
     tmp_path: Path, make: Callable[[int], list[bytes]], length: int | None, position: int
 ) -> None:
     """A damaged length costs one message, and its position is reported; all others are read."""
@@ -96,7 +96,7 @@ def test_a_damaged_length_costs_its_message(
 
 
 @pytest.mark.parametrize("bit", range(32))
-def test_every_bit_of_a_length(tmp_path: Path, bit: int) -> None:
+def test_any_flipped_bit_of_a_length_loses_only_its_message(tmp_path: Path, bit: int) -> None:
     """Any flipped bit of a length costs one message, even if the length spans later records."""
     bodies = numbered(4_000, size=34)  # records of 64 bytes: many bits lead to a later record
     queue = GoQueue(tmp_path, NAME).put(*bodies).close()
@@ -107,7 +107,7 @@ def test_every_bit_of_a_length(tmp_path: Path, bit: int) -> None:
     assert without(bodies, 1_000) == kept
 
 
-def test_many_damaged_lengths(tmp_path: Path) -> None:
+def test_many_damaged_lengths_lose_only_their_messages(tmp_path: Path) -> None:
     """40 random and 3 adjacent damaged lengths, over several chunks, cost only their messages."""
     bodies = various(30_000)
     chance = random.Random(11)
@@ -122,7 +122,7 @@ def test_many_damaged_lengths(tmp_path: Path) -> None:
     assert 38 <= len(bad) <= len(positions)
 
 
-def test_bytes_of_bodies_and_ids_are_not_looked_at(tmp_path: Path) -> None:
+def test_damage_in_bodies_and_ids_is_not_detected(tmp_path: Path) -> None:
     """Damage in ids and bodies is not detectable: the messages are read."""
     queue = GoQueue(tmp_path, NAME).put(*numbered(50)).close()
     data = bytearray(queue.path(0).read_bytes())
@@ -136,7 +136,7 @@ def test_bytes_of_bodies_and_ids_are_not_looked_at(tmp_path: Path) -> None:
     assert [] == bad
 
 
-def test_overwritten_bytes_cost_what_they_touch(tmp_path: Path) -> None:
+def test_overwritten_bytes_lose_only_the_messages_they_touch(tmp_path: Path) -> None:
     """4096 overwritten bytes, zeros or noise, cost only the messages that they touch."""
     bodies = various(2_000)
     queue = GoQueue(tmp_path, NAME).put(*bodies).close()

@@ -45,7 +45,7 @@ def piece(*sizes: int) -> GoRecords:
         ([[BATCH_BYTES // 2 - FIXED_SIZE] * 5], [2, 2, 1]),
     ],
 )
-def test_runs_of_the_size_of_a_commit(pieces: list[list[int]], expected: list[int]) -> None:
+def test_batches_are_limited_to_batch_bytes(pieces: list[list[int]], expected: list[int]) -> None:
     """``batches`` keeps all messages in order; one larger than BATCH_BYTES is a batch alone."""
     runs = list(batches(piece(*sizes) for sizes in pieces))
 
@@ -65,7 +65,7 @@ def target_in(folder: Path) -> Target:
     )
 
 
-def test_each_channel_gets_its_own_queue_and_the_topics(tmp_path: Path) -> None:
+def test_each_channel_gets_its_own_queue_and_the_topics_queue(tmp_path: Path) -> None:
     """The log has all queues in order; each channel's ledger skips the other channels' queues."""
     write_metadata(tmp_path, {"clicks": {"a": False, "b": True}})
     GoQueue(tmp_path, "clicks:a").put(b"a0", b"a1").put(b"a2", attempts=3).close()

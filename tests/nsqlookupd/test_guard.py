@@ -44,32 +44,32 @@ def guard(*allowed: str, **options: Any) -> Guard:
         ("*.example", "..example", False),
     ],
 )
-def test_where_consumers_may_be_sent(rule: str, address: str, allowed: bool) -> None:
+def test_a_broadcast_address_must_match_a_rule(rule: str, address: str, allowed: bool) -> None:
     """A broadcast address must match a rule, without name resolution; without rules any may."""
     assert allowed == guard(rule).may_claim(address, PORTS, "10.0.0.7")
     assert guard().may_claim(address, (0, 1 << 40), "10.0.0.7")
 
 
-def test_ports_are_ports() -> None:
+def test_with_rules_ports_must_be_from_1_to_65535() -> None:
     """With rules, ports must be from 1 to 65535."""
     for ports in ((0, 1), (1, 65536), (-1, 1)):
         assert not guard("peer").may_claim("10.0.0.7", ports, "10.0.0.7")
 
 
-def test_a_peer_without_an_address() -> None:
+def test_a_peer_on_a_unix_socket_never_matches_the_rule_peer() -> None:
     """A peer on a unix socket never matches the rule "peer", but may match others."""
     assert not guard("peer").may_claim("", PORTS, "")
     assert guard("peer", "here.example").may_claim("here.example", PORTS, "")
 
 
 @pytest.mark.parametrize("text", ["", "*", "*.", "10.0.0.0/33", "a/b", "a.*.b"])
-def test_rules_that_are_none(text: str) -> None:
+def test_an_invalid_rule_is_a_start_error(text: str) -> None:
     """An invalid rule is a StartError, so that a misspelling does not allow all or none."""
     with pytest.raises(StartError, match="--allow-broadcast-address"):
         guard(text)
 
 
-def test_connections_are_counted() -> None:
+def test_connections_are_limited_in_total_and_per_address() -> None:
     """Connections are limited in total and, except on unix sockets, per address."""
     limited = guard(max_connections=3, max_connections_per_address=2)
     assert [True, True, False] == [limited.admit("a") for _ in range(3)]

@@ -142,7 +142,7 @@ async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
 
 
 @pytest.mark.behaviour("nsqlookupd.TestBasicLookupd")
-async def test_an_nsqd_that_leaves_is_not_found(lookup: Lookup) -> None:
+async def test_an_nsqd_that_disconnects_is_not_listed(lookup: Lookup) -> None:
     """After an nsqd disconnects, its topics and channels stay known, without producers."""
     a = await Peer.connect(lookup, "a", "t c")
     await a.leave()
@@ -160,7 +160,7 @@ async def test_an_nsqd_that_leaves_is_not_found(lookup: Lookup) -> None:
     "nsqlookupd.TestCreateChannel",
     "nsqlookupd.TestDeleteChannel",
 )
-async def test_keys_are_created_and_deleted(lookup: Lookup) -> None:
+async def test_topics_and_channels_are_created_and_deleted(lookup: Lookup) -> None:
     """Creating and deleting answer with an empty 200; deleting a topic deletes its channels."""
     assert await lookup.ask("POST", "/topic/create?topic=t") == (200, b"")
     assert await lookup.ask("POST", "/channel/create?topic=u&channel=c") == (200, b"")
@@ -232,7 +232,7 @@ async def test_bad_requests_have_nsqs_codes(
     assert json.loads(body) == {"message": message}
 
 
-class TestShortLives:
+class TestExpiry:
     """Expiry of tombstones and of inactive producers, with times short enough for a test."""
 
     @pytest.fixture
@@ -244,7 +244,7 @@ class TestShortLives:
         )
 
     @pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover", "nsqlookupd.TestTombstonedNodes")
-    async def test_a_tombstone_hides_and_ends(self, lookup: Lookup) -> None:
+    async def test_a_tombstone_hides_a_producer_until_it_expires(self, lookup: Lookup) -> None:
         """A tombstoned producer is not in /lookup and marked in /nodes until it expires."""
         a = await Peer.connect(lookup, "a", "t", "u")
         assert await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151") == (200, b"")
@@ -294,7 +294,7 @@ class TestShortLives:
         await a.leave()
 
 
-async def test_nsqds_that_drain_are_listed_so(lookup: Lookup) -> None:
+async def test_draining_nsqds_and_topics_are_marked(lookup: Lookup) -> None:
     """Draining nsqds or topics are marked in `/lookup` and `/nodes`; others have no such field."""
     one, two = await Peer.connect(lookup, "one", "t", "u"), await Peer.connect(lookup, "two", "t")
     assert await one.say(b"DRAIN u\n") == b"OK"
@@ -316,7 +316,7 @@ async def test_nsqds_that_drain_are_listed_so(lookup: Lookup) -> None:
         await peer.leave()
 
 
-async def test_the_registrys_figures(lookup: Lookup) -> None:
+async def test_metrics_have_the_numbers_of_the_registry(lookup: Lookup) -> None:
     """/metrics has the numbers of producers, topics, channels and tombstones."""
     one = await Peer.connect(lookup, "one", "t c", "u")
     two = await Peer.connect(lookup, "two", "t d")
@@ -337,7 +337,7 @@ async def test_the_registrys_figures(lookup: Lookup) -> None:
     await two.leave()
 
 
-async def test_the_debug_routes(lookup: Lookup) -> None:
+async def test_the_debug_routes_are_those_of_nsqs_nsqlookupd(lookup: Lookup) -> None:
     """The debug routes are those of NSQ's nsqlookupd; none of them changes state."""
     for name in ("", "cmdline", "symbol", "goroutine", "block", "threadcreate", "heap"):
         assert (await lookup.ask("GET", f"/debug/pprof/{name}"))[0] == 200

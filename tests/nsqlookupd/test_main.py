@@ -13,7 +13,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_sigterm_ends_it_with_status_0(tmp_path: Path) -> None:
     """nsqlookupd listens, logs in NSQ's form, and exits with status 0 on SIGTERM."""
     with spawn_nsqlookupd(tmp_path, "--log-level=info") as server:
         assert server.request("GET", "/ping")[0] == 200
@@ -35,7 +35,7 @@ def test_a_taken_port_is_fatal() -> None:
     )
 
 
-def test_a_mistake_ends_with_1_and_a_sentence() -> None:
+def test_a_wrong_flag_ends_with_1_and_one_line() -> None:
     """A wrong flag value ends with status 1 and one line that names the flag and the remedy."""
     bad = run("-tombstone-lifetime", "45")
 

@@ -19,7 +19,7 @@ OURS = {
 }
 
 
-def test_defaults_are_nsqs() -> None:
+def test_the_defaults_are_those_of_nsq() -> None:
     """The defaults are ports 4160 and 4161, and timeouts of 300 s and 45 s."""
     assert parse(NsqlookupdOptions, "nsqlookupd", "", []) == NsqlookupdOptions(
         tcp_address="0.0.0.0:4160",

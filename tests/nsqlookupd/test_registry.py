@@ -69,7 +69,7 @@ def test_registering_a_channel_registers_its_topic() -> None:
     ]
 
 
-def test_a_producer_that_goes_leaves_its_keys() -> None:
+def test_topics_and_channels_stay_known_without_producers() -> None:
     """Topics and channels stay known without producers; ephemeral ones do not."""
     a, b = producer("a"), producer("b")
     known = registry(a, b)
@@ -108,7 +108,7 @@ def test_unregistering_a_channel_leaves_the_topic() -> None:
 
 
 @pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
-def test_unregistering_a_topic_leaves_its_channels_too() -> None:
+def test_unregistering_a_topic_removes_its_producer_from_the_channels() -> None:
     """Unregistering a topic removes the producer from its channels; other producers stay."""
     a, b = producer("a"), producer("b")
     known = registry(a, b)
@@ -123,7 +123,7 @@ def test_unregistering_a_topic_leaves_its_channels_too() -> None:
 
 
 @pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
-def test_operators_create_and_delete_keys() -> None:
+def test_topics_and_channels_are_created_and_deleted_without_producers() -> None:
     """Topics and channels are created and deleted without producers; deleting unregisters all."""
     a = producer("a")
     known = registry(a)
@@ -148,7 +148,7 @@ def test_operators_create_and_delete_keys() -> None:
 
 
 @pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
-def test_silence_makes_a_producer_inactive() -> None:
+def test_a_producer_without_updates_becomes_inactive() -> None:
     """A producer is not listed after 300 s without an update, until the next update."""
     a = producer("a", at(10))
     known = registry(a)
@@ -183,7 +183,7 @@ def test_a_tombstone_hides_one_producer_from_one_topic_for_a_while() -> None:
     assert known.producers("t", at(46)) == [a, b]
 
 
-def test_registering_again_keeps_the_tombstone_unregistering_forgets_it() -> None:
+def test_register_keeps_a_tombstone_and_unregister_removes_it() -> None:
     """REGISTER does not remove a tombstone; UNREGISTER and a new REGISTER do."""
     a = producer("a")
     known = registry(a)

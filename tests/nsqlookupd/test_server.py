@@ -71,7 +71,7 @@ async def test_sighup_sets_the_log_level(
     assert told.count("SIGHUP: max_names has changed: that needs a restart") == 2
 
 
-class Reviewed:
+class RecordedReviews:
     """A connection that records its reviews."""
 
     def __init__(self, reviews: list[bool]) -> None:
@@ -87,6 +87,6 @@ async def test_a_reload_reads_the_tokens_again(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"{tokens.make('a', 'register')[1]}\n")
     for path, count in (("", 0), (str(tmp_path / "tokens"), 1)):
         daemon = Nsqlookupd(changed(options(), token_file=path))
-        daemon.connections.add(Reviewed(reviews))  # type: ignore[arg-type]  # it only counts
+        daemon.connections.add(RecordedReviews(reviews))  # type: ignore[arg-type]  # it only counts
         daemon.reload()
         assert [True] * count == reviews

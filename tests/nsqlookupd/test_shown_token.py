@@ -53,7 +53,7 @@ def test_a_token_with_the_role_is_accepted(file: TokenFile, key: str) -> None:
     assert {UNAUTHORISED: 0, EXPIRED: 0, FORBIDDEN: 0} == file.access.refused
 
 
-def test_a_refusal_says_why(file: TokenFile) -> None:
+def test_the_error_of_a_refused_token_has_the_reason(file: TokenFile) -> None:
     """A refused token's error states the reason, and refusals are counted by reason."""
 
     def answer(**fields: Any) -> str:
@@ -68,7 +68,7 @@ def test_a_refusal_says_why(file: TokenFile) -> None:
     assert {UNAUTHORISED: 3, EXPIRED: 1, FORBIDDEN: 1} == file.access.refused
 
 
-def test_topics_are_those_of_the_pattern(file: TokenFile) -> None:
+def test_a_token_permits_the_topics_of_its_pattern(file: TokenFile) -> None:
     """A token permits the topics of its pattern; without a token no topic is permitted."""
     part = shown(file, file.part)
 
@@ -78,7 +78,7 @@ def test_topics_are_those_of_the_pattern(file: TokenFile) -> None:
     assert 2 == file.access.refused[FORBIDDEN]
 
 
-def test_a_token_that_expires_is_not_valid_any_more(file: TokenFile) -> None:
+def test_a_review_detects_an_expired_token(file: TokenFile) -> None:
     """A review detects that a token has expired, even if the file is not read again."""
     ending, whole = shown(file, file.ending), shown(file, file.whole)
     assert ending.review(again=False)
@@ -90,7 +90,7 @@ def test_a_token_that_expires_is_not_valid_any_more(file: TokenFile) -> None:
     assert 1 == file.access.refused[EXPIRED]
 
 
-def test_a_change_of_the_file_counts_once_it_is_looked_up_again(file: TokenFile) -> None:
+def test_a_review_with_again_applies_changes_of_the_file(file: TokenFile) -> None:
     """With ``again``, a review applies changes of the file: removed tokens, roles and topics."""
     part, whole, ending = (shown(file, t) for t in (file.part, file.whole, file.ending))
     file.change("part", "register:u*")

@@ -62,7 +62,7 @@ ME_JSON = json.dumps(ME, separators=(",", ":")).encode()
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_whole_conversation(size: int) -> None:
+def test_commands_are_answered_in_any_pieces(size: int) -> None:
     """IDENTIFY is answered with nsqlookupd's facts, other commands with OK, in any pieces."""
     conversation = talk()
     sent = b"  V1PING\n" + HELLO + b"REGISTER t\nREGISTER t c\r\n REGISTER u d \nPING\n"
@@ -83,7 +83,7 @@ def test_a_whole_conversation(size: int) -> None:
     assert known(conversation)[:3] == ["client::=0", "topic:t:=0", "topic:u:=0"]
 
 
-def test_a_ping_is_a_sign_of_life() -> None:
+def test_a_ping_sets_last_update() -> None:
     """PING sets the producer's last_update; REGISTER does not."""
     conversation = talk()
     conversation.feed(b"  V1" + HELLO)
@@ -96,7 +96,7 @@ def test_a_ping_is_a_sign_of_life() -> None:
     assert producer.last_update > before
 
 
-def test_an_introduction_may_have_more_and_null_fields() -> None:
+def test_identify_may_have_optional_and_null_fields() -> None:
     """IDENTIFY may have optional fields; unknown and null ones are ignored; keys have any case."""
     conversation = talk()
     extra = {"hostname": "h", "topology_zone": "z", "topology_region": None, "new": [1]}
@@ -110,7 +110,7 @@ def test_an_introduction_may_have_more_and_null_fields() -> None:
 
 
 @pytest.mark.parametrize(("commands", "error"), MISTAKES)
-def test_an_error_is_answered_and_ends_the_conversation(commands: bytes, error: bytes) -> None:
+def test_an_error_is_answered_and_ends_the_parsing(commands: bytes, error: bytes) -> None:
     """An error has NSQ's text and ends the connection; later commands are not executed."""
     conversation = talk()
     answers = parted(conversation.feed(b"  V1" + commands + b"PING\n"))
@@ -129,7 +129,7 @@ def test_a_wrong_magic_is_answered() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_line_without_end_is_cut_off(end: bytes) -> None:
+def test_a_line_that_is_too_long_ends_the_parsing(end: bytes) -> None:
     """A line of LINE_BYTES_MAX (16 KiB) ends the connection without an answer."""
     conversation = talk()
     assert conversation.feed(b"  V1" + b"x" * (LINE_BYTES_MAX - 1)) == b""
@@ -149,7 +149,7 @@ def test_a_line_without_end_is_cut_off(end: bytes) -> None:
         (b"  V1" + HELLO, b""),
     ],
 )
-def test_an_early_end_is_answered_where_nsq_does(sent: bytes, answer: bytes) -> None:
+def test_an_end_of_input_within_a_body_is_an_error(sent: bytes, answer: bytes) -> None:
     """An end of input within a body is an error; elsewhere, it ends without an answer."""
     conversation = talk()
     conversation.feed(sent)
@@ -176,7 +176,9 @@ COMMANDS = st.sampled_from(
 
 
 @given(st.lists(COMMANDS, max_size=8), st.data())
-def test_pieces_do_not_matter(commands: list[bytes], data: st.DataObject) -> None:
+def test_answers_do_not_depend_on_how_the_input_is_split(
+    commands: list[bytes], data: st.DataObject
+) -> None:
     """Answers and registry do not depend on how the input is split."""
     sent = b"  V1" + b"".join(commands)
     cuts = data.draw(st.lists(st.integers(0, len(sent)), max_size=10).map(sorted))
@@ -189,13 +191,13 @@ def test_pieces_do_not_matter(commands: list[bytes], data: st.DataObject) -> Non
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_no_bytes_are_too_wild(sent: bytes, greeted: bool) -> None:
+def test_random_bytes_are_answered_or_end_the_connection(sent: bytes, greeted: bool) -> None:
     """Random bytes are answered with OK, facts, E_ errors or nothing."""
     for answer in parted(talk().feed((b"  V1" if greeted else b"") + sent)):
         assert answer in (b"OK", ME_JSON) or answer.startswith(b"E_")
 
 
-def test_an_nsqd_says_that_it_drains() -> None:
+def test_an_nsqd_reports_that_it_drains() -> None:
     """An nsqd reports draining in IDENTIFY, or with DRAIN and UNDRAIN, for all topics or one.
 
     If IDENTIFY has the field `draining`, the answer has `knows_drain`.
@@ -228,7 +230,7 @@ def test_an_nsqd_says_that_it_drains() -> None:
         (identify(PEER | {"draining": 1}), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
     ],
 )
-def test_a_mistake_about_drains_ends_the_conversation(commands: bytes, error: bytes) -> None:
+def test_a_wrong_drain_ends_the_connection(commands: bytes, error: bytes) -> None:
     """A wrong DRAIN ends the connection, as does one above DRAINING_TOPICS_MAX topics."""
     conversation = talk()
     assert parted(conversation.feed(b"  V1" + commands))[-1] == error
@@ -256,7 +258,7 @@ def answer(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-def introduction(daemon: Nsqlookupd) -> bytes:
+def identify_answer(daemon: Nsqlookupd) -> bytes:
     """The answer to IDENTIFY."""
     facts = {
         "tcp_port": daemon.tcp_port,
@@ -280,11 +282,11 @@ async def all_answers(daemon: Nsqlookupd, sent: bytes) -> bytes:
 
 @pytest.mark.behaviour("nsqlookupd.TestIOLoopReturnsClientErrWhenSendSucceeds")
 @pytest.mark.parametrize(("commands", "error"), MISTAKES)
-async def test_a_mistake_is_answered_and_is_the_end(
+async def test_a_wrong_command_is_answered_and_ends_the_connection(
     daemon: Nsqlookupd, caplog: pytest.LogCaptureFixture, commands: bytes, error: bytes
 ) -> None:
     """An error is answered exactly, logged, and ends the connection; PING after it is not run."""
-    before = b"".join(introduction(daemon) for _ in range(commands.startswith(HELLO)))
+    before = b"".join(identify_answer(daemon) for _ in range(commands.startswith(HELLO)))
 
     found = await all_answers(daemon, b"  V1" + commands + b"PING\n")
 
@@ -315,13 +317,13 @@ async def test_another_protocol_is_refused(daemon: Nsqlookupd, magic: bytes) -> 
         (HELLO + b"UNREGISTER t c\n", b"OK"),
     ],
 )
-async def test_a_legal_command_leaves_the_connection(
+async def test_a_valid_command_leaves_the_connection_open(
     daemon: Nsqlookupd, command: bytes, said: bytes
 ) -> None:
     """After a valid command the connection stays open: the next PING is answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
     writer.write(b"  V1" + command)
-    wanted = introduction(daemon) * command.startswith(HELLO) + answer(said)
+    wanted = identify_answer(daemon) * command.startswith(HELLO) + answer(said)
     async with asyncio.timeout(SECONDS):
         assert await reader.readexactly(len(wanted)) == wanted
         writer.write(b"PING\n")
@@ -329,13 +331,13 @@ async def test_a_legal_command_leaves_the_connection(
     writer.close()
 
 
-async def test_a_line_that_is_too_long_is_the_end(daemon: Nsqlookupd) -> None:
+async def test_a_line_that_is_too_long_ends_the_connection(daemon: Nsqlookupd) -> None:
     """A line that is too long ends the connection without an answer, as in nsqd."""
     assert await all_answers(daemon, b"  V1" + b"x" * LINE_BYTES_MAX) == b""
 
 
 @pytest.mark.behaviour("nsqlookupd.TestIOLoopReturnsClientErrWhenSendFails")
-async def test_who_does_not_wait_for_the_error_is_logged_all_the_same(
+async def test_the_error_of_a_peer_that_resets_is_logged(
     daemon: Nsqlookupd, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If a peer resets before its error is sent, the log has the error, not the failed send."""

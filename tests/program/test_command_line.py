@@ -15,7 +15,7 @@ from tests.program.sample import FATAL, options, refused
         ["--tcp-address=b:2", "-tcp-address", "a:1"],
     ],
 )
-def test_one_dash_or_two_and_value_apart_or_joined(arguments: list[str]) -> None:
+def test_all_spellings_of_a_flag_mean_the_same(arguments: list[str]) -> None:
     """All spellings mean the same; the last of repeated flags counts."""
     assert options(*arguments).tcp_address == "a:1"
 
@@ -32,7 +32,7 @@ def test_a_value_may_look_like_anything() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("=false", False), ("=F", False), ("=0", False), ("", True), ("=t", True)]
 )
-def test_a_boolean_has_its_value_behind_an_equals_sign(text: str, value: bool) -> None:
+def test_a_boolean_flag_takes_its_value_only_after_an_equals_sign(text: str, value: bool) -> None:
     """A Boolean flag without `=` is true, and never takes the next word as its value."""
     assert options(f"-deflate{text}", "-node-id=3").deflate is value
     assert options(f"-deflate{text}", "-node-id=3").node_id == 3
@@ -63,11 +63,11 @@ def test_a_word_that_is_no_flag_is_a_mistake(
     assert text.count("\n") == 1
 
 
-def test_two_dashes_alone_end_the_flags() -> None:
+def test_two_dashes_at_the_end_change_nothing() -> None:
     """`--` at the end changes nothing."""
     assert options("--node-id=3", "--").node_id == 3
 
 
-def test_a_repeated_flag_gathers() -> None:
+def test_a_repeated_flag_adds_values() -> None:
     """Each occurrence adds one value, which is not split."""
     assert options("-peer=a:1,b:2", "--peer", "c:3").lookupd == ("a:1,b:2", "c:3")

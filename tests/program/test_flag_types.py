@@ -36,7 +36,9 @@ from sparq.program.flag_types import (
         (TLS_VERSION, "tls1.3", "tls1.3"),
     ],
 )
-def test_a_command_line_may_say(kind: FlagType, text: str, value: object) -> None:
+def test_nsqs_spellings_are_accepted_on_a_command_line(
+    kind: FlagType, text: str, value: object
+) -> None:
     """NSQ's spellings are accepted in any case; an empty TLS version means tls1.2."""
     assert kind.parse(text) == value
 
@@ -57,7 +59,9 @@ def test_a_command_line_may_say(kind: FlagType, text: str, value: object) -> Non
         (TLS_VERSION, "tls1.1", "tls1.1"),
     ],
 )
-def test_a_file_may_hold(kind: FlagType, given: object, value: object) -> None:
+def test_toml_types_and_texts_are_accepted_in_a_file(
+    kind: FlagType, given: object, value: object
+) -> None:
     """A file may have TOML's own types or texts."""
     assert kind.coerce(given) == value
 
@@ -102,13 +106,13 @@ def test_other_types_in_a_file_are_refused(kind: FlagType, given: object) -> Non
         kind.coerce(given)
 
 
-def test_a_flag_without_value_may_mean_one() -> None:
+def test_only_tls_required_may_have_no_value() -> None:
     """`--tls-required` without a value is true; the others need a value."""
     assert (TLS_REQUIRED.bare, TLS_VERSION.bare, FLOATS.bare) == ("true", "", "")
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=1)))
-def test_repeated_percentiles_are_gathered_in_descending_order(values: list[list[float]]) -> None:
+def test_repeated_percentiles_are_sorted_in_descending_order(values: list[list[float]]) -> None:
     """Repeated percentiles are sorted in descending order, as NSQ sorts them for /stats."""
     gathered = FLOATS.gather(iter(values))
 
@@ -116,7 +120,7 @@ def test_repeated_percentiles_are_gathered_in_descending_order(values: list[list
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_raises_value_error(text: str) -> None:
     """Any text is parsed or raises ValueError; a parsed TLS version is one of TLS_VERSIONS."""
     for kind in (FLOATS, TLS_REQUIRED, TLS_VERSION):
         try:
@@ -126,6 +130,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert kind is not TLS_VERSION or value in TLS_VERSIONS
 
 
-def test_a_text_is_shown_as_one_would_type_it() -> None:
+def test_a_text_is_shown_in_quotes() -> None:
     """A text is shown in quotes, with a newline escaped; an empty text is shown as nothing."""
     assert ['"a"', '"\\n"', '"ä"', ""] == [STRING.show(text) for text in ("a", "\n", "ä", "")]

@@ -17,7 +17,7 @@ def test_without_flags_everything_has_its_default() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("10", 10), ("0x10", 16), ("010", 8), ("0b11", 3), ("-0x1", -1), ("0", 0)]
 )
-def test_numbers_have_gos_bases(text: str, value: int) -> None:
+def test_numbers_may_have_gos_prefixes(text: str, value: int) -> None:
     """The prefixes 0x, 0b and 0 mean hexadecimal, binary and octal numbers."""
     assert options("-node-id", text).node_id == value
 
@@ -57,7 +57,7 @@ def test_numbers_have_gos_bases(text: str, value: int) -> None:
         (["--mode=x"], "--mode=x is unknown: use slow or fast"),
     ],
 )
-def test_a_mistake_ends_with_1_and_one_sentence(
+def test_a_wrong_flag_ends_with_1_and_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     """A wrong flag ends with status 1 and one sentence with the flag and the remedy, no usage."""
@@ -66,7 +66,7 @@ def test_a_mistake_ends_with_1_and_one_sentence(
     assert (status, FATAL.sub("", text)) == (1, f"{sentence}\n")
 
 
-def test_a_tool_says_it_after_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tool_prints_its_name_before_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     """A tool, which has no log, prints its name before the sentence."""
     with pytest.raises(SystemExit) as end:
         parse(Options, "tool", "", ["--nope"], takes_file=False)
@@ -75,7 +75,7 @@ def test_a_tool_says_it_after_its_name(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "tool: there is no flag --nope: see tool --help\n"
 
 
-def test_defaults_that_another_option_overtakes_are_no_mistake() -> None:
+def test_limits_apply_only_to_given_values() -> None:
     """Limits apply only to given values, not to a default above another option's new value."""
     assert options("--msg-timeout=1ms").wait_ns == SECOND
 
@@ -108,7 +108,7 @@ def test_version_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "prog v9\n"
 
 
-def test_a_file_sets_what_the_command_line_does_not(tmp_path: Path) -> None:
+def test_a_flag_takes_precedence_over_the_file(tmp_path: Path) -> None:
     """A flag takes precedence over the file, and the file over the default."""
     config = file(tmp_path, 'tcp_address = "f:1"\nid = 4\ndeflate = false\n')
 
@@ -117,7 +117,7 @@ def test_a_file_sets_what_the_command_line_does_not(tmp_path: Path) -> None:
     )
 
 
-def test_options_are_made_again_from_the_file_as_it_is_now(tmp_path: Path) -> None:
+def test_parse_again_reads_the_file_again(tmp_path: Path) -> None:
     """``parse_again`` reads the file again; flags still win; a bad file raises FileError."""
     arguments = [file(tmp_path, 'tcp_address = "f:1"\nid = 4'), "-node-id=5"]
     assert parse_again(Options, "prog", arguments) == options(*arguments)

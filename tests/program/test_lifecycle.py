@@ -36,7 +36,7 @@ def start(*, fails: bool = False, reloads: bool = False) -> subprocess.Popen[str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+def test_a_signal_ends_a_daemon_with_status_0(number: signal.Signals) -> None:
     """A signal lets the daemon stop in order, on uvloop, with exit status 0."""
     with start() as process:
         assert process.stdout is not None
@@ -47,7 +47,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     assert (out, err, process.returncode) == ("stopped\n", "", 0)
 
 
-def test_sighup_is_no_end() -> None:
+def test_sighup_does_not_end_a_daemon() -> None:
     """SIGHUP does not end a daemon: it is ignored, or each one calls the ``on_hangup`` function."""
     with start() as process:
         assert process.stdout is not None
@@ -78,7 +78,7 @@ def test_a_failed_start_is_fatal() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_more_signals_change_nothing_to_the_very_end(number: signal.Signals) -> None:
+def test_further_signals_do_not_change_the_status(number: signal.Signals) -> None:
     """Signals every millisecond until the process has ended do not change status 0."""
     with start() as process:
         assert process.stdout is not None

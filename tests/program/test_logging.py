@@ -34,7 +34,7 @@ def test_a_line_has_prefix_time_level_and_text(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.behaviour("lg.TestLogging")
-def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines below the level are not written; a second ``set_up`` replaces the first."""
     set_up("a ", logging.DEBUG)
     set_up("b ", parse_level("Error"))
@@ -57,7 +57,7 @@ def test_an_event_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.endswith(told)
 
 
-def test_a_bug_brings_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_traceback_is_logged_with_indented_lines(capsys: pytest.CaptureFixture[str]) -> None:
     """A traceback is logged with every line indented, so that none looks like a log line."""
     set_up("", logging.INFO)
     try:
@@ -71,7 +71,7 @@ def test_a_bug_brings_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == sum(not line.startswith("    ") for line in text.splitlines())
 
 
-def test_json_has_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_logs_are_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A JSON line has time in UTC, level, program, text and logger, extra fields and traceback."""
     set_up("[nsqd] ", logging.INFO, "json")
     logging.getLogger("x").warning("topic %s", "a\n\x1b\u2028\udc80", extra={"topic": "a"})
@@ -113,7 +113,7 @@ def test_time_is_local_or_utc(
     assert timedelta(hours=5, seconds=-10) < local - utc <= timedelta(hours=5)
 
 
-def test_what_repeats_is_counted(
+def test_repeated_lines_are_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After two lines of a kind, only their number is logged; kinds differ by text and level."""
@@ -136,7 +136,9 @@ def test_what_repeats_is_counted(
     assert "INFO: client 8" in capsys.readouterr().err
 
 
-def test_the_end_of_a_program_tells_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_closing_the_handler_logs_the_number_of_omitted_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Closing the handler logs the number of omitted lines immediately."""
     set_up("", logging.INFO, repeats=1)
     for number in range(3):
@@ -146,7 +148,7 @@ def test_the_end_of_a_program_tells_what_was_left_out(capsys: pytest.CaptureFixt
     assert "INFO: 2 more in a minute: client %d" in capsys.readouterr().err
 
 
-def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_above_kinds_max_are_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
     """After KINDS_MAX different texts, further ones are counted together."""
     set_up("", logging.INFO, repeats=1)
     for number in range(KINDS_MAX + 10):
@@ -158,7 +160,7 @@ def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1].endswith("INFO: 9 more in a minute: %s")
 
 
-def test_level_names_go_both_ways() -> None:
+def test_level_names_are_parsed_and_formatted() -> None:
     """Level names are accepted in any case; others raise ValueError with the list of names."""
     assert [level_name(parse_level(n)) for n in ("DEBUG", "Warn")] == ["debug", "warn"]
     with pytest.raises(ValueError, match="one of debug, info, warn, error, fatal"):

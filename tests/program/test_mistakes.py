@@ -36,7 +36,7 @@ def test_the_nearest_word_is_suggested(word: str, found: str) -> None:
         ("ä", '"ä"'),
     ],
 )
-def test_a_value_is_quoted_if_it_would_be_misread(text: str, in_a_sentence: str) -> None:
+def test_an_ambiguous_value_is_quoted(text: str, in_a_sentence: str) -> None:
     """Values that are empty, or have spaces, quotes or line ends, are quoted on one line."""
     assert in_a_sentence == shown(text)
     assert "\n" not in quoted(text)

@@ -14,7 +14,7 @@ import pytest
 import sparq
 from sparq.program.stdout import sparq_version, version_line
 
-SAYS = 'exec "$0" -c "from sparq.tools.commands import to_nsq; to_nsq([\'--version\'])"'
+PRINTS = 'exec "$0" -c "from sparq.tools.commands import to_nsq; to_nsq([\'--version\'])"'
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ SAYS = 'exec "$0" -c "from sparq.tools.commands import to_nsq; to_nsq([\'--versi
         (">&-", "failed to write to standard output - Bad file descriptor\n"),
     ],
 )
-def test_nobody_takes_what_is_said(redirected: str, reason: str) -> None:
+def test_a_stdout_that_cannot_be_written_gives_status_1(redirected: str, reason: str) -> None:
     """If stdout cannot be written, the status is 1, with at most one line and no traceback."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = ["/bin/sh", "-c", f"{SAYS} {redirected}", sys.executable]
+    command = ["/bin/sh", "-c", f"{PRINTS} {redirected}", sys.executable]
     done = subprocess.run(
         command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30, check=False
     )
@@ -38,7 +38,7 @@ def test_nobody_takes_what_is_said(redirected: str, reason: str) -> None:
     assert (1, reason) == (done.returncode, done.stderr)
 
 
-def test_the_version_is_the_one_that_clients_compare() -> None:
+def test_the_version_line_has_nsqs_form() -> None:
     """The line has NSQ's form, which other programs match, followed by sparq's version."""
     assert re.fullmatch(
         rf"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq {re.escape(sparq_version())}",
@@ -61,7 +61,7 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_program_is_known_by_the_pattern_that_nsq_clients_use(name: str) -> None:
+def test_the_version_of_each_program_matches_nsqs_pattern(name: str) -> None:
     """`--version` of each installed program prints a line that NSQ's own pattern matches."""
     script = Path(sys.executable).with_name(name)
     done = subprocess.run([script, "--version"], capture_output=True, check=True, timeout=60)
@@ -69,6 +69,6 @@ def test_every_program_is_known_by_the_pattern_that_nsq_clients_use(name: str) -
     assert re.match(rf"{name} v\d+\.\d+\.\d+ \(built w/(\S+)\)", done.stdout.decode())
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_version_constant_equals_the_packages_version() -> None:
     """The version constant, which a start reads at no cost, equals the installed package's."""
     assert sparq_version() == version("sparq-mq") == sparq.__version__

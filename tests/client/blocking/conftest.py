@@ -36,7 +36,7 @@ def session(nsqd: NsqdServer) -> Iterator[Session]:
 
 
 @pytest.fixture
-def nowhere() -> Iterator[str]:
+def closed_address() -> Iterator[str]:
     """An address that refuses connections and that no other test's nsqd can take."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

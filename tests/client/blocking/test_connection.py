@@ -67,7 +67,7 @@ def serving(counterpart: Counterpart, answers: list[Answer]) -> Iterator[str]:
         thread.join()
 
 
-def says(data: bytes) -> Answer:
+def sends(data: bytes) -> Answer:
     """Return an answer that sends `data` through the layers."""
 
     def answer(counterpart: Counterpart, connection: socket.socket) -> None:
@@ -84,10 +84,10 @@ def counterpart_of(files: Certificates) -> Counterpart:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_use_the_same_memory(files: Certificates, kind: str) -> None:
+def test_each_answer_reuses_the_memory_of_the_previous_one(files: Certificates, kind: str) -> None:
     """Large and small answers arrive whole, and each one reuses the previous one's memory."""
     bodies = [b"a" * 5_000_000, b"b" * 3_000_000, b"c"]
-    answers = [says(frame(3, body)) for body in bodies]
+    answers = [sends(frame(3, body)) for body in bodies]
     with serving(counterpart_of(files), answers) as address:
         connection = BlockingConnection(address, layers=options_of(files, kind))
         received = []
@@ -103,7 +103,7 @@ def test_answers_use_the_same_memory(files: Certificates, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tls", "snappy", "tls+deflate"])
-def test_damage_is_an_os_error(files: Certificates, kind: str) -> None:
+def test_damaged_data_is_an_os_error(files: Certificates, kind: str) -> None:
     """Damaged data raises OSError, like a broken connection, so that callers retry it."""
 
     def damaged(counterpart: Counterpart, connection: socket.socket) -> None:
@@ -119,11 +119,11 @@ def test_damage_is_an_os_error(files: Certificates, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tls", "tls+snappy"])
-def test_a_farewell_is_an_end(files: Certificates, kind: str) -> None:
+def test_a_tls_close_notify_ends_the_connection(files: Certificates, kind: str) -> None:
     """After a TLS close_notify, ``ask`` fails immediately, even if the socket is still open."""
 
     def farewell(counterpart: Counterpart, connection: socket.socket) -> None:
-        connection.sendall(counterpart.say_farewell())
+        connection.sendall(counterpart.close_tls())
 
     with serving(counterpart_of(files), [farewell]) as address:
         connection = BlockingConnection(address, layers=options_of(files, kind))
@@ -131,10 +131,10 @@ def test_a_farewell_is_an_end(files: Certificates, kind: str) -> None:
             connection.ask(commands.ends("t"))
 
 
-def test_the_beginning_may_fail(files: Certificates) -> None:
+def test_a_failed_handshake_raises_an_error_with_the_reason(files: Certificates) -> None:
     """A hang-up, an untrusted certificate and unrequested bytes fail the handshake with errors."""
 
-    class Rude(Counterpart):
+    class DisconnectsAfterIdentify(Counterpart):
         """A counterpart that answers IDENTIFY and then disconnects."""
 
         def receive(self, data: bytes) -> bytes:
@@ -144,7 +144,7 @@ def test_the_beginning_may_fail(files: Certificates) -> None:
 
     context = server_context(files)
     with (
-        serving(Rude(dict(ALL), context), []) as address,
+        serving(DisconnectsAfterIdentify(dict(ALL), context), []) as address,
         pytest.raises(ConnectionResetError, match=r"\(TLS\)|reset"),
     ):
         BlockingConnection(address, layers=options_of(files, "tls"))

@@ -19,7 +19,7 @@ from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
 
 
-def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
+def test_ctrl_c_during_the_start_closes_the_consumer(
     shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer that Ctrl-C interrupts while it starts is closed, and takes no messages."""
@@ -45,7 +45,7 @@ def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
     assert 1 == message.attempts
 
 
-def test_who_is_too_slow_for_a_message_waits_for_the_next(
+def test_receive_keeps_waiting_if_another_thread_takes_the_message(
     shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``receive`` keeps waiting if another thread takes the message that woke it up."""
@@ -85,7 +85,7 @@ def test_batches_end_with_the_session(shared_daemons: SharedDaemons) -> None:
     assert [] == [*consumer.batches()] == [*consumer]
 
 
-def test_any_function_may_give_up(shared_daemons: SharedDaemons) -> None:
+def test_on_giving_up_may_be_a_coroutine_function(shared_daemons: SharedDaemons) -> None:
     """``on_giving_up`` may be a coroutine function; False requeues the message."""
     topic, nsqd = shared_daemons.make("giving_up"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
@@ -108,7 +108,9 @@ def test_any_function_may_give_up(shared_daemons: SharedDaemons) -> None:
     assert [2, 3] == attempts
 
 
-def test_batches_may_be_left_on_the_session_s_thread(shared_daemons: SharedDaemons) -> None:
+def test_batches_may_be_garbage_collected_on_the_sessions_thread(
+    shared_daemons: SharedDaemons,
+) -> None:
     """A batch iterator may be garbage-collected on the session's thread without a deadlock."""
     topic, nsqd = shared_daemons.make("collected"), shared_daemons.nsqds[0]
     nsqd.post(f"/mpub?topic={topic}", b"1\n2")
@@ -123,7 +125,7 @@ def test_batches_may_be_left_on_the_session_s_thread(shared_daemons: SharedDaemo
     assert message.body in (b"1", b"2")
 
 
-def test_waits_have_ends(session: Session) -> None:
+def test_receive_and_iterations_end_after_their_timeouts(session: Session) -> None:
     """``receive`` times out; ``messages`` and ``batches`` end after ``idle_timeout``."""
     fill(session, "waits", 3)
     with session.consumer("waits", "c") as consumer:
@@ -140,7 +142,7 @@ def test_waits_have_ends(session: Session) -> None:
         consumer.receive()
 
 
-def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
+def test_a_batch_loop_that_ends_early_loses_no_message(session: Session) -> None:
     """Messages gathered for a batch when ``idle_timeout`` ends the loop go to the next caller."""
     with session.consumer("left", "c") as consumer:
         wait_for(lambda: consumer.connections)
@@ -153,7 +155,7 @@ def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_mistakes_in_batches_are_told(session: Session, size: int) -> None:
+def test_wrong_arguments_of_batches_raise(session: Session, size: int) -> None:
     """A wrong size or name raises ValueError; ``handler``, which only asyncio has, TypeError."""
     with session.consumer("mistakes", "c") as consumer, pytest.raises(ValueError, match="size"):
         next(consumer.batches(size))
@@ -182,7 +184,7 @@ def test_ctrl_c_loses_no_message(session: Session) -> None:
         assert bodies == seen
 
 
-def test_closing_gives_back_what_was_not_handed_out(session: Session, nsqd: NsqdServer) -> None:
+def test_close_requeues_messages_that_were_not_received(session: Session, nsqd: NsqdServer) -> None:
     """``close`` requeues the 10 messages that no caller received, and only those."""
     fill(session, "back", 20)
     first = session.consumer("back", "c")
@@ -200,7 +202,7 @@ def test_closing_gives_back_what_was_not_handed_out(session: Session, nsqd: Nsqd
     assert {2} == set(seen.values())
 
 
-def test_closing_gives_back_fetched_messages(session: Session) -> None:
+def test_close_requeues_fetched_messages(session: Session) -> None:
     """``close`` after the first of 20 messages requeues the other 19 immediately."""
     fill(session, "fetched", 20)
     first = session.consumer("fetched", "c")
@@ -213,7 +215,7 @@ def test_closing_gives_back_fetched_messages(session: Session) -> None:
     assert [2] * 19 == seen
 
 
-def test_a_consumer_is_closed_with_time_for_others(session: Session) -> None:
+def test_close_lets_another_thread_finish_its_message(session: Session) -> None:
     """``close(wait_seconds)`` lets another thread finish its message before it closes."""
     fill(session, "grace", 1)
     consumer = session.consumer("grace", "c")
@@ -224,7 +226,7 @@ def test_a_consumer_is_closed_with_time_for_others(session: Session) -> None:
     assert 1 == consumer.counters.finished
 
 
-def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
+def test_a_fetched_message_past_its_timeout_is_dropped(session: Session) -> None:
     """A fetched message that waited past its timeout is dropped; its redelivery is received."""
     fill(session, "stale", 2)
     options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 0.05}
@@ -237,7 +239,7 @@ def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
         assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
 
 
-def test_a_message_is_looked_at_as_it_is_handed_out(session: Session) -> None:
+def test_expiry_is_checked_on_each_receive(session: Session) -> None:
     """Expiry is checked on each ``receive``, not only every ``rdy_redistribute_interval``."""
     fill(session, "late", 2)
     options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 5.0}
@@ -249,7 +251,7 @@ def test_a_message_is_looked_at_as_it_is_handed_out(session: Session) -> None:
         assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
 
 
-def test_giving_up_happens_on_a_thread_of_its_own(session: Session) -> None:
+def test_on_giving_up_is_not_called_on_the_sessions_thread(session: Session) -> None:
     """``on_giving_up`` is not called on the session's thread, so it may block."""
     fill(session, "up", 1)
     given_up: list[tuple[int, bool]] = []
@@ -265,7 +267,7 @@ def test_giving_up_happens_on_a_thread_of_its_own(session: Session) -> None:
         assert (1, 1) == (consumer.counters.given_up, consumer.counters.finished)
 
 
-def test_a_consumer_can_be_steered(session: Session) -> None:
+def test_pause_resume_and_max_in_flight_take_effect(session: Session) -> None:
     """``pause``, ``resume`` and ``max_in_flight`` take effect, and the state is readable."""
     with session.consumer("steered", "c", max_in_flight=5) as consumer:
         wait_for(lambda: consumer.connections)
@@ -288,14 +290,16 @@ def test_a_consumer_can_be_steered(session: Session) -> None:
         assert not consumer.is_paused
 
 
-def test_sources_change_at_run_time(session: Session, nsqd: NsqdServer) -> None:
+def test_nsqds_and_nsqlookupds_can_be_changed_at_run_time(
+    session: Session, nsqd: NsqdServer
+) -> None:
     """nsqds and nsqlookupds can be added and removed at run time, except the last one."""
-    nowhere, lookupd = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    closed_address, lookupd = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     with session.consumer("sources", "c") as consumer:
-        consumer.connect_to_nsqd(nowhere)
+        consumer.connect_to_nsqd(closed_address)
         consumer.connect_to_nsqlookupd(lookupd)
         wait_for(lambda: len(consumer.errors) == 2)
-        consumer.disconnect_from_nsqd(nowhere)
+        consumer.disconnect_from_nsqd(closed_address)
         consumer.disconnect_from_nsqlookupd(lookupd)
         wait_for(lambda: consumer.errors == {})
         with pytest.raises(ValueError, match="last source"):

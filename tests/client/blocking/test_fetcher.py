@@ -24,7 +24,7 @@ def thread() -> Iterator[LoopThread]:
 
 
 class Source:
-    """A source that yields one number for each ``give``."""
+    """A source that yields one number for each ``yield_one``."""
 
     def __init__(self, thread: LoopThread) -> None:
         self.ended = False
@@ -32,7 +32,7 @@ class Source:
         self._thread = thread
         thread.call(self._gate.acquire)
 
-    def give(self) -> None:
+    def yield_one(self) -> None:
         """Let the source yield one more number."""
         self._thread.ask(self._gate.release)
 
@@ -46,20 +46,20 @@ class Source:
             self.ended = True
 
 
-def test_a_wait_that_is_given_up_loses_nothing(thread: LoopThread) -> None:
+def test_a_wait_that_times_out_loses_no_item(thread: LoopThread) -> None:
     """After a timeout, ``next`` returns the item waited for; after the last item, None."""
     source = Source(thread)
     feed = Fetcher(thread, source.numbers())
     with pytest.raises(TimeoutError):
         feed.next(time.monotonic())
     for _ in range(3):
-        source.give()
+        source.yield_one()
 
     assert [0, 1, 2, None, None] == [feed.next(time.monotonic() + 10) for _ in range(5)]
     assert source.ended
 
 
-def test_closing_tells_what_was_fetched_and_never_asked_for(thread: LoopThread) -> None:
+def test_end_returns_an_item_that_was_fetched_but_not_read(thread: LoopThread) -> None:
     """``end`` closes the source, and returns an item that was fetched but not read, or None."""
     for given, expected in ((False, None), (True, 0)):
         source = Source(thread)
@@ -67,14 +67,14 @@ def test_closing_tells_what_was_fetched_and_never_asked_for(thread: LoopThread) 
         with pytest.raises(TimeoutError):
             feed.next(time.monotonic())
         if given:
-            source.give()
+            source.yield_one()
             thread.call(asyncio.sleep, 0.01)
 
         assert expected == thread.call(feed.end)
         assert source.ended
 
 
-def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
+def test_an_error_of_the_source_is_raised_by_next(thread: LoopThread) -> None:
     """``next`` raises the source's error, or ClosedError after the loop is closed."""
 
     async def fail() -> AsyncGenerator[int, None]:
@@ -91,7 +91,7 @@ def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
         feed.next()
 
 
-def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
+def test_a_batch_that_arrives_as_the_loop_ends_is_requeued(
     shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that arrives just as the loop ends is requeued, and nsqd delivers it again."""
@@ -99,7 +99,7 @@ def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
     nsqd.post(f"/pub?topic={topic}", b"x")
     waiting = Fetcher.next
 
-    def too_late(self: Fetcher[object], deadline: float | None = None) -> object:
+    def late_next(self: Fetcher[object], deadline: float | None = None) -> object:
         """Fetch the item, then time out as if it had arrived too late."""
         found = waiting(self, deadline)
         monkeypatch.undo()
@@ -108,7 +108,7 @@ def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
         raise TimeoutError
 
     with sparq.connect(nsqd.tcp) as session, session.consumer(topic, "c") as consumer:
-        monkeypatch.setattr(Fetcher, "next", too_late)
+        monkeypatch.setattr(Fetcher, "next", late_next)
         assert [] == list(consumer.batches(1, 0))
         again = consumer.receive(10)
         again.finish()

@@ -26,9 +26,9 @@ from sparq.client import (
 )
 
 
-def test_a_close_that_is_interrupted_goes_on(nowhere: str) -> None:
+def test_an_interrupted_close_still_closes_the_producer(closed_address: str) -> None:
     """Ctrl-C ends the wait in a producer's ``close``, but the producer still closes."""
-    with sparq.connect(nowhere, stop_timeout=0.3) as session:
+    with sparq.connect(closed_address, stop_timeout=0.3) as session:
         producer = session.producer()
         future = producer.submit("t", b"x")
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -39,9 +39,9 @@ def test_a_close_that_is_interrupted_goes_on(nowhere: str) -> None:
         assert 0 == producer.under_way
 
 
-def test_all_is_closed_at_the_same_time(nowhere: str) -> None:
+def test_a_session_closes_its_producers_concurrently(closed_address: str) -> None:
     """A session closes its producers concurrently: four of them take one ``stop_timeout``."""
-    with sparq.connect(nowhere, stop_timeout=1.0) as session:
+    with sparq.connect(closed_address, stop_timeout=1.0) as session:
         futures = [session.producer().submit("t", b"x") for _ in range(4)]
         before = time.monotonic()
 
@@ -50,17 +50,17 @@ def test_all_is_closed_at_the_same_time(nowhere: str) -> None:
 
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy])
-def test_nothing_of_a_session_goes_to_another_process(
-    way: Callable[[Any], Any], nowhere: str
+def test_pickling_or_copying_parts_of_a_session_raises(
+    way: Callable[[Any], Any], closed_address: str
 ) -> None:
     """Pickling or copying, as a worker pool or Spark does, raises TypeError with advice."""
-    with sparq.connect(nowhere) as session:
+    with sparq.connect(closed_address) as session:
         for each in (session, session.producer(), session.consumer("t", "c")):
             with pytest.raises(TypeError, match="make a session there"):
                 way(each)
 
 
-def test_both_apis_can_do_the_same() -> None:
+def test_the_blocking_classes_have_the_public_names_of_the_asyncio_classes() -> None:
     """The blocking classes have every public name of the asyncio classes, except four.
 
     ``publish_nowait`` is named ``submit`` there; the four (`awaited`) need an event loop.

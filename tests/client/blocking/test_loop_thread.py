@@ -33,7 +33,7 @@ async def add(one: int, other: int) -> int:
     return one + other
 
 
-def test_a_call_returns_what_it_awaits(thread: LoopThread) -> None:
+def test_call_returns_the_coroutines_result_or_raises_its_error(thread: LoopThread) -> None:
     """``call`` runs a coroutine on the other thread and returns its result or raises its error."""
 
     async def fail() -> None:
@@ -45,7 +45,7 @@ def test_a_call_returns_what_it_awaits(thread: LoopThread) -> None:
         thread.call(fail)
 
 
-def test_posts_are_done_in_order_and_before_a_later_call(thread: LoopThread) -> None:
+def test_posts_run_in_order_and_before_a_later_call(thread: LoopThread) -> None:
     """10,000 posts run once each, in order, although many share one wake-up of the loop."""
     done: list[int] = []
     for number in range(10_000):
@@ -55,7 +55,7 @@ def test_posts_are_done_in_order_and_before_a_later_call(thread: LoopThread) -> 
     assert done == list(range(10_000))
 
 
-def test_no_post_of_many_threads_is_lost(thread: LoopThread) -> None:
+def test_posts_of_several_threads_are_all_run(thread: LoopThread) -> None:
     """A post made while earlier posts run is run, too: 4 threads lose none of 8,000."""
     done: list[int] = []
 
@@ -72,7 +72,7 @@ def test_no_post_of_many_threads_is_lost(thread: LoopThread) -> None:
     assert 8_000 == thread.ask(lambda: len(done))
 
 
-def test_ctrl_c_in_a_post_leaves_the_others_their_wake_up(thread: LoopThread) -> None:
+def test_a_post_interrupted_by_ctrl_c_runs_with_the_next_post(thread: LoopThread) -> None:
     """A post whose wake-up Ctrl-C interrupted runs with the next post."""
     loop = thread._loop
     done: list[int] = []
@@ -90,7 +90,7 @@ def test_ctrl_c_in_a_post_leaves_the_others_their_wake_up(thread: LoopThread) ->
     assert [1, 2] == thread.ask(lambda: done)
 
 
-def test_a_post_that_fails_is_no_harm_to_the_others(thread: LoopThread) -> None:
+def test_a_post_that_fails_does_not_stop_the_next_one(thread: LoopThread) -> None:
     """The loop's exception handler gets the error, and the next post runs."""
     done: list[int] = []
     told: list[object] = []
@@ -107,7 +107,7 @@ def test_a_post_that_fails_is_no_harm_to_the_others(thread: LoopThread) -> None:
     assert 1 == len(told)
 
 
-def test_a_submitted_one_is_a_future(thread: LoopThread) -> None:
+def test_submit_returns_a_future(thread: LoopThread) -> None:
     """``submit`` returns a future with the result or the error; closing sets ClosedError."""
 
     async def fail() -> None:
@@ -146,7 +146,7 @@ def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> N
     assert 3 == thread.call(add, 1, 2)
 
 
-def test_after_the_end_everything_says_so() -> None:
+def test_after_close_every_use_raises_closed_error() -> None:
     """After ``close`` no thread is left; waiting and new calls and posts get ``ClosedError``."""
     before = running()
     thread = LoopThread()
@@ -177,7 +177,7 @@ def test_after_the_end_everything_says_so() -> None:
             use()
 
 
-def test_a_forgotten_one_ends() -> None:
+def test_a_garbage_collected_loop_thread_ends() -> None:
     """A loop thread that is garbage-collected ends its thread, with a ResourceWarning."""
     before = running()
     thread = LoopThread()
@@ -189,7 +189,7 @@ def test_a_forgotten_one_ends() -> None:
     wait_for(lambda: before == running())
 
 
-def test_its_own_thread_cannot_wait_for_itself(thread: LoopThread) -> None:
+def test_call_on_the_loops_own_thread_raises(thread: LoopThread) -> None:
     """``call`` on the loop's own thread would deadlock, so it raises RuntimeError."""
 
     async def inside() -> None:
@@ -199,7 +199,7 @@ def test_its_own_thread_cannot_wait_for_itself(thread: LoopThread) -> None:
         thread.call(inside)
 
 
-def test_what_interrupts_a_post_may_post(thread: LoopThread) -> None:
+def test_code_that_interrupts_a_post_may_post(thread: LoopThread) -> None:
     """A signal handler or finalizer that interrupts ``post`` may itself post and call."""
     done: list[int] = []
 
@@ -215,7 +215,7 @@ def test_what_interrupts_a_post_may_post(thread: LoopThread) -> None:
     assert [1, 3] == done
 
 
-def _in_a_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None:
+def _use_in_forked_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None:
     for use in (lambda: thread.call(add, 1, 2), lambda: thread.post(print)):
         try:
             use()
@@ -226,11 +226,13 @@ def _in_a_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None
 
 
 @pytest.mark.filterwarnings(FORKING)
-def test_a_forked_child_is_told_and_does_no_harm(thread: LoopThread) -> None:
+def test_a_forked_child_gets_closed_error_and_does_not_affect_the_parent(
+    thread: LoopThread,
+) -> None:
     """A forked child gets ClosedError, and its ``close`` does not affect the parent's thread."""
     forking = multiprocessing.get_context("fork")
     answers: multiprocessing.Queue[str] = forking.Queue()
-    child = forking.Process(target=_in_a_child, args=(thread, answers), daemon=True)
+    child = forking.Process(target=_use_in_forked_child, args=(thread, answers), daemon=True)
     child.start()
     told = [answers.get(timeout=30) for _ in range(3)]
     child.join(30)

@@ -14,7 +14,7 @@ from tests.support.servers import NsqdServer
 from tests.support.waiting import wait_for
 
 
-def test_answers_go_once_and_take_effect(session: Session, nsqd: NsqdServer) -> None:
+def test_each_message_takes_one_response(session: Session, nsqd: NsqdServer) -> None:
     """REQ redelivers with attempts 2, TOUCH is counted, and a second response is an error."""
     fill(session, "answers", 1)
     with session.consumer("answers", "c") as consumer:
@@ -36,7 +36,9 @@ def test_answers_go_once_and_take_effect(session: Session, nsqd: NsqdServer) -> 
         )
 
 
-def test_batches(session: Session, nsqd: NsqdServer) -> None:
+def test_batches_can_be_read_touched_finished_and_requeued(
+    session: Session, nsqd: NsqdServer
+) -> None:
     """A batch is read, touched, finished and requeued, as a whole or message by message."""
     bodies = fill(session, "batches", 20)
     with session.consumer("batches", "c") as consumer:
@@ -52,7 +54,7 @@ def test_batches(session: Session, nsqd: NsqdServer) -> None:
                 answer()
         second = next(batches)
         second.requeue(0, backoff=False)
-        seen = [body for batch in batches for body in take(batch)]
+        seen = [body for batch in batches for body in finish_batch(batch)]
         wait_for(lambda: is_empty(nsqd, "batches"))
 
         assert sorted(bodies[6:]) == sorted(seen)
@@ -60,7 +62,7 @@ def test_batches(session: Session, nsqd: NsqdServer) -> None:
         assert 4 == consumer.counters.touched
 
 
-def take(batch: Any) -> list[bytes]:
+def finish_batch(batch: Any) -> list[bytes]:
     """Finish a batch, half of it message by message."""
     assert len(batch) == len(batch.bodies)
     for message in batch[: len(batch) // 2]:

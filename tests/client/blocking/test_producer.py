@@ -18,7 +18,7 @@ from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
 
 
-def test_what_is_submitted_is_published(shared_daemons: SharedDaemons) -> None:
+def test_submitted_messages_are_published(shared_daemons: SharedDaemons) -> None:
     """``submit``, ``multi_submit`` and ``submit_deferred`` publish; futures carry the receipts."""
     topic, nsqd = shared_daemons.make("submitted"), shared_daemons.nsqds[0]
     with sparq.connect(nsqd.tcp, max_in_flight=10) as session, session.producer() as producer:
@@ -38,11 +38,14 @@ def test_what_is_submitted_is_published(shared_daemons: SharedDaemons) -> None:
     assert [b"one", b"two", b"three", b"later"] == [each.body for each in found]
 
 
-def test_who_submits_waits_with_those_who_publish() -> None:
+def test_submits_wait_after_pending_publishes() -> None:
     """Submits above ``max_pending_bytes`` are not refused: they wait after pending publishes."""
-    nowhere, options = f"127.0.0.1:{free_port()}", {"publish_timeout": 0.3, "stop_timeout": 0.0}
+    closed_address, options = (
+        f"127.0.0.1:{free_port()}",
+        {"publish_timeout": 0.3, "stop_timeout": 0.0},
+    )
     with (
-        sparq.connect(nowhere, max_pending_bytes=100, **options) as session,
+        sparq.connect(closed_address, max_pending_bytes=100, **options) as session,
         session.producer() as producer,
     ):
         first = producer._thread.submit(producer._producer.publish, "t", b"x" * 200)
@@ -58,7 +61,7 @@ def test_who_submits_waits_with_those_who_publish() -> None:
     assert [PublishError] * 4 == told
 
 
-def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
+def test_a_submit_cancelled_before_it_starts_is_not_published() -> None:
     """A submit that is cancelled, or interrupted by Ctrl-C, is not sent and frees its bytes."""
     gate = threading.Event()
     with (
@@ -85,7 +88,7 @@ def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
         assert (0, 0) == (producer.under_way, producer._byte_limit.count)
 
 
-def test_a_buffer_may_be_used_again_at_once(shared_daemons: SharedDaemons) -> None:
+def test_submit_copies_a_mutable_buffer(shared_daemons: SharedDaemons) -> None:
     """``submit`` copies a mutable buffer: the program may overwrite it immediately."""
     topic, nsqd = shared_daemons.make("buffer"), shared_daemons.nsqds[0]
     taken = threading.Event()
@@ -107,7 +110,7 @@ def test_a_buffer_may_be_used_again_at_once(shared_daemons: SharedDaemons) -> No
     assert [b"before", b"before"] == found
 
 
-def test_submitting_is_bounded_by_bytes(nsqd: NsqdServer) -> None:
+def test_submit_blocks_while_max_pending_bytes_are_pending(nsqd: NsqdServer) -> None:
     """``submit`` blocks while ``max_pending_bytes`` are pending; all messages are published."""
     with (
         sparq.connect(nsqd.tcp, max_pending_bytes=5_000) as session,
@@ -123,12 +126,12 @@ def test_submitting_is_bounded_by_bytes(nsqd: NsqdServer) -> None:
         assert (200, 0, 0) == (producer.published, producer.failed, producer.under_way)
 
 
-def test_ctrl_c_in_a_publish(nowhere: str) -> None:
+def test_ctrl_c_interrupts_a_publish(closed_address: str) -> None:
     """Ctrl-C interrupts a publish that waits for an nsqd; leaving the block ends the thread."""
     before = time.monotonic()
     with (
         pytest.raises(KeyboardInterrupt),
-        sparq.connect(nowhere) as session,
+        sparq.connect(closed_address) as session,
         session.producer() as producer,
     ):
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -138,9 +141,9 @@ def test_ctrl_c_in_a_publish(nowhere: str) -> None:
     assert time.monotonic() - before < 10
 
 
-def test_what_is_no_message_is_told_by_the_future(nowhere: str) -> None:
+def test_wrong_arguments_of_submit_are_raised_by_the_future(closed_address: str) -> None:
     """Wrong arguments to ``submit`` raise nothing; the future carries the error."""
-    with sparq.connect(nowhere) as session, session.producer() as producer:
+    with sparq.connect(closed_address) as session, session.producer() as producer:
         wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
         told = [producer.submit(*each).exception(10) for each in wrong]
         told += [producer.multi_submit(topic, [body]).exception(10) for topic, body in wrong]

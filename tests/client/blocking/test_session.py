@@ -72,7 +72,7 @@ for message in consumer:
 """
 
 
-def test_scripts_that_close_nothing_end(session: Session, nsqd: NsqdServer) -> None:
+def test_scripts_without_close_exit(session: Session, nsqd: NsqdServer) -> None:
     """Scripts exit normally and by Ctrl-C without ``close``; nsqd redelivers their messages."""
     with session.producer() as producer, ExitStack() as stack:
         scripts = []
@@ -121,14 +121,14 @@ def test_threads_share_a_session(session: Session, nsqd: NsqdServer) -> None:
     assert 200 == len(set(seen)) == producer.published
 
 
-async def test_inside_a_running_loop(session: Session) -> None:
+async def test_the_blocking_api_works_inside_a_running_event_loop(session: Session) -> None:
     """The blocking API works where an event loop runs already, as in a notebook."""
     fill(session, "notebook", 1)
     with session.consumer("notebook", "c") as consumer:
         assert b"0" == consumer.receive(10).body
 
 
-def test_errors_are_those_of_the_client(session: Session) -> None:
+def test_errors_of_the_asyncio_client_are_raised(session: Session) -> None:
     """A refusal by nsqd is a RemoteError with its code; a wrong topic name is a ValueError."""
     with session.producer() as producer:
         with pytest.raises(RemoteError) as refusal:
@@ -143,7 +143,7 @@ def test_errors_are_those_of_the_client(session: Session) -> None:
     assert "E_BAD_MESSAGE" == refusal.value.code
 
 
-def test_a_closed_session_says_so(nsqd: NsqdServer) -> None:
+def test_a_closed_session_raises_closed_error(nsqd: NsqdServer) -> None:
     """After ``close``, every use raises ClosedError, iterations end, and ``close`` is harmless."""
     session = sparq.connect(nsqd.tcp)
     producer, consumer = session.producer(), session.consumer("closed", "c")
@@ -167,7 +167,7 @@ def test_a_closed_session_says_so(nsqd: NsqdServer) -> None:
     assert not running()
 
 
-def _use_in_a_child(
+def _use_in_forked_child(
     session: Session, producer: BlockingProducer, consumer: BlockingConsumer, told: Any
 ) -> None:
     with session, producer, consumer:
@@ -180,7 +180,7 @@ def _use_in_a_child(
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_harms_nobody(session: Session) -> None:
+def test_a_forked_child_does_not_affect_the_parent(session: Session) -> None:
     """A forked child gets ClosedError; leaving the blocks there does not affect the parent."""
     forking = multiprocessing.get_context("fork")
     told = forking.Queue()
@@ -188,7 +188,7 @@ def test_a_forked_child_harms_nobody(session: Session) -> None:
     with session.producer() as producer, session.consumer("forked", "c") as consumer:
         consumer.receive(10).finish()
         given = (session, producer, consumer, told)
-        child = forking.Process(target=_use_in_a_child, args=given, daemon=True)
+        child = forking.Process(target=_use_in_forked_child, args=given, daemon=True)
         child.start()
         texts = [told.get(timeout=30) for _ in range(4)]
         child.join(30)
@@ -198,19 +198,19 @@ def test_a_forked_child_harms_nobody(session: Session) -> None:
     assert all("process that made it" in text for text in texts)
 
 
-def test_importing_sparq_loads_next_to_nothing() -> None:
+def test_importing_sparq_loads_neither_asyncio_nor_aiohttp() -> None:
     """``import sparq`` imports neither asyncio nor aiohttp."""
     asked = "import sys, sparq; print([m for m in ('asyncio', 'aiohttp') if m in sys.modules])"
 
     assert b"[]\n" == subprocess.check_output([sys.executable, "-c", asked])
 
 
-def test_two_ctrl_c_end_everything(nowhere: str) -> None:
+def test_a_second_ctrl_c_closes_without_waiting(closed_address: str) -> None:
     """A second Ctrl-C closes without waiting for ``stop_timeout``; futures get ClosedError."""
     told: list[BaseException | None] = []
     with (
         pytest.raises(KeyboardInterrupt),
-        sparq.connect(nowhere, stop_timeout=60.0) as session,
+        sparq.connect(closed_address, stop_timeout=60.0) as session,
     ):
         futures = [session.producer().submit("t", b"x") for _ in range(2)]
         others = [
@@ -228,11 +228,11 @@ def test_two_ctrl_c_end_everything(nowhere: str) -> None:
     assert not running()
 
 
-def test_a_forgotten_session_ends(nowhere: str) -> None:
+def test_a_garbage_collected_session_ends(closed_address: str) -> None:
     """A session that is garbage-collected with its consumer ends, with a ResourceWarning."""
 
     def forget() -> None:
-        consumer = sparq.connect(nowhere).consumer("t", "c", on_giving_up=print)
+        consumer = sparq.connect(closed_address).consumer("t", "c", on_giving_up=print)
         with pytest.raises(TimeoutError, match="no message"):
             consumer.receive(0.05)
 
@@ -243,7 +243,7 @@ def test_a_forgotten_session_ends(nowhere: str) -> None:
     assert not running()
 
 
-FORGETFUL = """
+EXITS_WITHOUT_CLOSE = """
 import os, sys, sparq
 producer = sparq.connect(sys.argv[1]).producer()
 for _ in range(3):
@@ -252,18 +252,21 @@ sys.exit(os.waitpid(child, 0)[1] if (child := os.fork()) else 0)
 """
 
 
-def test_a_program_that_ends_too_soon_is_told_of_it(nowhere: str) -> None:
+def test_an_exit_without_close_prints_the_pending_publishes(closed_address: str) -> None:
     """A program that exits without ``close`` prints its pending publishes, once despite a fork."""
-    command = [sys.executable, "-c", FORGETFUL, nowhere]
+    command = [sys.executable, "-c", EXITS_WITHOUT_CLOSE, closed_address]
     ran = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20)
 
     assert 1 == ran.stderr.count("3 publishes still pending at exit")
 
 
-def test_no_nsqd_is_an_error_that_says_why(nowhere: str) -> None:
+def test_a_publish_without_an_nsqd_raises_the_reason(closed_address: str) -> None:
     """Without an nsqd, each kind of publish raises PublishError, with the address and reason."""
-    with sparq.connect(nowhere, publish_timeout=0.3) as session, session.producer() as producer:
-        with pytest.raises(PublishError, match=nowhere):
+    with (
+        sparq.connect(closed_address, publish_timeout=0.3) as session,
+        session.producer() as producer,
+    ):
+        with pytest.raises(PublishError, match=closed_address):
             producer.publish("t", b"x")
         for late in (
             lambda: producer.publish("t", b"x", timeout_seconds=0.05),
@@ -274,7 +277,7 @@ def test_no_nsqd_is_an_error_that_says_why(nowhere: str) -> None:
             with pytest.raises(PublishError):
                 late()
         assert 5 == producer.failed
-        assert [nowhere] == list(producer.errors)
+        assert [closed_address] == list(producer.errors)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,7 @@ def test_no_nsqd_is_an_error_that_says_why(nowhere: str) -> None:
         (("h:1",), {"max_in_flight": -1}, ValueError, "max_in_flight"),
     ],
 )
-def test_mistakes_are_told_at_once(
+def test_wrong_arguments_of_connect_raise(
     arguments: Any, options: Any, error: type[Exception], text: str
 ) -> None:
     """Wrong arguments of ``connect`` raise an error that names them, and start no thread."""
@@ -318,7 +321,7 @@ def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
     assert (path, path, b"x" * 5_000) == (receipt.nsqd, message.nsqd, message.body)
 
 
-def test_where_connections_come_from(shared_daemons: SharedDaemons) -> None:
+def test_connections_come_from_local_addr(shared_daemons: SharedDaemons) -> None:
     """Connections of a session come from ``local_addr``."""
     nsqd = shared_daemons.nsqds[0]
     topic = shared_daemons.make("session.local")

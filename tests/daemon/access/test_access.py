@@ -79,7 +79,7 @@ def test_without_options_there_are_no_checks(tmp_path: Path) -> None:
     assert 200 == status(access, PAUSE)
 
 
-def test_a_file_that_cannot_be_used_is_no_start(tmp_path: Path) -> None:
+def test_an_unusable_file_is_a_start_error(tmp_path: Path) -> None:
     """A token or audit file that cannot be used is a StartError with the flag's name."""
     missing = str(tmp_path / "missing" / "file")
     with pytest.raises(StartError, match=r"^--token-file: .*missing"):

@@ -16,7 +16,7 @@ from sparq.program.lifecycle import StartError
 from tests.daemon.access.test_audit_file import ENTRY, actions
 
 
-def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_an_audit_file_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     """A link, pipe or folder as audit file is a StartError: it could be another file, or block."""
     (tmp_path / "other").write_text("somebody's")
     (tmp_path / "link").symlink_to(tmp_path / "other")
@@ -43,7 +43,7 @@ async def test_entries_are_written_in_their_order(tmp_path: Path) -> None:
     assert [f"a{number}" for number in range(49, -1, -1)] == actions(page)
 
 
-async def test_a_log_that_cannot_be_written_is_told_of(
+async def test_an_entry_that_cannot_be_written_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An entry that cannot be written is logged; ``unavailable`` returns why, until it is fixed."""
@@ -97,7 +97,7 @@ async def test_entries_are_found_by_their_fields(tmp_path: Path, is_kept: bool) 
     assert [] == await users(user="bo")
 
 
-async def test_refused_requests_do_not_push_out_what_was_done(
+async def test_refused_requests_are_limited_so_that_changes_stay_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 5,000 refusals REFUSED_MAX are recorded; after REFUSED_SECONDS one counts the rest."""
@@ -121,7 +121,7 @@ async def test_refused_requests_do_not_push_out_what_was_done(
     assert f"FORBIDDEN; {left_out} more refused requests were not recorded" == told
 
 
-async def test_entries_go_to_a_topic_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_entries_are_published_to_a_topic(caplog: pytest.LogCaptureFixture) -> None:
     """Entries are published in the background; a failed publish is logged, and later ones go on."""
     published: list[bytes] = []
     gone = asyncio.Event()
@@ -143,7 +143,9 @@ async def test_entries_go_to_a_topic_too(caplog: pytest.LogCaptureFixture) -> No
     assert any("nobody there" in line for line in caplog.messages)
 
 
-async def test_a_topic_that_hangs_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_do_not_wait_for_a_publish_that_hangs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """If publishing hangs, requests do not wait, and entries above UNPUBLISHED_MAX are logged."""
 
     async def publish(_line: bytes) -> None:

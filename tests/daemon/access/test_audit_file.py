@@ -38,7 +38,7 @@ def actions(page: audit_file.AuditPage) -> list[str]:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_that_is_sent_begins_a_line_of_its_own(text: str) -> None:
+def test_an_entry_with_hostile_text_is_one_line(text: str) -> None:
     """With hostile text in every field, an entry is one printable ASCII line of bounded length."""
     entry = AuditEntry(text, text, text, text, "done", text, text, text, text, {text: text}, text)
 
@@ -51,7 +51,7 @@ def test_nothing_that_is_sent_begins_a_line_of_its_own(text: str) -> None:
     assert text[:100] == json.loads(line)["user"][:100]
 
 
-def test_an_entry_says_who_did_what_from_where_and_when() -> None:
+def test_an_entry_has_all_its_fields() -> None:
     """An entry has all its fields, the time first, so that lines sort by time."""
     entry = replace(ENTRY, arguments={"to": "earliest"}, user_agent="curl", node="n:1")
 
@@ -110,7 +110,7 @@ def test_paging_goes_on_where_it_was_when_the_file_is_rotated(tmp_path: Path) ->
     assert ["a1", "a0"] == actions(log.page(first.next, 2, everything))
 
 
-def test_old_files_go(tmp_path: Path) -> None:
+def test_old_files_are_deleted(tmp_path: Path) -> None:
     """At most KEPT + 1 files of limited size exist, readable only by their owner."""
     log = AuditFile(str(tmp_path / "audit"), file_bytes_max=1000)
     for number in range(40):
@@ -146,7 +146,7 @@ def test_one_page_does_a_bounded_amount_of_work(
 
 
 @pytest.mark.parametrize("before", ["x", "1", "1-", "-1", "1-2-3", "²-1", "9" * 5000 + "-1", "1-1"])
-def test_a_place_that_was_never_given_has_nothing_before_it(tmp_path: Path, before: str) -> None:
+def test_an_unknown_position_gives_an_empty_page(tmp_path: Path, before: str) -> None:
     """An invalid or unknown position gives an empty page."""
     log = AuditFile(str(tmp_path / "audit"))
     log.append(numbered(0))
@@ -154,7 +154,7 @@ def test_a_place_that_was_never_given_has_nothing_before_it(tmp_path: Path, befo
     assert audit_file.AuditPage() == log.page(before, 10, everything)
 
 
-def test_damage_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     """Truncated lines, zeros and foreign lines are skipped, and the next entry is whole."""
     path = tmp_path / "audit"
     log = AuditFile(str(path))
@@ -168,7 +168,9 @@ def test_damage_is_passed_over(tmp_path: Path) -> None:
     assert ["a1", "a0"] == actions(log.page("", 10, everything))
 
 
-def test_no_long_line_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lines_are_read_in_bounded_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lines are read in bounded parts, even from 1 MiB of zeros without a line end."""
     lengths: list[int] = []
     monkeypatch.setattr(audit_file, "from_line", lambda line: lengths.append(len(line)))
@@ -181,7 +183,7 @@ def test_no_long_line_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert max(lengths) <= LINE_BYTES_MAX + audit_file.BLOCK_BYTES
 
 
-def test_what_another_program_rotates_away_is_not_written_to(tmp_path: Path) -> None:
+def test_a_file_renamed_by_another_program_is_replaced(tmp_path: Path) -> None:
     """After another program renames the file, entries go to a new file, without a signal."""
     path = tmp_path / "audit"
     log = AuditFile(str(path))

@@ -15,7 +15,7 @@ HASH = "1b0f7a3d5c9e2f4a6b8c0d1e3f5a7b9c1d3e5f708192a3b4c5d6e7f8091a2b3c"
 NOW = 1_800_000_000.0
 
 
-def test_each_role_is_for_its_topics() -> None:
+def test_a_role_applies_to_the_topics_of_its_pattern() -> None:
     """A role applies to the topics that match its pattern; without a pattern, to all."""
     found = grants.parse("publish:clicks*,consume:orders.?,publish:x#ephemeral,read")
 
@@ -49,7 +49,7 @@ def test_each_role_is_for_its_topics() -> None:
         ",".join(["read"] * 51),
     ],
 )
-def test_any_other_text_is_no_grant(text: str) -> None:
+def test_an_invalid_grant_raises(text: str) -> None:
     """An invalid grant raises RoleError, so that a misspelling grants neither less nor more."""
     with pytest.raises(RoleError):
         grants.parse(text)
@@ -61,7 +61,7 @@ def in_file(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_comment_may_stand_behind_a_pattern(tmp_path: Path) -> None:
+def test_a_comment_may_follow_a_pattern(tmp_path: Path) -> None:
     """`#ephemeral` ends a pattern; any other `#` begins a comment."""
     text = (
         f"#ephemeral things\nbob publish:a#ephemeral,read {HASH}#his\neve read {HASH[::-1]} # hers"
@@ -74,7 +74,7 @@ def test_a_comment_may_stand_behind_a_pattern(tmp_path: Path) -> None:
     assert Role.READ == eve.roles
 
 
-def test_what_anybody_may_is_a_line_of_its_own(tmp_path: Path) -> None:
+def test_the_line_anybody_grants_roles_without_a_token(tmp_path: Path) -> None:
     """The line `anybody` grants roles without a token, and is not counted as a token."""
     found = tokens.read(in_file(tmp_path, "anybody read:public* -\n"))
 
@@ -94,13 +94,13 @@ def test_what_anybody_may_is_a_line_of_its_own(tmp_path: Path) -> None:
         ("anybody read -\nanybody read -", "already in the file"),
     ],
 )
-def test_anybody_gets_nothing_that_matters(tmp_path: Path, line: str, why: str) -> None:
+def test_the_line_anybody_may_grant_only_read(tmp_path: Path, line: str, why: str) -> None:
     """A line `anybody` with more than `read`, a hash or an expiry is refused."""
     with pytest.raises(tokens.TokenFileError, match=f"line [12]: .*{why}"):
         tokens.read(in_file(tmp_path, line))
 
 
-def test_a_program_may_take_fewer_roles(tmp_path: Path) -> None:
+def test_nsqadmin_refuses_roles_and_patterns_it_does_not_support(tmp_path: Path) -> None:
     """nsqadmin refuses patterns and roles that it does not support, instead of ignoring them."""
     form = Form(ADMINS_WORDS, is_whole=True)
     for granted, why in (
@@ -112,7 +112,7 @@ def test_a_program_may_take_fewer_roles(tmp_path: Path) -> None:
             tokens.read(path, form)
 
 
-def test_tokens_in_force_are_those_that_have_not_expired(tmp_path: Path) -> None:
+def test_in_force_counts_the_tokens_that_have_not_expired(tmp_path: Path) -> None:
     """``in_force`` counts the tokens that have not expired; `/metrics` reports it."""
     found = tokens.read(in_file(tmp_path, f"bob read {HASH} 2020-01-01\neve read {HASH[::-1]}"))
 

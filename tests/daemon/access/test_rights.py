@@ -36,7 +36,9 @@ def is_met(needs: Needs, granted: str, **arguments: str) -> bool:
         ("none", "clicks", False),
     ],
 )
-def test_a_role_for_the_topic_of_the_request(granted: str, topic: str, expected: bool) -> None:
+def test_of_topic_needs_the_role_for_the_topic_of_the_request(
+    granted: str, topic: str, expected: bool
+) -> None:
     """``of_topic`` needs the role for all topics, or for a pattern that matches the topic."""
     assert expected == is_met(of_topic(Role.OPERATE), granted, topic=topic)
 
@@ -45,7 +47,9 @@ def test_a_role_for_the_topic_of_the_request(granted: str, topic: str, expected:
     ("granted", "all_topics", "any_topic"),
     [("read", True, True), ("read:t*", False, True), ("none", False, False)],
 )
-def test_a_role_for_all_topics_or_for_any(granted: str, all_topics: bool, any_topic: bool) -> None:
+def test_of_all_needs_the_role_for_all_topics_and_of_any_for_one(
+    granted: str, all_topics: bool, any_topic: bool
+) -> None:
     """``of_all`` needs the role for all topics, ``of_any`` for any; the request's is ignored."""
     assert all_topics == is_met(of_all(Role.READ), granted, topic="t")
     assert any_topic == is_met(of_any(Role.READ), granted, topic="other")
@@ -60,7 +64,7 @@ def test_every_need_of_a_row_must_be_met() -> None:
     assert not is_met(both, "operate:b", topic="a", to="b")
 
 
-def test_rows_for_everybody_and_for_administrators() -> None:
+def test_open_needs_no_role_and_unlisted_routes_need_administer() -> None:
     """`OPEN` needs no role; unlisted routes and debug routes need `administer` for all topics."""
     assert is_met(OPEN, "none")
     for needs in (UNLISTED, *DEBUG.values()):

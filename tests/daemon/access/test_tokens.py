@@ -23,7 +23,7 @@ def in_file(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_the_file_says_whose_a_token_is(tmp_path: Path) -> None:
+def test_the_file_has_names_and_roles_of_tokens(tmp_path: Path) -> None:
     """A token's name and roles are read; comments, blank lines and `sha256:` are allowed."""
     text = f"# all\n\nbob  operate,bodies  sha256:{HASH.upper()}  # his\n\teve read {OTHER}\r\n"
     found = tokens.read(in_file(tmp_path, text)).find(TOKEN, NOW)
@@ -33,12 +33,12 @@ def test_the_file_says_whose_a_token_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", ["", "x", HASH, TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "ä" * 30])
-def test_nothing_else_is_that_token(tmp_path: Path, shown: str) -> None:
+def test_a_similar_text_is_not_accepted_as_the_token(tmp_path: Path, shown: str) -> None:
     """A similar text, or the token's hash, is not accepted as the token."""
     assert tokens.read(in_file(tmp_path, f"bob read {HASH}")).find(shown, NOW) is None
 
 
-def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
+def test_a_token_that_is_too_short_is_refused(tmp_path: Path) -> None:
     """A token that is too short is not accepted, even if the file has its hash."""
     short = hashlib.sha256(b"secret").hexdigest()
 
@@ -53,7 +53,7 @@ def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
         ("2027-03-31T12:00:00+02:00", "2027-03-31T10:00:00+00:00"),
     ],
 )
-def test_a_token_is_good_to_the_end_of_its_last_day(
+def test_a_token_is_valid_until_the_end_of_its_last_day(
     tmp_path: Path, written: str, ends: str
 ) -> None:
     """A token with a date is valid until the end of that day in UTC."""
@@ -88,7 +88,7 @@ def test_a_file_with_a_mistake_is_refused_with_the_line(
     assert TOKEN not in str(caught.value)
 
 
-def test_a_file_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_all_users_may_write_is_refused(tmp_path: Path) -> None:
     """A file that all users may write, is no text, too large or unreadable is refused."""
     path = Path(in_file(tmp_path, f"bob read {HASH}"))
     path.chmod(0o666)
@@ -109,7 +109,7 @@ def test_a_file_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
         tokens.read(str(tmp_path))
 
 
-def test_a_new_token_and_its_line_go_together(tmp_path: Path) -> None:
+def test_the_line_of_a_new_token_accepts_it(tmp_path: Path) -> None:
     """``make`` returns different tokens, and a line that accepts but does not contain the token."""
     first, second = tokens.make("bob", "operate", "2030-01-01"), tokens.make("bob", "operate")
     found = tokens.read(in_file(tmp_path, f"{first[1]}\n{second[1]}"))

@@ -69,7 +69,7 @@ EFFECTS: Final = {
     "max_msg_size": CONNECTION + "a_frame_that_is_too_large_ends_the_connection",
     "stop_timeout": CONSUMER + "stop_is_bounded",
     "publish_timeout": OPTIONS + "a_publish_has_its_time",
-    "publish_attempts": "client/test_dispatcher.py::test_attempts_are_bounded",
+    "publish_attempts": "client/test_dispatcher.py::test_a_publish_is_sent_at_most_publish_attempts_times",
     "max_pending_bytes": OPTIONS + "what_awaits_its_ok_is_bounded",
     "tls_v1": OPTIONS + "nothing_is_said_in_clear",
     "tls_config": OPTIONS + "a_context_of_ones_own",

@@ -176,7 +176,7 @@ async def test_farewells(files: Certificates) -> None:
     """Each side closes with TLS's close_notify, and handles the peer's as a normal end."""
     async with connected(files, "tls") as (nsqd, connection):
         assert nsqd.writer is not None
-        nsqd.writer.write(nsqd.counterpart.say_farewell())
+        nsqd.writer.write(nsqd.counterpart.close_tls())
         assert "closed by the peer" in str(await connection.ended())
 
     async with connected(files, "tls+snappy") as (nsqd, connection):

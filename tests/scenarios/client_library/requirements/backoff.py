@@ -14,31 +14,31 @@ REQUIREMENTS: Final = {
     "block": Requirement(
         "a failure stops all connections; after the block one has RDY 1 and tests the waters",
         (RDY_AND_BACKOFF + "test_the_way_into_backoff_and_out", DAEMONS + "test_backoff_with_nsqd"),
-        (CLIENT_BACKOFF + "test_the_way_down_and_up",),
+        (CLIENT_BACKOFF + "test_failed_probes_double_the_block_and_successful_ones_halve_it",),
     ),
     "duration": Requirement(
         "a block lasts multiplier x 2^n, or a random part of it, and max_backoff_duration at most",
         (RDY_AND_BACKOFF + "test_the_way_into_backoff_and_out",),
         (
-            CLIENT_BACKOFF + "test_blocks_are_bounded_and_so_is_the_way_back",
-            CLIENT_BACKOFF + "test_full_jitter_spreads_over_the_whole_block",
-            CLIENT_BACKOFF + "test_a_limit_below_the_first_block_shortens_it",
+            CLIENT_BACKOFF + "test_the_duration_of_a_block_and_the_level_are_bounded",
+            CLIENT_BACKOFF + "test_full_jitter_spreads_blocks_from_0_to_the_exponential_duration",
+            CLIENT_BACKOFF + "test_a_block_lasts_at_most_the_limit",
         ),
     ),
     "order": Requirement(
         "RDY 0 precedes the REQ; in the probe RDY 0, FIN, a pause, RDY 1, then all RDY and FIN",
         (RDY_AND_BACKOFF + "test_the_way_into_backoff_and_out",),
-        (CLIENT_FLOW + "test_backoff_as_nsqd_sees_it",),
+        (CLIENT_FLOW + "test_backoff_changes_the_rdy_sent_to_nsqd",),
     ),
     "one-result": Requirement(
         "one result counts a block, what comes during the block does not",
         (RDY_AND_BACKOFF + "test_one_result_counts_a_block",),
-        (CLIENT_BACKOFF + "test_one_result_counts_a_block",),
+        (CLIENT_BACKOFF + "test_results_during_a_block_change_nothing",),
     ),
     "neutral": Requirement(
         "a requeue without backoff begins none, and prolongs one",
         (RDY_AND_BACKOFF + "test_a_requeue_without_backoff_is_neutral",),
-        (CLIENT_BACKOFF + "test_neutral_answers_prolong_but_never_begin",),
+        (CLIENT_BACKOFF + "test_a_requeue_without_backoff_repeats_a_block_but_never_starts_one",),
     ),
     "off": Requirement(
         "max_backoff_duration 0 switches it off",
@@ -54,7 +54,7 @@ REQUIREMENTS: Final = {
         (RDY_AND_BACKOFF + "test_a_lost_probe_is_replaced",),
         (
             CLIENT_FLOW + "test_a_lost_probe_moves_to_another_connection",
-            CLIENT_RDY + "test_probing_gives_one_message_to_one_connection",
+            CLIENT_RDY + "test_probing_gives_rdy_1_to_one_connection",
         ),
     ),
 }

@@ -13,7 +13,7 @@ REQUIREMENTS: Final = {
     "identify": Requirement(
         "IDENTIFY tells nsqd every option that concerns it, before anything else",
         (CONNECTION + "test_nsqd_learns_who_it_is",),
-        (CLIENT_CONNECTION + "test_identify_tells_and_learns",),
+        (CLIENT_CONNECTION + "test_identify_sends_the_options_and_keeps_nsqds_facts",),
     ),
     "negotiation": Requirement(
         "the answer is read and heeded; one that does not negotiate is an nsqd, too",
@@ -59,13 +59,13 @@ REQUIREMENTS: Final = {
         (CONNECTION + "test_heartbeats_keep_a_connection_and_silence_ends_it",),
         (
             CLIENT_CONNECTION + "test_heartbeats_are_answered",
-            CLIENT_CONNECTION + "test_silence_ends_a_connection",
+            CLIENT_CONNECTION + "test_a_connection_without_data_for_read_timeout_is_closed",
         ),
     ),
     "wrong-port": Requirement(
         "HTTP where nsqd was expected is told as such",
         (CONNECTION + "test_a_wrong_port_is_explained",),
-        (CLIENT_CONNECTION + "test_what_is_no_nsqd_is_told_apart",),
+        (CLIENT_CONNECTION + "test_a_server_that_is_no_nsqd_fails_with_the_reason",),
     ),
     "frame-size": Requirement(
         "a frame above max_msg_size, or of a negative size, ends the connection",
@@ -73,11 +73,11 @@ REQUIREMENTS: Final = {
             CONNECTION + "test_a_frame_that_is_too_large_ends_the_connection",
             CONNECTION + "test_nonsense_ends_the_connection",
         ),
-        (CLIENT_CONNECTION + "test_what_is_no_nsqd_is_told_apart",),
+        (CLIENT_CONNECTION + "test_a_server_that_is_no_nsqd_fails_with_the_reason",),
     ),
     "dial": Requirement(
         "dialling is bounded, and what hinders it is told",
         (CONNECTION + "test_a_wrong_port_is_explained",),
-        (CLIENT_CONNECTION + "test_dialling_is_bounded",),
+        (CLIENT_CONNECTION + "test_connecting_has_a_time_limit",),
     ),
 }

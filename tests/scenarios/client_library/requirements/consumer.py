@@ -22,22 +22,22 @@ REQUIREMENTS: Final = {
         "names of topic and channel are checked where the consumer is made",
         (CONSUMER + "test_names_are_valid_that_nsqd_takes",),
         (
-            CLIENT_CONSUMER + "test_mistakes_are_told_at_once",
-            CLIENT_CONSUMER + "test_wrong_types_are_told_at_once",
+            CLIENT_CONSUMER + "test_wrong_values_raise_in_the_constructor",
+            CLIENT_CONSUMER + "test_wrong_types_raise_in_the_constructor",
         ),
     ),
     "handler": Requirement(
         "a handler that returns finishes, one that raises requeues, so many at a time",
         (CONSUMER + "test_the_handler_decides",),
         (
-            CLIENT_HANDLING + "test_handler_answers_by_outcome",
-            CLIENT_HANDLING + "test_handler_concurrency",
+            CLIENT_HANDLING + "test_a_handlers_outcome_finishes_or_requeues_its_message",
+            CLIENT_HANDLING + "test_at_most_concurrency_handlers_run_at_a_time",
         ),
     ),
     "auto-response": Requirement(
         "a handler may answer itself, later or not at all",
         (CONSUMER + "test_the_handler_decides",),
-        (CLIENT_HANDLING + "test_handler_answers_by_outcome",),
+        (CLIENT_HANDLING + "test_a_handlers_outcome_finishes_or_requeues_its_message",),
     ),
     "message": Requirement(
         "a message has id, body, timestamp, attempts and its nsqd's address",
@@ -45,7 +45,7 @@ REQUIREMENTS: Final = {
             CONSUMER + "test_a_message_is_what_nsqd_has",
             DAEMONS + "test_what_is_published_is_received",
         ),
-        (CLIENT_CONSUMER + "test_iteration",),
+        (CLIENT_CONSUMER + "test_messages_arrive_in_order_and_are_finished_together",),
     ),
     "once": Requirement(
         "it is answered for once",
@@ -65,12 +65,12 @@ REQUIREMENTS: Final = {
     "max-attempts": Requirement(
         "delivered more than max_attempts times it goes to a callback, and is finished",
         (CONSUMER + "test_a_message_that_fails_too_often_is_given_up",),
-        (CLIENT_CONSUMER + "test_max_attempts",),
+        (CLIENT_CONSUMER + "test_a_message_above_max_attempts_is_given_up",),
     ),
     "refusals": Requirement(
         "refused FIN, REQ and TOUCH are noted, without backoff; other errors end the connection",
         (CONSUMER + "test_refused_answers_cost_nothing_and_other_errors_the_connection",),
-        (CLIENT_CONNECTION + "test_refused_responses_are_counted_and_disturb_nobody",),
+        (CLIENT_CONNECTION + "test_refused_responses_are_counted_and_answer_no_request",),
     ),
     "figures": Requirement(
         "what was received, finished and requeued, and the connections, are there to read",
@@ -92,14 +92,14 @@ REQUIREMENTS: Final = {
             DAEMONS + "test_what_stop_gives_back_the_next_consumer_has_at_once",
         ),
         (
-            CLIENT_CONSUMER + "test_leaving_the_block_gives_back_what_was_not_handed_out",
-            CLIENT_CONSUMER + "test_stop_lets_handlers_finish_what_is_here",
+            CLIENT_CONSUMER + "test_leaving_the_block_requeues_waiting_messages_after_cls",
+            CLIENT_CONSUMER + "test_stop_lets_the_handler_process_every_arrived_message",
         ),
     ),
     "stop-bounded": Requirement(
         "stop takes stop_timeout at most, and no time without connections",
         (CONSUMER + "test_stop_is_bounded",),
-        (CLIENT_CONSUMER + "test_stop_is_bounded",),
+        (CLIENT_CONSUMER + "test_stop_waits_at_most_stop_timeout_for_a_handler",),
     ),
     "given": Requirement(
         "the address of a given nsqd is kept: it is connected again whenever it is lost",
@@ -107,26 +107,26 @@ REQUIREMENTS: Final = {
             NSQD_SOURCES + "test_a_given_nsqd_is_connected_again",
             DAEMONS + "test_kill_9_and_restart",
         ),
-        (CLIENT_POOL + "test_connects_again_with_growing_bounded_delays",),
+        (CLIENT_POOL + "test_an_address_is_retried_with_growing_bounded_delays",),
     ),
     "log": Requirement(
         "what happens to connections is logged, under names whose level can be set",
         (NSQD_SOURCES + "test_a_given_nsqd_is_connected_again",),
-        (CLIENT_POOL + "test_a_loss_is_told_and_said_once",),
+        (CLIENT_POOL + "test_a_loss_is_reported_and_logged_once",),
     ),
     "nsqds-change": Requirement(
         "nsqds can be added and left at run time",
         (NSQD_SOURCES + "test_nsqds_come_and_go_at_run_time",),
         (
-            CLIENT_FLOW + "test_a_connection_is_left_while_the_others_go_on",
-            CLIENT_FLOW + "test_a_connection_with_hanging_messages_is_left_in_time",
-            CLIENT_POOL + "test_what_is_removed_is_left_alone_until_it_is_added_again",
+            CLIENT_FLOW + "test_a_connection_that_is_left_passes_on_its_rdy",
+            CLIENT_FLOW + "test_leaving_a_connection_takes_at_most_stop_timeout",
+            CLIENT_POOL + "test_a_removed_address_is_not_connected_until_it_is_added_again",
         ),
     ),
     "nsqlookupds-change": Requirement(
         "nsqlookupds can be added and left at run time, but for the last source",
         (NSQD_SOURCES + "test_nsqlookupds_come_and_go_at_run_time",),
-        (CLIENT_DISCOVERY + "test_which_are_asked_may_change",),
+        (CLIENT_DISCOVERY + "test_nsqlookupds_can_be_added_and_removed",),
     ),
     "lookupd-address": Requirement(
         "an nsqlookupd is host:port or a URL, whose path and query are kept; /lookup by default",
@@ -136,19 +136,19 @@ REQUIREMENTS: Final = {
     "lookupd-secret": Requirement(
         "the secret goes with each question, if wanted",
         (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
-        (CLIENT_DISCOVERY + "test_https_and_the_secret",),
+        (CLIENT_DISCOVERY + "test_only_a_verified_https_nsqlookupd_gets_the_secret",),
     ),
     "poll": Requirement(
         "asked at once, after a random part of the jitter, then each interval",
         (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
-        (CLIENT_DISCOVERY + "test_haste_after_a_loss_or_failure_wanes",),
+        (CLIENT_DISCOVERY + "test_waits_after_hasten_grow_up_to_the_interval",),
     ),
     "poll-all": Requirement(
         "an nsqlookupd that fails or hangs hinders nothing: the others are asked",
         (NSQD_SOURCES + "test_losing_any_nsqlookupd_loses_nothing",),
         (
-            CLIENT_DISCOVERY + "test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing",
-            CLIENT_DISCOVERY + "test_one_that_hangs_delays_none",
+            CLIENT_DISCOVERY + "test_answers_are_merged_and_a_failed_nsqlookupd_keeps_its_last",
+            CLIENT_DISCOVERY + "test_an_nsqlookupd_that_hangs_does_not_delay_the_others",
         ),
     ),
     "producers": Requirement(
@@ -156,7 +156,7 @@ REQUIREMENTS: Final = {
         (DAEMONS + "test_discovery",),
         (
             PROTOCOL_LOOKUP + "test_both_forms_of_the_answer_are_read",
-            CLIENT_DISCOVERY + "test_a_topic_that_is_not_known_yet_is_no_failure",
+            CLIENT_DISCOVERY + "test_an_unknown_topic_is_no_failure",
         ),
     ),
     "vanished": Requirement(
@@ -167,12 +167,12 @@ REQUIREMENTS: Final = {
     "recheck": Requirement(
         "a lost connection makes the nsqlookupds be asked soon",
         (NSQD_SOURCES + "test_a_lost_connection_hastens_the_next_question",),
-        (CLIENT_DISCOVERY + "test_a_recheck_asks_sooner",),
+        (CLIENT_DISCOVERY + "test_a_recheck_leads_to_an_early_query",),
     ),
     "filter": Requirement(
         "a discovery filter decides which of the listed nsqds are connected",
         (NSQD_SOURCES + "test_the_filter_decides_whom_to_connect_to",),
-        (CLIENT_DISCOVERY + "test_the_filter_decides",),
+        (CLIENT_DISCOVERY + "test_only_nsqds_that_the_filter_returns_are_used",),
     ),
     "p16": Requirement(
         "losing any nsqlookupd, or restarting all, loses nothing; a new topic is found in time",

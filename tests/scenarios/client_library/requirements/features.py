@@ -23,7 +23,7 @@ REQUIREMENTS: Final = {
     "discovery": Requirement(
         "discovery through nsqlookupd, with jitter",
         (DAEMONS + "test_discovery", NSQD_SOURCES + "test_losing_any_nsqlookupd_loses_nothing"),
-        (CLIENT_DISCOVERY + "test_haste_after_a_loss_or_failure_wanes",),
+        (CLIENT_DISCOVERY + "test_waits_after_hasten_grow_up_to_the_interval",),
     ),
     "negotiation": Requirement(
         "features are negotiated", (CONNECTION + "test_nsqd_learns_who_it_is",)

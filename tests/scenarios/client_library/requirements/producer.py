@@ -19,7 +19,7 @@ REQUIREMENTS: Final = {
         (PRODUCER + "test_all_ways_to_publish",),
         (
             CLIENT_PRODUCER + "test_the_three_ways_to_publish",
-            CLIENT_PRODUCER + "test_each_way_to_publish_tells_its_outcome",
+            CLIENT_PRODUCER + "test_nowait_publishes_report_their_outcomes_to_callbacks",
         ),
     ),
     "acknowledged": Requirement(
@@ -40,7 +40,7 @@ REQUIREMENTS: Final = {
         (PRODUCER + "test_tasks_share_a_connection",),
         (
             CLIENT_PRODUCER + "test_publishing_is_pipelined",
-            CLIENT_CONNECTION + "test_answers_go_to_their_requests",
+            CLIENT_CONNECTION + "test_answers_are_matched_to_requests_in_order",
         ),
     ),
     "cancelled": Requirement(
@@ -50,8 +50,8 @@ REQUIREMENTS: Final = {
             PRODUCER + "test_time_runs_out",
         ),
         (
-            CLIENT_PRODUCER + "test_a_cancelled_publish_leaves_no_stray_answer",
-            CLIENT_PRODUCER + "test_a_call_may_have_a_time_of_its_own",
+            CLIENT_PRODUCER + "test_after_a_cancelled_publish_answers_are_still_matched",
+            CLIENT_PRODUCER + "test_timeout_seconds_limits_one_publish",
             CLIENT_DISPATCHER + "test_all_attempts_together_have_publish_timeout",
         ),
     ),
@@ -59,10 +59,10 @@ REQUIREMENTS: Final = {
         "several nsqds take turns; where one fails the others are tried, within bounds",
         (PRODUCER + "test_fail_over_and_bounded_retry",),
         (
-            CLIENT_DISPATCHER + "test_nsqds_take_turns",
+            CLIENT_DISPATCHER + "test_publishes_are_spread_evenly_over_two_nsqds",
             CLIENT_DISPATCHER + "test_an_unanswered_publish_is_sent_again_and_counted",
-            CLIENT_DISPATCHER + "test_attempts_are_bounded",
-            CLIENT_DISPATCHER + "test_a_full_disk_is_passed_over",
+            CLIENT_DISPATCHER + "test_a_publish_is_sent_at_most_publish_attempts_times",
+            CLIENT_DISPATCHER + "test_a_publish_that_one_nsqd_cannot_store_goes_to_the_next",
         ),
     ),
     "discovered": Requirement(
@@ -76,21 +76,21 @@ REQUIREMENTS: Final = {
             PRODUCER + "test_a_connection_cut_in_mid_command",
         ),
         (
-            CLIENT_DISPATCHER + "test_another_ones_fault_is_not_counted",
-            CLIENT_DISPATCHER + "test_a_connection_that_ends_in_mid_command_is_nobodys_fault",
-            CLIENT_DISPATCHER + "test_doubt_is_counted_once",
-            CLIENT_DISPATCHER + "test_one_that_makes_nsqd_reset_takes_no_other_with_it",
-            CLIENT_CONNECTION + "test_what_was_said_before_a_reset_is_heard",
-            CLIENT_PRODUCER + "test_a_lost_connection_keeps_what_was_not_waited_for",
+            CLIENT_DISPATCHER + "test_attempts_that_other_publishes_ended_do_not_count",
+            CLIENT_DISPATCHER + "test_an_error_about_a_partly_read_command_is_no_refusal",
+            CLIENT_DISPATCHER + "test_a_send_that_was_not_executed_does_not_count_as_resent",
+            CLIENT_DISPATCHER + "test_a_message_that_makes_nsqd_reset_fails_alone",
+            CLIENT_CONNECTION + "test_answers_sent_before_a_reset_reach_their_requests",
+            CLIENT_PRODUCER + "test_nowait_publishes_are_sent_again_after_a_lost_connection",
         ),
     ),
     "back-pressure": Requirement(
         "bytes without an OK are bounded: who awaits waits, who does not is told",
         (PRODUCER + "test_back_pressure_by_bytes",),
         (
-            CLIENT_DISPATCHER + "test_back_pressure_by_bytes",
-            CLIENT_DISPATCHER + "test_nobody_overtakes_those_who_wait",
-            CLIENT_PRODUCER + "test_what_waits_is_bounded",
+            CLIENT_DISPATCHER + "test_at_most_max_pending_bytes_await_an_answer",
+            CLIENT_DISPATCHER + "test_free_bytes_go_to_the_oldest_waiting_publish",
+            CLIENT_PRODUCER + "test_publish_nowait_above_max_pending_bytes_raises",
         ),
     ),
     "ping": Requirement(
@@ -101,8 +101,8 @@ REQUIREMENTS: Final = {
         "close waits for what is under way, within bounds, and ends what comes later",
         (PRODUCER + "test_close_waits_for_publishes",),
         (
-            CLIENT_PRODUCER + "test_close_waits_for_what_is_under_way",
-            CLIENT_PRODUCER + "test_what_never_gets_through_is_told_too",
+            CLIENT_PRODUCER + "test_close_waits_for_pending_publishes",
+            CLIENT_PRODUCER + "test_callbacks_get_the_error_of_publishes_that_are_never_sent",
         ),
     ),
     "errors": Requirement(
@@ -110,8 +110,8 @@ REQUIREMENTS: Final = {
         (PRODUCER + "test_refusals_say_what_they_mean", PRODUCER + "test_errors_of_a_connection"),
         (
             WIRE_ERRORS + "test_every_code_has_a_meaning",
-            CLIENT_PUBLISH + "test_mistakes_are_told_by_name",
-            CLIENT_DISPATCHER + "test_a_refusal_of_its_own_is_raised_and_harms_no_other",
+            CLIENT_PUBLISH + "test_errors_for_wrong_arguments_state_what_is_required",
+            CLIENT_DISPATCHER + "test_a_refusal_fails_only_its_own_publish",
         ),
     ),
 }

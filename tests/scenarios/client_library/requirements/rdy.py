@@ -16,7 +16,7 @@ REQUIREMENTS: Final = {
         (RDY_AND_BACKOFF + "test_max_in_flight_is_shared", DAEMONS + "test_discovery"),
         (
             RDY_LIMIT + "test_rdy_never_exceeds_max_in_flight",
-            CLIENT_RDY + "test_the_share_is_even_and_nothing_is_left_over",
+            CLIENT_RDY + "test_max_in_flight_is_shared_evenly_and_completely",
         ),
     ),
     "max-rdy-count": Requirement(
@@ -24,15 +24,15 @@ REQUIREMENTS: Final = {
         (RDY_AND_BACKOFF + "test_no_connection_has_more_than_its_nsqd_allows",),
         (
             CLIENT_RDY + "test_no_connection_gets_more_than_its_nsqd_allows",
-            CLIENT_RDY + "test_what_one_may_not_have_goes_to_the_others",
+            CLIENT_RDY + "test_rdy_above_one_connections_limit_goes_to_the_others",
         ),
     ),
     "what-is-left": Requirement(
         "a raise is cut to what is left, and made up for as soon as there is more",
         (RDY_AND_BACKOFF + "test_a_newcomer_gets_what_is_left",),
         (
-            CLIENT_FLOW + "test_a_newcomer_gets_its_share_as_messages_are_answered",
-            CLIENT_RDY + "test_messages_in_flight_are_paid_for_before_rdy_moves",
+            CLIENT_FLOW + "test_a_new_connection_gets_rdy_as_messages_are_answered",
+            CLIENT_RDY + "test_rdy_moves_only_as_messages_in_flight_are_answered",
         ),
     ),
     "changes-only": Requirement(
@@ -49,9 +49,9 @@ REQUIREMENTS: Final = {
         "with more connections than max_in_flight, who is idle or has had RDY for long yields it",
         (RDY_AND_BACKOFF + "test_seats_go_round",),
         (
-            CLIENT_FLOW + "test_fewer_messages_than_connections",
-            CLIENT_RDY + "test_seats_go_round_among_more_connections_than_messages",
-            CLIENT_RDY + "test_a_busy_connection_keeps_its_seat_only_so_long",
+            CLIENT_FLOW + "test_with_fewer_messages_than_connections_nsqds_get_rdy_in_turn",
+            CLIENT_RDY + "test_idle_connections_pass_on_their_rdy_in_turn",
+            CLIENT_RDY + "test_a_busy_connection_passes_on_its_rdy_after_hold_timeout",
         ),
     ),
     "redistribution-in-backoff": Requirement(
