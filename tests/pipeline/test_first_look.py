@@ -54,7 +54,7 @@ def test_the_check_creates_no_topic_or_channel(cluster):
 
 def test_without_an_answer_the_error_names_flag_and_reason(monkeypatch):
     """If no nsqlookupd answers in time, the error has the flag and the reason."""
-    monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(first_look, "ANSWER_SECONDS", 0.0)
     gone = f"127.0.0.1:{free_port()}"
 
     with pytest.raises(SettingsError, match=rf"^--lookupd-http-address: no nsqlookupd .*{gone}"):
@@ -63,7 +63,7 @@ def test_without_an_answer_the_error_names_flag_and_reason(monkeypatch):
 
 def test_the_check_waits_for_an_nsqlookupd_that_is_starting(monkeypatch, tmp_path):
     """The check waits for an nsqlookupd that a supervisor starts at the same time."""
-    monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(first_look, "ANSWER_SECONDS", 0.0)
     with spawn_nsqlookupd(tmp_path) as lookupd:
         lookupd.terminate()
         pauses = []

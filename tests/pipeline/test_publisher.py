@@ -104,7 +104,7 @@ async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path: Path) -> None:
 
 
 async def test_without_an_nsqd_publishing_fails(tmp_path: Path) -> None:
-    """Without an nsqd, publishing fails after patience_seconds."""
+    """Without an nsqd, publishing fails after timeout_seconds."""
     nowhere = f"127.0.0.1:{free_port()}"
     with pytest.raises(PublishError, match="publish timed out"):
         await asyncio.wait_for(
@@ -114,7 +114,7 @@ async def test_without_an_nsqd_publishing_fails(tmp_path: Path) -> None:
                 "clicks",
                 acknowledged=tmp_path / "acknowledged",
                 resent=tmp_path / "resent",
-                patience_seconds=0.1,
+                timeout_seconds=0.1,
             ),
             60,
         )

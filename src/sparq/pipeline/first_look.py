@@ -21,7 +21,7 @@ from sparq.spark.options import OptionError
 from sparq.spark.source_options import SourceOptions
 from sparq.spark.topic_connections import TopicConnections
 
-PATIENCE_SECONDS: Final = 3.0
+ANSWER_SECONDS: Final = 3.0
 """Time limit for the answer of an nsqlookupd."""
 
 STARTING_SECONDS: Final = 30.0
@@ -50,8 +50,8 @@ def check_cluster(settings: Settings) -> None:
     """
     options = {"topic": settings.topic, "channel": "any", **cluster_options(settings)}
     fleet = TopicConnections(replace(_options(options), channel=""))
-    patience = STARTING_SECONDS if settings.run_dir else PATIENCE_SECONDS
-    deadline = time.monotonic() + patience
+    limit_seconds = STARTING_SECONDS if settings.run_dir else ANSWER_SECONDS
+    deadline = time.monotonic() + limit_seconds
     try:
         while not _has_answer(fleet):
             if time.monotonic() >= deadline:

@@ -75,13 +75,13 @@ def _check_yarns_files() -> None:
         raise SettingsError(f"--master=yarn: there is no {YARN_FILE} in {named}")
 
 
-def ask_master(jvm: Any, master: str, patience: float = 0) -> None:
+def ask_master(jvm: Any, master: str, answer_seconds: float = 0) -> None:
     """Check that a standalone master answers at one of the addresses or more.
 
     Args:
         jvm: the driver's JVM, as PySpark holds it.
         master: `--master`; if it is not standalone, nothing is checked.
-        patience: seconds to wait for an answer; at least ANSWER_SECONDS are used.
+        answer_seconds: seconds to wait for an answer; at least ANSWER_SECONDS are used.
     Raises:
         SettingsError: at no address does a standalone master answer and accept the request.
     """
@@ -91,7 +91,7 @@ def ask_master(jvm: Any, master: str, patience: float = 0) -> None:
     if not addresses:
         return
     log_level(jvm, NETWORK, "OFF")
-    environment = _rpc_environment(jvm, max(ANSWER_SECONDS, round(patience)))
+    environment = _rpc_environment(jvm, max(ANSWER_SECONDS, round(answer_seconds)))
     reason = ""
     try:
         for host, port in addresses:

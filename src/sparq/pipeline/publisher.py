@@ -7,7 +7,7 @@ For the audit it records in two files what was acknowledged and what was sent ag
 2. `resent` gets the hash of every body whose publish got no answer and was sent again, once for
    each such send. The logs may hold the body that many times more often, and no other body more
    often than it was published.
-3. A batch that no nsqd accepts is tried again for `patience_seconds`; then publishing ends with an
+3. A batch that no nsqd accepts is tried again for `timeout_seconds`; then publishing ends with an
    error that gives its progress.
 """
 
@@ -34,7 +34,7 @@ BATCH_BYTES = 1 << 20
 UNDER_WAY = 8
 """Maximum number of batches that wait for their OK at the same time."""
 
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 ATTEMPT_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 HASH_DTYPE = "<u8"
@@ -100,18 +100,22 @@ class _Publisher:
     """One run of `publish`."""
 
     def __init__(
-        self, producer: Producer, topic: str, files: tuple[BinaryIO, BinaryIO], patience: float
+        self,
+        producer: Producer,
+        topic: str,
+        files: tuple[BinaryIO, BinaryIO],
+        timeout_seconds: float,
     ) -> None:
         self.progress = PublishProgress()
         self._producer = producer
         self._topic = topic
         self._acknowledged, self._resent = files
-        self._patience = patience
+        self._timeout_seconds = timeout_seconds
         self._began = time.monotonic()
 
     async def send(self, bodies: list[bytes]) -> None:
         """Publish one batch, and record its hashes."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout_seconds
         while True:
             try:
                 receipt = await self._producer.multi_publish(self._topic, bodies)
@@ -144,7 +148,7 @@ async def publish(
     acknowledged: Path,
     resent: Path,
     on_progress: Callable[[PublishProgress], None] = lambda _: None,
-    patience_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PublishProgress:
     """Publish all bodies to the topic, spread over the nsqds.
 
@@ -152,14 +156,14 @@ async def publish(
         nsqds: their TCP addresses; while one is away, the others get all messages.
         acknowledged, resent: the files to which the hashes are appended.
         on_progress: called after an acknowledged batch.
-        patience_seconds: how long a batch is tried again while no nsqd accepts it.
+        timeout_seconds: how long a batch is tried again while no nsqd accepts it.
     Raises:
         PublishError, RemoteError: a batch was not accepted within that time.
     """
-    attempt_seconds = min(ATTEMPT_SECONDS, patience_seconds)
+    attempt_seconds = min(ATTEMPT_SECONDS, timeout_seconds)
     async with Producer(nsqds, publish_timeout=attempt_seconds) as producer:
         with acknowledged.open("ab") as kept, resent.open("ab") as again:
-            run = _Publisher(producer, topic, (kept, again), patience_seconds)
+            run = _Publisher(producer, topic, (kept, again), timeout_seconds)
             under_way: set[asyncio.Task[None]] = set()
             try:
                 for batch in batches(bodies):

@@ -131,8 +131,8 @@ def _jvm_for(settings: Settings) -> tuple[bool, dict[str, str]]:
     else:
         SparkContext._ensure_initialized()
     # If Java started slowly, a master may answer as slowly.
-    master, patience = SparkConf().get(options.MASTER, ""), time.monotonic() - begun
-    ask_master(SparkContext._jvm, master, patience)
+    master, start_seconds = SparkConf().get(options.MASTER, ""), time.monotonic() - begun
+    ask_master(SparkContext._jvm, master, start_seconds)
     return was_running, dict(SparkConf().getAll())
 
 
