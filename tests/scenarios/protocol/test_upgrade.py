@@ -48,7 +48,7 @@ async def upgraded(
 @pytest.mark.behaviour("TestSnappy", "unix.TestSnappy", "TestTLSDeflate", "unix.TestTLSDeflate")
 @pytest.mark.behaviour("TestTLSSnappy", "unix.TestTLSSnappy")
 @pytest.mark.parametrize("layers", LAYERS)
-async def test_a_conversation_through_layers(
+async def test_commands_and_messages_pass_through_layers(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
     """Through every combination of layers, large and small messages arrive unchanged."""
@@ -117,9 +117,8 @@ def pipelined(**asked: Any) -> bytes:
 
 
 @pytest.mark.behaviour("more.pipelining-after-identify")
-@pytest.mark.behaviour("more.pipelining-after-identify")
 @pytest.mark.parametrize("cut", [False, True])
-async def test_plain_commands_behind_identify_are_never_executed(daemon: Daemon, cut: bool) -> None:
+async def test_plain_commands_after_identify_are_never_executed(daemon: Daemon, cut: bool) -> None:
     """Plain commands after the IDENTIFY fail the TLS handshake: no STARTTLS injection."""
     async with connected(daemon) as client:
         client.send(pipelined(tls_v1=True) + (b"" if cut else pub("injected", b"x")))
@@ -134,7 +133,9 @@ async def test_plain_commands_behind_identify_are_never_executed(daemon: Daemon,
 
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
-async def test_plain_commands_are_no_compressed_ones(daemon: Daemon, kind: str) -> None:
+async def test_plain_commands_after_compression_end_the_connection(
+    daemon: Daemon, kind: str
+) -> None:
     """Plain commands after an upgrade to compression are invalid data, and end the connection."""
     async with connected(daemon) as client:
         client.send(pipelined(**{kind: True}) + pub("injected", b"x") * 50)
@@ -145,7 +146,7 @@ async def test_plain_commands_are_no_compressed_ones(daemon: Daemon, kind: str) 
     assert [] == (await daemon.stats())["topics"]
 
 
-async def test_an_early_hello_is_part_of_the_handshake(
+async def test_a_client_hello_may_follow_identify_at_once(
     daemon: Daemon, certificates: Certificates
 ) -> None:
     """A TLS hello sent right after the IDENTIFY, before the reply, is used for the handshake."""
@@ -225,7 +226,7 @@ async def test_a_half_closed_client_gets_its_answers(
 
 
 @pytest.mark.parametrize("layers", UPGRADES)
-async def test_a_client_that_goes_is_forgotten(
+async def test_a_client_that_disconnects_is_removed(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
     """A client that disconnects during or after an upgrade is removed."""
