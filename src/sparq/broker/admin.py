@@ -151,6 +151,7 @@ def claim(topic: Topic, channel: Channel, indexes: Indexes, now: Instant) -> Ref
         refused[index] = DEFERRED if channel.stream.due.contains(index) else FINISHED
     refused.update(dict.fromkeys(held.tolist(), HELD))
     columns = np.array(taken, np.int64).reshape(-1, 2).T
+    # In flight without a session: no timeout returns them, and a FIN of a consumer fails.
     bury(channel, columns[0], columns[1].astype(np.uint16), now)
     return refused
 
@@ -342,6 +343,7 @@ class Admin:
         """Make messages that are still claimed wait again."""
         unclaim(channel, indexes)
         topic = self._topics.by_name.get(channel.stream.topic)
+        # The channel may have been deleted while its letters were being published.
         if topic is not None and not channel.is_retired:
             topic.wake(channel)
             self._turn.touch(topic)

@@ -67,6 +67,7 @@ def make_room(topic: Topic, publish: Publish) -> None:
     """
     pending = topic.publishing
     messages = publish.messages + pending.pending_messages
+    # Publishes that wait for a commit count: many may arrive in one turn, before the log grows.
     size_bytes = pending.pending_bytes + publish.size_bytes + publish.messages * FRAME_OVERHEAD
     if topic.settings.drop_oldest and _fits_alone(topic, size_bytes, messages):
         while full(topic, size_bytes, messages) and _give_up(topic, messages):
@@ -112,6 +113,7 @@ def _give_up(topic: Topic, messages: int) -> int:
     too_many = topic.depth() + messages - most
     given_up = 0
     for channel in topic.channels.values():
+        # Each channel loses only its own excess: a full topic takes nothing from one that keeps up.
         excess = too_many + _unfinished(channel)
         if excess > 0:
             given_up += _overrun(channel, _behind(topic, channel.cursor_ordinal, excess))
@@ -127,6 +129,7 @@ def _behind(topic: Topic, ordinal: int, count: int) -> int:
 def _give_up_file(topic: Topic) -> int:
     """Drop the unread messages of the oldest file that has any; returns how many."""
     for segment in topic.stream.log.segments():
+        # The active file stays: the next commit would have to create another one.
         if not segment.sealed:
             break
         given_up = sum(_overrun(channel, segment.end_index) for channel in topic.channels.values())

@@ -175,7 +175,7 @@ class Broker:
         topic, channel = subscription
         channel.unsubscribe(session, now, requeue=self.options.requeue_on_disconnect)
         if channel.is_retired:
-            return
+            return  # its name may belong to a new channel, which must not be deleted below
         turn.wake(topic, channel)
         if channel.ephemeral and not channel.sessions:
             self._topics.delete_channel(topic, channel.name)
@@ -246,6 +246,7 @@ class Broker:
     def end_turn(self, now: Instant) -> list[Task]:
         """Commit, deliver, write ledgers and reply where possible; returns the new disk work."""
         turn = self.turn
+        # Topics that this call touches, for example by a dead letter, are left to the next turn.
         topics, turn.topics = turn.topics, {}
         if turn.answers:
             answers, turn.answers = turn.answers, []
@@ -342,6 +343,7 @@ class Broker:
                     counts[publish.topic] = counts.get(publish.topic, 0) + publish.messages
                 else:
                     refused = layout.error(refusal(publish.command, reason, fatal).frame_text())
+                    # A fatal error closes the connection: a run of PUBs gets no second one.
                     slot.data = refused * (1 if fatal else publish.oks)
                     session.closing |= fatal
                 turn.sessions[session] = None
@@ -456,7 +458,7 @@ class Broker:
         return self.turn.health.text(self.room())
 
     def room(self) -> FinReserve | None:
-        """How much space the reserve has for FINs on a full disk; None before `load`."""
+        """Space that the reserve has for FINs on a full disk; None before `load`."""
         return self._topics.room()
 
     def unsettled(self, topic_name: str) -> str | None:

@@ -60,13 +60,11 @@ class Channel:
         cursor: the next index to deliver for the first time.
         sessions: the subscribers, by the owner number that `in_flight` uses for them.
         range_epoch: epoch of the newest range reader's attach; 0: the channel is streamed (again).
-        apart: deferred publishes in the topic's due list that this channel no longer waits for:
-            it has finished them or holds them elsewhere.
+        apart: deferred publishes of the topic that this channel has finished or holds elsewhere.
         is_retired: whether it is deleted; a new channel of the same name may exist.
         hold: the range reader that holds this channel; None: no reader does.
         settings: the channel's settings; the topic replaces them when policies change.
-        kept: first index that the log keeps for a range reader: its last commit but one
-            (see `commit`); None: nothing is kept for a range reader.
+        kept: first index that the log keeps for a range reader (see `commit`); None: none.
         committed_mono_ns: time of the last range commit; None: none since nsqd started.
         due_ns: a lower bound (mono ns) of the next time at which something is due.
         outlook: earlier depths and message times, for the age and time-to-clear figures.
@@ -78,8 +76,7 @@ class Channel:
         redriven_count: dead letters of this channel that were sent back to their original topic.
         fates: how the last deliveries of possible dead letters ended.
         redriven: for messages that were sent back as dead letters, how many times.
-        zone_local_count, region_local_count, global_count: deliveries by the consumer's location;
-            without topology-aware consumption all are global.
+        zone_local_count, region_local_count, global_count: deliveries by `Nearness`; None: global.
         base_ordinal: number of messages before this channel's first one (for message_count).
     """
 
@@ -123,7 +120,7 @@ class Channel:
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
         self._told_ns, self._told = 0, (0, 0)
-        self._last_owner = BURIAL
+        self._last_owner = BURIAL  # sessions are numbered from the next one on
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
 
@@ -133,6 +130,8 @@ class Channel:
         """Add a session to the consumers."""
         if self.range_epoch:
             self.range_epoch = 0
+            # A range reader gets deferred publishes from the log; a streaming cursor skips them, so
+            # those ahead of it that are due already must join now.
             self.join(self.stream.due.joined_from(self.cursor, self.stream.end))
         self.keep(None)
         self._last_owner += 1
@@ -162,6 +161,7 @@ class Channel:
         """FIN, a run of them; each one that fails is answered with an error."""
         indexes = self._indexes(command.raw_ids)
         if self.latencies is not None:
+            # First, since `finish` frees the slots that hold the publish times.
             published_ns = self.in_flight.published(indexes, session.owner)
             self.latencies.add(now.wall_ns - published_ns, now.mono_ns)
         freed = self.in_flight.finish(indexes, session.owner)
@@ -189,6 +189,7 @@ class Channel:
             if base <= raw.start and raw.stop <= base + INDEX_LIMIT:
                 return range(raw.start - base, raw.stop - base)
             raw = np.arange(raw.start, raw.stop, dtype=np.uint64)
+        # Unsigned: an id of another node wraps to an index without a page, so no id is checked.
         return (raw - self._raw_base).view(np.int64)
 
     def requeue(self, session: V2Session, command: Requeue, now: Instant) -> None:
@@ -212,6 +213,7 @@ class Channel:
             self.ledger.requeued(self.name, [index], [now.wall_ns + delay_ns], [attempts])
             self.due_ns = min(self.due_ns, now.mono_ns + delay_ns)
         else:
+            # No record: to a restart it is unfinished, with the attempts noted at its delivery.
             self.requeued.push(index, attempts)
         self.opened(session)
 
@@ -312,6 +314,7 @@ class Channel:
             return stream.end
         cursor = self.cursor
         while True:
+            # In turn until neither moves it: a skipped range may end at a deferred publish.
             passed, _ = self.skips.jump(cursor)
             while due.contains(passed) and passed < stream.end:
                 passed += 1
@@ -348,7 +351,7 @@ class Channel:
         self.ledger.seek(self.name, index)
         self.join(self.stream.due.joined_from(index, self.stream.end))
         for session in self.sessions.values():
-            session.in_flight_count = 0
+            session.in_flight_count = 0  # as in NSQ when a channel is emptied: later FINs fail
             self.opened(session)
 
     def commit(self, index: int) -> None:
@@ -442,10 +445,7 @@ class Channel:
                 drop_range(self.redriven, first, end)
 
     def tell_lost(self, now: Instant) -> tuple[int, int]:
-        """Return how many messages were voided, and how many were too old, since the last report.
-
-        (0, 0): none, or the last report was less than a minute ago.
-        """
+        """Voided and expired messages since the last report; (0, 0): none, or told recently."""
         counts = self.voided_count, self.expired_count
         if now.mono_ns < self._told_ns or counts == self._told:
             return 0, 0

@@ -124,6 +124,7 @@ class Commands:
 
     def publish(self, publish: Publish, now: Instant) -> None:
         """Have messages committed or refused; the publish is answered once, either way."""
+        # Looked up here, so that a publish to an existing topic costs no further call.
         topic = self._topics.by_name.get(publish.topic)
         ready_ns = 0
         drains = self._topics.drains
@@ -149,9 +150,11 @@ class Commands:
             else:
                 topic.publishing.add(publish)
             turn.backlog_bytes += publish.size_bytes
+            # `touch`, without a call: this runs for each publish.
             turn.topics[topic] = None
 
     def _refuse(self, publish: Publish, reason: str, *, fatal: bool) -> None:
+        # `Broker._answer` subtracts it again, as for a publish that was accepted.
         self._turn.backlog_bytes += publish.size_bytes
         self._turn.answers.append(Answered([publish], reason, fatal))
         if publish.session is not None:
@@ -251,6 +254,7 @@ class Commands:
             return
         reply = Reply(session, session.slot(), answer, command)
         if is_new:
+            # A channel that a power cut removed would miss what is published after its SUB.
             topic.writer.wait_for_sync(reply)
         else:
             topic.writer.wait_for_write(reply)
@@ -279,6 +283,7 @@ class Commands:
         self.subscriptions[session][1].touch(session, command, now, cap_ns)
 
     def _close(self, session: V2Session, _command: commands.Close, _now: Instant) -> None:
+        # No further messages; those in flight can still be finished, as in NSQ.
         session.ready_count = 0
         session.state = commands.STATE_CLOSING
         session.reply(layout.CLOSE_WAIT)
@@ -296,6 +301,8 @@ class Commands:
     def _attach(self, session: V2Session, command: commands.Attach, now: Instant) -> None:
         self._check(session, "ATTACH", command.topic, command.channel)
         topic, channel, created = self._open(command.topic, command.channel, "ATTACH", now)
+        # From the clock, since epochs must ascend over restarts and are not stored; by 1 while the
+        # clock is set back.
         epoch = self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
         answer = self.ranges.attach(topic, channel, session, epoch, created=created)
         self._turn.wake(topic, channel)
@@ -327,6 +334,8 @@ class Commands:
         commit(topic, channel, command)
         self._turn.wake(topic, channel)
         channel.committed_mono_ns = now.mono_ns
+        # Written, not synced: if a power cut undoes it, the cursor is further back, and the log
+        # still has the messages, since their files are deleted only after a sync.
         self._answer_when_kept(session, topic, False, layout.OK, "COMMIT")
 
 

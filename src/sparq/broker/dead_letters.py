@@ -67,11 +67,12 @@ def for_one(channels: Mapping[str, Channel], only: Only, indexes: range) -> None
     """Void messages that no channel sees yet for all channels but one, if that one exists."""
     one = channels.get(only.channel)
     if one is None:
-        return
+        return  # the channel was deleted meanwhile: all others get the messages, so none is lost
     for channel in channels.values():
         if channel is not one:
             channel.void(indexes.start, indexes.stop)
     if only.times:
+        # An ephemeral topic may have dropped the last ones.
         times = only.times[: len(indexes)]
         one.redriven.update(zip(indexes, times, strict=True))
         one.ledger.redriven(one.name, indexes, times)

@@ -102,6 +102,8 @@ def hand_out(context: DeliveryContext) -> dict[V2Session, None]:
         available = channel.fresh_count() + len(channel.requeued)
         if available <= 0 or not _round(context, available, served):
             break
+    # Written before these messages leave, so that a restart counts them as delivered. One record
+    # for all runs of the turn: only the last position matters.
     if channel.cursor != channel.noted_cursor:
         channel.noted_cursor = channel.cursor
         channel.ledger.cursor(channel.name, channel.cursor)
@@ -115,6 +117,7 @@ def _round(context: DeliveryContext, available: int, served: dict[V2Session, Non
     sessions = nearest(tuple(ready))
     share = -(-available // len(sessions))
     seen = given = 0
+    # Not with redeliveries, whose attempts are patched, nor where locations must be counted.
     if len(sessions) >= SHARERS_MIN and not channel.requeued and sessions[0].nearness is None:
         seen, given = _give_shares(context, sessions, (share, available), served)
     for session in sessions[seen:]:
@@ -126,9 +129,11 @@ def _round(context: DeliveryContext, available: int, served: dict[V2Session, Non
             taken = give(context, session, count)
             count_by_place(channel, session, session.message_count - sent)
             if not taken:
+                # The next messages are not in memory, for any session: this one stays first.
                 return 0
             served[session] = None
             given += taken
+        # A dict keeps the order of insertion: added again, the session is last.
         del ready[session]
         if session.window() > 0:
             ready[session] = None
@@ -191,6 +196,7 @@ def give_fresh(context: DeliveryContext, session: V2Session, count: int) -> int:
             break
         block = channel.stream.block(first, sealed=session.takes_envelopes)
         if block is None:
+            # Indexes have gaps: failed writes, damage, each start of nsqd (decision 2).
             if channel.pass_hole():
                 continue
             channel.stream.want_next(first, channel.name)
@@ -271,6 +277,8 @@ def _run_within(block: Block, first: int, end: int, session: V2Session) -> tuple
     start = int(ends[low - 1]) if low else 0
     stop = int(ends[high - 1])
     if stop - start > session.room_bytes():
+        # `+ 1`: with the message that exceeds the room; one larger than the limit would never
+        # leave.
         high = min(high, int(np.searchsorted(ends, start + session.room_bytes())) + 1)
         stop = int(ends[high - 1])
     return block.first + high, memoryview(block.frames)[start:stop]
@@ -319,9 +327,11 @@ def give_again(context: DeliveryContext, session: V2Session, count: int) -> int:
         return 0
     channel = context.channel
     indexes, attempts = channel.requeued.take(count)
+    # Ascending: messages of one block are found, read and copied together (decision 21).
     order = np.argsort(indexes)
     indexes, attempts = indexes[order], attempts[order]
     runs, waits = _collect(context, session, indexes, attempts)
+    # First the age: what is too old is finished, and needs no dead letter.
     if runs and channel.settings.message_ttl_ns:
         runs = _without_expired(context, runs)
     if runs and channel.settings.max_attempts:
@@ -411,6 +421,7 @@ def _send_again(context: DeliveryContext, session: V2Session, runs: list[Deliver
             return
     indexes = np.concatenate([run.indexes for run in runs])
     attempts = np.concatenate([run.attempts for run in runs])
+    # In uint16 the sum would wrap to 0, as in NSQ, and a poison message would look new.
     raised = np.minimum(attempts.astype(np.int64) + 1, ATTEMPTS_MAX)
     frames = copy_runs([(run.block, run.indexes) for run in runs], raised)
     session.send(frames, len(frames), len(indexes))
@@ -480,6 +491,7 @@ def copy_runs(runs: Sequence[tuple[Block, Indexes]], attempts: NDArray[np.intege
             continue
         starts, ends = _bounds(block, indexes)
         view = memoryview(block.frames)
+        # Calls in C: no bytecode runs for each message.
         parts += map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
         sizes += (ends - starts).tolist()
     return patch_attempts(b"".join(parts), np.cumsum(sizes), attempts)

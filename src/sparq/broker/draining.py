@@ -83,6 +83,7 @@ class Drains:
     def _save_next(self) -> None:
         self._is_saving = True
         make, ticket = self._waiting.popleft()
+        # Computed only now: the change before this one may have failed (rule 4).
         wanted = make(self.now)
         save = DrainSave(self._catalog, wanted)
         self._turn.submit(save, None, DrainsSaved(self, wanted, save, ticket))

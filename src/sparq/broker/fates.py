@@ -92,6 +92,7 @@ class Fates:
         owners = expired.owners
         is_here = np.isin(owners, np.fromiter(sessions, np.uint32, len(sessions)))
         counts = is_here & (expired.attempts < most)
+        # Their consumers are still connected: that ends a series of lost connections.
         if self.by_index:
             for index in expired.indexes[counts].tolist():
                 self.by_index.pop(index, None)
@@ -108,6 +109,7 @@ class Fates:
 
     def _note(self, index: int, fate: Fate) -> None:
         fates = self.by_index
+        # Removed first, so that the message moves to the end: the oldest note is dropped first.
         fates.pop(index, None)
         fates[index] = fate
         if len(fates) > FATES_MAX:

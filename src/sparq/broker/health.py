@@ -50,6 +50,7 @@ class Health:
 
     def fail(self, note: str, error: DiskError) -> None:
         """Record a disk error; the health is bad until an operation succeeds."""
+        # Noted once, not for each refused operation: a full disk refuses every publish.
         if self.failure != error.reason:
             self.notes.append(note)
         self.failure = error.reason
@@ -82,8 +83,10 @@ def make_room(needy: Topic, topics: Iterable[Topic], now: Instant) -> bool:
     """Write a topic's ledger on a full disk, by means of checkpoints; False: not possible."""
     large = [topic for topic in topics if topic is not needy and _ledger_bytes(topic) > SIZE_MIN]
     large.sort(key=_ledger_bytes, reverse=True)
+    # This runs in the event loop, and each checkpoint writes to the disk.
     del large[TRIED_MAX:]
     largest = max(map(_ledger_bytes, large), default=0)
+    # If it is the largest itself, its own checkpoint frees the most space.
     if _ledger_bytes(needy) > largest and needy.shrink_ledger(now):
         return True
     for topic in large:

@@ -132,6 +132,8 @@ class InFlight:
         self.count += len(indexes)
         apart = np.zeros(len(indexes), np.bool_)
         for key, low, high in page_groups(indexes):
+            # Redeliveries are scattered: 5,500 of them in as many pages took 432 MiB, apart 1.9 MiB
+            # (performance.md, "Redeliveries from disk").
             if key not in self._pages and high - low < RUN_FOR_PAGE:
                 apart[low:high] = True
                 continue
@@ -238,6 +240,7 @@ class InFlight:
         return self._finish_many(indexes, owner)
 
     def _owns_range(self, first: int, end: int, owner: int) -> bool:
+        # Compared as bytes: the run nearly always belongs to one session.
         one = np.uint32(owner).tobytes()
         while first < end:
             page = self._pages.get(first >> PAGE_BITS)
@@ -292,6 +295,7 @@ class InFlight:
         return Freed(starts, ends, len(freed), failures)
 
     def _finish_many(self, indexes: Indexes, owner: int) -> Freed:
+        # Stable: of an id that occurs twice, the first FIN succeeds (decision 15).
         order = np.argsort(indexes, kind="stable")
         ascending = indexes[order]
         owners = self._owners(ascending)
@@ -346,16 +350,13 @@ class InFlight:
         if not page.count:
             del self._pages[key]
             if len(_SPARE_PAGES) < SPARE_PAGES_MAX:
+                # All owners are 0 now; the other columns count only where an owner is set.
                 page.attempts = page.published = None
                 page.deadline_min = NEVER
                 _SPARE_PAGES.append(page)
 
     def release(self, index: int, owner: int) -> int:
-        """Take one message back from its owner.
-
-        Returns:
-            Its deliveries so far (at least 1), or NOT_IN_FLIGHT or NOT_OWNED.
-        """
+        """Take one message back; returns its deliveries so far, NOT_IN_FLIGHT or NOT_OWNED."""
         key = index >> PAGE_BITS
         page = self._pages.get(key)
         offset = index & PAGE_MASK
@@ -375,11 +376,7 @@ class InFlight:
         return attempts
 
     def touch(self, index: int, owner: int, deadline_ns: int, cap_ns: int) -> int:
-        """Move one message's deadline, to at most `cap_ns` after its delivery.
-
-        Returns:
-            1, or NOT_IN_FLIGHT or NOT_OWNED.
-        """
+        """Set a deadline, to delivery + `cap_ns` at most; returns 1, NOT_IN_FLIGHT or NOT_OWNED."""
         page = self._pages.get(index >> PAGE_BITS)
         offset = index & PAGE_MASK
         found = page.owner.item(offset) if page is not None else 0

@@ -88,6 +88,7 @@ class LedgerWriter:
         self._sync_timeout_ns = sync_timeout_ns
         self._for_sync: list[tuple[int, Waiter]] = []
         self._for_write: list[tuple[int, Waiter]] = []
+        # A start may find records that an earlier run has written but not synced.
         ledger.has_news = not self.is_synced()
         self._working = False
 
@@ -123,6 +124,7 @@ class LedgerWriter:
         self.has_failed = error is not None
         if error is not None:
             self.due_ns = now.mono_ns + WRITE_AGAIN_NS
+        # An earlier time stays: the oldest unsynced record decides when to sync.
         elif now.mono_ns + self._sync_timeout_ns < self.due_ns and not self.is_synced():
             self.due_ns = now.mono_ns + self._sync_timeout_ns
         return self._ended(error) if self._for_write or self._for_sync else []
@@ -141,6 +143,7 @@ class LedgerWriter:
         if now.mono_ns < self.due_ns:
             return False
         self.due_ns = NEVER
+        # A sync would miss records whose write has failed: they are written first.
         if self.is_written():
             return True
         self.ledger.has_news = True
@@ -194,6 +197,8 @@ class LedgerWriter:
         False: there is not enough space, the checkpoint failed, or one is running already.
         """
         try:
+            # In the event loop and one at a time: the turn's replies wait for the space, and
+            # several checkpoints at once took the space that each of them was to free.
             work = self.ledger.checkpoint_task(state, Purpose.CHECKPOINT)
         except DiskError:
             return False
@@ -210,6 +215,7 @@ class LedgerWriter:
         if work.error is not None:
             self.has_failed = True
         ended = self._ended(work.error)
+        # Records noted while the work ran need another one, which the end of the turn begins.
         if self._for_sync or not self.is_synced():
             self.ledger.has_news = True
         return ended
@@ -232,6 +238,8 @@ def _reached(
     for awaited, waiter in waiters:
         if awaited <= mark:
             ended.append((waiter, None))
+        # Reported, not kept waiting: a SUB or an HTTP request must hear of the failed disk. Records
+        # stay buffered and are written again.
         elif error is not None:
             ended.append((waiter, error))
         else:

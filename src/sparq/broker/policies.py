@@ -140,6 +140,8 @@ class Policies:
         self.all = self.configured + self.chosen
         self._named: dict[str, list[int]] = {}
         self._patterns: list[tuple[int, re.Pattern[str]]] = []
+        # A policy without a wildcard is found by its name; only the others, at most PATTERNS_MAX,
+        # are matched against every topic.
         for place, policy in enumerate(self.all):
             if _WILD.search(policy.topic):
                 self._patterns.append((place, re.compile(translate(policy.topic))))

@@ -79,6 +79,7 @@ def commit(topic: Topic, channel: Channel, command: CommitRange) -> None:
     if channel.sessions:
         _refuse_commit(f"channel {topic.name}:{channel.name} has {len(channel.sessions)} consumers")
     first, end = topic.stream.log.first_index, readable_end(topic)
+    # A COMMIT that is sent again must succeed, even if the log has lost that place meanwhile.
     if index < first and index != channel.cursor:
         _refuse_commit(f"index {index} is before the first index, {first}")
     if index > end:
@@ -161,6 +162,7 @@ class Ranges:
         mine = [one for one in held if one[1] is not channel and _holds(one[1], session)]
         self._holds[session] = [*mine, (topic, channel)]
         unfinished = channel.unfinished()
+        # Range mode has only the cursor (rule 2), so it goes back to the first unfinished message.
         if len(unfinished):
             channel.seek(min(int(unfinished[0]), channel.cursor))
         answer = {"epoch": epoch, **_described(topic, channel), "created": created}
@@ -170,6 +172,7 @@ class Ranges:
         """Drop the holds and waiting READs of a connection that ends."""
         self.reads.pop(session, None)
         for topic, channel in self._holds.pop(session, []):
+            # A newer ATTACH may have taken the hold over.
             if _holds(channel, session):
                 channel.hold = None
                 self._turn.wake(topic, channel)
@@ -238,6 +241,7 @@ class Ranges:
             return
         head = _RANGE.pack(work.next_index, work.lost)
         size = len(head) + sum(map(len, work.batches))
+        # Not joined to the head: an answer may have 16 MiB.
         slot.more = work.batches
         self._answer(session, slot, _FRAME.pack(4 + size, layout.FRAME_RANGE) + head)
 

@@ -42,6 +42,7 @@ class Rates:
             topic_rate: messages per second for all clients; 0: unlimited.
             client_rate: messages per second for this client; 0: unlimited.
         """
+        # A rate is one number, the time up to which it is used up: nothing has to be refilled.
         of_topic = max(self._topic_ns, now_ns)
         of_client = max(self._clients.get(client, 0), now_ns)
         ready_ns = now_ns
@@ -51,6 +52,8 @@ class Rates:
             ready_ns = max(ready_ns, of_client - BURST_NS)
         if ready_ns - now_ns > HELD_NS:
             return None
+        # Only accepted publishes use up a rate: one that is refused and sent again would otherwise
+        # delay itself and all others.
         if topic_rate:
             self._topic_ns = of_topic + count * SECOND_NS // topic_rate
         if client_rate:

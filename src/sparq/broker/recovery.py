@@ -46,7 +46,10 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
         state.finished or state.requeued or stream.due.skipped
     ):
         return  # nothing was delivered: of thousands of topics most are like this
+    # Arrays from here on: index by index, 10,000 deferred messages among a million took more than
+    # 200 s (performance.md, "Starts: what was tried").
     requeued, dues, attempts = _requeued_arrays(state)
+    # Due times are wall time on disk, since the monotonic clock begins anew with each boot.
     is_ready = dues <= now.wall_ns
     channel.delays.add_all(
         zip(
@@ -67,6 +70,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     due = past_due[(past_due >= state.start) & (past_due < stream.end)]
     due = due[~np.isin(due, requeued) & ~_within(due, done)]
     indexes = np.concatenate((requeued[is_ready], fresh, due))
+    # Attempts so far: `fresh` were with a consumer, `due` with none yet.
     counts = np.repeat([1, 0], [len(fresh), len(due)])
     order = np.argsort(indexes)
     channel.requeued.push_many(
@@ -136,6 +140,7 @@ def _skip_ahead(channel: Channel, done: Ranges, outside: Indexes) -> None:
         return
     low, high = np.array(merge_ranges(low, high), np.int64).reshape(-1, 2).T
     log, due = channel.stream.log, channel.stream.due
+    # `fresh_count` subtracts the due list by itself, so the skips must not count it again.
     counts = log.ordinals_at(high) - log.ordinals_at(low) - due.counts_between(low, high)
     channel.skips.add_all(low, high, counts)
 
@@ -175,6 +180,8 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
     """Return a channel's state for a ledger checkpoint."""
     unfinished = channel.unfinished()
     unfinished = unfinished[unfinished < channel.cursor]
+    # The finished ranges are the gaps between unfinished messages. The start moves up to the first
+    # of those, so that a long history of a channel needs no ranges.
     starts, ends = ranges_of(unfinished)
     bounds = [*starts, channel.cursor]
     finished = [(end, start) for end, start in zip(ends, bounds[1:], strict=True) if end < start]
@@ -245,6 +252,8 @@ def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
     requeued: dict[int, tuple[int, int]] = {}
     for indexes, attempts in (channel.in_flight.all(), channel.requeued.all()):
         for index, count in zip(indexes.tolist(), attempts.tolist(), strict=True):
+            # Needs no record: a restart counts unfinished messages before the cursor as delivered
+            # once.
             told = count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
             # Unrecorded, a restart would take it for a message that is only deferred, or cancelled.
             is_own = index in channel.apart or index in channel.stream.due.cancelled

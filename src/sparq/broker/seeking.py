@@ -83,6 +83,7 @@ class PlaceRead(NamedTuple):
         if self.read.error is not None:
             seek.error = self.read.error
             turn.health.notes.append(f"seeking in {topic.name} failed: {self.read.error}")
+        # `is`: a new channel may have the name of a deleted one.
         elif topic.channels.get(channel.name) is channel:
             _find(self.asked, turn)
 
@@ -144,6 +145,8 @@ def _go(asked: Asked, index: int, turn: Turn) -> None:
     waiting = _ahead(channel, index, stream.end)
     if seek.moves:
         channel.seek(index)
+        # Voided at once: the depth would otherwise count deleted messages until the cursor comes
+        # there.
         for first, end in gone(log, index, stream.end):
             channel.void(first, end)
         waiting = channel.depth()

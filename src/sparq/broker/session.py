@@ -151,6 +151,8 @@ class V2Session:
         """How many more messages the client may receive now."""
         if self.paused_writing or self.closing or self.outbox_bytes >= self._output_bytes_max:
             return 0
+        # No message may overtake the OK of SUB, and the OK waits for all replies before it. Replies
+        # to later commands count as well, but only until the OK has been taken.
         if self._messages_behind is not None and any(slot.data is None for slot in self._replies):
             return 0
         return self.ready_count - self.in_flight_count

@@ -70,6 +70,7 @@ def share_block(
             stop = ends[given + count - 1]
             if stop - start > session.room_bytes():
                 break
+            # A slice of the block, uncopied: it keeps the block in memory until it is sent.
             session.send(frames[start:stop], stop - start, count)
             shares.sessions.append(session)
             shares.counts.append(count)
@@ -97,5 +98,6 @@ def _next_slice(channel: Channel, count: int) -> tuple[Block | None, int, list[i
     block = channel.stream.block(first) if first < end else None
     if block is None or channel.settings.message_ttl_ns or channel.latencies is not None:
         return None, first, []
+    # Within one page of `in_flight`, so that all shares are noted by one write.
     end = min(end, first + count, block.end, (first | PAGE_MASK) + 1)
     return block, first, block.ends[first - block.first : end - block.first].tolist()

@@ -236,6 +236,7 @@ def _seconds(nanoseconds: int | None) -> float | None:
 
 def clients_of(channel: Channel, topic_name: str | None) -> Iterator[ClientStats]:
     """Each subscriber's statistics, one by one."""
+    # A copy: the caller pauses between clients, and sessions come and go meanwhile.
     for session in tuple(channel.sessions.values()):
         yield of_client(session, topic_name)
 

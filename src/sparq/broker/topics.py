@@ -190,6 +190,7 @@ class Topics:
         if len(names) >= self._options.topics_synced_together:
             # Opened before the topics: its sync covers only what is written from here on.
             file_system = catalog.topics_file_system()
+        # They may run in other threads: each keeps its result, and only this thread adds topics.
         openings = [Opening(name, partial(self._open, name, now, file_system)) for name in names]
         for opening in openings:
             folder = catalog.folder(opening.name).removeprefix(f"{catalog.data_path}/")
@@ -202,6 +203,8 @@ class Topics:
         for folder in catalog.trashed():
             # Folders that cannot be removed stay in the trash until the next start.
             self._turn.submit(Removal(catalog, folder, in_trash=True), None)
+        # There are at most two journals: on a small disk, both together take about as much as the
+        # reserve.
         self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
         return report
 
@@ -382,6 +385,7 @@ class Topics:
     def _remove(self, topic: Topic) -> None:
         log = topic.stream.log
         catalog = self._catalog
+        # A new topic of this name must not repeat an id that a consumer still knows (decision 2).
         catalog.retired_index = max(catalog.retired_index, log.end_index)
         topic.close()
         self._turn.forget(topic)
@@ -397,6 +401,7 @@ class Topics:
         if removal.error is None:
             return
         self._turn.health.fail(f"deleting {name} failed: {removal.error}", removal.error)
+        # Tried again even if the name is free: files in the trash take space until a start.
         self._again.append(removed)
         if not removal.is_deleted:
             refusal = f"its files could not be removed yet: {removal.error.reason}"

@@ -100,8 +100,11 @@ class Trimming:
     def trim(self, now: Instant) -> Works:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
         finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
+        # Only once the FINs are synced: a power cut could otherwise undo those of messages whose
+        # file is gone.
         if finished and (self._writer is None or self._writer.is_synced()):
             return self._drop(finished)
+        # One waiter at a time: this runs every second, and the sync may take longer.
         if finished and self._writer is not None and not self._is_waiting:
             self._is_waiting = True
             self._writer.wait_for_sync(Decided(finished, is_asked=False))
@@ -116,9 +119,11 @@ class Trimming:
             self._is_waiting = False
         if is_closed:
             return []
+        # The ledger keeps its records and writes them again: the request stays open until then.
         if decided.is_asked and error is not None and self._writer is not None:
             self._undecided += 1
             self._writer.wait_for_sync(Decided([], is_asked=True))
+        # Rule 4: on a full disk no sync may succeed before a file is deleted.
         return self._drop(decided.finished) if error is None or error.is_full else []
 
     def dropped(self, drop: Drop) -> list[str]:
@@ -193,6 +198,7 @@ class Trimming:
             return []
         log, due = self._stream.log, self._stream.due
         ends = {found.path: found.end_index for found in finished}
+        # Meanwhile a seek may have moved a channel back, or a commit may have added to the file.
         same = [found for found in log.segments() if ends.get(found.path) == found.end_index]
         works: Works = []
         for segment in self.unneeded(same):
@@ -212,6 +218,8 @@ class Trimming:
         log = self._stream.log
         if most <= 0 or self._writer is None or log.size_bytes + wanted_bytes <= most:
             return True
+        # Computed only where it decides. Files that no channel needs do not count: they are about
+        # to be deleted, or another option keeps them.
         free = sum(segment.size_bytes for segment in self.unneeded(log.segments()))
         return log.size_bytes - free + wanted_bytes <= most
 
@@ -230,6 +238,7 @@ class Trimming:
     def _limit_lag(self, channel: Channel, now: Instant) -> None:
         segments, settings = self._stream.log.segments(), channel.settings
         most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
+        # Two calls, since operators see two counts: a lag limit, and an age limit.
         voided = channel.overrun(lag_floor(segments, most_bytes, most_ns, now))
         channel.voided_count += voided
         expired = channel.overrun(lag_floor(segments, 0, settings.message_ttl_ns, now))

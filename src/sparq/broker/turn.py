@@ -69,6 +69,7 @@ class Timers(Generic[T]):
         if at_ns < timed.scheduled_ns:
             self._scheduled_count += timed.scheduled_ns == NEVER
             timed.scheduled_ns = at_ns
+            # Topics cannot be compared: the number decides between equal times.
             heapq.heappush(self._heap, (at_ns, next(self._numbers), timed))
             if len(self._heap) > 2 * self._scheduled_count + STALE_MIN:
                 self._drop_stale()
@@ -86,6 +87,7 @@ class Timers(Generic[T]):
             for at_ns, number, timed in self._heap
             if at_ns == timed.scheduled_ns
         }
+        # By `id`, since a topic may have been scheduled twice for the same time.
         self._heap[:] = kept.values()
         heapq.heapify(self._heap)
 
@@ -174,6 +176,8 @@ class Turn:
     """
 
     def __init__(self, seed: int | None = None) -> None:
+        # Dicts as ordered sets: a set would order topics and sessions by their addresses in memory,
+        # and a simulated run could not be repeated.
         self.topics: dict[Topic, None] = {}
         self.sessions: dict[V2Session, None] = {}
         self.tasks: list[Task] = []

@@ -61,6 +61,7 @@ class RequeueQueue:
     def push_front(self, indexes: Indexes, attempts: Attempts) -> None:
         """Put taken messages that could not be delivered back at the front."""
         if len(indexes):
+            # No `_settle`: messages pushed one by one belong to the other end.
             self._chunks.appendleft((indexes, attempts))
             self._count += len(indexes)
 
@@ -142,6 +143,8 @@ def among(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
     """Which of many values, in any order, are among a few ascending ones."""
     found = np.zeros(len(values), np.bool_)
     if len(ascending):
+        # Only values within the span are looked up: `searchsorted` of larger ones would return a
+        # row beyond the last.
         near = np.flatnonzero((values >= ascending[0]) & (values <= ascending[-1]))
         rows = np.searchsorted(ascending, values[near])
         found[near] = ascending[rows] == values[near]
@@ -211,6 +214,8 @@ class Delays:
         due: list[_Entry] = []
         while heap and heap[0][0] <= now_ns:
             entry = heapq.heappop(heap)
+            # Entries that `take` has removed are still in the heap, perhaps beside a newer one of
+            # the same message: only the one in the dictionary counts.
             if self._by_index.get(entry[1]) is entry:
                 del self._by_index[entry[1]]
                 due.append(entry)
@@ -239,6 +244,8 @@ class Delays:
         """Check `count` entries at the end of the old heap, where removing one is cheap."""
         for _ in range(count):
             if not self._unswept:
+                # A sweep of the whole heap at once would block the loop: 260 to 350 ms for one
+                # message among 500,000 (performance.md, "Inspection: what was tried").
                 self._heap, self._unswept = [], self._heap
             if not self._unswept:
                 return
@@ -424,6 +431,7 @@ class DueList:
     def void(self, first: int, end: int) -> None:
         """Remove all entries in [first, end), because the topic was emptied."""
         self.pending = {index for index in self.pending if not first <= index < end}
+        # This drops withdrawn entries, too: they are not pending.
         self._heap = [entry for entry in self._heap if entry[1] in self.pending]
         heapq.heapify(self._heap)
         self.withdrawn.clear()
@@ -441,6 +449,7 @@ class DueList:
         if self.cancelled:
             self.cancelled = {index for index in self.cancelled if index >= first_index}
         passed = bisect_left(self.skipped, cursor_min)
+        # Only where about half of the passed entries go, so that copying the list pays.
         if passed < COMPACT_MIN or passed < 2 * len(self.pending):
             return
         waiting = self.pending.union(self.overdue, self.cancelled)
