@@ -30,7 +30,7 @@ def new_topic() -> str:
 
 
 @contextlib.contextmanager
-def log_kept() -> Iterator[None]:
+def log_settings_restored() -> Iterator[None]:
     """Restore the log settings that a tool changes."""
     root = logging.getLogger()
     before = root.handlers[:], root.level, logging.raiseExceptions
@@ -47,7 +47,7 @@ async def running(tool: ModuleType, *words: str) -> AsyncIterator[asyncio.Task[i
     # On a busy machine nsqd may be slow to accept a connection.
     options = command_line.parse(tool.Options, tool.PROGRAM, (*words, "--wait-for-nsqd=1m"))
     stop = asyncio.Event()
-    with log_kept():
+    with log_settings_restored():
         work = asyncio.create_task(tool.serve(options, stop))
         try:
             yield work
@@ -95,7 +95,7 @@ async def all_finished(nsqd: NsqdServer, topic: str, channel: str, count: int) -
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """A request that the server received."""
 
     method: str
@@ -120,7 +120,7 @@ class WebServer:
     url: str = ""
     status: int = 200
     answer: Answer | None = None
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
 
     @property
     def bodies(self) -> list[bytes]:
@@ -131,12 +131,12 @@ class WebServer:
         """Keep a request and answer it."""
         headers = dict(request.headers)
         body = await request.read()
-        self.asked.append(Asked(request.method, request.raw_path, headers, body))
+        self.asked.append(ReceivedRequest(request.method, request.raw_path, headers, body))
         if self.answer is not None:
             return await self.answer(request)
         return web.Response(status=self.status)
 
-    async def heard(self, count: int) -> None:
+    async def wait_for_requests(self, count: int) -> None:
         """Wait until it has had at least `count` requests."""
         await until(lambda: len(self.asked) >= count, 20)
 

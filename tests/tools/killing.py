@@ -28,7 +28,7 @@ KILL_SECONDS = 0.25
 BATCH_SIZE = 250
 BACKLOG = 1000
 JOIN_SECONDS = 60.0
-SOON = tuple(
+SHORT_TIMEOUTS = tuple(
     f"--consumer-opt={name}"
     for name in ("msg_timeout,1s", "default_requeue_delay,5ms", "max_backoff_duration,0")
 )
@@ -54,7 +54,7 @@ def start(tool: ModuleType, *flags: str, log: Path = Path(os.devnull)) -> BasePr
     return process
 
 
-def ended(process: BaseProcess) -> int | None:
+def exit_status_of(process: BaseProcess) -> int | None:
     """Wait for the end of the process; return its exit status."""
     process.join(JOIN_SECONDS)
     return process.exitcode

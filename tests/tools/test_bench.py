@@ -22,17 +22,17 @@ from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 ATTEMPTS = 10
 
 FLAGS = {
-    "nsqd-tcp-address": "test_all_is_measured",
-    "nsqd-http-address": "test_all_is_measured",
-    "duration": "test_all_is_measured",
-    "size": "test_all_is_measured",
-    "tasks": "test_all_is_measured",
-    "batch": "test_all_is_measured",
-    "backlog": "test_all_is_measured",
-    "rate": "test_a_rate_is_kept",
-    "part": "test_only_a_part",
-    "max-in-flight": "test_options_of_the_client",
-    "client-opt": "test_options_of_the_client",
+    "nsqd-tcp-address": "test_every_measure_is_in_the_table",
+    "nsqd-http-address": "test_every_measure_is_in_the_table",
+    "duration": "test_every_measure_is_in_the_table",
+    "size": "test_every_measure_is_in_the_table",
+    "tasks": "test_every_measure_is_in_the_table",
+    "batch": "test_every_measure_is_in_the_table",
+    "backlog": "test_every_measure_is_in_the_table",
+    "rate": "test_the_requested_rate_is_kept",
+    "part": "test_named_parts_run_in_the_usual_order",
+    "max-in-flight": "test_client_options_reach_the_consumer",
+    "client-opt": "test_client_options_reach_the_consumer",
 }
 
 
@@ -59,7 +59,9 @@ def topics(nsqd: NsqdServer) -> list[str]:
     return [topic["topic_name"] for topic in stats["topics"]]
 
 
-async def test_all_is_measured(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_every_measure_is_in_the_table(
+    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Every flag's value shows in the table; the topic is deleted at the end."""
     words = ("--duration=50ms", "--size=100", "--tasks=7", "--batch=30", "--backlog=600")
     asked = options(nsqd, *words, "--rate=200")
@@ -82,7 +84,9 @@ async def test_all_is_measured(nsqd: NsqdServer, capfd: pytest.CaptureFixture[st
     assert [] == topics(nsqd)
 
 
-async def test_a_rate_is_kept(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_the_requested_rate_is_kept(
+    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The rate is never above the requested 200/s, and above 100/s at least once in ten runs."""
     rates: list[float] = []
     while len(rates) < ATTEMPTS and max(rates, default=0.0) <= 100:
@@ -95,7 +99,9 @@ async def test_a_rate_is_kept(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str
     assert 100 < max(rates) <= 210
 
 
-async def test_only_a_part(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_named_parts_run_in_the_usual_order(
+    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Named parts run in the usual order; `--batch=1` measures no batches."""
     words = ("--part=latency,publish", "--duration=20ms", "--batch=1")
 
@@ -113,7 +119,9 @@ async def test_only_a_part(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) 
     )
 
 
-async def test_options_of_the_client(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_client_options_reach_the_consumer(
+    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     """`--client-opt` and `--max-in-flight` reach the consumer; an unknown option is an error."""
     words = ("--part=consume", "--duration=10s", "--backlog=100000", "--max-in-flight=3")
     stop = asyncio.Event()
@@ -155,13 +163,15 @@ async def test_options_of_the_client(nsqd: NsqdServer, capfd: pytest.CaptureFixt
         ("--nsqd-http-address=nowhere", "--nsqd-http-address not an address of the form host:port"),
     ],
 )
-async def test_what_cannot_be(word: str, reason: str, nsqd: NsqdServer) -> None:
+async def test_invalid_values_are_refused(word: str, reason: str, nsqd: NsqdServer) -> None:
     """The value is refused before the bench starts, with the flag's name."""
     with pytest.raises(UsageError, match=re.escape(reason)):
         await bench(options(nsqd, word), asyncio.Event())
 
 
-async def test_nobody_there(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_nsqd_is_an_error(
+    nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error names the address, for HTTP and TCP; no topic is left."""
     monkeypatch.setattr(module, "PUBLISH_SECONDS", 0.2)
     nobody = f"127.0.0.1:{free_port()}"
@@ -175,7 +185,9 @@ async def test_nobody_there(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -
     assert [] == topics(nsqd)
 
 
-async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_http_and_tcp_addresses_must_be_of_one_nsqd(
+    nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The bench compares nsqd's message count with the number of acknowledged messages."""
 
     async def nothing(_topic: ScratchTopic) -> int:
@@ -189,7 +201,9 @@ async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
-def test_a_signal_prints_what_there_is(nsqd: NsqdServer, number: signal.Signals) -> None:
+def test_a_signal_prints_the_lines_measured_so_far(
+    nsqd: NsqdServer, number: signal.Signals
+) -> None:
     """SIGINT and SIGQUIT print the lines measured so far; the status is 0, and no topic remains."""
     command = [sys.executable, "-m", "sparq.cli", "bench", "--duration=100ms", "--part=publish"]
     command += [f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-http-address={nsqd.http}"]

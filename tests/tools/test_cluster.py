@@ -74,7 +74,7 @@ async def test_nsqds_are_found(by: str, nsqd: NsqdServer, lookupd: Server) -> No
     assert ({nsqd.http: {"here": ["one", "two"]}}, {}) == await asked(asking)
 
 
-async def test_only_what_is_asked_for(nsqd: NsqdServer, lookupd: Server) -> None:
+async def test_only_the_requested_channel_is_returned(nsqd: NsqdServer, lookupd: Server) -> None:
     """One channel is selected; for an unknown topic nsqlookupd lists no nsqd."""
     one = cluster([nsqd.http], [], topic="here", channel="two")
     nothing = cluster([], [lookupd.http], topic="elsewhere")
@@ -83,7 +83,7 @@ async def test_only_what_is_asked_for(nsqd: NsqdServer, lookupd: Server) -> None
     assert ({}, {}) == await asked(nothing)
 
 
-async def test_who_does_not_answer_is_told(nsqd: NsqdServer) -> None:
+async def test_an_nsqd_that_does_not_answer_is_reported(nsqd: NsqdServer) -> None:
     """An error is reported for the nsqd that does not answer; the others' figures are returned."""
     gone = f"127.0.0.1:{free_port()}"
     found, errors = await asked(cluster([nsqd.http, gone], []))
@@ -111,7 +111,7 @@ def http(body: bytes) -> bytes:
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def test_while_no_nsqlookupd_answers_the_nsqds_stay(nsqd: NsqdServer) -> None:
+async def test_without_an_nsqlookupd_the_last_known_nsqds_are_asked(nsqd: NsqdServer) -> None:
     """The nsqds of nsqlookupd's last answer are still asked."""
     host, port = nsqd.http.split(":")
     listed = {"producers": [{"broadcast_address": host, "http_port": int(port)}]}
@@ -126,7 +126,7 @@ async def test_while_no_nsqlookupd_answers_the_nsqds_stay(nsqd: NsqdServer) -> N
 
 
 @pytest.mark.parametrize("body", [b"[]", b"7", b"null"])
-async def test_an_answer_that_is_no_object_is_told(body: bytes) -> None:
+async def test_an_answer_that_is_no_object_is_an_error(body: bytes) -> None:
     """Such an answer is reported as an error of that nsqd."""
     async with answering(http(body)) as address:
         assert ({}, {address: "the response is not a JSON object"}) == await asked(
@@ -134,7 +134,7 @@ async def test_an_answer_that_is_no_object_is_told(body: bytes) -> None:
         )
 
 
-async def test_one_port_taken_for_another_is_told(nsqd: NsqdServer, lookupd: Server) -> None:
+async def test_a_wrong_port_is_an_error_with_a_hint(nsqd: NsqdServer, lookupd: Server) -> None:
     """An address with the wrong port or of the wrong daemon gets an error with a hint."""
     tcp = "it speaks NSQ's TCP protocol: give the HTTP port"
     reasons = {
@@ -151,6 +151,6 @@ async def test_one_port_taken_for_another_is_told(nsqd: NsqdServer, lookupd: Ser
         assert reason in errors[given or listing]
 
 
-async def test_a_topic_that_an_nsqlookupd_does_not_know_is_no_failure(lookupd: Server) -> None:
+async def test_a_topic_unknown_to_an_nsqlookupd_is_no_error(lookupd: Server) -> None:
     """nsqlookupd answers 404 to an unknown topic, as to an unknown request."""
     assert ({}, {}) == await asked(cluster([], [lookupd.http], topic="nowhere"))

@@ -18,7 +18,7 @@ class Options(ConsumeOptions):
     n: int = option(0, "how many", kind=INT)
 
 
-def test_options_of_a_consumer_come_with_the_tools_own() -> None:
+def test_flags_of_a_consumer_and_of_the_tool_are_parsed() -> None:
     """Flags of a consumer and of the tool are parsed; address flags may be repeated."""
     words = ["-nsqd-tcp-address=a:1", "--nsqd-tcp-address", "b:2", "-n=3", "--consumer-opt=tls_v1"]
 
@@ -42,7 +42,7 @@ def test_options_of_a_consumer_come_with_the_tools_own() -> None:
         (["auth_secret,hush", "nothing"], "invalid option nothing"),
     ],
 )
-def test_a_bad_client_option_is_a_bad_command_line(
+def test_an_invalid_client_option_is_a_usage_error(
     capsys: pytest.CaptureFixture[str], given: list[str], reason: str
 ) -> None:
     """Status 1, and one line that names the flag and the option; a secret is not printed."""
@@ -57,7 +57,7 @@ def test_a_bad_client_option_is_a_bad_command_line(
     assert "hush" not in said
 
 
-def test_a_word_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_argument_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Such a word is an error; NSQ's tools silently ignore it and all flags after it."""
     with pytest.raises(SystemExit) as ended:
         parse(Options, "tool", ["--consumer-opt=snappy", "true", "--consumer-opt=deflate"])
@@ -69,7 +69,7 @@ def test_a_word_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -
     assert "true" in said
 
 
-def test_refusing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     """The error is one line, and the exit status is 1."""
     with pytest.raises(SystemExit) as ended:
         refuse("tool", "--topic required")

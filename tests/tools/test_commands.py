@@ -48,7 +48,7 @@ def test_every_flag_is_explained(tool: str) -> None:
     assert [] == [flag.name for flag in flags_of(OPTIONS[tool]) if not flag.help]
 
 
-def test_parts_of_the_bench_are_named_together_or_one_by_one(
+def test_parts_of_the_bench_keep_their_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The parts keep their order; the error for an unknown part lists all parts."""
@@ -60,7 +60,7 @@ def test_parts_of_the_bench_are_named_together_or_one_by_one(
     assert '"consum" is not one of publish, consume, latency' in capsys.readouterr().err
 
 
-def test_nsq_check_says_with_its_own_status_that_it_could_not_check(
+def test_nsq_check_exits_with_2_if_it_could_not_check(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Status 1 would mean that it has found damage; an error is status 2."""

@@ -15,7 +15,7 @@ from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.common import STOPPING, check_sources, client_config, run
 
 
-def test_client_options_win_over_the_tools_flags() -> None:
+def test_client_options_override_the_tools_flags() -> None:
     """`key` is true, `key,` is empty, - means _, and the user agent starts with the tool."""
     given = ("snappy", "max-in-flight,7", "msg_timeout,1500", "hostname,", "auth_secret,a,b")
 
@@ -32,7 +32,7 @@ def test_client_options_win_over_the_tools_flags() -> None:
     assert "mine" == client_config("tool", ["user_agent,mine"]).user_agent
 
 
-def test_what_a_flag_may_not_be_is_named() -> None:
+def test_an_invalid_value_is_reported_with_its_flag() -> None:
     """The error names the client option, or the flag that contains it."""
     with pytest.raises(UsageError, match=r"max_in_flight must be from 0 to .*, not -1"):
         client_config("tool", (), max_in_flight=-1)
@@ -40,7 +40,7 @@ def test_what_a_flag_may_not_be_is_named() -> None:
         client_config("tool", ("nope",), "producer-opt")
 
 
-def test_one_kind_of_source() -> None:
+def test_either_nsqds_or_nsqlookupds_are_required() -> None:
     """Either nsqds or nsqlookupds are required, not both; the errors use NSQ's wording."""
     with pytest.raises(UsageError, match="--nsqd-tcp-address or --lookupd-http-address required"):
         check_sources((), ())
@@ -51,7 +51,9 @@ def test_one_kind_of_source() -> None:
 
 
 @pytest.mark.parametrize("error", [ToolError("no more"), UsageError("no more")])
-def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+def test_an_error_is_one_line_and_status_1(
+    capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
     """A ToolError or UsageError is one line on stderr, and exit status 1."""
 
     async def work(stop: asyncio.Event) -> int:
@@ -61,7 +63,7 @@ def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception)
     assert "tool: no more\n" == capsys.readouterr().err
 
 
-def test_nobody_reads_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_output_is_status_1_without_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1 and no message: the reader has closed the pipe on purpose."""
 
     async def work(stop: asyncio.Event) -> int:
@@ -87,7 +89,7 @@ def test_the_first_signal_stops_a_tool() -> None:
             signal.signal(number, handler)
 
 
-def test_nohup_keeps_a_tool_from_being_hung_up() -> None:
+def test_an_ignored_sighup_does_not_stop_a_tool() -> None:
     """An ignored SIGHUP does not stop the tool, neither before nor after SIGTERM."""
     program = """
 import asyncio, os, signal
@@ -108,7 +110,7 @@ raise SystemExit(run("tool", work))
     assert 7 == done.returncode
 
 
-def test_the_second_signal_kills_it() -> None:
+def test_a_second_signal_kills_a_tool() -> None:
     """A user can end a tool that is slow to stop.
 
     `timeout` sends each signal twice in immediate succession: that counts as one.
@@ -134,7 +136,7 @@ raise SystemExit(common.run("tool", work))
         assert (status, b"") == (done.returncode, done.stderr)
 
 
-def test_closed_descriptors() -> None:
+def test_closed_descriptors_stay_closed() -> None:
     """Closed descriptors stay closed: no socket is used as standard input or output."""
     program = """
 import asyncio, socket

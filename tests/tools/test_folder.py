@@ -46,7 +46,7 @@ def other_disk() -> Iterator[Path]:
     path.rmdir()
 
 
-def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
+def test_missing_parent_folders_are_created(tmp_path: Path) -> None:
     """The folder and its parents have NSQ's modes, less the umask."""
     umask = os.umask(0o022)
     os.umask(umask)
@@ -57,7 +57,7 @@ def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
     assert [0o770 & ~umask, 0o770 & ~umask, 0o666 & ~umask] == modes
 
 
-def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_created_again(tmp_path: Path) -> None:
     """`create` refuses an existing file, `open` appends to it."""
     folder = Folder(str(tmp_path))
     put(folder, "a")
@@ -91,7 +91,7 @@ def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
     assert folder.has(["new"])
 
 
-def test_only_files_are_written(tmp_path: Path) -> None:
+def test_only_regular_files_are_written(tmp_path: Path) -> None:
     """A pipe or a folder of that name is refused immediately."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
@@ -185,12 +185,12 @@ def made(filename_format: str, topic: str = "clicks", **changes: bool) -> Templa
         ("2006 Jan 15", "2006 Jan 15"),
     ],
 )
-def test_dates(format_text: str, expected: str) -> None:
+def test_dates_are_filled_in(format_text: str, expected: str) -> None:
     """NSQ's conversions are replaced, in English; other text is unchanged."""
     assert expected == strftime(format_text, WHEN)
 
 
-def test_every_place_is_filled_in_once() -> None:
+def test_inserted_text_is_not_expanded_again() -> None:
     """Inserted text is not expanded again: a host named like a placeholder is kept."""
     filled = Template("<TOPIC>/<HOST>.<PID><REV>.<DATETIME>.<X>", "%Y<TOPIC>", "t", "<PID>")
 
@@ -198,7 +198,7 @@ def test_every_place_is_filled_in_once() -> None:
     assert "a-000012.b" == with_revision("a<REV>.b", 12)
 
 
-def test_the_host() -> None:
+def test_the_host_name_is_filled_in() -> None:
     """The default is the short host name; placeholders in a given text are filled in."""
     short = HOST.partition(".")[0]
 
@@ -206,7 +206,7 @@ def test_the_host() -> None:
     assert f"a-{short}-{HOST}-<TOPIC>" == host_identifier("a-<SHORT_HOST>-<HOSTNAME>-<TOPIC>")
 
 
-def test_the_revision_is_there_where_it_is_needed() -> None:
+def test_the_revision_is_required_or_removed() -> None:
     """<REV> is required if files have revisions, and removed if they have none."""
     assert "a<REV>" == made("a<REV>", is_revised=True).text
     assert "a.log" == made("a<REV>.log").text
@@ -214,7 +214,7 @@ def test_the_revision_is_there_where_it_is_needed() -> None:
         made("a", is_revised=True)
 
 
-def test_gzip_shows_in_the_name() -> None:
+def test_gzip_adds_a_suffix_to_the_name() -> None:
     """`.gz` is added unless the name already ends with it."""
     assert "a.log.gz" == made("a.log", is_gzip=True).text
     assert "a.gz" == made("a.gz", is_gzip=True).text
@@ -227,13 +227,13 @@ def test_gzip_shows_in_the_name() -> None:
         *("a" * 256, "ä" * 128, f"{'a' * 256}/b"),
     ],
 )
-def test_what_leads_elsewhere_is_refused(name: str) -> None:
+def test_an_invalid_path_is_refused(name: str) -> None:
     """A path out of the folder, an empty, unreadable or too long name is refused."""
     with pytest.raises(FilenameError):
         entries_of(name)
 
 
-def test_a_topic_may_not_be_the_folder_above() -> None:
+def test_a_topic_named_dot_dot_is_refused_as_a_folder() -> None:
     """`..` is a valid topic name, and harmless unless it becomes a folder."""
     assert "...web.16" == made("<TOPIC>.<HOST>.<DATETIME>", topic="..").at(WHEN)
     with pytest.raises(FilenameError, match="leads out of its folder"):
@@ -241,7 +241,7 @@ def test_a_topic_may_not_be_the_folder_above() -> None:
 
 
 @given(st.text(alphabet="ab./<>\0\n%TOPIC", max_size=20), st.sampled_from(["t", ".", "..", "..."]))
-def test_no_template_leads_out(filename_format: str, topic: str) -> None:
+def test_no_template_leads_out_of_the_folder(filename_format: str, topic: str) -> None:
     """Any template yields plain entries or is refused."""
     try:
         found = entries_of(made(filename_format, topic).at(WHEN))

@@ -15,7 +15,7 @@ from sparq.tools.hostpool import MODES, EpsilonGreedy, HostPool, RoundRobin, hos
 NAMES = ["a", "b", "c"]
 
 
-def test_round_robin_asks_everybody_in_turn() -> None:
+def test_round_robin_chooses_each_host_in_turn() -> None:
     """Failing hosts have their turn, too; a repeated name has one turn."""
     hosts = RoundRobin(["a", "b", "a", "c"])
     hosts.failed("b", 0)
@@ -23,7 +23,7 @@ def test_round_robin_asks_everybody_in_turn() -> None:
     assert list("abcabc") == [hosts.choose(0) for _ in range(6)]
 
 
-def test_a_host_that_failed_is_passed_over_for_30_s() -> None:
+def test_a_failed_host_is_skipped_for_30_s() -> None:
     """After 30 s the host is tried once; the others are chosen in turn all the time."""
     hosts = HostPool(NAMES)
     hosts.failed("b", 0)
@@ -32,7 +32,7 @@ def test_a_host_that_failed_is_passed_over_for_30_s() -> None:
     assert Counter(a=5, b=1, c=4) == Counter(hosts.choose(30) for _ in range(10))
 
 
-def test_the_time_doubles_up_to_15_min() -> None:
+def test_the_retry_time_doubles_up_to_15_min() -> None:
     """The time doubles with each failed retry; further failures at the same time do not count."""
     hosts = HostPool(NAMES)
     now, waits = 0.0, []
@@ -48,7 +48,7 @@ def test_the_time_doubles_up_to_15_min() -> None:
     assert [30, 60, 120, 240, 480, 900, 900] == waits
 
 
-def test_one_success_makes_a_host_sound() -> None:
+def test_one_success_ends_the_failed_state() -> None:
     """The host has its turn again, and its next failure counts as the first."""
     hosts = HostPool(NAMES)
     hosts.failed("b", 0)
@@ -63,7 +63,7 @@ def test_one_success_makes_a_host_sound() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_when_all_have_failed_all_are_asked(mode: str) -> None:
+def test_if_all_hosts_have_failed_all_are_tried(mode: str) -> None:
     """If no host were tried, the message would only be delayed."""
     hosts = hosts_of(mode, NAMES, random.Random(1))
     for name in NAMES:
@@ -77,7 +77,7 @@ def chosen(hosts: EpsilonGreedy, now: float, count: int = 3000) -> Counter[str]:
     return Counter(hosts.choose(now) for _ in range(count))
 
 
-def test_quick_hosts_get_more() -> None:
+def test_fast_hosts_are_chosen_more_often() -> None:
     """Their share is proportional to their speed; an unmeasured host counts as the fastest."""
     hosts = EpsilonGreedy(NAMES, random.Random(2))
     for _ in range(20):
@@ -103,7 +103,7 @@ def test_old_response_times_fade() -> None:
     assert 0.85 < counts["a"] / counts["b"] < 1.15
 
 
-def test_who_explores_disregards_speed() -> None:
+def test_exploring_choices_ignore_speed() -> None:
     """Three in ten choices ignore speed at first, then fewer, but never none."""
     hosts = EpsilonGreedy(NAMES[:2], random.Random(4))
     hosts.succeeded("a", 0, 0.0001)
@@ -115,7 +115,7 @@ def test_who_explores_disregards_speed() -> None:
     assert 60 <= later <= 160
 
 
-def test_the_quickest_is_passed_over_while_it_fails() -> None:
+def test_the_fastest_host_is_skipped_while_it_fails() -> None:
     """After 30 s the host is tried once."""
     hosts = EpsilonGreedy(NAMES, random.Random(5))
     hosts.succeeded("a", 0, 0.001)
@@ -131,7 +131,7 @@ def test_the_quickest_is_passed_over_while_it_fails() -> None:
     st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.floats(0, 1000))),
     st.sets(st.sampled_from(NAMES), max_size=2),
 )
-def test_nobody_is_asked_twice_with_one_message(
+def test_no_host_is_tried_twice_with_one_message(
     mode: str, seed: int, story: list[tuple[str, bool, float]], tried: set[str]
 ) -> None:
     """After any outcomes there is a choice, and never a host that was tried with the message."""
@@ -146,7 +146,7 @@ def test_nobody_is_asked_twice_with_one_message(
         assert hosts.choose(now, tried) in set(NAMES) - tried
 
 
-def test_another_mode_is_refused() -> None:
+def test_an_unknown_mode_is_refused() -> None:
     """The error lists all modes."""
     with pytest.raises(
         UsageError, match="--mode 'all' is not one of round-robin, hostpool, epsilon"

@@ -8,7 +8,7 @@ from pathlib import Path
 from sparq.log.disk import RealDisk
 from sparq.log.ledger import Ledger
 from sparq.testing import ManualClock
-from tests.log.conversations import commit, open_log
+from tests.log.log_operations import commit, open_log
 from tests.support.go_data import GoQueue, write_metadata
 
 
@@ -50,7 +50,7 @@ def test_version() -> None:
     assert out.startswith("nsq_check v1.")
 
 
-def test_nobody_takes_its_findings(tmp_path: Path) -> None:
+def test_a_full_disk_at_standard_output_is_status_2(tmp_path: Path) -> None:
     """A full disk at standard output is status 2, not damage to the data path."""
     write_metadata(tmp_path, {"clicks": {"archive": True}})
     command = [sys.executable, "-m", "sparq.tools", "nsq_check", str(tmp_path)]
@@ -63,7 +63,7 @@ def test_nobody_takes_its_findings(tmp_path: Path) -> None:
     )
 
 
-def test_a_sound_path_of_gos(tmp_path: Path) -> None:
+def test_an_undamaged_data_path_of_go(tmp_path: Path) -> None:
     """The table has a row per queue, and the exit status is 0."""
     GoQueue(tmp_path, "clicks:archive").put(b"a", b"b").put(b"c", attempts=2).close()
     write_metadata(tmp_path, {"clicks": {"archive": True}})
@@ -79,7 +79,7 @@ def test_a_sound_path_of_gos(tmp_path: Path) -> None:
     assert before == contents(tmp_path)
 
 
-def test_a_damaged_path_of_gos(tmp_path: Path) -> None:
+def test_a_damaged_data_path_of_go(tmp_path: Path) -> None:
     """Each damaged place is listed, and the exit status is 1."""
     queue = GoQueue(tmp_path, "clicks").put(*[b"%d" % n for n in range(50)]).close()
     queue.damage_length(20)
@@ -93,7 +93,7 @@ def test_a_damaged_path_of_gos(tmp_path: Path) -> None:
     assert f"000000.dat: 32 bytes at {queue.places[20][1]}" in row["damage"][0]
 
 
-def test_a_path_of_sparqs(tmp_path: Path) -> None:
+def test_a_data_path_of_sparq(tmp_path: Path) -> None:
     """The depth excludes finished and deferred messages; a flipped bit loses one batch."""
     log = sparq_path(tmp_path)
     before = contents(tmp_path)
@@ -114,7 +114,7 @@ def test_a_path_of_sparqs(tmp_path: Path) -> None:
     assert "60 messages lost" in out
 
 
-def test_what_it_cannot_look_at(tmp_path: Path) -> None:
+def test_an_unreadable_data_path_is_status_2(tmp_path: Path) -> None:
     """Status 2 with the reason: no such folder, a running nsqd, an empty folder, no argument."""
     held = RealDisk().lock(str(tmp_path))
     answers = [run(str(tmp_path / "none")), run(str(tmp_path))]

@@ -31,14 +31,14 @@ ingress  egress |   total     mem    disk inflt   def |     req     t-o         
 """
 
 FLAGS = {
-    "topic": "test_figures_of_two_nsqds",
-    "channel": "test_figures_of_two_nsqds",
-    "interval": "test_rates_by_the_interval",
+    "topic": "test_figures_are_summed_over_nsqds",
+    "channel": "test_figures_are_summed_over_nsqds",
+    "interval": "test_rates_are_per_second",
     "count": "test_a_heading_each_25_rows",
-    "nsqd-http-address": "test_figures_of_two_nsqds",
+    "nsqd-http-address": "test_figures_are_summed_over_nsqds",
     "lookupd-http-address": "test_one_nsqlookupd_that_answers_is_enough",
-    "http-client-connect-timeout": "test_nobody_takes_the_connection",
-    "http-client-request-timeout": "test_nobody_answers",
+    "http-client-connect-timeout": "test_the_connect_timeout_ends_the_wait",
+    "http-client-request-timeout": "test_the_request_timeout_ends_the_wait",
 }
 
 
@@ -81,7 +81,9 @@ class Stat:
         return [[int(word) for word in line.replace("|", "").split()] for line in lines]
 
 
-async def test_figures_of_two_nsqds(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
+async def test_figures_are_summed_over_nsqds(
+    nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path
+) -> None:
     """Each column is the sum over the nsqds, at NSQ's position."""
     make("two", *nsqds)
     make("other", nsqds[0])
@@ -119,7 +121,7 @@ async def test_figures_of_two_nsqds(nsqds: tuple[NsqdServer, NsqdServer], tmp_pa
     assert total("backend_depth") > 0
 
 
-async def test_rates_by_the_interval(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
+async def test_rates_are_per_second(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
     """Ingress and egress are messages per second between two polls."""
     make("rates", nsqds[0])
     words = ["--topic=rates", "--interval=125ms", f"--nsqd-http-address={nsqds[0].http}"]
@@ -169,7 +171,7 @@ async def test_one_nsqlookupd_that_answers_is_enough(
         await Stat(tmp_path, *words).task
 
 
-async def test_what_cannot_be_found(
+async def test_an_unknown_topic_or_channel_is_an_error(
     nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
 ) -> None:
     """A topic or channel that no nsqd has is an error."""
@@ -185,7 +187,7 @@ async def test_what_cannot_be_found(
         await Stat(tmp_path, "--topic=nowhere", f"--lookupd-http-address={lookupd.http}").task
 
 
-async def test_an_nsqd_that_is_gone_ends_it(
+async def test_an_nsqd_that_is_gone_ends_nsq_stat(
     nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path
 ) -> None:
     """A sum without it would be wrong, so nsq_stat ends with an error."""
@@ -196,7 +198,7 @@ async def test_an_nsqd_that_is_gone_ends_it(
         await Stat(tmp_path, "--topic=gone", *words).task
 
 
-async def test_nobody_takes_the_connection(tmp_path: Path) -> None:
+async def test_the_connect_timeout_ends_the_wait(tmp_path: Path) -> None:
     """The connect timeout ends the wait for a listener with a full queue."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = [socket.socket() for _ in range(3)]
@@ -211,7 +213,7 @@ async def test_nobody_takes_the_connection(tmp_path: Path) -> None:
             each.close()
 
 
-async def test_nobody_answers(tmp_path: Path) -> None:
+async def test_the_request_timeout_ends_the_wait(tmp_path: Path) -> None:
     """The request timeout ends the wait on a silent connection."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         words = ["--http-client-request-timeout=50ms", "--topic=t"]
@@ -240,13 +242,13 @@ async def test_nobody_answers(tmp_path: Path) -> None:
         (["--nsqd-http-address=a"], "--nsqd-http-address error - .*host:port: 'a'"),
     ],
 )
-async def test_what_cannot_be(tmp_path: Path, words: list[str], reason: str) -> None:
+async def test_invalid_values_are_refused(tmp_path: Path, words: list[str], reason: str) -> None:
     """The errors use NSQ's wording."""
     with pytest.raises(UsageError, match=reason):
         await Stat(tmp_path, "--topic=t", *words).task
 
 
-def test_rates_are_cut_as_gos() -> None:
+def test_rates_are_truncated_as_in_go() -> None:
     """Rates are cut towards zero, also negative ones: counters restart with their nsqd."""
     before, now = StatSample(message_count=100, depth=7), StatSample(message_count=93, depth=7)
 
@@ -264,13 +266,13 @@ def test_rates_are_cut_as_gos() -> None:
         {"topics": [{}]},
     ],
 )
-def test_an_answer_of_another_form(answer: dict[str, object]) -> None:
+def test_an_answer_of_another_form_is_an_error(answer: dict[str, object]) -> None:
     """An answer without NSQ's form is an error."""
     with pytest.raises(ValueError, match=r"in /stats|/stats does not have NSQ's form"):
         sample_of([answer], "t", "c")
 
 
-def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1 for an invalid value or missing flags; 0 for --version."""
     for words, status in ((["--count=x"], 1), (["--interval=3"], 1), (["--version"], 0)):
         with pytest.raises(SystemExit) as ended:
@@ -281,7 +283,7 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
     assert "nsq_stat: --topic and --channel are required\n" == capsys.readouterr().err
 
 
-class Guarded(NsqdServer):
+class TlsOnlyNsqd(NsqdServer):
     """An nsqd that answers plain HTTP only with 403."""
 
     def _answers(self) -> bool:
@@ -290,12 +292,12 @@ class Guarded(NsqdServer):
         return False
 
 
-def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
+def test_an_nsqd_that_requires_tls(tmp_path: Path) -> None:
     """nsq_stat asks it over HTTPS, and requires a certificate that the system trusts."""
     made = certificates(tmp_path / "pem")
     flags = (f"--tls-cert={made.server}", f"--tls-key={made.server}", "--tls-required")
     places = (f"--https-address=127.0.0.1:{free_port()}", f"--data-path={tmp_path}")
-    with Guarded("sparq.nsqd", tmp_path, (*flags, *places)) as nsqd:
+    with TlsOnlyNsqd("sparq.nsqd", tmp_path, (*flags, *places)) as nsqd:
         nsqd.start()
         command = [*COMMAND, "--topic=t", "--channel=c", f"--nsqd-http-address={nsqd.http}"]
         trusting = {**os.environ, "SSL_CERT_FILE": str(made.authority)}
@@ -311,7 +313,7 @@ def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
     assert ": TLS: " in answers[1]
 
 
-def test_the_program(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
+def test_sighup_ends_the_program(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
     """SIGHUP ends it with status 0, as every stopping signal does."""
     make("stat", nsqds[0])
     words = ["--topic=stat", "--channel=c", f"--nsqd-http-address={nsqds[0].http}"]

@@ -25,14 +25,14 @@ from tests.support.waiting import until
 COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_tail")
 
 FLAGS = {
-    "topic": "test_lines_of_several_topics",
-    "print-topic": "test_lines_of_several_topics",
-    "lookupd-http-address": "test_lines_of_several_topics",
-    "nsqd-tcp-address": "test_a_channel_of_its_own",
-    "channel": "test_a_channel_that_is_kept",
-    "n": "test_so_many_and_no_more",
-    "max-in-flight": "test_no_more_in_flight_than_asked_for",
-    "consumer-opt": "test_options_of_the_client",
+    "topic": "test_lines_of_several_topics_show_their_topic",
+    "print-topic": "test_lines_of_several_topics_show_their_topic",
+    "lookupd-http-address": "test_lines_of_several_topics_show_their_topic",
+    "nsqd-tcp-address": "test_the_default_channel_is_ephemeral",
+    "channel": "test_a_named_channel_is_kept",
+    "n": "test_it_ends_after_the_requested_number_of_messages",
+    "max-in-flight": "test_max_in_flight_is_not_exceeded",
+    "consumer-opt": "test_client_options_reach_nsqd",
 }
 
 
@@ -90,7 +90,9 @@ async def tailing(path: Path, *words: str) -> AsyncIterator[Tail]:
     assert 0 == await running.end()
 
 
-async def test_lines_of_several_topics(nsqd: NsqdServer, lookupd: Server, tmp_path: Path) -> None:
+async def test_lines_of_several_topics_show_their_topic(
+    nsqd: NsqdServer, lookupd: Server, tmp_path: Path
+) -> None:
     """Topics are found through nsqlookupd, each line shows its topic; bodies may be any bytes."""
     publish(nsqd, "several_1", b"one", b"\xff\x00 two")
     publish(nsqd, "several_2", b"three")
@@ -105,7 +107,7 @@ async def test_lines_of_several_topics(nsqd: NsqdServer, lookupd: Server, tmp_pa
     assert 3 == len(running.lines)
 
 
-async def test_a_channel_of_its_own(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_the_default_channel_is_ephemeral(nsqd: NsqdServer, tmp_path: Path) -> None:
     """The default channel is ephemeral with a random name; it is deleted at the end."""
     nsqd.post("/topic/create?topic=own")
     async with tailing(tmp_path, "--topic=own", f"--nsqd-tcp-address={nsqd.tcp}") as running:
@@ -121,7 +123,7 @@ async def test_a_channel_of_its_own(nsqd: NsqdServer, tmp_path: Path) -> None:
     await until(lambda: not nsqd.get_json("/stats?format=json&topic=own")["topics"][0]["channels"])
 
 
-async def test_a_channel_that_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_a_named_channel_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
     """Printed messages are finished: a second run does not print them again."""
     publish(nsqd, "kept", b"a")
     words = ("--topic=kept", "--channel=eyes", f"--nsqd-tcp-address={nsqd.tcp}")
@@ -139,7 +141,9 @@ async def test_a_channel_that_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
     )
 
 
-async def test_so_many_and_no_more(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_it_ends_after_the_requested_number_of_messages(
+    nsqd: NsqdServer, tmp_path: Path
+) -> None:
     """nsq_tail ends after -n messages; unprinted ones are requeued immediately."""
     publish(nsqd, "many", *[b"%d" % number for number in range(10)])
     words = ["--topic=many", "--channel=c", "-n=3", "-max-in-flight=50"]
@@ -153,7 +157,7 @@ async def test_so_many_and_no_more(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert (7, 0) == (channel["depth"], channel["in_flight_count"])
 
 
-async def test_many_in_one_batch_of_two_topics(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_the_number_applies_to_all_topics_together(nsqd: NsqdServer, tmp_path: Path) -> None:
     """The limit applies to the sum over all topics."""
     for topic in ("both_1", "both_2"):
         publish(nsqd, topic, b"a", b"b", b"c")
@@ -167,7 +171,7 @@ async def test_many_in_one_batch_of_two_topics(nsqd: NsqdServer, tmp_path: Path)
     assert 2 == left
 
 
-async def test_no_more_in_flight_than_asked_for(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_max_in_flight_is_not_exceeded(nsqd: NsqdServer, tmp_path: Path) -> None:
     """RDY does not exceed --max-in-flight, nor a smaller -n."""
     nsqd.post("/topic/create?topic=flight")
     words = ("--topic=flight", f"--nsqd-tcp-address={nsqd.tcp}", "--max-in-flight=9")
@@ -181,7 +185,7 @@ async def test_no_more_in_flight_than_asked_for(nsqd: NsqdServer, tmp_path: Path
             await running.until(lambda ready=ready: readies() == [ready])
 
 
-async def test_options_of_the_client(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_client_options_reach_nsqd(nsqd: NsqdServer, tmp_path: Path) -> None:
     """Client options reach nsqd; the user agent names the tool."""
     nsqd.post("/topic/create?topic=opt")
     words = ("--topic=opt", f"--nsqd-tcp-address={nsqd.tcp}")
@@ -194,7 +198,7 @@ async def test_options_of_the_client(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert client["user_agent"].startswith("nsq_tail/1.3.0 sparq/")
 
 
-async def test_a_message_that_came_often_is_printed_all_the_same(
+async def test_a_message_is_printed_after_any_number_of_attempts(
     nsqd: NsqdServer, tmp_path: Path
 ) -> None:
     """A message is printed after any number of attempts, unless a client option limits them."""
@@ -219,7 +223,7 @@ async def requeued(nsqd: NsqdServer, topic: str, times: int) -> AsyncIterator[No
     yield
 
 
-async def test_a_paused_reader_pauses_no_connection(nsqd: NsqdServer) -> None:
+async def test_heartbeats_are_answered_while_the_output_waits(nsqd: NsqdServer) -> None:
     """While the output waits for its pipe, heartbeats are answered; then all lines arrive."""
     bodies = [b"%06d" % number + bytes(1000) for number in range(300)]
     publish(nsqd, "paused", *bodies)
@@ -243,7 +247,7 @@ async def test_a_paused_reader_pauses_no_connection(nsqd: NsqdServer) -> None:
     os.close(writing)
 
 
-async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
+async def test_unwritten_messages_are_requeued(nsqd: NsqdServer) -> None:
     """A full disk is an error message, a closed pipe is not; unwritten messages are requeued."""
     publish(nsqd, "unwritten", b"x")
     words = ["--topic=unwritten", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}"]
@@ -284,13 +288,13 @@ async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
         ),
     ],
 )
-async def test_what_cannot_be(words: list[str], reason: str) -> None:
+async def test_invalid_values_are_refused(words: list[str], reason: str) -> None:
     """The error names the flag or the option."""
     with pytest.raises(UsageError, match=reason):
         await tail(parse(Options, "nsq_tail", words), PipeOutput(), asyncio.Event())
 
 
-def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1 for an invalid flag or missing flags; 0 for --version."""
     for words, status in ((["--nope"], 1), (["--n=x"], 1), (["--version"], 0)):
         with pytest.raises(SystemExit) as ended:
@@ -300,7 +304,7 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
     assert 1 == main([])
 
 
-def test_the_program(nsqd: NsqdServer) -> None:
+def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:
     """SIGTERM ends it with status 0; printed messages are finished."""
     publish(nsqd, "program", b"a", b"b")
     words = ["--topic=program", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}"]

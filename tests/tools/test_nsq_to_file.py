@@ -37,7 +37,7 @@ from tests.tools.recording import (
     until_finished,
 )
 
-ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
+GIVEN = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
 
 
 @asynccontextmanager
@@ -66,33 +66,33 @@ def listing(*topics: object, status: int = 200) -> web.Response:
     return web.json_response({"topics": list(topics)}, status=status)
 
 
-def asking(*lookupds: str, pattern: str = "", config: Config | None = None) -> TopicFinder:
+def topic_finder(*lookupds: str, pattern: str = "", config: Config | None = None) -> TopicFinder:
     """Return a finder that asks these nsqlookupds."""
     timeout = ClientTimeout(total=60, connect=60)
     return TopicFinder(lookupds, Pattern(pattern), config or Config(), timeout)
 
 
-async def test_answers_are_united_and_picked() -> None:
+async def test_answers_are_merged_matched_and_sorted() -> None:
     """Topics of both answer formats are merged, matched and sorted."""
     old = web.json_response({"status_code": 200, "data": {"topics": ["b", "a"]}})
     async with site(listing("c", "b", "x")) as (first, _), site(old) as (second, _):
-        assert ["a", "b", "c"] == await asking(first, second, pattern="^[abc]$").known()
+        assert ["a", "b", "c"] == await topic_finder(first, second, pattern="^[abc]$").known()
 
 
-async def test_one_that_fails_costs_its_own_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_nsqlookupd_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Each error is logged once until that nsqlookupd answers again."""
     async with site(listing("a")) as (good, _), site(listing(status=500)) as (bad, _):
-        topics = asking(good, bad, "127.0.0.1:1")
+        topics = topic_finder(good, bad, "127.0.0.1:1")
         assert [["a"], ["a"]] == [await topics.known(), await topics.known()]
 
     assert 1 == caplog.text.count(f"nsqlookupd http://{bad}/topics: status 500")
     assert 1 == caplog.text.count("nsqlookupd http://127.0.0.1:1/topics: connection refused")
 
 
-async def test_the_secret_is_shown() -> None:
+async def test_the_secret_is_sent() -> None:
     """The secret is sent in the header that consumers use."""
     async with site(listing("a")) as (address, asked):
-        await asking(address, config=Config(auth_secret="s3cr3t")).known()
+        await topic_finder(address, config=Config(auth_secret="s3cr3t")).known()
 
     assert "Bearer s3cr3t" == asked[0].headers["Authorization"]
 
@@ -116,18 +116,18 @@ async def test_the_secret_is_shown() -> None:
         ),
     ],
 )
-async def test_an_answer_that_means_no_good(
+async def test_a_hostile_answer_is_refused(
     answer: web.Response, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is logged; redirects, compressed data and data above the limits are refused."""
     async with site(answer) as (address, asked):
-        assert [] == await asking(address).known()
+        assert [] == await topic_finder(address).known()
 
     assert reason in caplog.text
     assert ["/topics"] == [request.path for request in asked]
 
 
-def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_topic_names_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """The number of invalid names is logged in one line, without the names."""
     listed = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
 
@@ -138,40 +138,49 @@ def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (ASKED[:1], "--topic or --topic-pattern required"),
-        (ASKED[1:], "--nsqd-tcp-address or --lookupd-http-address required"),
+        (GIVEN[:1], "--topic or --topic-pattern required"),
+        (GIVEN[1:], "--nsqd-tcp-address or --lookupd-http-address required"),
         (
-            [*ASKED, "--lookupd-http-address=a:1"],
+            [*GIVEN, "--lookupd-http-address=a:1"],
             "--nsqd-tcp-address or --lookupd-http-address not",
         ),
-        ([ASKED[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
-        ([*ASKED, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
-        ([*ASKED, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
-        ([*ASKED, "--topic-pattern=("], '--topic-pattern "("'),
-        ([*ASKED, "--channel="], "--channel is required"),
-        ([*ASKED, "--channel=a b"], '--channel "a b" is not a valid name'),
-        ([*ASKED, "--topic=../x"], '--topic "../x" is not a valid name'),
-        ([*ASKED, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
-        ([*ASKED, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
-        ([*ASKED, "--filename-format=../x"], "--filename-format: the file name '../x' leads out"),
-        ([*ASKED, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
-        ([*ASKED, "--max-in-flight=0"], "--max-in-flight should be positive"),
-        ([*ASKED, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
-        ([*ASKED, "--sync-interval=0s"], "--sync-interval should be positive"),
-        ([*ASKED, "--topic-refresh=-1s"], "--topic-refresh should be positive"),
-        ([*ASKED, "--rotate-size=-1"], "--rotate-size should not be negative"),
-        ([*ASKED, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
-        ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
-        ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
-        ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
-        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not an address"),
+        ([GIVEN[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
+        ([*GIVEN, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
+        ([*GIVEN, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
+        ([*GIVEN, "--topic-pattern=("], '--topic-pattern "("'),
+        ([*GIVEN, "--channel="], "--channel is required"),
+        ([*GIVEN, "--channel=a b"], '--channel "a b" is not a valid name'),
+        ([*GIVEN, "--topic=../x"], '--topic "../x" is not a valid name'),
+        ([*GIVEN, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
+        ([*GIVEN, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
         (
-            [*ASKED, "--nsqd-tcp-address=nowhere"],
+            [*GIVEN, "--filename-format=../x"],
+            "--filename-format: the file name '../x' leads out",
+        ),
+        ([*GIVEN, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
+        ([*GIVEN, "--max-in-flight=0"], "--max-in-flight should be positive"),
+        ([*GIVEN, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
+        ([*GIVEN, "--sync-interval=0s"], "--sync-interval should be positive"),
+        ([*GIVEN, "--topic-refresh=-1s"], "--topic-refresh should be positive"),
+        ([*GIVEN, "--rotate-size=-1"], "--rotate-size should not be negative"),
+        ([*GIVEN, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
+        (
+            [*GIVEN, "--http-client-connect-timeout=0s"],
+            "--http-client-connect-timeout should be",
+        ),
+        ([*GIVEN, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
+        ([*GIVEN, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
+        (
+            [*GIVEN[1:], "--lookupd-http-address=ftp://x"],
+            "--lookupd-http-address not an address",
+        ),
+        (
+            [*GIVEN, "--nsqd-tcp-address=nowhere"],
             "--nsqd-tcp-address not an address of the form host:port",
         ),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_values_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], reason: str
 ) -> None:
     """Status 1 and one line with the error, before any connection is made."""
@@ -190,7 +199,7 @@ def test_a_missing_permission_is_reported_as_such(
     """The check precedes any connection; `os.access` is replaced because tests may run as root."""
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SystemExit) as ended:
-        commands.nsq_to_file([*ASKED, f"--output-dir={tmp_path}"])
+        commands.nsq_to_file([*GIVEN, f"--output-dir={tmp_path}"])
 
     assert 1 == ended.value.code
     assert (
@@ -206,7 +215,9 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
         yield server
 
 
-async def test_no_message_is_given_up(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_a_message_is_written_after_any_number_of_attempts(
+    nsqd: NsqdServer, tmp_path: Path
+) -> None:
     """A message with nine deliveries is written; NSQ's finishes it unwritten after the fifth."""
     publish(nsqd, "often", [b"a"])
     told: dict[str, Any] = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
@@ -221,7 +232,7 @@ async def test_no_message_is_given_up(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert [b"a"] == lines(tmp_path)
 
 
-async def test_a_sync_comes_before_nsqd_is_impatient(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_messages_are_synced_before_they_time_out(nsqd: NsqdServer, tmp_path: Path) -> None:
     """With a sync interval above the message timeout no message is written twice."""
     told = [SLOW, "--consumer-opt=msg_timeout,1s"]
     async with recording(*flags(nsqd, "impatient", tmp_path), *told):
@@ -233,7 +244,7 @@ async def test_a_sync_comes_before_nsqd_is_impatient(nsqd: NsqdServer, tmp_path:
     assert 0 == nsqd.channel("impatient", "nsq_to_file")["timeout_count"]
 
 
-async def test_the_end_finishes_what_is_held(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_the_end_finishes_messages_in_flight(nsqd: NsqdServer, tmp_path: Path) -> None:
     """The end and SIGHUP sync and finish all messages; after SIGHUP the file is continued."""
     async with recording(*flags(nsqd, "ended", tmp_path), SLOW) as archive:
         publish(nsqd, "ended", [b"0"])
@@ -252,7 +263,7 @@ async def test_the_end_finishes_what_is_held(nsqd: NsqdServer, tmp_path: Path) -
     assert [[b"0", b"1", b"2", b"3", b"4"]] == [lines(tmp_path)]
 
 
-async def test_it_may_be_stopped_before_it_has_begun(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_it_can_be_stopped_before_it_connects(nsqd: NsqdServer, tmp_path: Path) -> None:
     """While it still moves files of an earlier run, nothing is connected."""
     async with recording(*flags(nsqd, "unbegun", tmp_path), f"--work-dir={tmp_path}/w"):
         pass
@@ -260,7 +271,7 @@ async def test_it_may_be_stopped_before_it_has_begun(nsqd: NsqdServer, tmp_path:
     assert {} == nsqd.channel("unbegun", "nsq_to_file")
 
 
-async def test_nothing_is_finished_before_the_disk_has_it(
+async def test_no_message_is_finished_before_it_is_synced(
     nsqd: NsqdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During a slow sync all messages stay in flight, and heartbeats continue."""
@@ -283,7 +294,7 @@ async def test_nothing_is_finished_before_the_disk_has_it(
         await until_finished(nsqd, "slow", 2)
 
 
-async def test_a_failed_sync_ends_it(
+async def test_a_failed_sync_ends_nsq_to_file(
     nsqd: NsqdServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

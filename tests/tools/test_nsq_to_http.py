@@ -62,7 +62,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         ("GET", "http://h/a/../%s", "a path with . or .. cannot contain %s"),
     ],
 )
-def test_urls_that_are_refused(method: str, text: str, reason: str) -> None:
+def test_invalid_urls_are_refused(method: str, text: str, reason: str) -> None:
     """Errors at the start name the flag; passwords and queries are not shown."""
     with pytest.raises(UsageError, match=re.compile(reason)) as refused:
         HttpTarget(method, text, {})
@@ -78,12 +78,12 @@ def test_urls_that_are_refused(method: str, text: str, reason: str) -> None:
         ("http://[::1]:80/%20", "http://[::1]/%20"),
     ],
 )
-def test_what_is_shown_of_a_url(text: str, shown: str) -> None:
+def test_secrets_in_a_url_are_not_shown(text: str, shown: str) -> None:
     """Only scheme, host, port and path are shown."""
     assert shown == HttpTarget("POST", text, {}).shown
 
 
-def test_headers_are_read() -> None:
+def test_headers_are_parsed() -> None:
     """The last header of a name wins in any case of letters, also over the tool's headers."""
     given = ["A:1", "a: 2 ", "X-Empty:", "host: other:8", "user-AGENT: mine"]
     found = parse_headers(given, {"User-Agent": "tool", "B": "3"})
@@ -108,7 +108,7 @@ def test_headers_are_read() -> None:
         ),
     ],
 )
-def test_headers_that_are_refused(text: str, reason: str) -> None:
+def test_invalid_headers_are_refused(text: str, reason: str) -> None:
     """The error names the header or its position, but not a value, which may be a secret."""
     with pytest.raises(UsageError, match=reason) as refused:
         parse_headers(["Fine: yes", text], {})
@@ -116,7 +116,7 @@ def test_headers_that_are_refused(text: str, reason: str) -> None:
     assert "hush" not in str(refused.value)
 
 
-async def test_a_space_in_a_path_is_no_plus(session: aiohttp.ClientSession) -> None:
+async def test_a_space_in_a_path_becomes_percent_20(session: aiohttp.ClientSession) -> None:
     """A space becomes %20, because a plus sign in a path means a plus sign."""
     async with web_server() as server:
         await HttpTarget("GET", f"{server.url}/in/%s/x?y", {}).send(session, b"a b+c/d")
@@ -125,7 +125,9 @@ async def test_a_space_in_a_path_is_no_plus(session: aiohttp.ClientSession) -> N
 
 
 @pytest.mark.parametrize("body", [b"..", b".", b"a/../b", b"\\..\\", b"/.."])
-async def test_a_body_is_no_step_up(session: aiohttp.ClientSession, body: bytes) -> None:
+async def test_a_body_of_dots_is_refused_in_the_path(
+    session: aiohttp.ClientSession, body: bytes
+) -> None:
     """In the path it is refused; in the query it is sent."""
     async with web_server() as server:
         with pytest.raises(UnsendableError, match=r"act as \. or \.\. in the URL's path"):
@@ -135,7 +137,7 @@ async def test_a_body_is_no_step_up(session: aiohttp.ClientSession, body: bytes)
     assert 1 == len(server.asked)
 
 
-async def test_a_large_body(session: aiohttp.ClientSession) -> None:
+async def test_a_large_body_arrives_complete(session: aiohttp.ClientSession) -> None:
     """A large body arrives complete, with a Content-Length."""
     body = bytes(range(256)) * (WHOLE_BYTES_MAX // 256 + 1)
     async with web_server() as server:
@@ -145,7 +147,7 @@ async def test_a_large_body(session: aiohttp.ClientSession) -> None:
     assert str(len(body)) == server.asked[0].headers["Content-Length"]
 
 
-async def test_nobody_there(session: aiohttp.ClientSession) -> None:
+async def test_a_refused_connection_sends_nothing(session: aiohttp.ClientSession) -> None:
     """A refused connection raises NotSentError: nothing was sent."""
     with pytest.raises(NotSentError, match=r"^http://127.0.0.1:\d+: connection refused$"):
         await HttpTarget("POST", f"http://127.0.0.1:{free_port()}", {}).send(session, b"x")
@@ -161,7 +163,9 @@ ODD_ANSWERS = [
 
 
 @pytest.mark.parametrize(("said", "reason"), ODD_ANSWERS, ids=range(len(ODD_ANSWERS)))
-async def test_odd_answers(session: aiohttp.ClientSession, said: bytes, reason: str) -> None:
+async def test_an_invalid_answer_fails_its_request(
+    session: aiohttp.ClientSession, said: bytes, reason: str
+) -> None:
     """Each one fails this request with a reason, in bounded memory."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -197,7 +201,7 @@ async def test_an_endless_answer_is_read_up_to_a_bound(session: aiohttp.ClientSe
     assert ANSWER_BYTES_MAX <= sent < 16 * ANSWER_BYTES_MAX
 
 
-async def test_an_answer_that_trickles_in_counts_all_the_same(
+async def test_a_slow_answer_counts_by_its_status(
     session: aiohttp.ClientSession,
 ) -> None:
     """The status decides; the wait for the rest ends with the request timeout."""
@@ -213,7 +217,7 @@ async def test_an_answer_that_trickles_in_counts_all_the_same(
         await HttpTarget("POST", server.url, {}).send(session, b"x")
 
 
-async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> None:
+async def test_a_connection_is_reused(session: aiohttp.ClientSession) -> None:
     """The connection is reused for any 2xx status and body."""
     peers = []
 

@@ -83,7 +83,7 @@ def test_values_that_are_equal(value: object, text: str) -> None:
         ({"a": 5}, "5"),
     ],
 )
-def test_values_that_are_not(value: object, text: str) -> None:
+def test_values_that_are_not_equal(value: object, text: str) -> None:
     """Only strings and numbers can be equal to a text."""
     assert not equals(value, text)
 
@@ -103,7 +103,7 @@ def test_values_that_are_not(value: object, text: str) -> None:
         (b'{"a":1,"a":2}', b'{"a":2}'),
     ],
 )
-def test_a_white_list(body: bytes, passed: bytes) -> None:
+def test_a_white_list_keeps_only_listed_fields(body: bytes, passed: bytes) -> None:
     """Only listed fields, sorted keys, whole numbers as integers, every character kept."""
     assert passed == MessageFilter(kept=("b", "a")).passed(body)
 
@@ -126,7 +126,7 @@ def test_a_white_list(body: bytes, passed: bytes) -> None:
         pytest.param(DEEP, "nested too deeply", id="deep"),
     ],
 )
-def test_what_is_no_object_is_refused(body: bytes, reason: str) -> None:
+def test_a_body_that_is_no_object_is_refused(body: bytes, reason: str) -> None:
     """The error has the reason, for either kind of filter."""
     for each in (MessageFilter(required="a"), MessageFilter(kept=("a",))):
         with pytest.raises(NotAnObjectError, match=reason):
@@ -144,7 +144,7 @@ JSON = st.recursive(
 
 @settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from("abcde"), JSON), st.sets(st.sampled_from("abcdef")))
-def test_what_passes_is_what_was_there(fields: dict[str, Any], kept: set[str]) -> None:
+def test_listed_fields_keep_their_values(fields: dict[str, Any], kept: set[str]) -> None:
     """Each listed field has its value, of any type; no other field passes."""
     passed = MessageFilter(kept=(*kept, "z")).passed(json.dumps(fields).encode())
 

@@ -50,7 +50,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_a_message_a_line(tmp_path: Path) -> None:
+def test_each_message_is_one_line(tmp_path: Path) -> None:
     """Bodies are written unchanged; an existing file is appended to."""
     for bodies in ([b"a", b"b\xff\0%s<TOPIC>"], [b"", b"c"]):
         output = make(tmp_path, "t.log")
@@ -62,7 +62,7 @@ def test_a_message_a_line(tmp_path: Path) -> None:
     assert {"t.log": b"a\nb\xff\0%s<TOPIC>\n\nc\n"} == contents(tmp_path / "work")
 
 
-def test_nothing_is_glued_to_a_torn_message(tmp_path: Path) -> None:
+def test_appending_to_an_incomplete_message_adds_a_newline(tmp_path: Path) -> None:
     """If a kill has left a file without a newline at its end, one is added first."""
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "t.log").write_bytes(b"whole\nto")
@@ -73,7 +73,7 @@ def test_nothing_is_glued_to_a_torn_message(tmp_path: Path) -> None:
     assert {"t.log": b"whole\nto\nnext\n"} == contents(tmp_path / "work")
 
 
-def test_a_file_is_left_when_it_is_too_large(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_closed(tmp_path: Path) -> None:
     """Rotation follows the message that exceeds the size, even in a batch; an exact fit stays."""
     output = make(tmp_path, size=6)
     assert output.write([b"ab", b"cd", b"e", b"f" * 20, b"g"], sync=False)
@@ -88,7 +88,7 @@ def test_a_file_is_left_when_it_is_too_large(tmp_path: Path) -> None:
     assert [*expected[:2], b"g\nh\ni\nj\n"] == list(contents(tmp_path / "work").values())
 
 
-def test_a_file_is_left_when_it_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_too_old_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The age counts from opening; each file has the next revision, old files stay as they are."""
     now = [0]
     monkeypatch.setattr(output_module.time, "monotonic_ns", lambda: now[0])
@@ -104,7 +104,7 @@ def test_a_file_is_left_when_it_is_too_old(tmp_path: Path, monkeypatch: pytest.M
     assert [f"t-{n:06d}.log" for n in range(4)] == list(files)
 
 
-def test_a_file_is_left_when_its_name_changes(
+def test_a_file_is_closed_when_its_name_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Revisions restart at 0 with a new name."""
@@ -135,7 +135,7 @@ def test_each_sync_ends_a_gzip_member(tmp_path: Path) -> None:
     assert [b"a\nb\nc\nd\n", b"e\n"] == list(contents(tmp_path / "work").values())
 
 
-def test_an_empty_gzip_file_is_one(tmp_path: Path) -> None:
+def test_an_empty_gzip_file_is_valid(tmp_path: Path) -> None:
     """A file that a tick opened and no message followed is valid gzip."""
     output = make(tmp_path, "t<REV>.gz", gzip_level=6)
     output.tick(skip_empty_files=False)
@@ -181,7 +181,7 @@ def test_finished_files_are_moved(tmp_path: Path) -> None:
     assert expected == contents(tmp_path / "done")
 
 
-def test_a_moved_file_is_closed_for_good(tmp_path: Path) -> None:
+def test_after_a_move_the_next_message_opens_a_new_file(tmp_path: Path) -> None:
     """After such a close the next message opens a new file (in NSQ it is an error)."""
     output = make(tmp_path, finished="done")
     for body in (b"a", b"b"):
@@ -225,7 +225,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     assert {"t.log": b"a\nbbbbbb\n" + b"b" * 20 + b"\n"} == contents(tmp_path / "work")
 
 
-def test_nothing_is_said_to_be_on_the_disk_before_it_is(
+def test_write_returns_true_only_after_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`write` returns True only after it has synced new folders and then the file."""
@@ -254,7 +254,7 @@ def test_nothing_is_said_to_be_on_the_disk_before_it_is(
     assert 4 == synced[-1][2]
 
 
-def left(tmp_path: Path, name: str, data: bytes) -> None:
+def make_left_file(tmp_path: Path, name: str, data: bytes) -> None:
     """Create a file in the work folder."""
     path = tmp_path / "work" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -264,38 +264,38 @@ def left(tmp_path: Path, name: str, data: bytes) -> None:
 def finish(tmp_path: Path, *, is_gzip: bool = False) -> dict[str, bytes]:
     """Finish files of earlier runs; return those in the folder of finished files."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
-    TopicOutput(TEMPLATE, work, done, Rotation(), gzip_level=int(is_gzip)).finish_left_over()
+    TopicOutput(TEMPLATE, work, done, Rotation(), gzip_level=int(is_gzip)).recover_files()
     return files(tmp_path / "done")
 
 
-def test_files_of_other_times_and_processes_are_moved(tmp_path: Path) -> None:
+def test_files_of_earlier_runs_are_moved(tmp_path: Path) -> None:
     """Files that do not match the template stay where they are."""
-    left(tmp_path, "t.x/web-000003.1999.1", b"a\n")
-    left(tmp_path, "t.x/web-1000000.2026-1/2.77", b"b\n")
+    make_left_file(tmp_path, "t.x/web-000003.1999.1", b"a\n")
+    make_left_file(tmp_path, "t.x/web-1000000.2026-1/2.77", b"b\n")
     others = ["t.x/web.1999.1", "t.x/web-000003.1999.x", "tax/web-000003.1999.1", "web-000003.1.1"]
     for name in others:
-        left(tmp_path, name, b"other\n")
+        make_left_file(tmp_path, name, b"other\n")
 
     expected = {"t.x/web-000003.1999.1": b"a\n", "t.x/web-1000000.2026-1/2.77": b"b\n"}
     assert expected == finish(tmp_path)
     assert sorted(others) == sorted(files(tmp_path / "work"))
 
 
-def test_a_torn_message_is_ended_and_an_empty_file_removed(tmp_path: Path) -> None:
+def test_leftover_files_get_a_newline_or_are_removed(tmp_path: Path) -> None:
     """A newline is added after an incomplete message."""
-    left(tmp_path, "t.x/web-000000.1.1", b"a\nto")
-    left(tmp_path, "t.x/web-000001.1.1", b"")
+    make_left_file(tmp_path, "t.x/web-000000.1.1", b"a\nto")
+    make_left_file(tmp_path, "t.x/web-000001.1.1", b"")
 
     assert {"t.x/web-000000.1.1": b"a\nto\n"} == finish(tmp_path)
     assert {} == files(tmp_path / "work")
 
 
-def test_gzip_is_cut_behind_its_last_whole_member(tmp_path: Path) -> None:
+def test_gzip_is_truncated_after_its_last_complete_member(tmp_path: Path) -> None:
     """The file keeps all synced data, and is valid gzip."""
     whole = gzip.compress(b"a\n" * 3_000_000) + gzip.compress(b"b\n")
-    left(tmp_path, "t.x/web-000000.1.1", whole + gzip.compress(b"c\n")[:-1])
-    left(tmp_path, "t.x/web-000001.1.1", gzip.compress(b"d\n")[:12])
-    left(tmp_path, "t.x/web-000002.1.1", whole)
+    make_left_file(tmp_path, "t.x/web-000000.1.1", whole + gzip.compress(b"c\n")[:-1])
+    make_left_file(tmp_path, "t.x/web-000001.1.1", gzip.compress(b"d\n")[:12])
+    make_left_file(tmp_path, "t.x/web-000002.1.1", whole)
 
     found = finish(tmp_path, is_gzip=True)
     assert ["t.x/web-000000.1.1", "t.x/web-000002.1.1"] == list(found)
@@ -304,10 +304,10 @@ def test_gzip_is_cut_behind_its_last_whole_member(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"", b"\x1f", b"no gzip", b"\x1f\x8b\x08\xff", b"\0" * 3_000_000])
-def test_only_whole_members_count(tmp_path: Path, tail: bytes) -> None:
+def test_bytes_after_complete_members_are_ignored(tmp_path: Path, tail: bytes) -> None:
     """Any bytes after complete members are ignored, even if a member inflates to 10 MB."""
     whole = gzip.compress(b"a") + gzip.compress(b"\0" * 10_000_000)
-    left(tmp_path, "f", whole + tail)
+    make_left_file(tmp_path, "f", whole + tail)
     fd = os.open(tmp_path / "work" / "f", os.O_RDONLY)
     try:
         assert len(whole) == whole_gzip(fd)
@@ -316,24 +316,24 @@ def test_only_whole_members_count(tmp_path: Path, tail: bytes) -> None:
     assert zlib.crc32(gzip.decompress(whole)) != 0
 
 
-def test_a_name_in_use_stays_with_who_has_it(tmp_path: Path) -> None:
+def test_a_file_of_the_same_name_is_not_replaced(tmp_path: Path) -> None:
     """The file is moved under the next free revision."""
     (tmp_path / "done" / "t.x").mkdir(parents=True)
     for number in (5, 6):
         (tmp_path / "done" / "t.x" / f"web-00000{number}.1.1").write_bytes(b"old")
-    left(tmp_path, "t.x/web-000005.1.1", b"a\n")
+    make_left_file(tmp_path, "t.x/web-000005.1.1", b"a\n")
 
     assert [b"old", b"old", b"a\n"] == list(finish(tmp_path).values())
     assert (tmp_path / "done" / "t.x" / "web-000007.1.1").exists()
 
 
-def test_a_file_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_with_a_writer_is_left_alone(tmp_path: Path) -> None:
     """The file stays until its writer closes it or is killed; no other output appends to it."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
     template = Template("f<REV>", "", "", "")
     first, second = (TopicOutput(template, work, done, Rotation()) for _ in range(2))
     first.write([b"a"], sync=True)
-    TopicOutput(template, work, done, Rotation()).finish_left_over()
+    TopicOutput(template, work, done, Rotation()).recover_files()
     second.write([b"b"], sync=True)
 
     assert {"f-000000": b"a\n", "f-000001": b"b\n"} == files(tmp_path / "work")
@@ -342,9 +342,11 @@ def test_a_file_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
     assert {"f-000000": b"a\n", "f-000001": b"b\n"} == files(tmp_path / "done")
 
 
-def test_what_cannot_be_opened_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_opened_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A symbolic link is not followed, and does not delay other files."""
-    left(tmp_path, "t.x/web-000001.1.1", b"a\n")
+    make_left_file(tmp_path, "t.x/web-000001.1.1", b"a\n")
     (tmp_path / "outside").write_bytes(b"precious")
     (tmp_path / "work" / "t.x" / "web-000000.1.1").symlink_to(tmp_path / "outside")
 

@@ -10,7 +10,7 @@ import pytest
 from sparq.tools import overview as module
 from sparq.tools.overview import (
     Counts,
-    Gone,
+    GoneNsqd,
     NsqdSample,
     Overview,
     OverviewRow,
@@ -46,7 +46,7 @@ def between(before: dict[str, Any], now: dict[str, Any], seconds: float = 2.0) -
     return overview({"a:1": look(before, 100.0)}, {"a:1": look(now, 100.0 + seconds)})
 
 
-def test_rates_are_growth_by_time() -> None:
+def test_rates_are_growth_per_second() -> None:
     """Published, finished and returned messages per second.
 
     Go's nsqd has no counter of finished messages: their rate follows from the other counters.
@@ -61,7 +61,7 @@ def test_rates_are_growth_by_time() -> None:
     assert (1, 1, 100.0) == (seen.nsqds, seen.topics, seen.in_rate)
 
 
-def test_what_sparq_says_was_finished_counts() -> None:
+def test_sparqs_counter_of_finished_messages_is_used() -> None:
     """An emptied channel has finished nothing: sparq's own counter is used."""
     before = stats(topic("t", 100, channel("c", 100, 100, finish_count=0)))
     now = stats(topic("t", 100, channel("c", 100, 0, finish_count=0)))
@@ -88,7 +88,7 @@ def test_figures_of_all_nsqds_are_summed() -> None:
     assert (3, 25) == (seen.nsqds, seen.total("depth"))
 
 
-def test_a_counter_that_went_back_adds_nothing() -> None:
+def test_a_counter_that_restarts_adds_nothing() -> None:
     """The counters of a topic that was deleted and created again restart at 0."""
     before = stats(topic("t", 100, channel("c", 100, 0)))
     now = stats(topic("t", 3, channel("c", 3, 3)))
@@ -97,7 +97,7 @@ def test_a_counter_that_went_back_adds_nothing() -> None:
     assert (0.0, 0.0, 3) == (row.in_rate, row.out_rate, row.depth)
 
 
-def test_without_an_earlier_look_no_rate_is_known() -> None:
+def test_the_first_sample_has_no_rates() -> None:
     """The first sample has no rates."""
     seen = overview({}, {"a:1": look(stats(topic("t", 9, channel("c", 9, 3))), 5.0)})
 
@@ -106,7 +106,7 @@ def test_without_an_earlier_look_no_rate_is_known() -> None:
     assert (None, None) == (seen.in_rate, seen.total("out_rate"))
 
 
-def test_a_topic_has_a_row_where_it_says_something() -> None:
+def test_a_topic_with_messages_in_no_channel_has_a_row() -> None:
     """A topic has its own row without a channel, or with messages that are in no channel."""
     now = stats(
         topic("bare", 4),
@@ -123,7 +123,7 @@ def test_a_topic_has_a_row_where_it_says_something() -> None:
     assert rows[0].out_rate is None
 
 
-def test_lag_is_what_is_there_by_the_rate_at_which_it_goes() -> None:
+def test_lag_is_depth_divided_by_the_finish_rate() -> None:
     """Lag is 0 without messages, and infinite if none is finished."""
     assert 5.0 == OverviewRow("t", "c", out_rate=10.0, depth=40, in_flight=10).lag_seconds
     assert 0.0 == OverviewRow("t", "c").lag_seconds
@@ -161,7 +161,7 @@ def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
     )
     assert 35.0 == row.oldest_seconds
     assert "nsqd gone" == row.state.words
-    assert {"b:1": Gone(30.0, 7, 2, 0)} == both.gone
+    assert {"b:1": GoneNsqd(30.0, 7, 2, 0)} == both.gone
     assert (7, "nsqd gone", 0) == (
         *(alone.rows[0].depth, alone.rows[0].state.words),
         alone.nsqds,
@@ -186,7 +186,7 @@ def test_figures_of_another_form_are_refused(broken: dict[str, Any]) -> None:
         look(broken, 0.0)
 
 
-def test_what_a_terminal_would_obey_is_not_taken_over() -> None:
+def test_control_characters_are_removed() -> None:
     """Invalid names are left out, and health texts lose their control characters."""
     seen = between(
         stats(), stats(topic("t\x1b[2J", 1), topic("t", 1, channel("c\n", 1, 1)), health="NO\x1b]")
@@ -196,12 +196,14 @@ def test_what_a_terminal_would_obey_is_not_taken_over() -> None:
     assert {"a:1": "NO ]"} == seen.ill
 
 
-def seen(at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7) -> NsqdSample:
+def one_channel_sample(
+    at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7
+) -> NsqdSample:
     """Return a sample of one channel with a consumer."""
     return NsqdSample(at, start_time, {("t", "c"): Counts(9, depth, finished, clients=1)})
 
 
-def test_a_channel_is_idle_since_it_finished_something() -> None:
+def test_idle_time_counts_from_the_last_finished_message() -> None:
     """A channel is idle only while messages wait; the next finished message ends that."""
     past = SampleHistory()
     idle = []
@@ -213,54 +215,54 @@ def test_a_channel_is_idle_since_it_finished_something() -> None:
         (15, 1, 4),
         (16, 1, 0),
     ):
-        (row,) = past.add({"a:1": seen(at, finished, depth)}, float(at)).rows
+        (row,) = past.add({"a:1": one_channel_sample(at, finished, depth)}, float(at)).rows
         idle.append((row.idle_seconds, row.state.words))
 
     expected = [(None, "ok"), (6.0, "ok"), (12.0, "stuck"), (None, "ok"), (1.0, "ok"), (None, "ok")]
     assert expected == idle
 
 
-def test_whoever_has_no_time_takes_one_interval() -> None:
+def test_with_patience_0_one_interval_is_enough() -> None:
     """With patience 0 a channel is stuck if it finished nothing in one interval."""
     past = SampleHistory(patience_seconds=0.0)
-    past.add({"a:1": seen(0.0)}, 0.0)
-    assert "stuck" == past.add({"a:1": seen(1.0)}, 1.0).rows[0].state.words
-    assert "ok" == past.add({"a:1": seen(2.0, 1)}, 2.0).rows[0].state.words
+    past.add({"a:1": one_channel_sample(0.0)}, 0.0)
+    assert "stuck" == past.add({"a:1": one_channel_sample(1.0)}, 1.0).rows[0].state.words
+    assert "ok" == past.add({"a:1": one_channel_sample(2.0, 1)}, 2.0).rows[0].state.words
 
 
 def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
     """The last figures stay, with the time since; on return the rate covers all that time."""
     past = SampleHistory()
-    past.add({"a:1": seen(0.0), "b:1": seen(0.0, 10)}, 0.0)
-    gone = past.add({"a:1": seen(2.0)}, 2.0)
-    still = past.add({"a:1": seen(4.0)}, 4.0)
+    past.add({"a:1": one_channel_sample(0.0), "b:1": one_channel_sample(0.0, 10)}, 0.0)
+    gone = past.add({"a:1": one_channel_sample(2.0)}, 2.0)
+    still = past.add({"a:1": one_channel_sample(4.0)}, 4.0)
 
     assert (2.0, 4.0) == (gone.gone["b:1"].seconds, still.gone["b:1"].seconds)
     assert (10, ("b:1",)) == (still.rows[0].depth, still.rows[0].gone)
     assert [("a:1", False), ("b:1", True)] == [
         (part.address, part.is_gone) for part in past.parts(("t", "c"))
     ]
-    back = past.add({"a:1": seen(8.0), "b:1": seen(8.0, 26)}, 8.0)
+    back = past.add({"a:1": one_channel_sample(8.0), "b:1": one_channel_sample(8.0, 26)}, 8.0)
     assert ({}, 2.0) == (back.gone, back.rows[0].out_rate)
-    past.add({"a:1": seen(9.0)}, 9.0)
+    past.add({"a:1": one_channel_sample(9.0)}, 9.0)
     past.forget_gone()
-    assert {} == past.add({"a:1": seen(10.0)}, 10.0).gone
+    assert {} == past.add({"a:1": one_channel_sample(10.0)}, 10.0).gone
     assert [] == past.parts(("t", "other"))
 
 
 def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
     """A restarted nsqd's counters begin at 0."""
     past = SampleHistory()
-    past.add({"a:1": seen(0.0, 50)}, 0.0)
-    assert past.add({"a:1": seen(2.0, 1, start_time=8)}, 2.0).rows[0].out_rate is None
+    past.add({"a:1": one_channel_sample(0.0, 50)}, 0.0)
+    assert past.add({"a:1": one_channel_sample(2.0, 1, start_time=8)}, 2.0).rows[0].out_rate is None
 
 
-def test_what_is_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_gone_nsqds_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """An nsqlookupd that lists new addresses in each answer does not fill the memory."""
     monkeypatch.setattr(module, "GONE_MAX", 20)
     past = SampleHistory()
     for number in range(30):
-        now = past.add({f"{number}:1": seen(float(number))}, float(number))
+        now = past.add({f"{number}:1": one_channel_sample(float(number))}, float(number))
 
     assert {f"{number}:1" for number in range(9, 29)} == now.gone.keys()
 
@@ -288,19 +290,19 @@ def test_what_is_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ("no consumers, nsqd gone", {"gone": ("a:1",), "depth": 9, "stranded": 9}),
     ],
 )
-def test_a_channel_has_a_word(words: str, facts: dict[str, Any]) -> None:
+def test_each_channel_has_a_state(words: str, facts: dict[str, Any]) -> None:
     """The words are those of the table in the module."""
     assert words == OverviewRow("t", "c", **facts).state.words
 
 
-def test_a_topic_has_a_word() -> None:
+def test_each_topic_has_a_state() -> None:
     """A topic without a channel keeps its messages for the first one."""
     assert "no channel" == OverviewRow("t").state.words
     assert "ok" == OverviewRow("t", has_channels=True).state.words
     assert "paused" == OverviewRow("t", is_paused=True).state.words
 
 
-def test_the_worst_comes_first() -> None:
+def test_the_worst_state_comes_first() -> None:
     """Rows are sorted by their state; an nsqd that is gone makes each state worse."""
     stuck = OverviewRow("t", "a", clients=1, depth=1, idle_seconds=60.0)
     gone, partly = OverviewRow("t", "b", nsqds=0), OverviewRow("t", "c", clients=1, gone=("a:1",))

@@ -18,7 +18,7 @@ def parser() -> ToolParser:
     ("words", "reason"),
     [(["--count=x"], "--count"), (["more"], "unrecognized arguments: more")],
 )
-def test_a_mistake_is_one_sentence(
+def test_a_usage_error_is_one_sentence(
     capsys: pytest.CaptureFixture[str], words: list[str], reason: str
 ) -> None:
     """The error is printed without usage, and the exit status is that of the tool for errors."""
@@ -33,7 +33,7 @@ def test_a_mistake_is_one_sentence(
     assert reason in said.err
 
 
-def test_the_version_is_one_line_however_narrow_the_terminal_is(
+def test_the_version_is_one_line_on_any_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line has the form of NSQ's tools."""
@@ -45,6 +45,6 @@ def test_the_version_is_one_line_however_narrow_the_terminal_is(
     assert (0, 1, True) == (ended.value.code, said.count("\n"), said.startswith("tool v1.3.0 ("))
 
 
-def test_without_a_version_there_is_none() -> None:
+def test_without_a_version_there_is_no_flag() -> None:
     """The flag adds nothing to the parsed values."""
     assert {"count": 3} == vars(parser().parse_args(["--count=3"]))

@@ -29,7 +29,7 @@ def ends() -> Iterator[Ends]:
             continue
 
 
-async def test_what_is_written_is_read(ends: Ends) -> None:
+async def test_written_data_is_read_in_order(ends: Ends) -> None:
     """More data than a pipe holds arrives in order, then the end."""
     reading, writing = ends
     data = os.urandom(1 << 20)
@@ -49,7 +49,7 @@ async def test_what_is_written_is_read(ends: Ends) -> None:
     assert data == b"".join(pieces)
 
 
-async def test_a_descriptor_that_does_not_block(ends: Ends) -> None:
+async def test_nonblocking_descriptors_are_waited_for(ends: Ends) -> None:
     """Another program may have made it non-blocking: reads and writes wait for it."""
     reading, writing = ends
     os.set_blocking(reading, False)
@@ -65,7 +65,7 @@ async def test_a_descriptor_that_does_not_block(ends: Ends) -> None:
     assert len(data) == size
 
 
-async def test_the_loop_goes_on_while_nobody_reads(ends: Ends) -> None:
+async def test_the_event_loop_is_free_while_a_pipe_is_full(ends: Ends) -> None:
     """Reads and writes wait in their own threads; the event loop is free."""
     reading, writing = ends
     writes = asyncio.create_task(PipeOutput(writing).write(bytes(1 << 20)))
@@ -82,7 +82,7 @@ async def test_the_loop_goes_on_while_nobody_reads(ends: Ends) -> None:
     os.close(other_end)
 
 
-async def test_errors_come_where_they_are_awaited() -> None:
+async def test_errors_are_raised_where_they_are_awaited() -> None:
     """A full disk, and a folder instead of a file, raise ToolError."""
     full = os.open("/dev/full", os.O_WRONLY)
     folder = os.open("/", os.O_RDONLY)
@@ -94,7 +94,7 @@ async def test_errors_come_where_they_are_awaited() -> None:
     os.close(folder)
 
 
-async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
+async def test_a_cancelled_write_is_completed(ends: Ends) -> None:
     """The next write follows the cancelled one; both are complete."""
     reading, writing = ends
     output = PipeOutput(writing)
@@ -111,7 +111,7 @@ async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
     assert b"a" * 100_000 + b"b" == received
 
 
-def test_a_read_that_never_ends_holds_up_nobody() -> None:
+def test_an_endless_read_does_not_keep_the_program_running() -> None:
     """The reading thread does not keep the program running."""
     reading, writing = os.pipe()
 

@@ -11,7 +11,7 @@ from sparq.tools.command_line import UsageError
 from sparq.tools.relay import Timings, check_every
 
 
-def test_a_line_at_every_so_many() -> None:
+def test_a_line_is_logged_every_n_messages() -> None:
     """Each line is about the messages since the last one, and has the total number."""
     lines: list[str] = []
     times = Timings(100, "[here]:", lines.append)
@@ -26,7 +26,7 @@ def test_a_line_at_every_so_many() -> None:
     ]
 
 
-def test_no_lines() -> None:
+def test_with_0_no_line_is_logged() -> None:
     """With 0 there are no lines, and no times are kept."""
     lines: list[str] = []
     times = Timings(0, "", lines.append)
@@ -36,7 +36,7 @@ def test_no_lines() -> None:
     assert [] == list(times._seconds)
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_kept_times_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of kept times is limited, however large N is."""
     monkeypatch.setattr(relay, "KEPT_MAX", 10)
     lines: list[str] = []
@@ -47,7 +47,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines == [" finished 1000 - 99th: 9.00ms - 95th: 9.00ms - avg: 4.50ms"]
 
 
-def test_few_messages_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_n_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """Below 100 there is a warning, for 0 there is none; a negative N is an error."""
     with caplog.at_level(logging.WARNING):
         for every in (0, 100, 99):

@@ -27,7 +27,7 @@ def topics(nsqd: NsqdServer) -> dict[str, list[str]]:
     }
 
 
-async def test_it_is_there_for_the_block_alone(nsqd: NsqdServer) -> None:
+async def test_the_topic_exists_only_in_the_block(nsqd: NsqdServer) -> None:
     """Each topic has a unique name; an error in the block deletes it, too."""
     async with ScratchTopic(nsqd.http) as one, ScratchTopic(nsqd.http) as two:
         assert {one.name: [], two.name: []} == topics(nsqd)
@@ -39,7 +39,7 @@ async def test_it_is_there_for_the_block_alone(nsqd: NsqdServer) -> None:
     assert {} == topics(nsqd)
 
 
-async def test_a_new_channel_is_the_only_one_and_gets_what_comes_from_now_on(
+async def test_a_new_channel_gets_only_later_messages(
     nsqd: NsqdServer,
 ) -> None:
     """Earlier messages are dropped, but the topic still counts them."""
@@ -60,7 +60,7 @@ async def test_a_new_channel_is_the_only_one_and_gets_what_comes_from_now_on(
         nsqd.post(f"/topic/create?topic={topic.name}")
 
 
-async def test_an_address_where_no_nsqd_speaks_http(nsqd: NsqdServer) -> None:
+async def test_an_address_without_an_nsqd_is_an_error(nsqd: NsqdServer) -> None:
     """The error names the flag and the address; no topic is created."""
     nobody = f"127.0.0.1:{free_port()}"
     for address, reason in ((nobody, "connection refused"), (nsqd.tcp, "speaks NSQ")):

@@ -106,7 +106,7 @@ def test_clients_scroll() -> None:
     assert "(91-100 of 100)" in drawn(facts, first=1_000, height=15)[4]
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_missing_information_is_shown_as_text() -> None:
     """Texts replace missing answers, missing clients, missing channels and a deleted channel."""
     parts = [ChannelPart(f"n{number}:1", OverviewRow("t", "c"), False) for number in range(30)]
 
@@ -132,7 +132,7 @@ def screen(width: int, height: int, errors: dict[str, str] | None = None, rows: 
     return captured.get()
 
 
-def test_a_screen_is_filled_and_not_more() -> None:
+def test_rows_and_errors_fit_the_screen() -> None:
     """Rows, errors and keys fit; further errors are counted, further rows are scrolled."""
     text = screen(130, 12, {f"{number}:1": "connection refused" for number in range(9)}, rows=50)
 
@@ -147,7 +147,7 @@ def test_a_screen_is_filled_and_not_more() -> None:
     assert "quit" in lines[-1]
 
 
-def test_a_narrow_terminal_does_without_some_columns() -> None:
+def test_a_narrow_terminal_leaves_out_columns() -> None:
     """Less important columns are left out; names, rates, depth and lag stay longest."""
     wide, narrow = screen(130, 20), screen(80, 20)
 
@@ -156,7 +156,7 @@ def test_a_narrow_terminal_does_without_some_columns() -> None:
     assert all(heading in narrow for heading in ("CHANNEL", "IN/S", "OUT/S", "DEPTH", "LAG"))
 
 
-def test_no_figure_is_cut() -> None:
+def test_only_names_are_cut() -> None:
     """Only names are cut; the sort column is shown at any width."""
     row = OverviewRow("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
     for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):

@@ -21,7 +21,7 @@ def test_cells_are_readable() -> None:
     ] == lines
 
 
-def test_what_a_terminal_would_obey_is_blank() -> None:
+def test_control_characters_are_blanks() -> None:
     """Control characters are blanks in every cell."""
     hostile = {"name": "\x1b[2J\n", "note": "a\u202eb", "depth": "\x07"}
 

@@ -16,7 +16,7 @@ from sparq.tools.terminal import CLEAR, keys_in, show_progress
 from tests.support.waiting import until
 
 
-async def test_it_is_rewritten_and_gives_way_to_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_lines_replace_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each log line starts where the progress was; in the end the progress is cleared."""
     handlers = logging.getLogger().handlers[:]
     reader, terminal = os.openpty()
@@ -47,7 +47,7 @@ async def test_it_is_rewritten_and_gives_way_to_log_lines(monkeypatch: pytest.Mo
     assert b"x" * 200 not in seen
 
 
-async def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_progress_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """No progress is written to a file."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
@@ -56,7 +56,7 @@ async def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> No
     assert "" == stderr.getvalue()
 
 
-def test_keys_are_found_in_what_a_terminal_sends() -> None:
+def test_keys_are_found_in_terminal_input() -> None:
     """Characters and named keys are found, even several in one read; others are ignored."""
     assert ["d", "up", "down", "page up", "page down", "home", "end", "space", "q"] == keys_in(
         b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H\x1b[F q"

@@ -42,9 +42,9 @@ COMMAND = (sys.executable, "-m", "sparq.tools", "to_nsq")
 FLAGS = {
     "topic": "test_records_become_messages",
     "delimiter": "test_records_end_at_the_delimiter",
-    "rate": "test_no_faster_than_the_rate",
+    "rate": "test_records_are_published_at_the_rate",
     "nsqd-tcp-address": "test_every_nsqd_gets_every_record",
-    "producer-opt": "test_options_of_the_client",
+    "producer-opt": "test_client_options_reach_nsqd",
 }
 
 
@@ -132,7 +132,7 @@ async def test_every_nsqd_gets_every_record(nsqds: tuple[NsqdServer, NsqdServer]
         assert [b"a", b"b"] == await bodies(nsqd, "every", 2)
 
 
-async def test_no_faster_than_the_rate(nsqd: NsqdServer) -> None:
+async def test_records_are_published_at_the_rate(nsqd: NsqdServer) -> None:
     """The first record is published immediately, then one each 50 ms."""
     clock = asyncio.get_running_loop().time
     begun = clock()
@@ -143,7 +143,7 @@ async def test_no_faster_than_the_rate(nsqd: NsqdServer) -> None:
     assert [b"%d" % number for number in range(8)] == await bodies(nsqd, "rate", 8)
 
 
-async def test_options_of_the_client(nsqd: NsqdServer) -> None:
+async def test_client_options_reach_nsqd(nsqd: NsqdServer) -> None:
     """Client options reach nsqd; the user agent names the tool; a record is sent immediately."""
     running = Publishing(*words("opt", nsqd), "--producer-opt=deflate", "--producer-opt=hostname,h")
     await running.say(b"first\nsec")
@@ -160,7 +160,7 @@ def producers(nsqd: NsqdServer) -> list[dict[str, Any]]:
     return nsqd.get_json("/stats?format=json")["producers"] or []
 
 
-async def test_many_records(nsqd: NsqdServer) -> None:
+async def test_many_and_large_records_are_published(nsqd: NsqdServer) -> None:
     """More data than a pipe holds, and a record that is larger than a run, are published."""
     records = [b"%05d" % number + bytes(number % 700) for number in range(3000)]
     records[1500] = b"y" * 1_048_576
@@ -179,7 +179,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
         yield server
 
 
-async def test_a_record_that_is_refused(strict: NsqdServer, nsqd: NsqdServer) -> None:
+async def test_a_refused_record_is_named(strict: NsqdServer, nsqd: NsqdServer) -> None:
     """The error names the record; those before it are published, those after it are not."""
     running = Publishing(*words("refused", nsqd, strict))
     await running.say(b"a\n")
@@ -193,7 +193,7 @@ async def test_a_record_that_is_refused(strict: NsqdServer, nsqd: NsqdServer) ->
     assert [b"a", b"b"] == await bodies(strict, "refused", 2)
 
 
-async def test_more_than_an_nsqd_takes_at_a_time(
+async def test_a_refused_run_is_published_in_smaller_runs(
     strict: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A refused run is published in smaller ones, in order; later runs keep the smaller size."""
@@ -210,7 +210,7 @@ async def test_more_than_an_nsqd_takes_at_a_time(
     assert [*records, b"x" * 990] == await bodies(strict, "runs", 41)
 
 
-async def test_an_nsqd_that_is_not_there() -> None:
+async def test_an_unreachable_nsqd_is_named() -> None:
     """The error names the nsqd; see tests/scenarios/dead_nodes/test_tools.py."""
     port = free_port()
     flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
@@ -220,7 +220,7 @@ async def test_an_nsqd_that_is_not_there() -> None:
         await Publishing(*words("absent"), *flags).end(b"a\nb\n")
 
 
-async def test_a_signal_ends_the_reading(
+async def test_complete_records_are_published_after_a_signal(
     nsqd: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Complete records are published at any rate; an incomplete one is logged, not published."""
@@ -235,7 +235,7 @@ async def test_a_signal_ends_the_reading(
     await running.end()
 
 
-async def test_a_record_without_an_end() -> None:
+async def test_a_record_without_a_delimiter_is_an_error() -> None:
     """The error names the record and the flag that is probably wrong."""
     reading, writing = os.pipe()
     os.write(writing, b"a" * 20)
@@ -248,7 +248,7 @@ async def test_a_record_without_an_end() -> None:
     os.close(reading)
 
 
-def test_runs() -> None:
+def test_runs_are_limited_in_number_and_bytes() -> None:
     """Runs are limited in number and bytes; a larger record has a run for itself."""
     assert [[b"a"] * 1000, [b"a"] * 200] == [list(run) for run in runs([b"a"] * 1200)]
     parts = [b"aa", b"bb", b"c" * 9, b"d", b"eeeee"]
@@ -269,13 +269,13 @@ def test_runs() -> None:
         (["--topic=t", "--nsqd-tcp-address=a"], "--nsqd-tcp-address .*host:port: 'a'"),
     ],
 )
-async def test_what_cannot_be(given: list[str], reason: str) -> None:
+async def test_invalid_values_are_refused(given: list[str], reason: str) -> None:
     """The error names the flag."""
     with pytest.raises(UsageError, match=reason):
         await publish_all(parse(Options, "to_nsq", given), Input(), asyncio.Event())
 
 
-def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1 for an invalid value or missing flags; 0 for --version."""
     for line, status in ((["--rate=x"], 1), (["--producer-opt=nope"], 1), (["--version"], 0)):
         with pytest.raises(SystemExit) as ended:
@@ -286,7 +286,7 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
     assert "to_nsq: --topic required\n" == capsys.readouterr().err
 
 
-def test_the_program(nsqd: NsqdServer) -> None:
+def test_the_program_shows_its_progress(nsqd: NsqdServer) -> None:
     """to_nsq reads until a signal ends it, and shows its progress on a terminal."""
     terminal, other = pty.openpty()
     with subprocess.Popen(
@@ -314,7 +314,7 @@ def read_until(descriptor: int, condition: Callable[[bytes], bool]) -> bytes:
 
 
 @given(st.integers(1, 1000), STEPS)
-def test_no_more_than_the_rate(rate: int, steps: list[tuple[int, float]]) -> None:
+def test_the_bucket_never_exceeds_the_rate(rate: int, steps: list[tuple[int, float]]) -> None:
     """At any time at most one token, plus the rate times the time since the start."""
     bucket, now, taken = Bucket(rate, 5.0), 5.0, 0
     for count, pause in steps:
@@ -326,7 +326,7 @@ def test_no_more_than_the_rate(rate: int, steps: list[tuple[int, float]]) -> Non
 
 
 @given(st.integers(1, 1000), st.integers(1, 200))
-def test_as_much_as_the_rate(rate: int, count: int) -> None:
+def test_the_bucket_reaches_the_rate(rate: int, count: int) -> None:
     """A caller that waits for the returned times gets all tokens in count / rate seconds."""
     bucket, now, taken = Bucket(rate, 0.0), 0.0, 0
     while taken < count:
@@ -336,7 +336,7 @@ def test_as_much_as_the_rate(rate: int, count: int) -> None:
     assert math.isclose(now, count / rate, rel_tol=1e-5)
 
 
-def test_it_begins_with_one_and_keeps_a_second() -> None:
+def test_the_bucket_starts_with_one_token() -> None:
     """The bucket starts with one token and holds a second's worth at most; a clock may go back."""
     bucket = Bucket(10, 0.0)
     assert 1 == bucket.take(100, 0.0)
@@ -351,7 +351,9 @@ def test_it_begins_with_one_and_keeps_a_second() -> None:
     st.lists(st.integers(0, 100)),
     st.sampled_from([b"\n", b"\x00", b"a"]),
 )
-def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: bytes) -> None:
+def test_records_are_the_same_however_they_arrive(
+    data: bytes, cuts: list[int], delimiter: bytes
+) -> None:
     """Records are the non-empty parts between delimiters; the last one needs none."""
     records = RecordSplitter(delimiter)
     found = []
@@ -364,7 +366,7 @@ def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: by
     assert [part for part in data.split(delimiter) if part] == found
 
 
-def test_a_record_in_many_pieces() -> None:
+def test_the_pieces_of_a_record_are_joined() -> None:
     """The pieces are joined when the record is complete or `rest` is read."""
     records = RecordSplitter(b"\n")
     for _ in range(1000):
@@ -374,7 +376,7 @@ def test_a_record_in_many_pieces() -> None:
     assert b"c" == records.rest
 
 
-def test_a_record_that_never_ends_has_a_limit() -> None:
+def test_an_incomplete_record_has_a_size_limit() -> None:
     """The limit applies to the incomplete record, not to complete ones."""
     records = RecordSplitter(b"\n", bytes_max=10)
     assert [b"0123456789"] == records.feed(b"0123456789\n01234")

@@ -35,17 +35,17 @@ from tests.support.waiting import wait_for
 COMMAND = (sys.executable, "-m", "sparq.cli", "top")
 SECONDS_MAX = 30.0
 FLAGS = {
-    "nsqd-http-address": "test_one_table",
-    "once": "test_one_table",
-    "json": "test_json",
-    "lookupd-http-address": "test_lines_again_and_again",
-    "count": "test_lines_again_and_again",
-    "interval": "test_lines_again_and_again",
-    "topic": "test_only_one_topic_and_channel",
-    "channel": "test_only_one_topic_and_channel",
-    "sort": "test_rows_in_the_order_that_is_asked_for",
-    "http-client-connect-timeout": "test_an_nsqd_that_is_silent",
-    "http-client-request-timeout": "test_an_nsqd_that_is_silent",
+    "nsqd-http-address": "test_once_prints_one_table",
+    "once": "test_once_prints_one_table",
+    "json": "test_json_has_the_same_rows",
+    "lookupd-http-address": "test_count_blocks_are_printed_at_the_interval",
+    "count": "test_count_blocks_are_printed_at_the_interval",
+    "interval": "test_count_blocks_are_printed_at_the_interval",
+    "topic": "test_topic_and_channel_select_one",
+    "channel": "test_topic_and_channel_select_one",
+    "sort": "test_sort_takes_a_column",
+    "http-client-connect-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
+    "http-client-request-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
 }
 
 
@@ -84,7 +84,7 @@ async def watched(path: Path, *words: str) -> list[list[str]]:
     return [line.split() for line in (path / "lines").read_text().splitlines()]
 
 
-async def test_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_once_prints_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--once` prints headings and a row per channel, without control sequences, for scripts."""
     lines = await watched(tmp_path, "--once", "--interval=50ms", f"--nsqd-http-address={nsqd.http}")
 
@@ -102,7 +102,7 @@ async def test_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
     ] == [line[9:] for line in lines[1:]]
 
 
-async def test_json(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_json_has_the_same_rows(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--json` prints a document per refresh with the same rows; unknown values are null."""
     file = tmp_path / "lines"
     words = ["--json", "--count=2", "--interval=20ms", f"--nsqd-http-address={nsqd.http}"]
@@ -122,7 +122,9 @@ async def test_json(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert datetime.fromisoformat(documents[1]["time"]).tzinfo is not None
 
 
-async def test_consumers_that_finish_nothing(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_a_channel_whose_consumers_finish_nothing_is_stuck(
+    nsqd: NsqdServer, tmp_path: Path
+) -> None:
     """A channel with connected consumers that finish nothing is `stuck` until they do."""
     nsqd.post("/mpub?topic=stuck", b"1\n2\n3")
     words = ["--once", "--interval=100ms", f"--nsqd-http-address={nsqd.http}", "--topic=stuck"]
@@ -140,7 +142,9 @@ async def test_consumers_that_finish_nothing(nsqd: NsqdServer, tmp_path: Path) -
         nsqd.post("/topic/delete?topic=stuck")
 
 
-async def test_lines_again_and_again(nsqd: NsqdServer, lookupd: Server, tmp_path: Path) -> None:
+async def test_count_blocks_are_printed_at_the_interval(
+    nsqd: NsqdServer, lookupd: Server, tmp_path: Path
+) -> None:
     """`--count` blocks are printed `--interval` apart, with the time and rates in each line."""
     began = time.monotonic()
     words = [f"--lookupd-http-address={lookupd.http}", "--count=2", "--interval=300ms"]
@@ -159,7 +163,7 @@ async def test_lines_again_and_again(nsqd: NsqdServer, lookupd: Server, tmp_path
     assert sum(rates) > 0
 
 
-async def test_only_one_topic_and_channel(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_topic_and_channel_select_one(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--topic` and `--channel` leave out all others."""
     common = ["--once", "--interval=20ms", f"--nsqd-http-address={nsqd.http}"]
 
@@ -170,7 +174,7 @@ async def test_only_one_topic_and_channel(nsqd: NsqdServer, tmp_path: Path) -> N
     assert ["metrics"] == [line[1] for line in channel[1:]]
 
 
-async def test_rows_in_the_order_that_is_asked_for(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_sort_takes_a_column(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--sort` takes a column; numbers are sorted in descending order."""
     common = ["--once", "--interval=20ms", f"--nsqd-http-address={nsqd.http}", "--topic=clicks"]
 
@@ -183,7 +187,7 @@ async def test_rows_in_the_order_that_is_asked_for(nsqd: NsqdServer, tmp_path: P
     assert ["metrics", "archive"] == [line[1] for line in by_pause[1:]]
 
 
-def test_a_column_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_column_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """The error lists all columns."""
     with pytest.raises(SystemExit) as ended:
         main(["top", "--sort=size"])
@@ -192,7 +196,7 @@ def test_a_column_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert "column must be one of topic, channel, in, out, depth" in capsys.readouterr().err
 
 
-async def test_an_nsqd_that_is_silent(
+async def test_the_timeout_ends_the_wait_for_a_silent_nsqd(
     nsqd: NsqdServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--http-client-request-timeout` ends the wait; nsqds that answer are shown."""
@@ -224,13 +228,13 @@ async def test_an_nsqd_that_is_silent(
         (["--nsqd-http-address=a:1", "--topic=a b"], '--topic: "a b" is not a valid name'),
     ],
 )
-async def test_what_cannot_be(words: list[str], reason: str) -> None:
+async def test_invalid_values_are_refused(words: list[str], reason: str) -> None:
     """The error names the flag."""
     with pytest.raises(UsageError, match=re.escape(reason)):
         await watch(parse(Options, "sparq top", words), PipeOutput(), asyncio.Event())
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_nsqd_is_status_1() -> None:
     """`sparq top --once` without an nsqd: one line on stderr, status 1."""
     port = free_port()
     words = ("--once", f"--nsqd-http-address=127.0.0.1:{port}")
@@ -294,13 +298,13 @@ class Terminal:
         os.close(self.side)
 
 
-def looks_at_it(nsqd: NsqdServer) -> None:
+def wait_for_two_requests(nsqd: NsqdServer) -> None:
     """Wait for two more requests for /stats."""
     before = nsqd.log_text.count("GET /stats")
     wait_for(lambda: nsqd.log_text.count("GET /stats") >= before + 2, SECONDS_MAX)
 
 
-def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
+def test_keys_sort_freeze_and_quit(nsqd: NsqdServer) -> None:
     """A key sorts the rows, another freezes them; `q` restores the terminal."""
     with contextlib.closing(
         Terminal("--interval=100ms", f"--nsqd-http-address={nsqd.http}")
@@ -314,7 +318,7 @@ def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
         terminal.press(" ")
         terminal.until("frozen")
         nsqd.post("/topic/create?topic=later")
-        looks_at_it(nsqd)
+        wait_for_two_requests(nsqd)
         terminal.press("d")
         terminal.until("DEPTH v")
         assert "later" not in terminal.text
@@ -385,7 +389,7 @@ def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> Non
             assert 0 == terminal.end()
 
 
-def test_a_terminal_that_is_not_read_for_a_while(nsqd: NsqdServer) -> None:
+def test_the_screen_continues_after_a_terminal_was_stopped(nsqd: NsqdServer) -> None:
     """After Ctrl-S, or on a slow line, the screen continues when the terminal is read again."""
     words = ("--interval=10ms", f"--nsqd-http-address={nsqd.http}")
     with contextlib.closing(Terminal(*words)) as terminal:
@@ -402,7 +406,7 @@ def is_full(side: int) -> bool:
     return not select.select([], [side], [], 0)[1]
 
 
-def test_a_silent_nsqd_holds_up_nobody() -> None:
+def test_a_silent_nsqd_does_not_delay_the_screen() -> None:
     """The screen appears before nsqd answers, and `q` does not wait for the answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -414,7 +418,7 @@ def test_a_silent_nsqd_holds_up_nobody() -> None:
             assert 0 == terminal.end()
 
 
-def test_who_stops_it_has_the_terminal_back(nsqd: NsqdServer) -> None:
+def test_stopping_restores_the_terminal(nsqd: NsqdServer) -> None:
     """The terminal is restored; after SIGCONT the screen and its keys work again."""
     with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
         terminal.until("archive")
@@ -431,7 +435,7 @@ def test_who_stops_it_has_the_terminal_back(nsqd: NsqdServer) -> None:
         assert 0 == terminal.end()
 
 
-def test_a_terminal_that_cannot_move_its_cursor(nsqd: NsqdServer) -> None:
+def test_a_dumb_terminal_gets_lines(nsqd: NsqdServer) -> None:
     """A dumb terminal gets lines, as a pipe does."""
     words = ("--interval=50ms", "--count=1", f"--nsqd-http-address={nsqd.http}")
     with contextlib.closing(Terminal(*words, term="dumb")) as terminal:
@@ -451,7 +455,7 @@ def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:
         assert terminal.before == termios.tcgetattr(terminal.side)
 
 
-async def test_nobody_reads(nsqd: NsqdServer) -> None:
+async def test_a_closed_pipe_is_status_1_and_a_full_disk_an_error(nsqd: NsqdServer) -> None:
     """A closed pipe is status 1 without a message; a full disk is an error."""
     options = parse(
         Options, "sparq top", ["--once", "--interval=10ms", "--nsqd-http-address", nsqd.http]

@@ -14,7 +14,7 @@ from sparq.tools.touching import Touching, halfway
 from tests.support.waiting import until
 
 
-class Held:
+class FakeMessage:
     """A message with this many seconds left; each touch gives it the same time again."""
 
     def __init__(self, seconds: float) -> None:
@@ -28,21 +28,21 @@ class Held:
         self.expires_at = time.monotonic() + self.seconds
 
 
-def held(seconds: float) -> Any:
-    return Held(seconds)
+def fake_message(seconds: float) -> Any:
+    return FakeMessage(seconds)
 
 
-def test_halfway_is_half_of_what_is_left() -> None:
+def test_a_touch_is_due_after_half_of_the_time_left() -> None:
     """A message without a known timeout is never due."""
     now = time.monotonic()
 
-    assert now + 5 <= halfway(held(10)) <= time.monotonic() + 5
-    assert math.inf == halfway(held(math.inf))
+    assert now + 5 <= halfway(fake_message(10)) <= time.monotonic() + 5
+    assert math.inf == halfway(fake_message(math.inf))
 
 
-def test_each_is_touched_once_half_of_its_time_is_over() -> None:
+def test_each_message_is_touched_after_half_of_its_time() -> None:
     """The next touch is due after half of the new time; a released message gets none."""
-    touches, message, now = Touching(), held(10), time.monotonic()
+    touches, message, now = Touching(), fake_message(10), time.monotonic()
     with touches.holding(message):
         touches.touch_due(now + 4)
         assert 0 == message.touches
@@ -56,25 +56,25 @@ def test_each_is_touched_once_half_of_its_time_is_over() -> None:
     assert 2 == message.touches
 
 
-def test_what_was_answered_or_is_over_is_not_touched() -> None:
-    """nsqd would refuse both touches."""
-    touches, answered, over = Touching(), held(10), held(10)
-    touches.hold(answered)
-    touches.hold(over)
+def test_answered_and_timed_out_messages_are_not_touched() -> None:
+    """nsqd would refuse both touches; a message that still waits is touched."""
+    touches, waiting = Touching(), fake_message(10)
+    answered, timed_out = fake_message(10), fake_message(2)
+    for message in (waiting, answered, timed_out):
+        touches.add(message)
     answered.responded = True
-    touches.touch_due(over.expires_at + 1)
-    answered.expires_at = math.inf
-    touches.touch_due(time.monotonic() + 9)
+    touches.touch_due(timed_out.expires_at + 1)
+    touches.touch_due(answered.expires_at - 1)
 
-    assert (0, 1) == (answered.touches, over.touches)
+    assert (1, 0, 0) == (waiting.touches, answered.touches, timed_out.touches)
 
 
-async def test_one_timer_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_timer_touches_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message is touched when it is due, until the task is cancelled."""
     monkeypatch.setattr(touching, "TICK_SECONDS", 0.005)
-    touches, messages = Touching(), [held(0.05), held(0.1), held(60)]
+    touches, messages = Touching(), [fake_message(0.05), fake_message(0.1), fake_message(60)]
     for message in messages:
-        touches.hold(message)
+        touches.add(message)
     running = asyncio.create_task(touches.run())
 
     await until(lambda: all(message.touches >= 3 for message in messages[:2]))

@@ -69,7 +69,7 @@ def test_every_column_has_its_key_in_its_heading() -> None:
     assert "q" not in {column.key for column in COLUMNS}
 
 
-def test_the_same_key_again_turns_the_order_round() -> None:
+def test_the_same_key_again_reverses_the_order() -> None:
     """The second press reverses the order, the third restores it."""
     view = View("depth")
     assert ["ay", "ax", "bx"] == order(view)
@@ -79,7 +79,7 @@ def test_the_same_key_again_turns_the_order_round() -> None:
     assert ["ay", "ax", "bx"] == order(view)
 
 
-def test_keys_select_within_the_rows() -> None:
+def test_keys_move_the_selection() -> None:
     """The keys move by one, by a page, to the first and to the last row, which stays visible."""
     view = View("topic")
     rows = [OverviewRow("t", f"c{number}") for number in range(10)]
@@ -124,7 +124,7 @@ def test_a_selection_follows_its_row() -> None:
     assert ["b"] == [row.channel for row in view.page(before, 9) if view.is_selected(row)]
 
 
-def test_a_filter_is_typed() -> None:
+def test_a_filter_is_typed_until_enter_or_esc() -> None:
     """The filter matches topic, channel and state in any case; until Enter or Esc keys are text."""
     view = View("topic")
     rows = [
@@ -178,7 +178,7 @@ def test_other_keys_do_nothing() -> None:
     assert view.is_frozen
 
 
-def test_figures_are_short() -> None:
+def test_figures_are_formatted() -> None:
     """Thousands have commas, times have units, unknown values are a dash."""
     assert ["0", "0.4", "9.9", "10", "12,345", "-"] == [
         rate(value) for value in (0.0, 0.4, 9.94, 10.2, 12_345.4, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -10,7 +11,7 @@ from sparq.tools.command_line import ToolError
 from sparq.tools.workloads import Measurement, patience
 
 
-async def test_a_message_that_does_not_come() -> None:
+async def test_the_wait_for_a_missing_message_is_an_error() -> None:
     """The wait for a message that does not arrive ends with an error."""
     with pytest.raises(ToolError, match="did not arrive"):
         async with patience(0.01):
@@ -24,3 +25,9 @@ def test_quantiles_are_of_the_times() -> None:
     assert [2.0, 4.0, 4.0, 1.0] == [measurement.quantile_ms(part) for part in (0.5, 0.99, 1.0, 0.0)]
     assert (2.0, 2.0) == (measurement.rate, measurement.mib_rate)
     assert Measurement("", 0, 0.0, 1).rate == 0.0
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_without_times_a_quantile_is_nan(part: float) -> None:
+    """NaN is shown as "-" in the table: there is no time to show."""
+    assert math.isnan(Measurement("", 4, 2.0, 1 << 20).quantile_ms(part))

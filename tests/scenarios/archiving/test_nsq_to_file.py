@@ -21,7 +21,7 @@ from sparq.tools import commands, nsq_to_file
 from sparq.tools.nsq_to_file import Options
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import until
-from tests.tools.killing import ended, start
+from tests.tools.killing import exit_status_of, start
 from tests.tools.recording import (
     SLOW,
     files,
@@ -35,15 +35,15 @@ from tests.tools.recording import (
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
-SHOWN: set[str] = set()
+TESTED_FLAGS: set[str] = set()
 """The flags whose effect a test shows."""
 
 HOST = socket.gethostname().partition(".")[0]
 
 
-def shows(*flags: str) -> Callable[[Test], Test]:
+def tests_flags(*flags: str) -> Callable[[Test], Test]:
     """Record that the test shows the effect of these flags."""
-    SHOWN.update(flags)
+    TESTED_FLAGS.update(flags)
     return lambda test: test
 
 
@@ -61,12 +61,14 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[
         yield server
 
 
-def test_every_flag_is_shown() -> None:
+def test_every_flag_has_a_test() -> None:
     """Every flag has a test of its effect."""
-    assert {flag.name for flag in flags_of(Options)} == SHOWN
+    assert {flag.name for flag in flags_of(Options)} == TESTED_FLAGS
 
 
-@shows("topic", "nsqd-tcp-address", "output-dir", "channel", "filename-format", "datetime-format")
+@tests_flags(
+    "topic", "nsqd-tcp-address", "output-dir", "channel", "filename-format", "datetime-format"
+)
 async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None:
     """By default, a file is named after topic, host and hour; the format flags override that."""
     hour = datetime.now().strftime("%Y-%m-%d_%H")
@@ -86,8 +88,8 @@ async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None
         assert {f"third/{hour[:4]}/%/{os.getpid()}.txt": b"d\n"} == files(tmp_path / "y")
 
 
-@shows("host-identifier")
-async def test_the_host_can_be_told(nsqd: NsqdServer, tmp_path: Path) -> None:
+@tests_flags("host-identifier")
+async def test_host_identifier_sets_the_host_part(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--host-identifier` sets the host part of the name and may contain <SHORT_HOST>."""
     publish(nsqd, "hosted", [b"a"])
     told = ["--host-identifier=rack1-<SHORT_HOST>", "--filename-format=<HOST>"]
@@ -98,8 +100,8 @@ async def test_the_host_can_be_told(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("level", "mark"), [(1, 4), (9, 2)])
-@shows("gzip", "gzip-level")
-async def test_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> None:
+@tests_flags("gzip", "gzip-level")
+async def test_output_can_be_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> None:
     """The output is gzip, and its header records the compression level."""
     topic = f"packed{level}"
     publish(nsqd, topic, [b"%d" % n for n in range(300)])
@@ -114,8 +116,8 @@ async def test_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> 
     assert [b"%d" % n for n in range(300)] == sorted(lines(tmp_path), key=int)
 
 
-@shows("rotate-size")
-async def test_files_are_left_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
+@tests_flags("rotate-size")
+async def test_files_are_rotated_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
     """A file is closed after the message with which it reaches `--rotate-size`."""
     publish(nsqd, "sized", [b"x" * 9] * 6)
     async with recording(
@@ -127,8 +129,8 @@ async def test_files_are_left_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert {f"f-00000{n}": two for n in range(3)} == files(tmp_path)
 
 
-@shows("rotate-interval", "skip-empty-files")
-async def test_files_are_left_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
+@tests_flags("rotate-interval", "skip-empty-files")
+async def test_files_are_rotated_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--rotate-interval` also opens files without messages, unless `--skip-empty-files` is set."""
     told = ["--rotate-interval=20ms", "--sync-interval=20ms", "--filename-format=f<REV>"]
     empty, skipped = tmp_path / "empty", tmp_path / "skipped"
@@ -148,7 +150,7 @@ async def test_files_are_left_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert b"1\n2\n" == b"".join(files(empty).values())
 
 
-@shows("work-dir")
+@tests_flags("work-dir")
 async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> None:
     """SIGHUP and the program's end move files from the work directory to the output."""
     work, done = tmp_path / "work", tmp_path / "done"
@@ -167,10 +169,8 @@ async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> Non
     assert {f"f-00000{n}": b"%d\n" % (n + 1) for n in range(3)} == files(done)
 
 
-@shows("max-in-flight", "consumer-opt")
-async def test_a_sync_comes_when_as_many_are_held_as_may_be(
-    nsqd: NsqdServer, tmp_path: Path
-) -> None:
+@tests_flags("max-in-flight", "consumer-opt")
+async def test_max_in_flight_held_messages_trigger_a_sync(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`max_in_flight` held messages trigger a sync, which finishes them.
 
     Until then no message is finished and none is delivered. `--consumer-opt=max_in_flight`
@@ -191,8 +191,8 @@ async def test_a_sync_comes_when_as_many_are_held_as_may_be(
         await until_finished(nsqd, "held", 5)
 
 
-@shows("sync-interval")
-async def test_a_sync_comes_with_the_clock(nsqd: NsqdServer, tmp_path: Path) -> None:
+@tests_flags("sync-interval")
+async def test_sync_interval_triggers_a_sync(nsqd: NsqdServer, tmp_path: Path) -> None:
     """`--sync-interval` syncs and finishes held messages, however few they are."""
     async with recording(*flags(nsqd, "ticking", tmp_path), "--sync-interval=50ms"):
         for count in (1, 2, 3):
@@ -200,8 +200,8 @@ async def test_a_sync_comes_with_the_clock(nsqd: NsqdServer, tmp_path: Path) -> 
             await until_finished(nsqd, "ticking", count)
 
 
-@shows("topic-pattern", "topic-refresh", "lookupd-http-address")
-async def test_topics_are_found(
+@tests_flags("topic-pattern", "topic-refresh", "lookupd-http-address")
+async def test_topics_are_discovered(
     nsqd: NsqdServer, lookupd: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Topics are discovered immediately and again every `--topic-refresh`.
@@ -223,7 +223,7 @@ async def test_topics_are_found(
     assert {} == nsqd.channel("unfound", "nsq_to_file")
 
 
-async def test_given_topics_are_held_to_a_pattern(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_given_topics_must_match_the_pattern(nsqd: NsqdServer, tmp_path: Path) -> None:
     """Topics from `--topic` that do not match `--topic-pattern` are left out."""
     publish(nsqd, "picked", [b"a"])
     told = [*flags(nsqd, "picked", tmp_path), "--topic=dropped", "--topic-pattern=^p"]
@@ -236,7 +236,7 @@ async def test_given_topics_are_held_to_a_pattern(nsqd: NsqdServer, tmp_path: Pa
 
 
 @contextmanager
-def silent(backlog: int) -> Iterator[tuple[str, socket.socket]]:
+def silent_server(backlog: int) -> Iterator[tuple[str, socket.socket]]:
     """Address and socket of a server that never answers.
 
     With backlog 0 it accepts no connection.
@@ -256,21 +256,21 @@ def silent(backlog: int) -> Iterator[tuple[str, socket.socket]]:
 @pytest.mark.parametrize(
     ("flag", "other", "backlog"), [("connect", "request", 0), ("request", "connect", 9)]
 )
-@shows("http-client-connect-timeout", "http-client-request-timeout")
-async def test_a_silent_nsqlookupd_is_given_up(
+@tests_flags("http-client-connect-timeout", "http-client-request-timeout")
+async def test_a_silent_nsqlookupd_times_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flag: str, other: str, backlog: int
 ) -> None:
     """The connect timeout and the request timeout each end a lookup, which is then logged."""
-    with silent(backlog) as (address, _):
+    with silent_server(backlog) as (address, _):
         told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=10ms"]
         told += [f"--http-client-{flag}-timeout=50ms", f"--http-client-{other}-timeout=1h"]
         async with recording(*told, f"--output-dir={tmp_path}"):
             await until(lambda: f"nsqlookupd http://{address}/topics" in caplog.text)
 
 
-async def test_no_nsqlookupd_holds_up_the_end(tmp_path: Path) -> None:
+async def test_a_pending_lookup_does_not_delay_the_exit(tmp_path: Path) -> None:
     """A pending request to nsqlookupd does not delay the program's end."""
-    with silent(9) as (address, server):
+    with silent_server(9) as (address, server):
         told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=1h"]
         async with recording(*told, "--http-client-request-timeout=1h", f"--output-dir={tmp_path}"):
             await until(lambda: select.select([server], [], [], 0)[0])
@@ -278,7 +278,7 @@ async def test_no_nsqlookupd_holds_up_the_end(tmp_path: Path) -> None:
     assert [] == os.listdir(tmp_path)
 
 
-@shows("log-level", "log-prefix")
+@tests_flags("log-level", "log-prefix")
 def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     """SIGHUP reopens the file; SIGTERM and SIGINT end the process with status 0.
 
@@ -291,14 +291,14 @@ def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     asyncio.run(until_finished(nsqd, "told", 1))
     (out / "f").rename(out / "left")
     os.kill(process.pid, signal.SIGHUP)
-    asyncio.run(until(lambda: published_again(nsqd, out / "f")))
+    asyncio.run(until(lambda: file_exists_after_publish(nsqd, out / "f")))
     process.terminate()
-    assert 0 == ended(process)
+    assert 0 == exit_status_of(process)
     publish(nsqd, "told", [b"z"])
     process = start(nsq_to_file, *told, "--log-prefix=<two> ", "--log-level=warn", log=log)
     asyncio.run(until(lambda: b"z\n" in (out / "f").read_bytes()))
     os.kill(process.pid, signal.SIGINT)
-    assert 0 == ended(process)
+    assert 0 == exit_status_of(process)
 
     assert (out / "left").read_bytes().startswith(b"a\n")
     opened = re.findall(r"^<one> \d.* INFO: \[told/nsq_to_file\] opening", log.read_text(), re.M)
@@ -307,7 +307,7 @@ def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     assert nsqd.channel("told", "nsq_to_file")["depth"] == 0
 
 
-def published_again(nsqd: NsqdServer, path: Path) -> bool:
+def file_exists_after_publish(nsqd: NsqdServer, path: Path) -> bool:
     """Publish a message; returns whether the file exists."""
     publish(nsqd, "told", [b"again"])
     return path.exists()

@@ -19,7 +19,7 @@ from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.waiting import until_seen
 from tests.tools.forwarding import (
     all_finished,
-    log_kept,
+    log_settings_restored,
     new_topic,
     publish,
     running,
@@ -28,7 +28,7 @@ from tests.tools.forwarding import (
 )
 
 CHANNEL = "nsq_to_http"
-SOON = "--consumer-opt=default_requeue_delay,5ms"
+SHORT_TIMEOUTS = "--consumer-opt=default_requeue_delay,5ms"
 NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
 
 
@@ -92,7 +92,7 @@ async def test_what_must_not_be_sent_holds_up_nobody(
         async with running(nsq_to_http, *words, "--consumer-opt=backoff_multiplier,1m"):
             await publish(nsqd, topic, b"..", b"1", b"2")
             await until_seen(lambda: nsqd.channel(topic, CHANNEL).get("deferred_count") == 1)
-            await server.heard(2)
+            await server.wait_for_requests(2)
 
     assert ["/in/1", "/in/2"] == [each.path_qs for each in server.asked]
     assert " is not sent: its body would act as . or .. in the URL's path" in capfd.readouterr().err
@@ -117,7 +117,7 @@ async def test_another_status_is_a_failure(
 
     async with web_server() as server:
         server.answer = answer
-        words = told(nsqd, topic, f"--{flag}={server.url}{path}", SOON, NO_BACKOFF)
+        words = told(nsqd, topic, f"--{flag}={server.url}{path}", SHORT_TIMEOUTS, NO_BACKOFF)
         async with running(nsq_to_http, *words):
             await publish(nsqd, topic, b"again")
             await all_finished(nsqd, topic, CHANNEL, 1)
@@ -168,7 +168,7 @@ async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdSe
             )
             async with running(nsq_to_http, *line, NO_BACKOFF, *words):
                 await publish(nsqd, topic, b"bad")
-                await server.heard(left)
+                await server.wait_for_requests(left)
                 server.status = 200
                 await all_finished(nsqd, topic, CHANNEL, 1)
 
@@ -256,7 +256,13 @@ async def test_modes(nsqd: NsqdServer, mode: str) -> None:
     topic, count = new_topic(), 30
     async with web_server() as good, web_server() as bad:
         bad.status = 500
-        words = (f"--post={good.url}", f"--post={bad.url}", f"--mode={mode}", SOON, NO_BACKOFF)
+        words = (
+            f"--post={good.url}",
+            f"--post={bad.url}",
+            f"--mode={mode}",
+            SHORT_TIMEOUTS,
+            NO_BACKOFF,
+        )
         async with running(nsq_to_http, *told(nsqd, topic, *words, "--n=1", "--max-in-flight=1")):
             await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
             await all_finished(nsqd, topic, CHANNEL, count)
@@ -450,7 +456,7 @@ def test_what_cannot_be_is_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
     """Invalid flags end the program with status 1 and one line that names the flag."""
-    with log_kept():
+    with log_settings_restored():
         assert 1 == commands.nsq_to_http(words)
 
     said = capsys.readouterr().err

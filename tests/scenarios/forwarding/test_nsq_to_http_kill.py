@@ -10,7 +10,7 @@ from aiohttp import web
 from sparq.tools import nsq_to_http
 from tests.support.servers import NsqdServer
 from tests.tools.forwarding import new_topic, web_server
-from tests.tools.killing import SOON, Killer, ended, start
+from tests.tools.killing import SHORT_TIMEOUTS, Killer, exit_status_of, start
 
 KILLS = 3
 ANSWER_SECONDS = 0.02
@@ -45,13 +45,13 @@ async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer) -> None:
     async with web_server() as server, Killer(nsqd, topic, "nsq_to_http") as killer:
         server.answer = taker.answer
         flags = [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--post={server.url}"]
-        flags += SOON
+        flags += SHORT_TIMEOUTS
         for _ in range(KILLS):
             await killer.kill(start(nsq_to_http, *flags))
         process = start(nsq_to_http, *flags)
         await killer.until_all_is_finished()
         process.terminate()
-        assert 0 == ended(process)
+        assert 0 == exit_status_of(process)
 
     assert set() == set(killer.bodies).difference(taker.taken)
     assert set() == set(taker.taken).difference(killer.bodies)

@@ -19,7 +19,7 @@ from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
 from tests.support.waiting import until, until_seen
 from tests.tools.forwarding import (
     all_finished,
-    log_kept,
+    log_settings_restored,
     new_topic,
     publish,
     received,
@@ -28,7 +28,7 @@ from tests.tools.forwarding import (
 )
 
 CHANNEL = "nsq_to_nsq"
-SOON = "--consumer-opt=default_requeue_delay,5ms"
+SHORT_TIMEOUTS = "--consumer-opt=default_requeue_delay,5ms"
 NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
 
 
@@ -171,7 +171,7 @@ async def test_a_refused_copy_is_requeued(source: NsqdServer, code: bytes) -> No
             f"--topic={topic}",
             "--consumer-opt=backoff_multiplier,10ms",
         )
-        async with running(nsq_to_nsq, *words, SOON):
+        async with running(nsq_to_nsq, *words, SHORT_TIMEOUTS):
             await all_finished(source, topic, CHANNEL, 1)
 
     assert [] == answers
@@ -375,7 +375,7 @@ def test_what_cannot_be_is_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
     """Invalid flags end the program with status 1 and one line that names the flag."""
-    with log_kept():
+    with log_settings_restored():
         assert 1 == commands.nsq_to_nsq(words)
 
     said = capsys.readouterr().err

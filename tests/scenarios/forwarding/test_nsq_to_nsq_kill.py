@@ -8,7 +8,7 @@ from pathlib import Path
 from sparq.tools import nsq_to_nsq
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.tools.forwarding import new_topic, received
-from tests.tools.killing import SOON, Killer, ended, start
+from tests.tools.killing import SHORT_TIMEOUTS, Killer, exit_status_of, start
 
 KILLS = 2
 
@@ -27,7 +27,7 @@ async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer, tmp_path
     topic = new_topic()
     with spawn_nsqd(tmp_path, name="target") as target:
         flags = [f"--nsqd-tcp-address={nsqd.tcp}", f"--destination-nsqd-tcp-address={target.tcp}"]
-        flags += [f"--topic={topic}", *SOON]
+        flags += [f"--topic={topic}", *SHORT_TIMEOUTS]
         async with Killer(nsqd, topic, "nsq_to_nsq") as killer:
             for _ in range(KILLS):
                 await killer.kill(start(nsq_to_nsq, *flags))
@@ -37,7 +37,7 @@ async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer, tmp_path
             await asyncio.to_thread(target.wait_ready)
             await killer.until_all_is_finished()
             process.terminate()
-            assert 0 == ended(process)
+            assert 0 == exit_status_of(process)
         copies = await received(target, topic, copied(target, topic))
 
     assert [] == sorted(set(killer.bodies).difference(copies))

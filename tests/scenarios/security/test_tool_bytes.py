@@ -18,7 +18,7 @@ from sparq.tools.relay import NotSentError, NotTakenError
 from tests.client.certificates import certificates, server_context
 from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.tools.forwarding import log_kept, new_topic, publish, received, web_server
+from tests.tools.forwarding import log_settings_restored, new_topic, publish, received, web_server
 
 BEHIND = b"\x1e"
 """to_nsq's delimiter here, so that a body may contain newlines."""
@@ -39,7 +39,7 @@ async def test_a_published_record_is_its_bytes(nsqd: NsqdServer, tmp_path: Path)
     (tmp_path / "records").write_bytes(BEHIND.join(bodies))
     words = (f"--topic={topic}", f"--nsqd-tcp-address={nsqd.tcp}", "--delimiter=\x1e")
     descriptor = os.open(tmp_path / "records", os.O_RDONLY)
-    with log_kept():
+    with log_settings_restored():
         options = parse(to_nsq.Options, to_nsq.PROGRAM, words)
         assert 0 == await to_nsq.publish_all(options, Input(descriptor), asyncio.Event())
     os.close(descriptor)
@@ -54,7 +54,7 @@ async def test_a_printed_body_is_its_bytes(nsqd: NsqdServer, tmp_path: Path) -> 
     await publish(nsqd, topic, *HOSTILE)
     words = (f"--topic={topic}", f"--nsqd-tcp-address={nsqd.tcp}", f"--n={len(HOSTILE)}")
     descriptor = os.open(tmp_path / "lines", os.O_WRONLY | os.O_CREAT)
-    with log_kept():
+    with log_settings_restored():
         options = parse(nsq_tail.Options, nsq_tail.PROGRAM, (*words, "--channel=c"))
         assert 0 == await nsq_tail.tail(options, PipeOutput(descriptor), asyncio.Event())
     os.close(descriptor)

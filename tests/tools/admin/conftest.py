@@ -45,7 +45,9 @@ class Cluster:
         for nsqd in self.nsqds:
             nsqd.post(path, body)
 
-    def fresh(self, topic: str, channel: str = "", messages: int = 0, *, dead: bool = True) -> None:
+    def recreate(
+        self, topic: str, channel: str = "", messages: int = 0, *, dead: bool = True
+    ) -> None:
         """Create a topic again on both nsqds, with `messages` on each; list it at the dead one."""
         for nsqd in self.nsqds:
             nsqd.request("POST", f"/topic/delete?topic={topic}")
@@ -58,12 +60,12 @@ class Cluster:
             self.post(f"/mpub?topic={topic}", lines)
         self.keep_listed()
         if dead:
-            tell(self.registration, b"REGISTER %s\n" % topic.encode())
+            send_command(self.registration, b"REGISTER %s\n" % topic.encode())
         wait_for(lambda: len(self.listed(topic)) == 2 + dead)
 
     def keep_listed(self) -> None:
         """Keep the dead nsqd listed: without a PING nsqlookupd drops it after 5 minutes."""
-        tell(self.registration, b"PING\n")
+        send_command(self.registration, b"PING\n")
 
     def listed(self, topic: str) -> set[int]:
         """Return the HTTP ports of the nsqds that nsqlookupd lists for a topic."""
@@ -100,11 +102,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         facts = {"broadcast_address": "127.0.0.1", "hostname": "dead", "version": "1.3.0"}
         facts = {**facts, "tcp_port": free_port(), "http_port": port}
         body = json.dumps(facts).encode()
-        tell(registration, b"  V1IDENTIFY\n" + struct.pack(">i", len(body)) + body)
+        send_command(registration, b"  V1IDENTIFY\n" + struct.pack(">i", len(body)) + body)
         yield Cluster(lookupd, (first, second), f"127.0.0.1:{port}", registration)
 
 
-def tell(connection: socket.socket, command: bytes) -> None:
+def send_command(connection: socket.socket, command: bytes) -> None:
     """Send a command to an nsqlookupd, and wait for its answer."""
     connection.sendall(command)
     (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
@@ -196,7 +198,7 @@ def old_nsqd() -> Iterator[str]:
         serving.join()
 
 
-def tells_of_the_dead(ran: Ran, cluster: Cluster, verb: str) -> None:
+def assert_dead_nsqd_is_reported(ran: Ran, cluster: Cluster, verb: str) -> None:
     """Assert status 1, the dead nsqd's error, and the next steps."""
     assert 1 == ran.status
     assert f"sparq admin {verb}: {cluster.dead}: connection refused\n" in ran.err

@@ -17,9 +17,9 @@ COMMAND = "sparq admin {} clicks archive {}--nsqd-http-address={}"
 
 
 @pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
-def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb: str) -> None:
+def test_a_change_reaches_all_live_nsqds(cluster: Cluster, admin: Run, verb: str) -> None:
     """Both live nsqds are changed; the dead one is named, with the command to repeat there."""
-    cluster.fresh("clicks", "archive", messages=3)
+    cluster.recreate("clicks", "archive", messages=3)
     if verb == "unpause":
         cluster.post("/channel/pause?topic=clicks&channel=archive")
     yes = ("--yes",) if verb in ("empty", "delete") else ()
@@ -49,7 +49,7 @@ def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb
 @pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
 def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> None:
     """A dry run reports the plan and the dead nsqd, and needs no confirmation."""
-    cluster.fresh("clicks", "archive", messages=3)
+    cluster.recreate("clicks", "archive", messages=3)
     before = cluster.channels("clicks", "archive")
 
     ran = admin(verb, "clicks", "archive", "--dry-run")
@@ -70,9 +70,9 @@ def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> N
     assert before == after
 
 
-def test_a_topic_is_changed_as_a_whole(cluster: Cluster, admin: Run) -> None:
+def test_without_a_channel_the_topic_is_changed(cluster: Cluster, admin: Run) -> None:
     """Without a channel the topic is changed; nsqlookupd forgets a deleted one."""
-    cluster.fresh("orders", messages=2, dead=False)
+    cluster.recreate("orders", messages=2, dead=False)
 
     assert 0 == admin("pause", "orders").status
     assert [True, True] == [
@@ -92,7 +92,7 @@ def test_a_topic_is_changed_as_a_whole(cluster: Cluster, admin: Run) -> None:
     assert "no nsqlookupd knows the topic orders" in ran.err
 
 
-def test_what_was_made_is_there(cluster: Cluster, admin: Run) -> None:
+def test_create_registers_a_topic(cluster: Cluster, admin: Run) -> None:
     """`create` registers a topic with nsqlookupd; with --nsqd-http-address it is created there."""
     assert 0 == admin("create", "made").status
     assert 200 == cluster.lookupd.request("GET", "/lookup?topic=made")[0]
@@ -103,9 +103,9 @@ def test_what_was_made_is_there(cluster: Cluster, admin: Run) -> None:
     admin("delete", "made", "--yes")
 
 
-def test_a_report_for_programs(cluster: Cluster, admin: Run) -> None:
+def test_json_reports_each_step(cluster: Cluster, admin: Run) -> None:
     """`--json` has each step on each daemon, the errors, and the next steps."""
-    cluster.fresh("clicks", "archive")
+    cluster.recreate("clicks", "archive")
 
     ran = admin("delete", "clicks", "archive", "--yes", "--json")
 
@@ -125,9 +125,9 @@ def test_a_report_for_programs(cluster: Cluster, admin: Run) -> None:
     assert any(f"--yes --nsqd-http-address={cluster.dead}" in line for line in told["next"])
 
 
-def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -> None:
+def test_an_nsqd_without_the_channel_is_no_error(cluster: Cluster, admin: Run) -> None:
     """A channel that only one nsqd has is changed there; that is not an error."""
-    cluster.fresh("orders", "all", messages=1, dead=False)
+    cluster.recreate("orders", "all", messages=1, dead=False)
     # A new topic asks nsqlookupd for its channels, and would get this one as well; messages reach
     # its channels only after the answer.
     wait_for(lambda: [1, 1] == cluster.depths("orders", "all"))
@@ -143,10 +143,10 @@ def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -
     assert (1, "no nsqd has the channel nowhere of topic orders" in ran.err) == (ran.status, True)
 
 
-def test_a_node_is_hidden_from_a_topic(cluster: Cluster, admin: Run) -> None:
+def test_tombstone_hides_an_nsqd_from_a_topic(cluster: Cluster, admin: Run) -> None:
     """The nsqd is no longer listed for the topic and no longer has it; other nsqds keep it."""
     topic = "graves"
-    cluster.fresh(topic, "c", messages=1)
+    cluster.recreate(topic, "c", messages=1)
     node = cluster.nsqds[0]
 
     dry = admin("tombstone", topic, node.http, "--dry-run")
@@ -167,9 +167,9 @@ def test_a_node_is_hidden_from_a_topic(cluster: Cluster, admin: Run) -> None:
     assert "is not an nsqd with topic graves: nothing was done; known:" in unknown.err
 
 
-def test_what_loses_messages_wants_a_name(cluster: Cluster, admin: Run) -> None:
+def test_losing_messages_requires_confirmation(cluster: Cluster, admin: Run) -> None:
     """Without a terminal `--yes` is required; otherwise nothing is done."""
-    cluster.fresh("orders", "c", messages=2, dead=False)
+    cluster.recreate("orders", "c", messages=2, dead=False)
 
     for verb in ("empty", "delete"):
         ran = admin(verb, "orders", "c")
@@ -183,7 +183,7 @@ def test_what_loses_messages_wants_a_name(cluster: Cluster, admin: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["$(reboot)", "a b", "\x1b[2J", "", "x" * 65, "<script>"])
-def test_what_is_no_name_is_refused(admin: Run, name: str) -> None:
+def test_an_invalid_name_is_refused(admin: Run, name: str) -> None:
     """The name is refused before any request, and printed without control characters."""
     for words in ((name,), ("clicks", name)):
         if words[-1] == "" and len(words) == 2:

@@ -60,8 +60,8 @@ def test_verbs_and_flags() -> None:
 
 def test_names_of_the_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics and their channels are completed; for `tombstone` also addresses of nsqds."""
-    cluster.fresh("clicks", "archive", dead=False)
-    cluster.fresh("orders", "mail", dead=False)
+    cluster.recreate("clicks", "archive", dead=False)
+    cluster.recreate("orders", "mail", dead=False)
 
     assert ["clicks"] == found("pause", cluster.flag, "cl")
     assert ["mail"] == found("pause", "orders", "--dry-run", cluster.flag, "")
@@ -77,7 +77,7 @@ def test_names_of_the_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch)
     assert ["mail"] == found("delete", "orders", "m")
 
 
-def test_nobody_there_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is printed, and five failing completions take less than 5 s."""
     began = time.monotonic()
     for words in (
@@ -106,7 +106,7 @@ async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def test_hostile_names_do_not_come_to_the_shell() -> None:
+async def test_hostile_names_do_not_reach_the_shell() -> None:
     """Only valid names and addresses are returned."""
     server = await asyncio.start_server(hostile, "127.0.0.1", 0)
     async with server:
@@ -118,7 +118,7 @@ async def test_hostile_names_do_not_come_to_the_shell() -> None:
         assert [] == await candidates(["tombstone", given, "ok", ""])
 
 
-def test_scripts(admin: Run) -> None:
+def test_each_supported_shell_has_a_script(admin: Run) -> None:
     """Each supported shell has a script; another shell is an error."""
     for shell in completion.SHELLS:
         ran = admin("completion", shell)
@@ -141,7 +141,7 @@ def sparq_in(folder: Path) -> dict[str, str]:
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_bash_completes(cluster: Cluster, tmp_path: Path) -> None:
     """The script works in a real bash: COMP_WORDS in, COMPREPLY out."""
-    cluster.fresh("clicks", "archive", dead=False)
+    cluster.recreate("clicks", "archive", dead=False)
     script = r"""
         eval "$(sparq admin completion bash)"
         line() { COMP_LINE=$1 COMP_POINT=${#1}; }
@@ -175,22 +175,24 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def shell(cluster: Cluster, name: str, tmp_path: Path) -> Iterator[Shell]:
     """A shell whose environment names the cluster."""
-    cluster.fresh("clicks", "archive", dead=False)
+    cluster.recreate("clicks", "archive", dead=False)
     environment = {**sparq_in(tmp_path), "SPARQ_LOOKUPD_HTTP_ADDRESS": cluster.lookupd.http}
     with Shell(name, tmp_path, environment) as found:
         yield found
 
 
-def test_what_is_typed_is_completed(cluster: Cluster, shell: Shell) -> None:
+def test_typed_words_are_completed(cluster: Cluster, shell: Shell) -> None:
     """Verbs, flags, values and names are completed; a space follows a complete word."""
     assert TYPED == {typed: shell.completed(typed) for typed in TYPED}
     begin = f"sparq admin tombstone clicks {cluster.nsqds[0].http}"
     assert f"{begin} " == shell.completed(begin)
 
 
-def test_the_cluster_that_the_flags_name(cluster: Cluster, name: str, tmp_path: Path) -> None:
+def test_names_come_from_the_cluster_of_the_flags(
+    cluster: Cluster, name: str, tmp_path: Path
+) -> None:
     """An address is one word, although bash splits words at colons."""
-    cluster.fresh("clicks", "archive", dead=False)
+    cluster.recreate("clicks", "archive", dead=False)
     environment = sparq_in(tmp_path)
     assert "SPARQ_LOOKUPD_HTTP_ADDRESS" not in os.environ
     with Shell(name, tmp_path, environment) as shell:

@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Cluster, Ran, Run, call
 
 
-class Leaving:
+class DrainTarget:
     """An nsqd to be drained, and the flag that names its cluster."""
 
     def __init__(self, nsqd: NsqdServer, capfd: pytest.CaptureFixture[str], flag: str) -> None:
@@ -26,7 +26,7 @@ class Leaving:
 
 
 @pytest.fixture
-def leaving(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Leaving]:
+def target(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[DrainTarget]:
     """An nsqd with three messages in a channel without consumers."""
     with (
         spawn_nsqlookupd(tmp_path) as lookupd,
@@ -38,97 +38,97 @@ def leaving(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Leavi
         wait_for(lambda: lookupd.get_json("/nodes")["producers"])
         # A new topic asks nsqlookupds for its channels before messages reach them.
         wait_for(lambda: nsqd.channel("t", "c")["depth"] == 3)
-        yield Leaving(nsqd, capfd, f"--lookupd-http-address={lookupd.http}")
+        yield DrainTarget(nsqd, capfd, f"--lookupd-http-address={lookupd.http}")
 
 
-def test_what_holds_it_up_is_said(leaving: Leaving) -> None:
+def test_a_drain_that_times_out_reports_the_rest(target: DrainTarget) -> None:
     """A drain that is not complete within --timeout continues, and the status is 1."""
-    found = leaving.drain("--timeout=1s")
+    found = target.drain("--timeout=1s")
 
     assert 1 == found.status
     assert "sparq admin drain: held up: t/c: no consumers, 3 messages\n" == found.err
     sentence, *rows = found.out.splitlines()
-    assert f"{leaving.nsqd.http} is still draining, 3 messages left" in sentence
+    assert f"{target.nsqd.http} is still draining, 3 messages left" in sentence
     assert ["t", "c", "3", "no", "consumers"] == rows[-1].split()
-    assert leaving.nsqd.get_json("/drain")["draining"] is True
-    document = leaving.drain("--timeout=600ms", "--json").document
+    assert target.nsqd.get_json("/drain")["draining"] is True
+    document = target.drain("--timeout=600ms", "--json").document
     assert ("waiting", 3) == (document["result"], document["depth"])
     assert {"topic": "t", "channel": "c", "messages": 3, "held_up": "no consumers"} == (
         document["left"][0]
     )
 
 
-def test_it_waits_until_nothing_is_left(leaving: Leaving) -> None:
+def test_drain_waits_until_no_message_is_left(target: DrainTarget) -> None:
     """The drained nsqd refuses publishes until `--undo`."""
-    emptied = threading.Timer(1, leaving.nsqd.post, ["/channel/empty?topic=t&channel=c"])
+    emptied = threading.Timer(1, target.nsqd.post, ["/channel/empty?topic=t&channel=c"])
     emptied.start()
-    found = leaving.drain()
+    found = target.drain()
     emptied.join()
 
-    assert (0, f"{leaving.nsqd.http} is draining and has nothing left; messages refused: 0\n") == (
+    assert (0, f"{target.nsqd.http} is draining and has nothing left; messages refused: 0\n") == (
         found.status,
         found.out,
     )
-    assert leaving.nsqd.get_json("/drain")["draining"] is True
-    found = leaving.drain("--undo")
-    assert (0, f"{leaving.nsqd.http} accepts publishes again\n") == (found.status, found.out)
-    assert leaving.nsqd.get_json("/drain")["draining"] is False
+    assert target.nsqd.get_json("/drain")["draining"] is True
+    found = target.drain("--undo")
+    assert (0, f"{target.nsqd.http} accepts publishes again\n") == (found.status, found.out)
+    assert target.nsqd.get_json("/drain")["draining"] is False
 
 
-def test_the_process_ends(leaving: Leaving) -> None:
+def test_exit_ends_the_drained_nsqd(target: DrainTarget) -> None:
     """With `--exit` the drained nsqd exits with status 0."""
-    leaving.nsqd.post("/channel/empty?topic=t&channel=c")
-    found = leaving.drain("--exit")
+    target.nsqd.post("/channel/empty?topic=t&channel=c")
+    found = target.drain("--exit")
 
     assert (0, "") == (found.status, found.err)
     assert "had nothing left, and its process has exited" in found.out
-    process = leaving.nsqd.process
+    process = target.nsqd.process
     assert process is not None
     assert 0 == process.wait(10)
-    leaving.nsqd.process = None
+    target.nsqd.process = None
 
 
-def test_one_that_dies_is_no_success(leaving: Leaving) -> None:
+def test_an_nsqd_that_dies_while_draining_is_an_error(target: DrainTarget) -> None:
     """`drain --exit` exits with status 1, because the nsqd was not seen empty."""
-    killed = threading.Timer(1, leaving.nsqd.kill9)
+    killed = threading.Timer(1, target.nsqd.kill9)
     killed.start()
-    found = leaving.drain("--exit")
+    found = target.drain("--exit")
     killed.join()
 
     assert 1 == found.status
     assert "does not answer: see its log; last seen: 3 messages left" in found.out
-    assert leaving.nsqd.http in found.err
+    assert target.nsqd.http in found.err
 
 
-def test_one_that_is_undone_meanwhile(leaving: Leaving) -> None:
+def test_a_drain_that_is_undone_meanwhile_is_an_error(target: DrainTarget) -> None:
     """The verb ends with status 1."""
-    undone = threading.Timer(1, leaving.nsqd.request, ["DELETE", "/drain"])
+    undone = threading.Timer(1, target.nsqd.request, ["DELETE", "/drain"])
     undone.start()
-    found = leaving.drain()
+    found = target.drain()
     undone.join()
 
     assert 1 == found.status
     assert "accepts publishes again" in found.out
 
 
-def test_mistakes(leaving: Leaving, admin: Run, old_nsqd: str) -> None:
+def test_usage_errors(target: DrainTarget, admin: Run, old_nsqd: str) -> None:
     """An unknown node, flags that exclude each other, and Go's nsqd are errors."""
-    assert 1 == leaving.drain("--undo", "--exit").status
-    found = admin("drain", "nobody:1", f"--nsqd-http-address={leaving.nsqd.http}")
+    assert 1 == target.drain("--undo", "--exit").status
+    found = admin("drain", "nobody:1", f"--nsqd-http-address={target.nsqd.http}")
     assert 1 == found.status
     assert "is not an nsqd of this cluster: nothing was done; known: 127.0.0.1:" in found.err
     found = admin("drain", old_nsqd, f"--nsqd-http-address={old_nsqd}")
     assert 1 == found.status
     assert "it does not support this: Go's nsqd" in found.err
-    assert leaving.nsqd.get_json("/drain")["draining"] is False
+    assert target.nsqd.get_json("/drain")["draining"] is False
 
 
-def test_one_that_is_dead_already(cluster: Cluster, admin: Run) -> None:
+def test_a_dead_nsqd_is_an_error(cluster: Cluster, admin: Run) -> None:
     """With a dead nsqd `drain` and `move` exit with status 1 and change nothing."""
     found = admin("drain", cluster.dead)
     assert (1, "") == (found.status, found.out)
     assert f"{cluster.dead}: " in found.err
-    cluster.fresh("moves", "c", messages=2)
+    cluster.recreate("moves", "c", messages=2)
     source = cluster.nsqds[0]
     found = admin("move", "topic", "moves", f"--from={source.http}", f"--to={cluster.dead}")
     assert 1 == found.status

@@ -7,12 +7,12 @@ import json
 import os
 from pathlib import Path
 
-from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
+from tests.tools.admin.conftest import Cluster, Run, assert_dead_nsqd_is_reported
 
 
 def test_a_topic_is_exported(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
     """JSON lines have unchanged bodies, CSV has no formulas; no file is overwritten."""
-    cluster.fresh("clicks", "archive")
+    cluster.recreate("clicks", "archive")
     bodies = [b"=1+1", b"\xff\x00", 'grüße\n"x",'.encode(), b"@SUM(A1)"]
     for number, body in enumerate(bodies):
         cluster.nsqds[number % 2].post("/pub?topic=clicks", body)
@@ -21,7 +21,7 @@ def test_a_topic_is_exported(cluster: Cluster, admin: Run, tmp_path: Path) -> No
     ran = admin("export", "clicks", f"--output={lines}")
     admin("export", "clicks", "archive", f"--output={table}", "--format=csv")
 
-    tells_of_the_dead(ran, cluster, "export")
+    assert_dead_nsqd_is_reported(ran, cluster, "export")
     assert f"4 messages of topic clicks to {lines}" in ran.err
     assert "is incomplete" in ran.err
     messages = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -39,9 +39,9 @@ def test_a_topic_is_exported(cluster: Cluster, admin: Run, tmp_path: Path) -> No
     assert 0o600 == os.stat(lines).st_mode & 0o777
 
 
-def test_bodies_that_are_cut_are_told(cluster: Cluster, admin: Run) -> None:
+def test_an_incomplete_export_is_an_error(cluster: Cluster, admin: Run) -> None:
     """An incomplete export ends with status 1."""
-    cluster.fresh("orders", messages=1, dead=False)
+    cluster.recreate("orders", messages=1, dead=False)
 
     assert 0 == admin("export", "orders").status
     ran = admin("export", "orders", "--body-bytes=3")

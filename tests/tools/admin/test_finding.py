@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
+from tests.tools.admin.conftest import Cluster, Run, assert_dead_nsqd_is_reported
 
 
-def test_peek_takes_nothing(cluster: Cluster, admin: Run) -> None:
+def test_peek_changes_nothing(cluster: Cluster, admin: Run) -> None:
     """All nsqds' messages are sorted by time; their attempts and the depth do not change."""
-    cluster.fresh("clicks", "archive", messages=4)
+    cluster.recreate("clicks", "archive", messages=4)
 
     ran = admin("peek", "clicks", "archive", "--limit=6")
 
-    tells_of_the_dead(ran, cluster, "peek")
+    assert_dead_nsqd_is_reported(ran, cluster, "peek")
     ids = cluster.ids("clicks")
     assert [*ids[0], *ids[1]][:6] == [row[0] for row in ran.rows[1:]]
     assert '{"n": 0}' in ran.out
@@ -27,9 +27,9 @@ def test_peek_takes_nothing(cluster: Cluster, admin: Run) -> None:
     assert ids[0][:1] == [message["id"] for message in first]
 
 
-def test_deferred_messages_by_when_they_are_due(cluster: Cluster, admin: Run) -> None:
+def test_deferred_messages_are_sorted_by_due_time(cluster: Cluster, admin: Run) -> None:
     """`--state=deferred` sorts by due time."""
-    cluster.fresh("orders", "c", dead=False)
+    cluster.recreate("orders", "c", dead=False)
     cluster.nsqds[0].post("/pub?topic=orders&defer=900500", b"later")
     cluster.nsqds[1].post("/pub?topic=orders&defer=600000", b"sooner")
 
@@ -42,11 +42,11 @@ def test_deferred_messages_by_when_they_are_due(cluster: Cluster, admin: Run) ->
 
 def test_messages_are_found(cluster: Cluster, admin: Run) -> None:
     """Messages are found by text, JSON value, time or id; `--ids` prints ids for other verbs."""
-    cluster.fresh("clicks", "archive", messages=5)
+    cluster.recreate("clicks", "archive", messages=5)
 
     for words in (['--text={"n": 3}'], ["--where=n = 3"], ["--where", "n=3", "--state=waiting"]):
         ran = admin("find", "clicks", "archive", *words)
-        tells_of_the_dead(ran, cluster, "find")
+        assert_dead_nsqd_is_reported(ran, cluster, "find")
         assert [ids[3] for ids in cluster.ids("clicks")] == [row[0] for row in ran.rows[1:]]
     (one, *_) = cluster.ids("clicks")[1]
     ran = admin("find", "clicks", f"--id={one}", "--json")
@@ -61,9 +61,9 @@ def test_messages_are_found(cluster: Cluster, admin: Run) -> None:
     assert "has message 0123456789abcdef of topic clicks" in nobody.err
 
 
-def test_hostile_bodies_are_shown_and_not_obeyed(cluster: Cluster, admin: Run) -> None:
+def test_control_characters_in_bodies_are_escaped(cluster: Cluster, admin: Run) -> None:
     """Control characters are blanks in a table and escapes in JSON."""
-    cluster.fresh("orders", "c", dead=False)
+    cluster.recreate("orders", "c", dead=False)
     cluster.nsqds[0].post("/pub?topic=orders", b"\x1b]0;owned\x07\x1b[2J\xe2\x80\xae")
 
     ran = admin("peek", "orders", "c")

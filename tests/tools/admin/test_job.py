@@ -7,9 +7,9 @@ import os
 from tests.tools.admin.conftest import Cluster, Run
 
 
-def test_a_typed_name(cluster: Cluster, admin: Run) -> None:
+def test_a_terminal_user_must_type_the_name(cluster: Cluster, admin: Run) -> None:
     """A terminal user must type the name; after a wrong one nothing is done."""
-    cluster.fresh("orders", "c", messages=1, dead=False)
+    cluster.recreate("orders", "c", messages=1, dead=False)
     main, side = os.openpty()
     before = os.dup(0)
     os.dup2(side, 0)
@@ -30,9 +30,9 @@ def test_a_typed_name(cluster: Cluster, admin: Run) -> None:
             os.close(descriptor)
 
 
-def test_the_command_that_goes_on_has_all_flags(cluster: Cluster, admin: Run) -> None:
+def test_the_next_command_has_all_flags(cluster: Cluster, admin: Run) -> None:
     """The printed command repeats the call for the dead nsqd, quoted, and without the token."""
-    cluster.fresh("clicks", "archive")
+    cluster.recreate("clicks", "archive")
 
     ran = admin("find", "clicks", "archive", "--where=n >= $(id)", "--limit=7", "--token=secret")
 
@@ -41,10 +41,12 @@ def test_the_command_that_goes_on_has_all_flags(cluster: Cluster, admin: Run) ->
     assert "secret" not in ran.err
 
 
-def test_an_nsqd_that_cannot(cluster: Cluster, admin: Run, old_nsqd: str) -> None:
+def test_an_nsqd_without_the_feature_is_named_with_advice(
+    cluster: Cluster, admin: Run, old_nsqd: str
+) -> None:
     """Go's or an older nsqd is named with advice, but without a command that would fail again."""
     flags = [f"--nsqd-http-address={address}" for address in (cluster.nsqds[0].http, old_nsqd)]
-    cluster.fresh("clicks", "archive", messages=1)
+    cluster.recreate("clicks", "archive", messages=1)
 
     for words in (["peek"], ["find"], ["export"], ["seek"]):
         place = ["earliest", "--dry-run"] if words == ["seek"] else []

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.support.servers import free_port
-from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
+from tests.tools.admin.conftest import Cluster, Run, assert_dead_nsqd_is_reported
 
 ENTRIES = [
     {
@@ -78,7 +78,7 @@ def fake() -> Iterator[FakeAdmin]:
     found.close()
 
 
-def test_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
+def test_audit_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
     """All pages are shown, as a table or JSON, with filters and without control characters."""
     flags = (f"--nsqadmin-http-address=127.0.0.1:{fake.port}", "--token=secret")
 
@@ -99,7 +99,7 @@ def test_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
     assert {"/api/v2/audit", "/base/api/v2/audit"} == {*fake.paths}
 
 
-def test_without_nsqadmin_or_its_leave(fake: FakeAdmin, admin: Run) -> None:
+def test_audit_without_nsqadmin_or_permission_is_an_error(fake: FakeAdmin, admin: Run) -> None:
     """The error is one line with advice."""
     ran = admin("audit", f"--nsqadmin-http-address=127.0.0.1:{fake.port}")
     assert 1 == ran.status
@@ -113,7 +113,7 @@ def test_without_nsqadmin_or_its_leave(fake: FakeAdmin, admin: Run) -> None:
 
 def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> None:
     """Figures are summed over the live nsqds; each list names the dead one."""
-    cluster.fresh("clicks", "archive", messages=3)
+    cluster.recreate("clicks", "archive", messages=3)
 
     topics = admin("list")
     assert 1 == topics.status
@@ -122,7 +122,7 @@ def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> N
     channels = admin("list", "clicks")
     assert ["archive", "6", "0", "0", "0", "0", "6", "0"] == channels.rows[1][:8]
     assert ["no", "2"] == channels.rows[1][9:]
-    tells_of_the_dead(channels, cluster, "list")
+    assert_dead_nsqd_is_reported(channels, cluster, "list")
     parts = admin("list", "clicks", "archive")
     assert [[address, "3"] for address in cluster.alive] == [row[:2] for row in parts.rows[1:]]
     nodes = admin("list", "--nodes", "--json")
@@ -135,9 +135,9 @@ def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> N
     assert 6 <= sum(rows[address]["messages"] for address in cluster.alive)
 
 
-def test_list_for_programs(cluster: Cluster, admin: Run) -> None:
+def test_list_as_json(cluster: Cluster, admin: Run) -> None:
     """`--json` has rows by name, and errors; a message's age is a number."""
-    cluster.fresh("orders", "c", messages=1, dead=False)
+    cluster.recreate("orders", "c", messages=1, dead=False)
 
     document = admin("list", "orders", "--json").document
 

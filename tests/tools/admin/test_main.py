@@ -29,7 +29,7 @@ from tests.tools.admin.conftest import Cluster, Run
         (["lsit"], "there is no verb lsit: did you mean list?"),
     ],
 )
-def test_a_mistake_is_one_sentence(admin: Run, words: list[str], why: str) -> None:
+def test_a_usage_error_is_one_sentence(admin: Run, words: list[str], why: str) -> None:
     """The error contains the correct usage."""
     ran = admin(*words)
 
@@ -38,9 +38,9 @@ def test_a_mistake_is_one_sentence(admin: Run, words: list[str], why: str) -> No
     assert 1 == ran.err.count("\n")
 
 
-def test_too_few_nsqds(cluster: Cluster, admin: Run) -> None:
+def test_expect_nodes_detects_a_missing_nsqd(cluster: Cluster, admin: Run) -> None:
     """`--expect-nodes` detects a missing nsqd that nsqlookupd no longer lists."""
-    cluster.fresh("orders", dead=False)
+    cluster.recreate("orders", dead=False)
 
     assert 0 == admin("list", "orders", "--expect-nodes=3").status
     ran = admin("list", "orders", "--expect-nodes=4")
@@ -48,11 +48,11 @@ def test_too_few_nsqds(cluster: Cluster, admin: Run) -> None:
     assert "found 3 of 4 expected nsqds" in ran.err
 
 
-def test_given_nsqds_are_asked(
+def test_nsqd_addresses_come_from_flag_or_environment(
     cluster: Cluster, admin: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--nsqd-http-address` is used, or the environment without a flag."""
-    cluster.fresh("clicks", "archive", messages=1)
+    cluster.recreate("clicks", "archive", messages=1)
     flags = [f"--nsqd-http-address={address}" for address in (*cluster.alive, cluster.dead)]
 
     ran = admin("list", "clicks", *flags)

@@ -43,7 +43,7 @@ class Pair:
     def move(self, capfd: pytest.CaptureFixture[str], *words: str) -> Ran:
         return call(capfd, *self.words, *words)
 
-    def furnish(self, *channels: str, messages: int = 0) -> None:
+    def create_topic(self, *channels: str, messages: int = 0) -> None:
         """Create the topic on the source."""
         self.source.post("/topic/create?topic=t")
         for name in channels:
@@ -88,15 +88,17 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield Pair((source, target), lookupd)
 
 
-def carried(ran: Ran) -> tuple[int, int]:
+def moved_messages(ran: Ran) -> tuple[int, int]:
     """Return how many messages were moved, and how many at most twice."""
     words = ran.out.replace(",", "").split()
     return int(words[words.index("messages") - 1]), int(words[words.index("most") + 1])
 
 
-def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_channel_keeps_its_messages_and_pause(
+    pair: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A channel does not get messages that it has finished; a paused one stays paused."""
-    pair.furnish("all", "half", "none", "still", "gone#ephemeral", messages=MESSAGES // 2)
+    pair.create_topic("all", "half", "none", "still", "gone#ephemeral", messages=MESSAGES // 2)
     for name in ("half", "none"):
         pair.finish_all(name)
     pair.publish(MESSAGES // 2, MESSAGES)
@@ -105,7 +107,7 @@ def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str])
     ran = pair.move(capfd)
 
     assert (0, "") == (ran.status, ran.err)
-    assert (MESSAGES * 5 // 2, 0) == carried(ran)
+    assert (MESSAGES * 5 // 2, 0) == moved_messages(ran)
     assert Counter(range(MESSAGES)) == pair.arrived("all") == pair.arrived("still")
     assert Counter(range(MESSAGES // 2, MESSAGES)) == pair.arrived("half")
     assert not pair.arrived("none")
@@ -118,7 +120,7 @@ def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str])
     ports = [one["http_port"] for one in pair.lookupd.get_json("/lookup?topic=t")["producers"]]
     assert [pair.target.http_port] == ports
     again = pair.move(capfd)
-    assert (0, (0, 0)) == (again.status, carried(again))
+    assert (0, (0, 0)) == (again.status, moved_messages(again))
 
 
 def test_dead_letters_keep_their_histories(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
@@ -139,9 +141,11 @@ def test_dead_letters_keep_their_histories(pair: Pair, capfd: pytest.CaptureFixt
     ]
 
 
-def test_what_no_channel_sees_is_carried_too(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_without_a_channel_are_moved(
+    pair: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Messages of a topic without channels wait for the target's first one."""
-    pair.furnish(messages=50)
+    pair.create_topic(messages=50)
     document = pair.move(capfd, "--json").document
     assert {"result": "done", "carried": 50, "maybe_twice": 0}.items() <= document.items()
     assert not pair.target.get_json("/stats?format=json&topic=t")["topics"][0]["channels"]
@@ -153,7 +157,7 @@ def test_the_target_does_not_learn_the_channel_of_the_move(
     pair: Pair, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A slow nsqlookupd answers the target's request for channels after the move has begun."""
-    pair.furnish(messages=50)
+    pair.create_topic(messages=50)
     wait_for(lambda: "t" in pair.lookupd.get_json("/topics")["topics"])
     os.kill(pair.lookupd.pid, signal.SIGSTOP)
     timer = threading.Timer(2.0, os.kill, (pair.lookupd.pid, signal.SIGCONT))
@@ -169,9 +173,11 @@ def test_the_target_does_not_learn_the_channel_of_the_move(
 
 
 @pytest.mark.parametrize("victim", ["source", "target"])
-def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim: str) -> None:
+def test_a_move_whose_source_or_target_dies_can_be_repeated(
+    pair: Pair, capfd: pytest.CaptureFixture[str], victim: str
+) -> None:
     """The verb ends with an error; the next run completes the move, and no message is lost."""
-    pair.furnish("a", "b", messages=MESSAGES)
+    pair.create_topic("a", "b", messages=MESSAGES)
     nsqd: NsqdServer = getattr(pair, victim)
     pair.target.post("/topic/create?topic=t")
 
@@ -187,10 +193,10 @@ def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim:
     assert "not moved: run this again to continue" in ran.err
     nsqd.start()
     wait_for(lambda: len(pair.lookupd.get_json("/nodes")["producers"]) == 2)
-    checked(pair, capfd, carried(ran)[1])
+    move_again_and_check(pair, capfd, moved_messages(ran)[1])
 
 
-def checked(pair: Pair, capfd: pytest.CaptureFixture[str], twice_before: int) -> None:
+def move_again_and_check(pair: Pair, capfd: pytest.CaptureFixture[str], twice_before: int) -> None:
     """Move again: all messages have arrived, and no more duplicates than reported."""
     ran = pair.move(capfd)
     assert (0, "") == (ran.status, ran.err)
@@ -200,23 +206,23 @@ def checked(pair: Pair, capfd: pytest.CaptureFixture[str], twice_before: int) ->
         arrived = pair.arrived(name)
         assert set(range(MESSAGES)) == set(arrived)
         twice += arrived.total() - MESSAGES
-    assert twice <= carried(ran)[1] + twice_before
+    assert twice <= moved_messages(ran)[1] + twice_before
 
 
-def test_the_verb_is_killed(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_move_can_be_repeated(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
     """After kill -9, messages in flight are moved again, and counted as possible duplicates."""
-    pair.furnish("a", "b", messages=MESSAGES)
+    pair.create_topic("a", "b", messages=MESSAGES)
     program = [sys.executable, "-c", "import sys; from sparq.cli import main; sys.exit(main())"]
     with subprocess.Popen([*program, "admin", *pair.words]) as process:
         wait_for(lambda: pair.target.channel("t", "a").get("depth", 0) > 1_000, every=0.02)
         os.kill(process.pid, signal.SIGKILL)
     assert pair.source.channel("t", "a")
-    checked(pair, capfd, 0)
+    move_again_and_check(pair, capfd, 0)
 
 
-def test_what_cannot_be_moved(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_impossible_move_is_refused(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
     """The error says what to do; no message is lost."""
-    pair.furnish("c", messages=3)
+    pair.create_topic("c", messages=3)
     ran = call(capfd, *pair.words[:1], "channel", "t", *pair.words[3:])
     assert (1, True) == (ran.status, "takes topic NAME" in ran.err)
     ran = call(capfd, "move", "topic", "t", pair.words[3], pair.words[5])

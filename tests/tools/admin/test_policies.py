@@ -22,7 +22,7 @@ max_channel_lag_time = "24h0m0s"
 
 
 @pytest.fixture(autouse=True)
-def _none(cluster: Cluster) -> Iterator[None]:
+def _no_policies(cluster: Cluster) -> Iterator[None]:
     """Delete the policies before and after each test."""
     for nsqd in cluster.nsqds:
         nsqd.request("DELETE", "/policies")
@@ -40,11 +40,11 @@ def held(nsqd: NsqdServer) -> list[str]:
     return [policy["topic"] for policy in nsqd.get_json("/policies")["policies"]]
 
 
-def test_a_file_is_set_at_all_nsqds_and_comes_back(
+def test_an_applied_file_is_exported_unchanged(
     cluster: Cluster, admin: Run, tmp_path: Path
 ) -> None:
     """A dry run shows each nsqd's changes; an export equals the applied file."""
-    cluster.fresh("limited.policies", dead=False)
+    cluster.recreate("limited.policies", dead=False)
     file = tmp_path / "policies.toml"
     file.write_text(TOML)
 
@@ -64,9 +64,11 @@ def test_a_file_is_set_at_all_nsqds_and_comes_back(
     assert ("done", 0, []) == tuple(ran.document[key] for key in ("result", "changed", "changes"))
 
 
-def test_one_nsqd_is_dead(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
+def test_with_a_dead_nsqd_the_live_ones_are_changed(
+    cluster: Cluster, admin: Run, tmp_path: Path
+) -> None:
     """The live nsqds are changed; the status is 1, and the next command is printed."""
-    cluster.fresh("policies.dead")
+    cluster.recreate("policies.dead")
     file = tmp_path / "policies.json"
     file.write_text('{"policies": [{"topic": "a", "max_channels": 1}]}')
 
@@ -77,7 +79,7 @@ def test_one_nsqd_is_dead(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
     assert [["a"]] * 2 == [held(nsqd) for nsqd in cluster.nsqds]
 
 
-def test_a_document_that_is_refused(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
+def test_an_invalid_document_changes_no_nsqd(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
     """No nsqd is changed, and the error names the policy."""
     file = tmp_path / "policies.toml"
     file.write_text('[[policies]]\ntopic = "a"\nmax_chanels = 1\n')
@@ -93,7 +95,7 @@ def test_a_document_that_is_refused(cluster: Cluster, admin: Run, tmp_path: Path
     assert [[], []] == [held(nsqd) for nsqd in cluster.nsqds]
 
 
-def test_the_list_tells_where_nsqds_differ(cluster: Cluster, admin: Run) -> None:
+def test_the_list_shows_where_nsqds_differ(cluster: Cluster, admin: Run) -> None:
     """nsqds with equal policies share a row; `export` fails if they differ."""
     first, second = cluster.nsqds
     same = b'{"policies": [{"topic": "a", "max_channels": 1}]}'
@@ -120,7 +122,7 @@ def test_the_list_tells_where_nsqds_differ(cluster: Cluster, admin: Run) -> None
     )
 
 
-def test_what_holds_for_a_topic(cluster: Cluster, admin: Run) -> None:
+def test_a_topics_values_are_shown_with_their_source(cluster: Cluster, admin: Run) -> None:
     """Each nsqd's value is shown with its source."""
     first = cluster.nsqds[0]
     body = b'{"policies": [{"topic": "a*", "channel": "c", "max_channel_consumers": 3}]}'
@@ -134,7 +136,7 @@ def test_what_holds_for_a_topic(cluster: Cluster, admin: Run) -> None:
     assert "retention_time" in admin("policies", "show", "abc", *alive(cluster)).out
 
 
-def test_dropping_wants_a_word(cluster: Cluster, admin: Run) -> None:
+def test_dropping_policies_requires_yes(cluster: Cluster, admin: Run) -> None:
     """Without `--yes` nothing is dropped: messages that policies protect might be deleted."""
     body = b'{"policies": [{"topic": "a", "max_channels": 1}]}'
     for nsqd in cluster.nsqds:
@@ -150,7 +152,9 @@ def test_dropping_wants_a_word(cluster: Cluster, admin: Run) -> None:
     assert [[], []] == [held(nsqd) for nsqd in cluster.nsqds]
 
 
-def test_gos_nsqd_has_none(cluster: Cluster, admin: Run, tmp_path: Path, old_nsqd: str) -> None:
+def test_gos_nsqd_does_not_support_policies(
+    cluster: Cluster, admin: Run, tmp_path: Path, old_nsqd: str
+) -> None:
     """Go's nsqd is reported as not supporting policies; sparq's nsqd is changed."""
     file = tmp_path / "policies.toml"
     file.write_text(TOML)

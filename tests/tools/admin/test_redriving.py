@@ -40,17 +40,17 @@ def fail(nsqd: NsqdServer, topic: str, count: int) -> None:
         wait_for(lambda: nsqd.channel(topic, "c")["dead_letter_count"] == count)
 
 
-def letters(cluster: Cluster, topic: str, count: int) -> None:
+def make_dead_letters(cluster: Cluster, topic: str, count: int) -> None:
     """Create `count` dead letters on each nsqd."""
-    cluster.fresh(f"{topic}.dead", dead=False)
-    cluster.fresh(topic, "c", count, dead=False)
+    cluster.recreate(f"{topic}.dead", dead=False)
+    cluster.recreate(topic, "c", count, dead=False)
     for nsqd in cluster.nsqds:
         fail(nsqd, topic, count)
 
 
-def test_all_that_wait(cluster: Cluster, admin: Run) -> None:
+def test_all_dead_letters_are_redriven(cluster: Cluster, admin: Run) -> None:
     """A missing channel is created; each message returns to its original channel once."""
-    letters(cluster, "poison.all", 5)
+    make_dead_letters(cluster, "poison.all", 5)
     ran = admin("redrive", "poison.all.dead", "back", "--dry-run", *alive(cluster))
     assert (1, "") == (ran.status, ran.out)
     assert "redrive would create it" in ran.err
@@ -78,9 +78,9 @@ def test_all_that_wait(cluster: Cluster, admin: Run) -> None:
     assert sum(cluster.depths("poison.all.dead", "back")) == 4
 
 
-def test_at_a_rate(cluster: Cluster, admin: Run) -> None:
+def test_the_rate_limits_all_nsqds_in_total(cluster: Cluster, admin: Run) -> None:
     """The rate limits all nsqds in total."""
-    letters(cluster, "poison.rate", 4)
+    make_dead_letters(cluster, "poison.rate", 4)
     began = time.monotonic()
     ran = admin("redrive", "poison.rate.dead", "back", "--rate=8", *alive(cluster))
     assert (0, "") == (ran.status, ran.err)
@@ -88,9 +88,9 @@ def test_at_a_rate(cluster: Cluster, admin: Run) -> None:
     assert cluster.depths("poison.rate", "c") == [4, 4]
 
 
-def test_those_that_are_named(cluster: Cluster, admin: Run) -> None:
+def test_dead_letters_are_redriven_by_id(cluster: Cluster, admin: Run) -> None:
     """Ids are given as for `requeue`; refused ones have a reason."""
-    letters(cluster, "poison.ids", 2)
+    make_dead_letters(cluster, "poison.ids", 2)
     cluster.post("/channel/create?topic=poison.ids.dead&channel=back")
     (one, two), (three, _) = cluster.ids("poison.ids.dead")
     words = ("redrive", "poison.ids.dead", "back")
@@ -114,15 +114,15 @@ def test_those_that_are_named(cluster: Cluster, admin: Run) -> None:
     assert cluster.depths("poison.ids", "other") == [1, 1]
 
 
-def test_what_is_wrong(cluster: Cluster, admin: Run) -> None:
+def test_invalid_arguments_are_errors(cluster: Cluster, admin: Run) -> None:
     """Invalid names, invalid ids and an unknown topic are errors."""
     for words in (("poison.x/", "back"), ("poison.x.dead", "back", "12"), ("nobody.dead", "back")):
         assert 1 == admin("redrive", *words, *alive(cluster)).status
 
 
-def test_an_nsqd_that_is_dead(cluster: Cluster, admin: Run) -> None:
+def test_with_a_dead_nsqd_the_live_ones_redrive(cluster: Cluster, admin: Run) -> None:
     """The live nsqds' messages are sent back; the status is 1, and the next command is printed."""
-    letters(cluster, "poison.gone", 1)
+    make_dead_letters(cluster, "poison.gone", 1)
     cluster.post("/channel/create?topic=poison.gone.dead&channel=back")
     dead = f"--nsqd-http-address={cluster.dead}"
     ran = admin("redrive", "poison.gone.dead", "back", *alive(cluster), dead)

@@ -9,9 +9,9 @@ def waiting(cluster: Cluster) -> list[int]:
     return cluster.depths("clicks", "archive")
 
 
-def test_a_channel_goes_back(cluster: Cluster, admin: Run) -> None:
+def test_seek_reports_each_nsqds_position(cluster: Cluster, admin: Run) -> None:
     """`seek` shows each nsqd's new position and returning messages; the dead nsqd is named."""
-    cluster.fresh("clicks", "archive")
+    cluster.recreate("clicks", "archive")
     # Messages stay in the log while any channel needs them.
     cluster.post("/channel/create?topic=clicks&channel=keeper")
     cluster.post("/mpub?topic=clicks", b"1\n2\n3")
@@ -34,9 +34,9 @@ def test_a_channel_goes_back(cluster: Cluster, admin: Run) -> None:
     assert f"sparq admin seek clicks archive earliest --nsqd-http-address={cluster.dead}" in ran.out
 
 
-def test_messages_that_a_seek_skips_are_named_first(cluster: Cluster, admin: Run) -> None:
+def test_skipping_messages_requires_yes(cluster: Cluster, admin: Run) -> None:
     """Without a terminal nothing is done unless `--yes` is given."""
-    cluster.fresh("clicks", "archive", messages=3)
+    cluster.recreate("clicks", "archive", messages=3)
 
     ran = admin("seek", "clicks", "archive", "latest")
     assert (1, [3, 3]) == (ran.status, waiting(cluster))

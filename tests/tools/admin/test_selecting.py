@@ -31,7 +31,7 @@ def standard_input(data: bytes) -> Iterator[None]:
         os.close(reading)
 
 
-def hold(nsqd: NsqdServer, count: int) -> list[str]:
+def publish_deferred(nsqd: NsqdServer, count: int) -> list[str]:
     """Publish deferred messages to an nsqd; return the ids of all deferred ones."""
     for number in range(count):
         nsqd.post("/pub?topic=clicks&defer=3600000", b"later %d" % number)
@@ -40,10 +40,10 @@ def hold(nsqd: NsqdServer, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", ["requeue", "finish", "cancel"])
-def test_single_messages(cluster: Cluster, admin: Run, verb: str) -> None:
+def test_each_message_is_changed_on_its_nsqd(cluster: Cluster, admin: Run, verb: str) -> None:
     """Each message is changed on its nsqd; an unknown id and the dead nsqd are reported."""
-    cluster.fresh("clicks", "archive")
-    ids = [*hold(cluster.nsqds[0], 2), *hold(cluster.nsqds[1], 1)]
+    cluster.recreate("clicks", "archive")
+    ids = [*publish_deferred(cluster.nsqds[0], 2), *publish_deferred(cluster.nsqds[1], 1)]
     unknown = "0123456789abcdef"
     yes = () if verb == "requeue" else ("--yes",)
 
@@ -67,10 +67,10 @@ def test_single_messages(cluster: Cluster, admin: Run, verb: str) -> None:
     ]
 
 
-def test_what_is_found_is_handled(cluster: Cluster, admin: Run) -> None:
+def test_ids_from_find_are_read_from_standard_input(cluster: Cluster, admin: Run) -> None:
     """`copy -` and `finish -` read the output of `find --ids`; if all succeed the status is 0."""
-    cluster.fresh("orders", "c", messages=5, dead=False)
-    cluster.fresh("copies", dead=False)
+    cluster.recreate("orders", "c", messages=5, dead=False)
+    cluster.recreate("copies", dead=False)
     ids = admin("find", "orders", "--where=n >= 3", "--ids").out
 
     with standard_input(ids.encode()):
@@ -99,11 +99,11 @@ def test_what_is_found_is_handled(cluster: Cluster, admin: Run) -> None:
         (["requeue", "orders", "c"], "takes TOPIC CHANNEL ID...|-"),
     ],
 )
-def test_a_mistake_is_one_sentence(
+def test_a_usage_error_is_one_sentence(
     cluster: Cluster, admin: Run, words: list[str], why: str
 ) -> None:
     """The error says what is wrong, and nothing is done."""
-    cluster.fresh("orders", "c", dead=False)
+    cluster.recreate("orders", "c", dead=False)
 
     with standard_input(b""):
         ran = admin(*words)
@@ -114,7 +114,7 @@ def test_a_mistake_is_one_sentence(
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_reason_is_that_of_the_nsqd_which_has_the_message(turned: bool) -> None:
+def test_the_reason_comes_from_the_nsqd_that_has_the_message(turned: bool) -> None:
     """Other nsqds only report a foreign id, before or after that answer."""
     assert message_actions.OTHER_NODE == selecting.OTHER_NODE
     ids = "0" * 16, "1" * 16

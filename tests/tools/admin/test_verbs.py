@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.tools.admin.conftest import Cluster, Run
 
 
-def test_places_may_begin_with_a_dash(cluster: Cluster, admin: Run) -> None:
+def test_positions_may_begin_with_a_dash(cluster: Cluster, admin: Run) -> None:
     """`-1h` is parsed as a position, not a flag; each nsqd refuses an invalid position."""
-    cluster.fresh("orders", "c", messages=1, dead=False)
+    cluster.recreate("orders", "c", messages=1, dead=False)
 
     assert 0 == admin("seek", "orders", "c", "-1h").status
     ran = admin("seek", "orders", "c", "yesterday")
