@@ -11,17 +11,17 @@ import http.client
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparq.program.supervised import SupervisedDaemon
 from tests.nsqadmin.cluster import Cluster, admin, consumer
 from tests.support.servers import free_port
-from tests.support.waiting import wait_for
 
+WAIT_SECONDS = 30.0
 READ = [
     "/ping",
     "/api/topics",
@@ -72,13 +72,13 @@ WRITE = [
 ]
 
 
-ORDERED_BY_CHANCE = ("nodes", "remote_addresses")
+IN_ARBITRARY_ORDER = ("nodes", "remote_addresses")
 """Go lists these in the order in which the nsqds answered."""
 
 
 @pytest.fixture(params=["lookupd", "nsqd"])
-def beside(request: pytest.FixtureRequest, ours: Cluster, tmp_path: Path) -> Iterator[Any]:
-    """Start Go's nsqadmin for the same daemons; return its port, and our nsqadmin's options."""
+def go_nsqadmin(request: pytest.FixtureRequest, ours: Cluster, tmp_path: Path) -> Iterator[Any]:
+    """Start Go's nsqadmin for the same daemons; yield its port, and the options of sparq's."""
     path = os.environ.get("NSQADMIN_GO")
     if not path:
         pytest.skip("needs NSQADMIN_GO, the path of Go's program")
@@ -86,25 +86,17 @@ def beside(request: pytest.FixtureRequest, ours: Cluster, tmp_path: Path) -> Ite
     flag = "lookupd" if request.param == "lookupd" else "nsqd"
     port = free_port()
     places = [f"--{flag}-http-address={one}" for some in options.values() for one in some]
-    with (tmp_path / "go.log").open("wb") as log:
-        command = [path, f"--http-address=127.0.0.1:{port}", *places]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+    command = [path, f"--http-address=127.0.0.1:{port}", *places]
+    go = SupervisedDaemon("Go's nsqadmin", command, tmp_path / "go.log", port)
+    go.start()
     try:
-        wait_for(lambda: answers(port))
+        assert go.is_ready(WAIT_SECONDS), go.log.read_text()
         yield port, options
     finally:
-        process.kill()
-        process.wait()
+        go.kill()
 
 
-def answers(port: int) -> bool:
-    try:
-        return asked(port, "GET", "/ping", None)[0] == 200
-    except OSError:
-        return False
-
-
-def asked(port: int, method: str, path: str, body: bytes | None) -> tuple[int, Any]:
+def ask_go(port: int, method: str, path: str, body: bytes | None) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request(method, path, body)
@@ -126,35 +118,36 @@ def comparable(document: Any, place: str = "") -> Any:
         return {k: comparable(v, k) for k, v in document.items() if k not in gone}
     if isinstance(document, list):
         parts = [comparable(one, place) for one in document]
-        return sorted(parts, key=json.dumps) if place in ORDERED_BY_CHANCE else parts
+        return sorted(parts, key=json.dumps) if place in IN_ARBITRARY_ORDER else parts
     if isinstance(document, str) and place == "message":
         return re.sub(r" \(127\.0\.0\.1:[0-9]+\)", "", document)
     return document
 
 
-async def test_what_is_read_is_the_same(beside: Any, ours: Cluster) -> None:
+async def test_every_get_route_has_the_same_answer(go_nsqadmin: Any, ours: Cluster) -> None:
     """Every GET route has the same status and document, with nsqlookupd and with nsqd addresses."""
-    port, options = beside
+    port, options = go_nsqadmin
     ours.fill("beside")
     ours.make_bare("bare")
     async with consumer(ours.nsqds[0], "beside", "c"), admin(**options) as found:
         for template in READ:
             path = template.replace("NODE", ours.nsqds[0].http)
             status, document = await found.ask("GET", path)
-            go_status, go_document = asked(port, "GET", path, None)
+            go_status, go_document = ask_go(port, "GET", path, None)
             assert (go_status, comparable(go_document)) == (status, comparable(document)), path
 
 
-async def test_what_is_done_is_answered_the_same(beside: Any, ours: Cluster) -> None:
+async def test_every_action_has_the_same_answer(go_nsqadmin: Any, ours: Cluster) -> None:
     """Every action gets the same status and document from sparq's nsqadmin and then from Go's."""
-    port, options = beside
+    port, options = go_nsqadmin
     async with admin(**options) as found:
         for method, template, body in WRITE:
             ours.fill("beside", messages=0)
             path = template.replace("NODE", ours.nsqds[0].http)
             status, document = await found.ask(method, path, body)
-            go_status, go_document = asked(port, method, path, body)
-            is_mended = template == "/api/topics" and b"beside2" in body and "nsqd" in str(options)
-            if not is_mended:
-                said = (status, comparable(document))
-                assert (go_status, comparable(go_document)) == said, (method, path, body)
+            go_status, go_document = ask_go(port, method, path, body)
+            is_fixed = template == "/api/topics" and b"beside2" in body and "nsqd" in str(options)
+            if not is_fixed:
+                found_here = (status, comparable(document))
+                found_there = (go_status, comparable(go_document))
+                assert found_there == found_here, (method, path, body)

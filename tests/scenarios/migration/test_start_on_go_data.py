@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from sparq.program.supervised import SupervisedProcess
 from sparq.tools.nsq_check import CheckError, look
 from tests.scenarios.migration.go_path import GoPath, drain, in_order
 from tests.support.go_data import TIME, GoQueue, write_metadata
@@ -44,7 +45,7 @@ def checked_depths(folder: Path) -> dict[tuple[str, str], int]:
     return {(row.topic, row.channel): row.depth for row in look(str(folder)).rows}
 
 
-def assert_all_is_there(nsqd: NsqdServer, path: GoPath) -> None:
+def assert_all_is_delivered(nsqd: NsqdServer, path: GoPath) -> None:
     """Assert that each channel delivers exactly the messages of its own and its topic's queue."""
     nsqd.post("/channel/unpause?topic=clicks&channel=metrics")
     for (topic, channel), expected in path.expected.items():
@@ -53,7 +54,7 @@ def assert_all_is_there(nsqd: NsqdServer, path: GoPath) -> None:
     assert 0 == nsqd.channel("clicks", "archive")["depth"]
 
 
-def test_a_hundred_thousand_messages(tmp_path: Path, folder: Path) -> None:
+def test_an_import_of_100_000_messages_is_complete(tmp_path: Path, folder: Path) -> None:
     """An import of 100,000 messages loses only the one record whose length is damaged.
 
     nsq_check reports the same depths as nsqd, before and after; pauses, attempts and timestamps are
@@ -75,21 +76,21 @@ def test_a_hundred_thousand_messages(tmp_path: Path, folder: Path) -> None:
         )
         nsqd.start()
         assert path.depths() == depths_of(nsqd)
-        assert_all_is_there(nsqd, path)
+        assert_all_is_delivered(nsqd, path)
         nsqd.post("/topic/unpause?topic=late.topic")
         got = drain(nsqd.tcp_port, "late.topic", "c", 20)
         assert [(body, 1) for body in path.late] == [message for message, _ in got]
         assert TIME == got[0][1]
         log = nsqd.log_text
-    (aside,) = folder.glob("go-nsqd-*")
-    assert sorted([*names, "import.json"]) == sorted(file.name for file in aside.iterdir())
+    (originals,) = folder.glob("go-nsqd-*")
+    assert sorted([*names, "import.json"]) == sorted(file.name for file in originals.iterdir())
     damage = [line for line in log.splitlines() if "damaged, not imported" in line]
     assert 1 == len(damage) == len(before.all_damage())
     assert "clicks.diskqueue.00000" in damage[0]
     assert 1 == log.count("importing the data of Go's nsqd")
 
 
-def test_order_is_kept(tmp_path: Path, folder: Path) -> None:
+def test_an_import_keeps_the_order(tmp_path: Path, folder: Path) -> None:
     """A channel delivers its own Go queue in order, then its topic's queue in order."""
     path = GoPath(folder, 3_000)
     with spawn_nsqd(tmp_path) as nsqd:
@@ -109,15 +110,14 @@ def start_and_kill(folder: Path, condition: Callable[[], bool]) -> None:
     """Start an nsqd on the folder and kill -9 it as soon as the condition holds."""
     addresses = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     command = [sys.executable, "-m", "sparq.nsqd", f"--data-path={folder}", *addresses]
-    with (folder / "nsqd.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+    nsqd = SupervisedProcess("nsqd", command, folder / "nsqd.log")
+    nsqd.start()
     deadline = time.monotonic() + SECONDS
     try:
-        while not condition() and not has_logs(folder) and process.poll() is None:
+        while not condition() and not has_logs(folder) and not nsqd.has_ended():
             assert time.monotonic() < deadline
     finally:
-        process.kill()
-        process.wait()
+        nsqd.kill()
 
 
 def has_logs(folder: Path) -> bool:
@@ -145,7 +145,7 @@ def moments(folder: Path) -> Iterator[tuple[str, Callable[[], bool]]]:
 
 
 @pytest.mark.parametrize("moment", range(7))
-def test_killed_and_started_again(tmp_path: Path, folder: Path, moment: int) -> None:
+def test_an_import_that_is_killed_is_repeated(tmp_path: Path, folder: Path, moment: int) -> None:
     """Whenever nsqd is killed during the import, the next start has every message exactly once."""
     path = GoPath(folder, 20_000)
     _, condition = list(moments(folder))[moment]
@@ -154,12 +154,12 @@ def test_killed_and_started_again(tmp_path: Path, folder: Path, moment: int) -> 
         assert path.depths() == depths_of(nsqd)
         nsqd.restart()
         assert path.depths() == depths_of(nsqd)
-        assert_all_is_there(nsqd, path)
+        assert_all_is_delivered(nsqd, path)
     assert [] == [*folder.glob("*.diskqueue.*"), *folder.glob("go-import*")]
     assert 1 == len([*folder.glob("go-nsqd-*")])
 
 
-def test_killed_again_and_again(tmp_path: Path, folder: Path) -> None:
+def test_repeated_kills_during_an_import_lose_nothing(tmp_path: Path, folder: Path) -> None:
     """Kills at all moments, one after the other on the same data path, lose nothing."""
     path = GoPath(folder, 6_000)
     for _, condition in moments(folder):
@@ -167,7 +167,7 @@ def test_killed_again_and_again(tmp_path: Path, folder: Path) -> None:
             start_and_kill(folder, condition)
     with spawn_nsqd(tmp_path) as nsqd:
         assert path.depths() == depths_of(nsqd)
-        assert_all_is_there(nsqd, path)
+        assert_all_is_delivered(nsqd, path)
 
 
 # Refused starts, and the way back to Go's nsqd
@@ -187,7 +187,7 @@ def refusal(folder: Path, *flags: str) -> str:
     return done.stderr
 
 
-def test_both_kinds_of_data_are_refused(tmp_path: Path, folder: Path) -> None:
+def test_a_mix_of_both_kinds_of_data_is_refused(tmp_path: Path, folder: Path) -> None:
     """nsqd refuses a data path with topics of sparq and files of Go's nsqd, and changes nothing."""
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/pub?topic=clicks", b"ours")
@@ -195,9 +195,9 @@ def test_both_kinds_of_data_are_refused(tmp_path: Path, folder: Path) -> None:
         queue = GoQueue(folder, "clicks").put(b"theirs").close()
         content = queue.path(0).read_bytes()
 
-        said = refusal(folder)
+        text = refusal(folder)
 
-        assert "contains both topics of sparq and files of Go's nsqd (clicks.diskqueue" in said
+        assert "contains both topics of sparq and files of Go's nsqd (clicks.diskqueue" in text
         assert content == queue.path(0).read_bytes()
         assert "both" == look(str(folder)).kind
         queue.path(0).unlink()
@@ -206,7 +206,7 @@ def test_both_kinds_of_data_are_refused(tmp_path: Path, folder: Path) -> None:
         assert {("clicks", ""): 1} == depths_of(nsqd)
 
 
-def test_metadata_that_cannot_be_read_stop_the_start(folder: Path) -> None:
+def test_unreadable_metadata_are_refused(folder: Path) -> None:
     """nsqd does not start with unreadable metadata, which would lose channels, and says why."""
     folder.mkdir()
     (folder / "nsqd.dat").write_text("{")
@@ -215,7 +215,7 @@ def test_metadata_that_cannot_be_read_stop_the_start(folder: Path) -> None:
     assert look(str(folder)).all_damage()
 
 
-def test_an_empty_data_path_of_gos(tmp_path: Path, folder: Path) -> None:
+def test_topics_without_messages_are_imported(tmp_path: Path, folder: Path) -> None:
     """Topics and channels without messages are imported, with their pauses."""
     write_metadata(folder, {"a": {"b": True}, "c": {}}, paused="c")
     with spawn_nsqd(tmp_path) as nsqd:
@@ -227,25 +227,25 @@ def test_an_empty_data_path_of_gos(tmp_path: Path, folder: Path) -> None:
         assert 1 == nsqd.channel("a", "b")["depth"]
 
 
-def test_the_way_back(tmp_path: Path, folder: Path) -> None:
+def test_the_original_files_are_kept(tmp_path: Path, folder: Path) -> None:
     """The original files are kept unchanged, and can be used again as a data path."""
     path = GoPath(folder, 3_000)
     content = {file.name: file.read_bytes() for file in folder.iterdir()}
     with spawn_nsqd(tmp_path) as nsqd:
         assert path.depths() == depths_of(nsqd)
-    (aside,) = folder.glob("go-nsqd-*")
-    plan = json.loads((aside / "import.json").read_text())
+    (originals,) = folder.glob("go-nsqd-*")
+    plan = json.loads((originals / "import.json").read_text())
     assert plan["originals"] == sorted(content)
-    (aside / "import.json").unlink()
-    assert content == {file.name: file.read_bytes() for file in aside.iterdir()}
+    (originals / "import.json").unlink()
+    assert content == {file.name: file.read_bytes() for file in originals.iterdir()}
     again = tmp_path / "again"
-    shutil.copytree(aside, again)
+    shutil.copytree(originals, again)
     with spawn_nsqd(tmp_path, name="again") as nsqd:
         assert path.depths() == depths_of(nsqd)
-        assert_all_is_there(nsqd, path)
+        assert_all_is_delivered(nsqd, path)
 
 
-def test_gos_nsqd_and_ours_exclude_each_other(tmp_path: Path, folder: Path) -> None:
+def test_a_data_path_locked_by_go_is_refused(tmp_path: Path, folder: Path) -> None:
     """Both lock the data path itself: nsqd and nsq_check refuse one that Go's nsqd has locked."""
     GoQueue(folder, "clicks").put(b"x").close()
     held = os.open(folder, os.O_RDONLY)

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import shutil
-import signal
-import subprocess
 import sys
 from collections import Counter
 
@@ -16,6 +14,7 @@ from sparq.pipeline.audit import PublisherRecords, audit
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
 from sparq.pipeline.publisher import publish, read_hashes
+from sparq.program.supervised import SupervisedProcess
 from tests.pipeline import plain
 from tests.support.waiting import wait_for
 
@@ -35,18 +34,23 @@ def cluster(tmp_path_factory):
     cluster.stop()
 
 
-class Program:
-    """The running pipeline, and the folder with its status files."""
+class Pipeline(SupervisedProcess):
+    """A pipeline that is started at once, and the folder with its status files."""
 
     def __init__(self, folder, cluster, *flags):
         self.data, self.run_dir = folder / "data", folder / "run"
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        self.log = folder / "log"
         command = [sys.executable, "-m", "sparq.pipeline.app", "--data", str(self.data)]
         command += ["--lookupd-http-address", cluster.lookupd.http, "--run-dir", str(self.run_dir)]
         command += ["--master=local[2]", "--metrics-address=", "--archive-min-offsets=0", *flags]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        super().__init__("pipeline", command, folder / "log")
+        self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
 
     def figures(self):
         """Return the pipeline's status file."""
@@ -57,18 +61,21 @@ class Program:
 
     def has_read(self, count):
         """Whether each query has read at least `count` messages since its start."""
-        assert self.process.poll() is None, self.log.read_text()[-4000:]
+        assert not self.has_ended(), self.output()
         queries = self.figures()["queries"]
         return len(queries) == 3 and all(one["rows"] >= count for one in queries.values())
 
-    def end(self):
-        """Send SIGTERM; return the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(SECONDS)
+    def output(self):
+        """The end of its output."""
+        return self.log.read_text()[-4000:]
 
     def finish(self):
         """Request that it process the rest and finish; return the exit status."""
         (self.run_dir / "finish").touch()
+        return self.wait()
+
+    def wait(self):
+        """Wait until it ends by itself; return the exit status."""
         return self.process.wait(SECONDS)
 
 
@@ -88,7 +95,7 @@ def published(cluster, folder, bodies):
     return PublisherRecords(read_hashes(notes["acknowledged"]), read_hashes(notes["resent"]))
 
 
-def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
+def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
     """Every click is stored exactly once across a restart that has only the checkpoint.
 
     The program's status files are deleted before the second start: no query needs them. Spark fails
@@ -102,20 +109,14 @@ def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
     small = "--spark=spark.driver.maxResultSize=512k"
     half = CLICKS // 2
     published(cluster, folder, bodies[:half])
-    first = Program(folder, cluster, small)
-    try:
+    with Pipeline(folder, cluster, small) as first:
         wait_for(lambda: first.has_read(half), SECONDS, first.log.read_text)
-        assert first.end() == 0, first.log.read_text()[-4000:]
-    finally:
-        first.process.kill()
+        assert first.stop(SECONDS) == 0, first.output()
     shutil.rmtree(folder / "run")
     written = published(cluster, folder, bodies[half:])
-    second = Program(folder, cluster, small)
-    try:
+    with Pipeline(folder, cluster, small) as second:
         wait_for(lambda: second.has_read(1), SECONDS, second.log.read_text)
-        assert second.finish() == 0, second.log.read_text()[-4000:]
-    finally:
-        second.process.kill()
+        assert second.finish() == 0, second.output()
 
     assert second.figures()["stage"] == "done"
     folders = Folders(folder / "data")
@@ -135,25 +136,19 @@ def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
     assert not any((folder / "data" / "checkpoint").glob("*-state"))
 
 
-def test_the_archive_as_a_delta_table(cluster, tmp_path):
+def test_a_delta_archive_has_every_click_once(cluster, tmp_path):
     """A Delta archive has every readable click once, and another format is refused on restart."""
     lines = generate(2_000, 6).lines
     notes = {"acknowledged": tmp_path / "acknowledged", "resent": tmp_path / "resent"}
     asyncio.run(publish(lines, [one.tcp for one in cluster.nsqds], "delta", **notes))
     flags = ("--topic=delta", "--queries=archive", "--no-publish")
-    program = Program(tmp_path, cluster, *flags, "--archive-format=delta")
-    try:
-        assert program.finish() == 0, program.log.read_text()[-4000:]
-    finally:
-        program.process.kill()
-    other = Program(tmp_path, cluster, *flags)
-    try:
-        assert other.process.wait(SECONDS) == 1
-    finally:
-        other.process.kill()
+    with Pipeline(tmp_path, cluster, *flags, "--archive-format=delta") as first:
+        assert first.finish() == 0, first.output()
+    with Pipeline(tmp_path, cluster, *flags) as second:
+        assert second.wait() == 1
 
     folders = Folders(tmp_path / "data")
     expected = Counter(line for line in lines if is_readable(line))
     assert expected == Counter(archive_formats.read(folders)["body"].to_pylist())
-    said = other.log.read_text()
-    assert "holds a Delta table: use --archive-format=delta, or another --data" in said
+    text = "holds a Delta table: use --archive-format=delta, or another --data"
+    assert text in second.log.read_text()

@@ -6,12 +6,10 @@ kills it once.
 
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,62 +19,51 @@ from deltalake import DeltaTable
 from sparq.demo.generator import generate
 from sparq.pipeline import clicks as click
 from sparq.pipeline.app import TOO_LATE
+from sparq.program.supervised import SupervisedProcess
 from tests.support.published import publish
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-PROGRAM = Path(__file__).with_name("delta_killed.py")
+PROGRAM = Path(__file__).with_name("delta_program.py")
 TOPIC = "clicks"
 KILLS = int(os.environ.get("DELTA_KILLS", "1"))
 CLICKS_PER_KILL = 600
 START_SECONDS = 240
 
 
-class Killed:
-    """The running program, its folder, and the state of its table and checkpoint."""
+class Archive(SupervisedProcess):
+    """The program that archives, and the state of its table and checkpoint.
+
+    It is killed with its JVM and Spark's Python workers.
+    """
 
     def __init__(self, nsqd: str, folder: Path, *more: str) -> None:
-        self.folder = folder
+        command = [sys.executable, str(PROGRAM), nsqd, TOPIC, str(folder), *more]
+        super().__init__("archive", command, folder / "log")
+        self.checkpoint = folder / "checkpoint"
         self.table = folder / "archive"
-        self.command = [sys.executable, str(PROGRAM), nsqd, TOPIC, str(folder), *more]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it in a new process group, with Spark's JVM."""
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def kill(self) -> None:
-        """Kill the driver's Python process and its JVM together, if they run."""
-        if self.process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
 
     def wait_for(self, look, every=0.001):
         """Wait until `look` returns something true while the program runs."""
 
         def looked():
-            if self.process.poll() is not None:
+            if self.has_ended():
                 # Spark gives a Python process ten seconds to start: too short on a busy machine.
-                assert TOO_LATE in self.said(), self.said()
+                assert TOO_LATE in self.output(), self.output()
                 self.start()
             return look()
 
-        return wait_for(looked, START_SECONDS, self.said, every)
+        return wait_for(looked, START_SECONDS, self.output, every)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The end of the program's output."""
-        return (self.folder / "log").read_text(errors="replace")[-4000:]
+        return self.log.read_text(errors="replace")[-4000:]
 
     def batches(self) -> int:
         """The number of batches that Spark has committed."""
-        names = (path.name for path in (self.folder / "checkpoint" / "commits").glob("[0-9]*"))
+        names = (path.name for path in (self.checkpoint / "commits").glob("[0-9]*"))
         return max(map(int, names), default=-1) + 1
 
     def files(self) -> int:
@@ -105,7 +92,7 @@ class Killed:
         return Counter(found["body"].to_pylist())
 
 
-def tell(line):
+def show(line):
     """Print a line; pytest shows it with -s, and for a failed test."""
     print(line)  # noqa: T201 - a failure can be repeated with the seed
 
@@ -118,66 +105,66 @@ def published(folder, count, *more):
     expected = Counter(line for line, reason in zip(lines, reasons, strict=True) if reason is None)
     with spawn_nsqd(folder) as nsqd:
         publish(nsqd, TOPIC, *lines, channel="archive")
-        killed = Killed(nsqd.tcp, folder, *more)
+        program = Archive(nsqd.tcp, folder, *more)
         try:
-            yield killed, expected
+            yield program, expected
         finally:
-            killed.kill()
+            program.kill()
 
 
-def test_every_click_is_there_once_whenever_the_archive_is_killed(tmp_path):
-    """Every click is stored once, whenever the program is killed.
+def test_a_killed_archive_has_every_click_once(tmp_path):
+    """Every click is stored once, whenever the program is program.
 
     Kills hit: files not yet committed, commits that Spark has not recorded, and merges.
     """
     chance = random.Random()
     seed = chance.randrange(1 << 32)
     chance.seed(seed)
-    tell(f"seed {seed}")
-    with published(tmp_path, CLICKS_PER_KILL * KILLS) as (killed, expected):
-        moments = (killed.versions, killed.files, killed.merged, None)
+    show(f"seed {seed}")
+    with published(tmp_path, CLICKS_PER_KILL * KILLS) as (program, expected):
+        moments = (program.versions, program.files, program.merged, None)
         for number in range(KILLS):
-            killed.start()
-            known = killed.batches()
-            killed.wait_for(lambda known=known: killed.batches() > known)
-            kill_at(killed, moments[number % len(moments)], chance)
-            there = killed.archived()
+            program.start()
+            known = program.batches()
+            program.wait_for(lambda known=known: program.batches() > known)
+            kill_at(program, moments[number % len(moments)], chance)
+            there = program.archived()
             assert there <= expected, f"seed {seed}"
-            tell(f"kill {number + 1}: batch {killed.batches()}, {there.total():,} clicks")
-        killed.start()
-        killed.wait_for(lambda: killed.archived().total() >= expected.total(), every=0.5)
-        killed.kill()
-        found = killed.archived()
+            show(f"kill {number + 1}: batch {program.batches()}, {there.total():,} clicks")
+        program.start()
+        program.wait_for(lambda: program.archived().total() >= expected.total(), every=0.5)
+        program.kill()
+        found = program.archived()
 
     assert expected == found, f"seed {seed}"
-    tell(f"{KILLS} kills: {found.total():,} clicks, each once")
+    show(f"{KILLS} kills: {found.total():,} clicks, each once")
 
 
 @pytest.mark.skipif("DELTA_KILLS" not in os.environ, reason="needs a minute of its own: make delta")
-def test_the_check_finds_what_is_there_twice(tmp_path):
+def test_duplicates_are_found_without_transaction_ids(tmp_path):
     """The control: without a batch's transaction id, its repetition stores its clicks twice."""
-    with published(tmp_path, 1_000, "without-transactions") as (killed, expected):
+    with published(tmp_path, 1_000, "without-transactions") as (program, expected):
         for _ in range(2):
-            killed.start()
-            known = killed.batches()
-            killed.wait_for(lambda known=known: killed.batches() > known)
-            kill_at(killed, killed.versions, random.Random(1))
-        killed.start()
-        known = killed.batches()
-        killed.wait_for(lambda: killed.batches() > known)
-        killed.kill()
-        found = killed.bodies()
+            program.start()
+            known = program.batches()
+            program.wait_for(lambda known=known: program.batches() > known)
+            kill_at(program, program.versions, random.Random(1))
+        program.start()
+        known = program.batches()
+        program.wait_for(lambda: program.batches() > known)
+        program.kill()
+        found = program.bodies()
 
     assert not found <= expected
-    tell(f"without: {(found - expected).total():,} clicks more than once")
+    show(f"without: {(found - expected).total():,} clicks more than once")
 
 
-def kill_at(killed, count, chance):
+def kill_at(program, count, chance):
     """Kill when `count` next increases, or (None) at a random time within two seconds."""
     if count is None:
         time.sleep(chance.uniform(0, 2))
     else:
         before = count()
-        killed.wait_for(lambda: count() > before)
+        program.wait_for(lambda: count() > before)
         time.sleep(chance.uniform(0, 0.02))
-    killed.kill()
+    program.kill()

@@ -12,7 +12,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from sparq.pipeline.report_page.page import page_of
-from tests.pipeline.report_page import made
+from tests.pipeline.report_page import sample_reports
 from tests.scenarios.pipeline.browser import running_tab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -61,25 +61,25 @@ CONTRAST = """(() => {
 
 def hostile_page():
     """The report of a failed run whose clicks contain injection attempts."""
-    table, found = made.day(), made.findings(60, made.HOSTILE)
-    report = made.report(
+    table, found = sample_reports.day(), sample_reports.findings(60, sample_reports.HOSTILE)
+    report = sample_reports.report(
         table,
         found,
-        pages=made.HOSTILE,
-        source=made.HOSTILE[0],
+        pages=sample_reports.HOSTILE,
+        source=sample_reports.HOSTILE[0],
         exactly_once=False,
         failures=["3 acknowledged messages are missing"],
         late=12,
         restarts=["nsqd-1", "spark"],
-        rejected_by_reason={made.HOSTILE[1]: 1},
+        rejected_by_reason={sample_reports.HOSTILE[1]: 1},
     )
-    return page_of(report, table, found, made.samples())
+    return page_of(report, table, found, sample_reports.samples())
 
 
 def plain_page():
     """The report of a successful run."""
-    table, found = made.day(), made.findings()
-    return page_of(made.report(table, found), table, found, made.samples())
+    table, found = sample_reports.day(), sample_reports.findings()
+    return page_of(sample_reports.report(table, found), table, found, sample_reports.samples())
 
 
 class Site:
@@ -176,7 +176,7 @@ async def test_what_clicks_say_stays_text(tab, site):
     assert [] == await tab.value(f"{handlers}.filter(n => n.startsWith('on') || n == 'src')")
     rows = "[...document.querySelectorAll('section[aria-labelledby=pages] tbody th')]"
     shown = await tab.value(f"{rows}.map(e => e.textContent)")
-    assert list(made.HOSTILE[:8]) == shown[:8]
+    assert list(sample_reports.HOSTILE[:8]) == shown[:8]
     assert "right\\u202eto left\\u2066\\x00\\x07\\ud800" == shown[8]
     assert "none" != await tab.value("getComputedStyle(document.body).display")
     assert [] == tab.heard("Page.javascriptDialogOpening")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sparq.program.supervised import SupervisedProcess
 from tests.scenarios.docs import pipeline_page as page
 from tests.support.servers import free_port, spawn_nsqd
 from tests.support.waiting import wait_for
@@ -38,15 +36,14 @@ def server(folder: Path, port: int) -> Iterator[None]:
         "spark.ui.enabled": "false",
     }
     words += [word for key, value in more.items() for word in ("--conf", f"{key}={value}")]
-    env = page.environment()
     log = folder / "server.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            words, cwd=folder, env=env, stdout=file, stderr=file, start_new_session=True
-        )
+    process = SupervisedProcess(
+        "Spark Connect", words, log, environment=page.environment(), folder=folder
+    )
+    process.start()
 
     def listens() -> bool:
-        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+        assert not process.has_ended(), log.read_text(errors="replace")[-4000:]
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return True
         return False
@@ -55,17 +52,7 @@ def server(folder: Path, port: int) -> Iterator[None]:
         wait_for(listens, START_SECONDS, every=0.1)
         yield
     finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and everything that it has started."""
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(STOP_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(STOP_SECONDS)
+        process.stop(STOP_SECONDS)
 
 
 def test_source_and_sink_work_over_spark_connect(tmp_path: Path) -> None:

@@ -24,12 +24,11 @@ EFFECTS = {
     "tls_root_ca_file": "test_layers.py::test_a_batch_is_read",
     "tls_cert": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
     "tls_key": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
-    "tls_min_version": "wire/test_client.py::test_old_versions_are_refused",
+    "tls_min_version": "wire/test_client.py::test_old_tls_versions_are_refused",
     "tls_insecure_skip_verify": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
     "snappy": "test_layers.py::test_a_batch_is_read",
-    "deflate": "wire/test_client.py::test_identify_asks_for_what_the_options_say",
-    "deflate_level": "scenarios/client_library/test_options.py::"
-    "test_the_level_of_deflate_is_agreed",
+    "deflate": "wire/test_client.py::test_identify_contains_the_key_of_every_upgrade",
+    "deflate_level": "scenarios/client_library/test_options.py::test_deflate_level_is_negotiated",
     "auth_secret": "test_layers.py::test_a_batch_is_read",
     "lookupd_authorization": "spark/test_discovery.py::"
     "test_an_https_nsqlookupd_is_verified_and_gets_the_secret",
