@@ -81,14 +81,14 @@ class Stories(channel_model.Channels):
     @rule(crash_seed=st.integers(0, 99))
     def stop_and_lose_power(self, crash_seed: int) -> None:
         """Stop cleanly, which syncs everything, then cut the power: nothing may be lost."""
-        self.house.close()
-        self.house.disk = self.house.disk.crash(crash_seed)
+        self.harness.close()
+        self.harness.disk = self.harness.disk.crash(crash_seed)
         self.restart(clean=False)
 
     @rule()
     def write_checkpoint(self) -> None:
         """Replace the entries of the ledger by a checkpoint of their state."""
-        self.house.checkpoint("t")
+        self.harness.checkpoint("t")
         self.settle()
 
     @invariant()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from tests.broker.house import Client, House
+from tests.broker.harness import BrokerHarness, Client
 
 from proofs.simulate_parts.truth import Tally
 from sparq.protocol import commands
@@ -47,7 +47,7 @@ class FullDisk:
             self.disk.make_directory("/other")
             room_bytes = chance.choice([150, 300]) * KIB + len(self.names) * 4 * BLOCK_BYTES
             self.disk.create("/other/file").reserve(max(0, capacity_bytes - room_bytes))
-        self.house = House(self.disk)
+        self.harness = BrokerHarness(self.disk)
         self.body_bytes = chance.choice([20, 100, 1000])
         self.stored: dict[str, set[bytes]] = {name: set() for name in self.names}
         self.finished: dict[str, set[bytes]] = {name: set() for name in self.names}
@@ -56,7 +56,7 @@ class FullDisk:
         self.returned: set[bytes] = set()
         self._number = 0
         for name in self.names:
-            self.house.consumer(name, self.channel).close()
+            self.harness.consumer(name, self.channel).close()
         if is_late:
             self.disk.unlink("/other/file")
 
@@ -72,7 +72,7 @@ class FullDisk:
             except PowerCut:
                 self.tally.crashes += 1
             self.disk.killed()
-            self.house.crash()
+            self.harness.crash()
         self.drain()
         self.tally.returned = len(self.returned)
         self.tally.acknowledged = sum(map(len, self.stored.values()))
@@ -84,7 +84,7 @@ class FullDisk:
         for _ in range(count):
             self._number += 1
             bodies.append((b"%d " % self._number).ljust(self.body_bytes, b"."))
-        client = self.house.connect()
+        client = self.harness.connect()
         client.say(commands.mpub(name, bodies))
         is_taken = client.answers() == [b"OK"]
         client.close()
@@ -111,13 +111,13 @@ class FullDisk:
                     self.finished[name].add(message.body)
             if self.chance.random() < PUBLISHES:
                 self.publish(self.chance.choice(self.names), 20)
-                self.house.pass_time(0.1)
+                self.harness.pass_time(0.1)
 
     def consumers(self, ready: int) -> dict[str, Client]:
         """Return a consumer on each topic."""
         consumers = {}
         for name in self.names:
-            consumers[name] = self.house.consumer(name, self.channel, rdy=ready)
+            consumers[name] = self.harness.consumer(name, self.channel, rdy=ready)
             consumers[name].answers()
         return consumers
 
@@ -142,6 +142,6 @@ class FullDisk:
         self.tally.lost = sum(map(len, left.values()))
         refused = self.names
         for _ in range(TRIES):
-            self.house.pass_time(0.1)
+            self.harness.pass_time(0.1)
             refused = [name for name in refused if not self.publish(name, 1)]
         self.tally.stuck = len(refused)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sparq.protocol import commands
-from tests.broker.house import SECOND_NS, Client, House, Message
+from tests.broker.harness import SECOND_NS, BrokerHarness, Client, Message
 
 TIMEOUT_NS = 60 * SECOND_NS
 
@@ -24,7 +24,7 @@ CHANNELS = ("a", "b")
 
 FRESH, FLYING, AGAIN, DELAYED, PENDING, DONE = (
     "fresh",
-    "flying",
+    "some_in_flight",
     "again",
     "delayed",
     "pending",
@@ -78,7 +78,7 @@ class Channels(RuleBasedStateMachine):
     @initialize(size=st.sampled_from([600, 3000, 1 << 20]))
     def begin(self, size: int) -> None:
         """Start a broker; with small files, segments are sealed and deleted often."""
-        self.house = House(max_bytes_per_file=size)
+        self.harness = BrokerHarness(max_bytes_per_file=size)
         self.model = {name: ModelChannel() for name in CHANNELS}
         self.topic_paused = False
         self.hidden: dict[int, Place] = {}
@@ -94,14 +94,14 @@ class Channels(RuleBasedStateMachine):
 
     def connect(self, name: str) -> Client:
         """Subscribe a client, with RDY 0."""
-        client = self.house.consumer("t", name)
+        client = self.harness.consumer("t", name)
         assert client.answers() == [b"OK"]
         return client
 
     @property
     def now_ns(self) -> int:
         """The model uses the wall clock because it continues across a restart."""
-        return self.house.clock.wall_ns
+        return self.harness.clock.wall_ns
 
     def settle(self) -> None:
         """Record all new deliveries in the model, and check that each was allowed."""
@@ -118,9 +118,9 @@ class Channels(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20), size=st.integers(1, 60), defer_s=st.sampled_from([0, 0, 5, 90]))
     def publish(self, count: int, size: int, defer_s: int) -> None:
         """Published messages enter the log, and the channels unless the topic is paused."""
-        log = self.house.broker.topics["t"].stream.log
+        log = self.harness.broker.topics["t"].stream.log
         first = log.end_index
-        self.house.publish("t", *[b"x" * size] * count, defer_ms=1000 * defer_s)
+        self.harness.publish("t", *[b"x" * size] * count, defer_ms=1000 * defer_s)
         due_ns = self.now_ns + defer_s * SECOND_NS
         for index in range(first, first + count):
             deferred_ns = due_ns if defer_s else 0
@@ -144,7 +144,7 @@ class Channels(RuleBasedStateMachine):
         self.clients[name][which].say(commands.rdy(count))
         self.settle()
 
-    def flying(self, name: str, data: st.DataObject) -> list[tuple[Client, int]]:
+    def some_in_flight(self, name: str, data: st.DataObject) -> list[tuple[Client, int]]:
         """Some messages in flight on a channel, in random order."""
         places = self.model[name].places
         all_flying = [
@@ -159,12 +159,12 @@ class Channels(RuleBasedStateMachine):
 
     def id_of(self, index: int) -> bytes:
         """The message id for an index."""
-        return b"%016x" % (self.house.broker.node_id << 54 | index)
+        return b"%016x" % (self.harness.broker.node_id << 54 | index)
 
     @rule(name=st.sampled_from(CHANNELS), data=st.data())
     def finish(self, name: str, data: st.DataObject) -> None:
         """FIN some messages in random order; each client sends its own as one run."""
-        chosen = self.flying(name, data)
+        chosen = self.some_in_flight(name, data)
         for client in self.clients[name]:
             run = [index for owner, index in chosen if owner is client]
             for index in run:
@@ -177,7 +177,7 @@ class Channels(RuleBasedStateMachine):
     @rule(name=st.sampled_from(CHANNELS), data=st.data(), delay_s=st.sampled_from([0, 0, 7, 100]))
     def requeue(self, name: str, data: st.DataObject, delay_s: int) -> None:
         """REQ a message, without or with a delay."""
-        for client, index in self.flying(name, data)[:5]:
+        for client, index in self.some_in_flight(name, data)[:5]:
             place = self.model[name].places[index]
             place.where = DELAYED if delay_s else AGAIN
             place.due_ns = self.now_ns + delay_s * SECOND_NS
@@ -188,7 +188,7 @@ class Channels(RuleBasedStateMachine):
     @rule(name=st.sampled_from(CHANNELS), data=st.data())
     def touch(self, name: str, data: st.DataObject) -> None:
         """TOUCH restarts the full timeout."""
-        for client, index in self.flying(name, data)[:5]:
+        for client, index in self.some_in_flight(name, data)[:5]:
             self.model[name].places[index].due_ns = self.now_ns + TIMEOUT_NS
             client.say(commands.touch(self.id_of(index)))
             assert client.answers() == []
@@ -196,7 +196,7 @@ class Channels(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.05, 3.0, 8.0, 61.0, 120.0]))
     def pass_time(self, seconds: float) -> None:
         """Let timeouts, delays and deferred publishes become due; segments may be trimmed."""
-        self.house.pass_time(seconds)
+        self.harness.pass_time(seconds)
         for channel in self.model.values():
             channel.pass_time(self.now_ns)
         for place in self.hidden.values():
@@ -211,16 +211,16 @@ class Channels(RuleBasedStateMachine):
         """A paused channel delivers nothing."""
         channel = self.model[name]
         channel.paused = not channel.paused
-        self.house.broker.pause_channel("t", name, channel.paused, self.house.clock.now())
-        self.house.turn()
+        self.harness.broker.pause_channel("t", name, channel.paused, self.harness.clock.now())
+        self.harness.turn()
         self.settle()
 
     @rule()
     def pause_or_resume_topic(self) -> None:
         """The channels of a paused topic get no new messages."""
         self.topic_paused = not self.topic_paused
-        self.house.broker.pause_topic("t", self.topic_paused, self.house.clock.now())
-        self.house.turn()
+        self.harness.broker.pause_topic("t", self.topic_paused, self.harness.clock.now())
+        self.harness.turn()
         self.show()
         self.settle()
 
@@ -233,8 +233,8 @@ class Channels(RuleBasedStateMachine):
             for channel in self.model.values():
                 channel.places[index] = Place(DONE)
         self.hidden = {}
-        self.house.broker.empty_topic("t", self.house.clock.now())
-        self.house.turn()
+        self.harness.broker.empty_topic("t", self.harness.clock.now())
+        self.harness.turn()
         self.settle()
 
     @rule(name=st.sampled_from(CHANNELS))
@@ -242,19 +242,19 @@ class Channels(RuleBasedStateMachine):
         """Emptying a channel drops all its messages."""
         for place in self.model[name].places.values():
             place.where = DONE
-        self.house.broker.empty_channel("t", name, self.house.clock.now())
-        self.house.turn()
+        self.harness.broker.empty_channel("t", name, self.harness.clock.now())
+        self.harness.turn()
         self.settle()
 
     @rule(name=st.sampled_from(CHANNELS), data=st.data())
     def seek(self, name: str, data: st.DataObject) -> None:
         """After a seek, messages before the target are finished and all others are not."""
-        log = self.house.broker.topics["t"].stream.log
+        log = self.harness.broker.topics["t"].stream.log
         places = self.model[name].places
         index = max(self.replay_from, data.draw(st.sampled_from([*sorted(places)[-30:], 0])))
         target: Any = index or "earliest"
         index = max(index, log.first_index)
-        self.house.broker.seek_channel("t", name, target, self.house.clock.now())
+        self.harness.broker.seek_channel("t", name, target, self.harness.clock.now())
         for at, place in places.items():
             place.attempts, place.owner = 0, None
             stored = at >= index and log.next_stored(at) == at
@@ -263,7 +263,7 @@ class Channels(RuleBasedStateMachine):
                 # Deferred messages are delivered when they are due; their order is not guaranteed.
                 place.where, place.due_ns = PENDING, place.deferred_ns
         self.model[name].pass_time(self.now_ns)
-        self.house.turn()
+        self.harness.turn()
         self.settle()
 
     # Connections and crashes
@@ -279,9 +279,9 @@ class Channels(RuleBasedStateMachine):
     def restart(self, clean: bool) -> None:
         """After a kill or a clean stop nothing finished returns; in-flight messages are ready."""
         if clean:
-            self.house.restart()
+            self.harness.restart()
         else:
-            self.house.crash()
+            self.harness.crash()
         for channel in self.model.values():
             for place in channel.places.values():
                 if place.where == FLYING:
@@ -291,32 +291,32 @@ class Channels(RuleBasedStateMachine):
     # Invariants
 
     @invariant()
-    def the_figures_agree(self) -> None:
+    def stats_agree_with_the_model(self) -> None:
         """Depth, in-flight and deferred counts equal the model's."""
-        if not hasattr(self, "house"):
+        if not hasattr(self, "harness"):
             return
         for name, channel in self.model.items():
-            found = self.house.channel("t", name)
+            found = self.harness.channel("t", name)
             assert found.in_flight_count == channel.count(FLYING)
             assert found.deferred_count == channel.count(DELAYED, PENDING)
             assert found.depth == channel.count(FRESH, AGAIN), name
-        assert self.house.topic("t").depth == len(self.hidden)
+        assert self.harness.topic("t").depth == len(self.hidden)
 
     @invariant()
-    def nobody_waits_in_vain(self) -> None:
+    def no_window_is_open_while_messages_wait(self) -> None:
         """While an unpaused channel has messages to deliver, no client's window is open."""
-        if not hasattr(self, "house"):
+        if not hasattr(self, "harness"):
             return
         for name, channel in self.model.items():
             if not channel.paused and channel.count(FRESH, AGAIN):
                 for client in self.clients[name]:
                     assert client.session.window() <= 0
 
-    @precondition(lambda self: hasattr(self, "house"))
+    @precondition(lambda self: hasattr(self, "harness"))
     @invariant()
     def unfinished_messages_are_stored(self) -> None:
         """A message that is not finished is still in the log."""
-        log = self.house.broker.topics["t"].stream.log
+        log = self.harness.broker.topics["t"].stream.log
         for channel in self.model.values():
             for index, place in channel.places.items():
                 assert place.where == DONE or log.next_stored(index) == index

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 
 @pytest.fixture
-def house() -> House:
+def harness() -> BrokerHarness:
     """A broker with an empty data path."""
-    return House()
+    return BrokerHarness()

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparq.protocol import batch, commands
 from sparq.protocol.layout import FRAME_RANGE
-from tests.broker.house import Client
+from tests.broker.harness import Client
 
 
 def ask(client: Client, command: bytes) -> dict[str, Any]:

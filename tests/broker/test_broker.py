@@ -5,40 +5,40 @@ from __future__ import annotations
 import pytest
 
 from sparq.protocol import commands
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 
-def test_sessions_with_output_are_told_once(house: House) -> None:
+def test_sessions_with_output_are_returned_once(harness: BrokerHarness) -> None:
     """`take_sessions` returns each session with new output once, and no other session."""
-    house.broker.take_sessions()
-    client, other = house.connect(), house.connect()
+    harness.broker.take_sessions()
+    client, other = harness.connect(), harness.connect()
     client.say(commands.pub("t", b"x"))
 
-    assert list(house.broker.take_sessions()) == [client.session]
-    assert list(house.broker.take_sessions()) == []
+    assert list(harness.broker.take_sessions()) == [client.session]
+    assert list(harness.broker.take_sessions()) == []
     assert not other.heard()
 
 
-def test_writable_lets_deliveries_go_on(house: House) -> None:
+def test_writable_resumes_deliveries(harness: BrokerHarness) -> None:
     """`writable` resumes deliveries to a session whose transport was full."""
-    consumer = house.consumer("t", "c", rdy=5)
+    consumer = harness.consumer("t", "c", rdy=5)
     consumer.session.paused_writing = True
-    house.publish("t", b"x")
+    harness.publish("t", b"x")
     consumer.session.paused_writing = False
-    house.broker.writable(consumer.session)
-    house.turn()
+    harness.broker.writable(consumer.session)
+    harness.turn()
 
     assert consumer.bodies() == [b"x"]
 
 
 @pytest.mark.behaviour("TestGetTopic", "TestGetChannel")
-def test_a_name_is_one_topic_or_channel(house: House) -> None:
+def test_a_name_always_refers_to_the_same_topic_or_channel(harness: BrokerHarness) -> None:
     """A name always refers to the same topic or channel, different names to different ones."""
-    first = house.consumer("t", "c")
-    again, other = house.consumer("t", "c"), house.consumer("t", "d")
-    house.consumer("u", "c")
+    first = harness.consumer("t", "c")
+    again, other = harness.consumer("t", "c"), harness.consumer("t", "d")
+    harness.consumer("u", "c")
 
-    topics = house.broker.topics
+    topics = harness.broker.topics
     one, two = topics["t"].channels["c"], topics["t"].channels["d"]
     assert list(one.sessions.values()) == [first.session, again.session]
     assert list(two.sessions.values()) == [other.session]

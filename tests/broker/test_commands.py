@@ -5,34 +5,34 @@ from __future__ import annotations
 import json
 
 from sparq.protocol import commands
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 
-def test_publish_deliver_finish(house: House) -> None:
+def test_publish_deliver_finish(harness: BrokerHarness) -> None:
     """A published message gets OK, is delivered with attempts 1, and FIN removes it."""
-    producer = house.connect()
+    producer = harness.connect()
     producer.say(commands.pub("clicks", b"one") + commands.mpub("clicks", [b"two", b"three"]))
     assert producer.answers() == [b"OK", b"OK"]
 
-    consumer = house.consumer("clicks", "archive", rdy=10)
+    consumer = harness.consumer("clicks", "archive", rdy=10)
     assert consumer.answers() == [b"OK"]
     messages = consumer.messages()
     assert [(m.attempts, m.body) for m in messages] == [(1, b"one"), (1, b"two"), (1, b"three")]
-    assert house.channel("clicks", "archive").in_flight_count == 3
+    assert harness.channel("clicks", "archive").in_flight_count == 3
 
     consumer.finish(messages)
-    channel = house.channel("clicks", "archive")
+    channel = harness.channel("clicks", "archive")
     assert (channel.in_flight_count, channel.depth, channel.message_count) == (0, 0, 3)
     assert consumer.heard() == []
 
 
-def test_nothing_is_delivered_without_rdy(house: House) -> None:
+def test_nothing_is_delivered_without_rdy(harness: BrokerHarness) -> None:
     """The initial RDY is 0, RDY limits the messages in flight, and RDY 0 stops deliveries.
 
     `RDY` without a number means 1.
     """
-    consumer = house.consumer("t", "c")
-    house.publish("t", b"1", b"2", b"3", b"4")
+    consumer = harness.consumer("t", "c")
+    harness.publish("t", b"1", b"2", b"3", b"4")
     assert consumer.bodies() == []
 
     consumer.say(commands.rdy(2))
@@ -46,14 +46,14 @@ def test_nothing_is_delivered_without_rdy(house: House) -> None:
     assert consumer.bodies() == [b"3"]
 
 
-def test_errors_of_fin_req_touch(house: House) -> None:
+def test_errors_of_fin_req_touch(harness: BrokerHarness) -> None:
     """FIN, REQ and TOUCH of a message not in flight, or another client's, get an error.
 
     The connection stays open.
     """
-    house.publish("t", b"x")
-    owner = house.consumer("t", "c", rdy=1)
-    other = house.consumer("t", "c", rdy=1)
+    harness.publish("t", b"x")
+    owner = harness.consumer("t", "c", rdy=1)
+    other = harness.consumer("t", "c", rdy=1)
     (message,) = owner.messages()
     other.heard()
     unknown = b"0123456789abcdef"
@@ -73,13 +73,13 @@ def test_errors_of_fin_req_touch(house: House) -> None:
         b"E_FIN_FAILED FIN ABCDEFABCDEFABCD failed ID not in flight",
     ]
     assert not other.session.closing
-    assert house.channel("t", "c").in_flight_count == 1
+    assert harness.channel("t", "c").in_flight_count == 1
 
 
-def test_an_id_of_another_node_is_not_in_flight(house: House) -> None:
+def test_an_id_of_another_node_is_not_in_flight(harness: BrokerHarness) -> None:
     """An id with another node's number is not in flight, even if its index is."""
-    house.publish("t", b"x")
-    consumer = house.consumer("t", "c", rdy=1)
+    harness.publish("t", b"x")
+    consumer = harness.consumer("t", "c", rdy=1)
     (message,) = consumer.messages()
     foreign = b"%016x" % (int(message.id, 16) ^ (1 << 54))
 
@@ -89,42 +89,42 @@ def test_an_id_of_another_node_is_not_in_flight(house: House) -> None:
     assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed ID not in flight" % foreign]
 
 
-def test_a_run_of_fins_with_a_double(house: House) -> None:
+def test_a_duplicate_in_a_run_of_fins_gets_one_error(harness: BrokerHarness) -> None:
     """A duplicate in a run of FINs gets one error with its id; the others succeed."""
-    house.publish("t", *[b"%d" % n for n in range(50)])
-    consumer = house.consumer("t", "c", rdy=100)
+    harness.publish("t", *[b"%d" % n for n in range(50)])
+    consumer = harness.consumer("t", "c", rdy=100)
     messages = consumer.messages()
     consumer.answers()
 
     consumer.finish([*messages, messages[7]])
 
     assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed ID not in flight" % messages[7].id]
-    assert house.channel("t", "c").in_flight_count == 0
+    assert harness.channel("t", "c").in_flight_count == 0
 
 
-def test_a_fatal_error_follows_earlier_oks(house: House) -> None:
+def test_a_fatal_error_follows_earlier_oks(harness: BrokerHarness) -> None:
     """A fatal error is sent after the OKs of earlier commands, and then the connection closes."""
-    client = house.connect()
+    client = harness.connect()
     client.say(commands.pub("t", b"x") + b"NONSENSE\n" + commands.pub("t", b"y"))
 
     assert client.answers() == [b"OK", b"E_INVALID invalid command NONSENSE"]
     assert client.session.closing
     assert client.session.is_drained()
-    assert house.topic("t").message_count == 1
+    assert harness.topic("t").message_count == 1
 
 
-def test_sub_needs_heartbeats(house: House) -> None:
+def test_sub_needs_heartbeats(harness: BrokerHarness) -> None:
     """SUB by a client without heartbeats gets E_INVALID."""
-    client = house.consumer("t", "c", heartbeat_interval=-1)
+    client = harness.consumer("t", "c", heartbeat_interval=-1)
 
     assert client.answers() == [b"OK", b"E_INVALID cannot SUB with heartbeats disabled"]
     assert client.session.closing
 
 
-def test_cls_stops_deliveries_and_lets_finish(house: House) -> None:
+def test_cls_stops_deliveries_but_allows_fins(harness: BrokerHarness) -> None:
     """After CLS nothing more is delivered; messages in flight can be finished."""
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"1", b"2")
+    consumer = harness.consumer("t", "c", rdy=1)
+    harness.publish("t", b"1", b"2")
     messages = consumer.messages()
     consumer.answers()
 
@@ -133,19 +133,19 @@ def test_cls_stops_deliveries_and_lets_finish(house: House) -> None:
     consumer.finish(messages)
 
     assert consumer.heard() == [(0, b"CLOSE_WAIT")]
-    assert house.channel("t", "c").depth == 1
+    assert harness.channel("t", "c").depth == 1
 
 
-def test_identify_reply_and_stats(house: House) -> None:
+def test_identify_reply_and_stats(harness: BrokerHarness) -> None:
     """IDENTIFY's answer announces range reading and the maximum RDY.
 
     The client's id, host name and user agent appear in the stats.
     """
-    consumer = house.consumer(
+    consumer = harness.consumer(
         "t", "c", client_id="me", hostname="host", user_agent="ua/1", feature_negotiation=True
     )
     granted = json.loads(consumer.answers()[0])
-    channel = house.channel("t", "c")
+    channel = harness.channel("t", "c")
 
     assert (granted["sparq_range"], granted["max_rdy_count"]) == (2, 2500)
     assert channel.clients is not None
@@ -154,11 +154,11 @@ def test_identify_reply_and_stats(house: House) -> None:
     assert (client.state, client.remote_address) == (3, "10.0.0.1:5555")
 
 
-def test_nothing_is_executed_behind_a_fatal_error(house: House) -> None:
+def test_nothing_is_executed_after_a_fatal_error(harness: BrokerHarness) -> None:
     """A session that is closing after a fatal error executes no further command."""
-    client = house.connect()
+    client = harness.connect()
     client.say(b"NONSENSE\n")
-    house.broker.execute(client.session, commands.Nop(), house.clock.now())
-    house.broker.execute(client.session, commands.Subscribe("t", "c"), house.clock.now())
+    harness.broker.execute(client.session, commands.Nop(), harness.clock.now())
+    harness.broker.execute(client.session, commands.Subscribe("t", "c"), harness.clock.now())
 
-    assert house.broker.topics == {}
+    assert harness.broker.topics == {}

@@ -12,7 +12,7 @@ from sparq.log.task import TaskKind
 from sparq.protocol import commands
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.layout import FRAME_OVERHEAD
-from tests.broker.house import Client, House, Message, Ticket
+from tests.broker.harness import BrokerHarness, Client, Message, Ticket
 
 
 def numbers(messages: list[Message]) -> list[int]:
@@ -20,17 +20,17 @@ def numbers(messages: list[Message]) -> list[int]:
     return [int(message.body) for message in messages]
 
 
-def publish_numbers(house: House, count: int, first: int = 0) -> None:
+def publish_numbers(harness: BrokerHarness, count: int, first: int = 0) -> None:
     """Publish messages with the bodies first, first + 1, ..."""
-    house.publish("t", *[b"%d" % n for n in range(first, first + count)])
+    harness.publish("t", *[b"%d" % n for n in range(first, first + count)])
 
 
-def test_first_deliveries_come_in_publishing_order(house: House) -> None:
+def test_first_deliveries_come_in_publishing_order(harness: BrokerHarness) -> None:
     """P10: one consumer gets messages in publishing order, across commits and windows."""
-    consumer = house.consumer("t", "c", rdy=7)
+    consumer = harness.consumer("t", "c", rdy=7)
     seen: list[int] = []
     for batch in range(20):
-        publish_numbers(house, 10, 10 * batch)
+        publish_numbers(harness, 10, 10 * batch)
         messages = consumer.messages()
         seen += numbers(messages)
         consumer.finish(messages)
@@ -41,34 +41,34 @@ def test_first_deliveries_come_in_publishing_order(house: House) -> None:
     assert seen == list(range(200))
 
 
-def test_a_burst_is_shared_in_equal_parts(house: House) -> None:
+def test_a_burst_is_shared_in_equal_parts(harness: BrokerHarness) -> None:
     """Decision 13: a burst is divided equally among all ready consumers.
 
     This holds even if one consumer's window is large enough for the whole burst.
     """
-    consumers = [house.consumer("t", "c", rdy=1000) for _ in range(4)]
-    publish_numbers(house, 400)
+    consumers = [harness.consumer("t", "c", rdy=1000) for _ in range(4)]
+    publish_numbers(harness, 400)
 
     shares = [len(consumer.messages()) for consumer in consumers]
 
     assert shares == [100, 100, 100, 100]
 
 
-def test_a_small_window_leaves_its_rest_to_the_others(house: House) -> None:
+def test_messages_beyond_a_small_window_go_to_other_consumers(harness: BrokerHarness) -> None:
     """Messages that do not fit one consumer's window are divided among the others."""
-    small = house.consumer("t", "c", rdy=5)
-    large = [house.consumer("t", "c", rdy=1000) for _ in range(2)]
-    publish_numbers(house, 305)
+    small = harness.consumer("t", "c", rdy=5)
+    large = [harness.consumer("t", "c", rdy=1000) for _ in range(2)]
+    publish_numbers(harness, 305)
 
     assert len(small.messages()) == 5
     assert [len(consumer.messages()) for consumer in large] == [150, 150]
 
 
-def test_single_messages_go_round(house: House) -> None:
+def test_single_messages_go_to_the_consumers_in_turn(harness: BrokerHarness) -> None:
     """Single messages go to the consumers in turn, to the one waiting longest first."""
-    consumers = [house.consumer("t", "c", rdy=100) for _ in range(3)]
+    consumers = [harness.consumer("t", "c", rdy=100) for _ in range(3)]
     for number in range(9):
-        publish_numbers(house, 1, number)
+        publish_numbers(harness, 1, number)
 
     assert [numbers(consumer.messages()) for consumer in consumers] == [
         [0, 3, 6],
@@ -77,13 +77,13 @@ def test_single_messages_go_round(house: House) -> None:
     ]
 
 
-def test_requeue_zero_neither_loops_nor_starves(house: House) -> None:
+def test_requeue_zero_neither_loops_nor_starves(harness: BrokerHarness) -> None:
     """Decision 12: a client that requeues everything without delay still gets fresh messages.
 
     With RDY 1 it gets fresh and requeued messages alternately.
     """
-    consumer = house.consumer("t", "c", rdy=1)
-    publish_numbers(house, 10)
+    consumer = harness.consumer("t", "c", rdy=1)
+    publish_numbers(harness, 10)
     seen: list[tuple[int, int]] = []
     for _ in range(12):
         (message,) = consumer.messages()
@@ -95,10 +95,10 @@ def test_requeue_zero_neither_loops_nor_starves(house: House) -> None:
     assert len(seen) - len(fresh) == 6
 
 
-def test_at_most_half_of_a_run_was_out_before(house: House) -> None:
+def test_at_most_half_of_a_run_are_redeliveries(harness: BrokerHarness) -> None:
     """Decision 12: while there are fresh messages, at most half of a run are redeliveries."""
-    consumer = house.consumer("t", "c", rdy=20)
-    publish_numbers(house, 100)
+    consumer = harness.consumer("t", "c", rdy=20)
+    publish_numbers(harness, 100)
     messages = consumer.messages()
     consumer.say(b"".join(commands.req(message.id, 0) for message in messages))
     again = consumer.messages()
@@ -108,22 +108,22 @@ def test_at_most_half_of_a_run_was_out_before(house: House) -> None:
     assert sum(message.attempts == 1 for message in again) >= 10
 
 
-def test_a_session_that_cannot_send_gets_nothing(house: House) -> None:
+def test_a_session_that_cannot_send_gets_nothing(harness: BrokerHarness) -> None:
     """A session whose writing is paused gets no messages; its share goes to the others.
 
     It gets messages again when writing resumes.
     """
-    slow = house.consumer("t", "c", rdy=100)
-    quick = house.consumer("t", "c", rdy=100)
+    slow = harness.consumer("t", "c", rdy=100)
+    quick = harness.consumer("t", "c", rdy=100)
     slow.session.paused_writing = True
-    publish_numbers(house, 10)
+    publish_numbers(harness, 10)
     assert (len(slow.messages()), len(quick.messages())) == (0, 10)
 
-    publish_numbers(house, 300, 10)
+    publish_numbers(harness, 300, 10)
     assert (len(slow.messages()), len(quick.messages())) == (0, 90)
     slow.session.paused_writing = False
-    house.broker.writable(slow.session)
-    house.turn()
+    harness.broker.writable(slow.session)
+    harness.turn()
 
     assert len(slow.messages()) == 100
 
@@ -133,47 +133,47 @@ def test_output_of_one_session_is_bounded() -> None:
 
     The next turns deliver the rest, even with RDY 2500.
     """
-    house = House(output_bytes_max=10_000)
-    consumer = house.consumer("t", "c", rdy=2500)
+    harness = BrokerHarness(output_bytes_max=10_000)
+    consumer = harness.consumer("t", "c", rdy=2500)
     consumer.answers()
     many = BodySlices.of([b"x" * 1000] * 100)
-    house.broker.publish("t", many, house.clock.now(), Ticket())
+    harness.broker.publish("t", many, harness.clock.now(), Ticket())
     sizes: list[int] = []
     for _ in range(30):
-        for task in house.broker.end_turn(house.clock.now()):
+        for task in harness.broker.end_turn(harness.clock.now()):
             task.work.run()
-            house.broker.finish(task, house.clock.now())
-        sizes.append(sum(len(part) for part in house.broker.take_output(consumer.session)))
+            harness.broker.finish(task, harness.clock.now())
+        sizes.append(sum(len(part) for part in harness.broker.take_output(consumer.session)))
 
     assert max(sizes) < 10_000 + 1000 + FRAME_OVERHEAD
     assert sum(sizes) == 100 * (1000 + FRAME_OVERHEAD)
 
 
 @pytest.mark.behaviour("TestPausing")
-def test_a_paused_channel_delivers_nothing(house: House) -> None:
+def test_a_paused_channel_delivers_nothing(harness: BrokerHarness) -> None:
     """A paused channel delivers nothing but accepts FINs; when resumed it delivers again."""
-    consumer = house.consumer("t", "c", rdy=1)
-    publish_numbers(house, 3)
+    consumer = harness.consumer("t", "c", rdy=1)
+    publish_numbers(harness, 3)
     messages = consumer.messages()
-    house.broker.pause_channel("t", "c", True, house.clock.now())
+    harness.broker.pause_channel("t", "c", True, harness.clock.now())
     consumer.finish(messages)
     assert consumer.messages() == []
-    assert house.channel("t", "c").paused
+    assert harness.channel("t", "c").paused
 
-    house.broker.pause_channel("t", "c", False, house.clock.now())
-    house.turn()
+    harness.broker.pause_channel("t", "c", False, harness.clock.now())
+    harness.turn()
 
     assert numbers(consumer.messages()) == [1]
 
 
 @pytest.mark.behaviour("TestSampling")
-def test_sampling_finishes_what_it_drops(house: House) -> None:
+def test_sampling_finishes_what_it_drops(harness: BrokerHarness) -> None:
     """Decision 15: with sample rate 42 about 43 % of the messages are delivered.
 
     The others are finished, also after a crash.
     """
-    house.publish("t", *[b"%d" % n for n in range(10_000)])
-    consumer = house.connect()
+    harness.publish("t", *[b"%d" % n for n in range(10_000)])
+    consumer = harness.connect()
     consumer.say(commands.identify(b'{"sample_rate": 42}') + commands.sub("t", "c"))
     consumer.say(commands.rdy(2500))
     kept = 0
@@ -182,32 +182,32 @@ def test_sampling_finishes_what_it_drops(house: House) -> None:
         consumer.finish(messages)
 
     assert 3800 < kept < 4800
-    channel = house.channel("t", "c")
+    channel = harness.channel("t", "c")
     assert (channel.depth, channel.in_flight_count) == (0, 0)
-    house.crash()
-    assert house.channel("t", "c").depth == 0
+    harness.crash()
+    assert harness.channel("t", "c").depth == 0
 
 
-def test_sampling_applies_to_redeliveries(house: House) -> None:
+def test_sampling_applies_to_redeliveries(harness: BrokerHarness) -> None:
     """Sampling also drops redeliveries: requeueing everything empties the channel."""
-    publish_numbers(house, 100)
-    consumer = house.connect()
+    publish_numbers(harness, 100)
+    consumer = harness.connect()
     consumer.say(commands.identify(b'{"sample_rate": 10}') + commands.sub("t", "c"))
     consumer.say(commands.rdy(2500))
     for _ in range(60):
         consumer.say(b"".join(commands.req(m.id, 0) for m in consumer.messages()))
 
-    channel = house.channel("t", "c")
+    channel = harness.channel("t", "c")
     assert (channel.depth, channel.in_flight_count) == (0, 0)
 
 
 def test_cold_messages_are_read_from_the_disk() -> None:
     """An uncached backlog is delivered completely and in order, including redeliveries."""
-    house = House(cache_bytes=1)
+    harness = BrokerHarness(cache_bytes=1)
     for batch in range(30):
-        publish_numbers(house, 50, 50 * batch)
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=100)
+        publish_numbers(harness, 50, 50 * batch)
+    harness.crash()
+    consumer = harness.consumer("t", "c", rdy=100)
     seen: list[int] = []
     while messages := consumer.messages():
         first = [message for message in messages if message.attempts == 1]
@@ -217,16 +217,16 @@ def test_cold_messages_are_read_from_the_disk() -> None:
         consumer.finish([message for message in messages if message not in again])
 
     assert sorted(seen) == list(range(1500))
-    assert house.channel("t", "c").depth == 0
+    assert harness.channel("t", "c").depth == 0
 
 
-def test_where_to_read_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_channel_searches_the_index_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel that waits for a block searches the index once, not in every turn."""
-    house = House(cache_bytes=1)
+    harness = BrokerHarness(cache_bytes=1)
     for batch in range(4):
-        publish_numbers(house, 10, 10 * batch)
-    house.crash()
-    consumer = house.consumer("t", "c")
+        publish_numbers(harness, 10, 10 * batch)
+    harness.crash()
+    consumer = harness.consumer("t", "c")
     loads: list[int] = []
     load = Log.load
 
@@ -237,9 +237,9 @@ def test_where_to_read_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Log, "load", counted)
     consumer.say(commands.rdy(100), turn=False)
     for _ in range(20):
-        house.wake("t", "c")
-        house.end_turn()
-    house.turn()
+        harness.wake("t", "c")
+        harness.end_turn()
+    harness.turn()
 
     assert len(consumer.messages()) == 40
     assert len(loads) == len(set(loads))
@@ -247,18 +247,18 @@ def test_where_to_read_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_next_block_is_read_while_clients_are_busy() -> None:
     """After a block is used up, the next one is read ahead, even if no window is open."""
-    house = House(cache_bytes=1, commit_count=10)
+    harness = BrokerHarness(cache_bytes=1, commit_count=10)
     for batch in range(4):
-        house.publish("t", *[b"%d" % n * 30_000 for n in range(10 * batch, 10 * batch + 10)])
-    house.crash()
-    consumer = house.consumer("t", "c")
+        harness.publish("t", *[b"%d" % n * 30_000 for n in range(10 * batch, 10 * batch + 10)])
+    harness.crash()
+    consumer = harness.consumer("t", "c")
     consumer.say(commands.rdy(10), turn=False)
     kinds: list[list[TaskKind]] = []
     for _ in range(4):
-        tasks = house.broker.end_turn(house.clock.now())
+        tasks = harness.broker.end_turn(harness.clock.now())
         for task in tasks:
             task.work.run()
-            house.broker.finish(task, house.clock.now())
+            harness.broker.finish(task, harness.clock.now())
         consumer.collect()
         kinds.append([task.work.kind for task in tasks if task.work.kind is TaskKind.READ])
 
@@ -266,74 +266,74 @@ def test_the_next_block_is_read_while_clients_are_busy() -> None:
     assert kinds[:2] == [[TaskKind.READ], [TaskKind.READ]]
 
 
-def aware(**options: Any) -> House:
-    return House(topology_aware=True, topology_region="r", topology_zone="z", **options)
+def topology_aware_harness(**options: Any) -> BrokerHarness:
+    return BrokerHarness(topology_aware=True, topology_region="r", topology_zone="z", **options)
 
 
-def received(client: Client) -> int:
+def received_count(client: Client) -> int:
     return len(client.messages())
 
 
 @pytest.mark.behaviour("TestSameZoneConsumerV2")
-def test_the_zone_first() -> None:
+def test_consumers_in_the_zone_are_served_first() -> None:
     """Consumers in nsqd's zone are served first.
 
     Of 21 messages, two clients in the zone with RDY 10 get 20, and one in another zone gets 1.
     """
-    house = aware()
-    far = house.consumer("t", "c", 10, topology_region="r2", topology_zone="z2")
-    near = [house.consumer("t", "c", 10, topology_region="r", topology_zone="z") for _ in "ab"]
+    harness = topology_aware_harness()
+    far = harness.consumer("t", "c", 10, topology_region="r2", topology_zone="z2")
+    near = [harness.consumer("t", "c", 10, topology_region="r", topology_zone="z") for _ in "ab"]
     for number in range(21):
-        house.publish("t", b"%d" % number)
+        harness.publish("t", b"%d" % number)
 
-    assert [10, 10] == [received(client) for client in near]
-    assert 1 == received(far)
-    stats = house.channel("t", "c")
+    assert [10, 10] == [received_count(client) for client in near]
+    assert 1 == received_count(far)
+    stats = harness.channel("t", "c")
     assert 20 == stats.zone_local_msg_count
     assert 0 == stats.region_local_msg_count
     assert 1 == stats.global_msg_count
 
 
-def test_then_the_region() -> None:
+def test_consumers_in_the_region_are_served_after_the_zone() -> None:
     """A burst fills the windows of the zone, then those of the region, then the others."""
-    house = aware()
-    home = house.consumer("u", "c", 2, topology_region="r", topology_zone="z")
-    region = house.consumer("u", "c", 2, topology_region="r", topology_zone="z2")
-    far = house.consumer("u", "c", 2, topology_region="r2", topology_zone="z2")
-    house.publish("u", *(b"%d" % number for number in range(5)))
+    harness = topology_aware_harness()
+    home = harness.consumer("u", "c", 2, topology_region="r", topology_zone="z")
+    region = harness.consumer("u", "c", 2, topology_region="r", topology_zone="z2")
+    far = harness.consumer("u", "c", 2, topology_region="r2", topology_zone="z2")
+    harness.publish("u", *(b"%d" % number for number in range(5)))
 
-    assert [2, 2, 1] == [received(client) for client in (home, region, far)]
-    stats = house.channel("u", "c")
+    assert [2, 2, 1] == [received_count(client) for client in (home, region, far)]
+    stats = harness.channel("u", "c")
     counts = stats.zone_local_msg_count, stats.region_local_msg_count, stats.global_msg_count
     assert (2, 2, 1) == counts
 
 
-def test_an_empty_zone_is_a_zone() -> None:
+def test_a_delivery_is_zone_local_if_neither_side_has_a_zone() -> None:
     """A delivery is zone-local if neither nsqd nor the client has a zone name."""
-    house = House(topology_aware=True)
-    house.consumer("t", "c", 1)
-    house.publish("t", b"x")
+    harness = BrokerHarness(topology_aware=True)
+    harness.consumer("t", "c", 1)
+    harness.publish("t", b"x")
 
-    assert 1 == house.channel("t", "c").zone_local_msg_count
+    assert 1 == harness.channel("t", "c").zone_local_msg_count
 
 
-def test_without_the_experiment_all_are_alike() -> None:
+def test_without_topology_aware_zones_do_not_affect_shares() -> None:
     """Without `topology_aware`, zones do not affect shares, and none is counted as zone-local."""
-    house = House(topology_zone="z")
-    near = house.consumer("t", "c", 10, topology_zone="z")
-    far = house.consumer("t", "c", 10, topology_zone="z2")
-    house.publish("t", *(b"%d" % number for number in range(10)))
+    harness = BrokerHarness(topology_zone="z")
+    near = harness.consumer("t", "c", 10, topology_zone="z")
+    far = harness.consumer("t", "c", 10, topology_zone="z2")
+    harness.publish("t", *(b"%d" % number for number in range(10)))
 
-    assert [5, 5] == [received(near), received(far)]
-    assert 0 == house.channel("t", "c").zone_local_msg_count
+    assert [5, 5] == [received_count(near), received_count(far)]
+    assert 0 == harness.channel("t", "c").zone_local_msg_count
 
 
-def test_without_the_experiment_every_delivery_is_global() -> None:
+def test_without_topology_aware_every_delivery_is_global() -> None:
     """Without `topology_aware`, each delivery counts in `global_msg_count`, as in Go's nsqd."""
-    house = House()
-    house.consumer("t", "c", rdy=10)
-    house.publish("t", b"1", b"2", b"3")
-    stats = house.channel("t", "c")
+    harness = BrokerHarness()
+    harness.consumer("t", "c", rdy=10)
+    harness.publish("t", b"1", b"2", b"3")
+    stats = harness.channel("t", "c")
 
     assert (stats.zone_local_msg_count, stats.region_local_msg_count) == (0, 0)
     assert stats.global_msg_count == 3

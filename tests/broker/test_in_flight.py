@@ -81,7 +81,7 @@ def test_finish_of_a_range_equals_a_dictionary(
     assert in_flight.indexes().tolist() == sorted(state)
 
 
-def test_a_page_used_again_remembers_nothing() -> None:
+def test_a_reused_page_keeps_no_old_data() -> None:
     """A reused page keeps no data of the messages it held before."""
     before, after = InFlight(), InFlight()
     published = np.full(3, 7, np.int64)
@@ -119,7 +119,7 @@ def test_a_foreign_nodes_id_is_not_in_flight() -> None:
     assert freed.freed == 1
 
 
-def test_a_double_in_one_run_is_freed_once_and_fails_once() -> None:
+def test_a_duplicate_in_one_run_is_freed_once_and_fails_once() -> None:
     """Decision 15: a duplicate id in a FIN run succeeds once and fails once."""
     for run in ([BASE, BASE], np.array([BASE, BASE], np.int64)):
         freed = filled({BASE: 1}).finish(run, 1)
@@ -129,7 +129,7 @@ def test_a_double_in_one_run_is_freed_once_and_fails_once() -> None:
 
 @pytest.mark.behaviour("in_flight.TestPriorityQueue", "in_flight.TestUnsortedInsert")
 @given(states, indexes_near)
-def test_expire_takes_exactly_what_is_due(state: dict[int, int], now: int) -> None:
+def test_exactly_the_due_messages_expire(state: dict[int, int], now: int) -> None:
     """Exactly the due messages expire, with owners and attempts; the next deadline is right."""
     in_flight = filled(state)
     due = sorted(index for index in state if index <= now)
@@ -145,7 +145,7 @@ def test_expire_takes_exactly_what_is_due(state: dict[int, int], now: int) -> No
 
 
 @given(states)
-def test_release_owner_leaves_the_others(state: dict[int, int]) -> None:
+def test_releasing_one_owners_messages_keeps_the_others(state: dict[int, int]) -> None:
     """Releasing one owner's messages does not affect other owners."""
     in_flight = filled(state)
 
@@ -155,7 +155,7 @@ def test_release_owner_leaves_the_others(state: dict[int, int]) -> None:
     assert in_flight.indexes().tolist() == sorted(i for i, owner in state.items() if owner == 2)
 
 
-def test_release_and_touch_refuse_strangers() -> None:
+def test_release_and_touch_refuse_messages_of_other_owners() -> None:
     """Release and touch distinguish messages of another owner from those not in flight."""
     in_flight = filled({BASE: 1})
 
@@ -199,7 +199,7 @@ def test_shares_of_a_run_are_first_deliveries() -> None:
     assert [10, 14, 15] == in_flight.release_owner(7).indexes.tolist()
 
 
-def test_attempts_of_redeliveries_are_kept_apart() -> None:
+def test_a_page_holds_first_deliveries_and_redeliveries() -> None:
     """A page holds first deliveries and redeliveries; a reused place starts at 1 attempt."""
     in_flight = InFlight()
     in_flight.note_run(0, 4, 1, now_ns=0, deadline_ns=10)
@@ -221,7 +221,7 @@ def test_attempts_of_redeliveries_are_kept_apart() -> None:
     assert in_flight.release(6, 1) == 1
 
 
-def test_pages_go_when_nothing_is_in_flight_in_them() -> None:
+def test_a_page_without_messages_in_flight_is_freed() -> None:
     """A page is freed when all its messages are finished."""
     in_flight = InFlight()
     in_flight.note_run(0, 3 * PAGE_SIZE, 1, now_ns=0, deadline_ns=1)
@@ -237,7 +237,7 @@ places = st.lists(
 
 
 @given(places, places, st.integers(0, 3), st.integers(0, 9), st.integers(0, 6 * PAGE_SIZE))
-def test_messages_in_flight_as_rows(
+def test_rows_and_take_return_exactly_the_named_messages(
     held: list[int], named: list[int], pages_kept: int, count: int, first: int
 ) -> None:
     """`rows_of`, `rows` and `take` return exactly the named messages with all their fields.

@@ -21,7 +21,7 @@ from sparq.broker.latency import (
     value_of,
 )
 from sparq.protocol import commands
-from tests.broker.house import SECOND_NS, Client, House
+from tests.broker.harness import SECOND_NS, BrokerHarness, Client
 
 MILLISECOND_NS = 1_000_000
 QUANTILES = (1.0, 0.99, 0.5)
@@ -29,7 +29,7 @@ latencies = st.integers(-(10**9), 10**18)
 
 
 @given(st.lists(latencies, max_size=50))
-def test_bins_by_array_are_those_by_hand(values: list[int]) -> None:
+def test_bins_of_an_array_equal_single_bins(values: list[int]) -> None:
     """`bins_of` equals `bin_of`, and every latency has a valid bin."""
     by_array = bins_of(np.array(values, np.int64)).tolist()
 
@@ -44,7 +44,7 @@ def is_near(value: float, exact: int) -> bool:
 
 @given(st.integers(1000, LONGEST_NS))
 @example(1577)  # 15.93 ns off
-def test_a_value_is_off_by_one_percent(latency_ns: int) -> None:
+def test_a_bins_value_is_within_one_percent(latency_ns: int) -> None:
     """A bin's value is within 1 % of every latency in the bin."""
     assert is_near(value_of(bin_of(latency_ns)), latency_ns)
 
@@ -64,7 +64,7 @@ def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
         assert is_near(percentile["value"], exact)
 
 
-def test_a_window_forgets_by_halves() -> None:
+def test_a_sample_counts_for_half_a_window_to_a_whole_one() -> None:
     """A sample counts for at least half the window and at most the whole window."""
     window = LatencyWindow((0.5,), 10 * SECOND_NS)
     window.add(np.array([MILLISECOND_NS]), 100 * SECOND_NS)
@@ -87,12 +87,12 @@ def test_no_sample_gives_zeros() -> None:
     assert found.percentiles == [{"quantile": 0.9, "value": 0}, {"quantile": 0.5, "value": 0}]
 
 
-def measuring(**options: object) -> House:
-    return House(e2e_percentiles=(1.0, 0.5), e2e_window_ns=600 * SECOND_NS, **options)
+def measuring(**options: object) -> BrokerHarness:
+    return BrokerHarness(e2e_percentiles=(1.0, 0.5), e2e_window_ns=600 * SECOND_NS, **options)
 
 
-def values_of(house: House, client: Client) -> tuple[int, list[float]]:
-    latency = house.channel("t", "c").e2e_processing_latency
+def values_of(harness: BrokerHarness, client: Client) -> tuple[int, list[float]]:
+    latency = harness.channel("t", "c").e2e_processing_latency
     assert latency.percentiles is not None
     return latency.count, [round(p["value"] / SECOND_NS, 1) for p in latency.percentiles]
 
@@ -103,53 +103,53 @@ def test_a_fin_is_a_sample(count: int) -> None:
 
     A failed FIN adds no sample.
     """
-    house = measuring()
-    consumer = house.consumer("t", "c", rdy=count)
-    house.publish("t", *([b"x"] * count))
-    house.advance(3)
-    house.turn()
+    harness = measuring()
+    consumer = harness.consumer("t", "c", rdy=count)
+    harness.publish("t", *([b"x"] * count))
+    harness.advance(3)
+    harness.turn()
     messages = consumer.messages()
-    assert values_of(house, consumer) == (0, [0.0, 0.0])
+    assert values_of(harness, consumer) == (0, [0.0, 0.0])
 
     consumer.finish([*messages[:-1], messages[0]])
     consumer.finish(messages[:1])
-    assert values_of(house, consumer) == (count - 1, [3.0, 3.0])
-    house.pass_time(60)
+    assert values_of(harness, consumer) == (count - 1, [3.0, 3.0])
+    harness.pass_time(60)
     (late,) = consumer.messages()
     assert late.attempts == 2
     consumer.finish([late])
-    assert values_of(house, consumer)[0] == count
-    assert values_of(house, consumer)[1] == pytest.approx([63.0, 3.0], rel=0.02)
+    assert values_of(harness, consumer)[0] == count
+    assert values_of(harness, consumer)[1] == pytest.approx([63.0, 3.0], rel=0.02)
 
 
 def test_a_topic_is_the_sum_of_its_channels() -> None:
     """A topic's latency includes the samples of all its channels."""
-    house = measuring()
-    one, two = house.consumer("t", "c", rdy=9), house.consumer("t", "d", rdy=9)
-    house.publish("t", b"x")
-    house.advance(1)
+    harness = measuring()
+    one, two = harness.consumer("t", "c", rdy=9), harness.consumer("t", "d", rdy=9)
+    harness.publish("t", b"x")
+    harness.advance(1)
     one.finish(one.messages())
-    house.advance(8)
+    harness.advance(8)
     two.finish(two.messages())
-    topic = house.topic("t").e2e_processing_latency
+    topic = harness.topic("t").e2e_processing_latency
 
-    assert house.channel("t", "c").e2e_processing_latency.count == 1
+    assert harness.channel("t", "c").e2e_processing_latency.count == 1
     assert topic.count == 2
     assert topic.percentiles is not None
     assert [p["value"] / SECOND_NS for p in topic.percentiles] == pytest.approx([9, 1], rel=0.011)
 
 
-def test_off_costs_nothing() -> None:
+def test_without_configured_percentiles_nothing_is_measured() -> None:
     """Without configured percentiles nothing is measured, and NSQ's empty form is reported."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=5)
-    house.publish("t", b"x")
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=5)
+    harness.publish("t", b"x")
     consumer.finish(consumer.messages())
-    channel = house.broker.topics["t"].channels["c"]
+    channel = harness.broker.topics["t"].channels["c"]
 
     assert channel.latencies is None
-    assert house.channel("t", "c").e2e_processing_latency.percentiles is None
-    assert house.topic("t").e2e_processing_latency.count == 0
+    assert harness.channel("t", "c").e2e_processing_latency.percentiles is None
+    assert harness.topic("t").e2e_processing_latency.count == 0
 
 
 def test_publish_times_are_kept_while_in_flight() -> None:
@@ -167,7 +167,7 @@ def test_publish_times_are_kept_while_in_flight() -> None:
     assert in_flight.published(np.array([4090]), 2).tolist() == []
 
 
-def test_a_run_is_one_observation() -> None:
+def test_a_histogram_bucket_includes_its_upper_bound() -> None:
     """A bucket includes its upper bound, the last one has none, negative times count as 0."""
     histogram = Histogram((10, 20))
     for took_ns, count in ((-5, 1), (10, 2), (11, 3), (21, 4)):
@@ -177,34 +177,34 @@ def test_a_run_is_one_observation() -> None:
     assert histogram.total_ns == 20 + 33 + 84
 
 
-def test_first_deliveries_are_observed() -> None:
+def test_only_first_deliveries_are_observed() -> None:
     """`waited` measures from publish to the first delivery; redeliveries are not counted."""
-    house = House()
-    house.publish("t", b"a", b"b")
-    house.advance(4)
-    consumer = house.consumer("t", "c", rdy=5)
+    harness = BrokerHarness()
+    harness.publish("t", b"a", b"b")
+    harness.advance(4)
+    consumer = harness.consumer("t", "c", rdy=5)
     messages = consumer.messages()
-    house.pass_time(70)
+    harness.pass_time(70)
     assert [message.attempts for message in consumer.messages()] == [2, 2]
 
-    waited = house.broker.waited
+    waited = harness.broker.waited
     assert len(messages) == sum(waited.counts) == 2
     assert waited.counts[bisect_left(DELIVERY_BOUNDS_NS, 4 * SECOND_NS)] == 2
     assert waited.total_ns == 8 * SECOND_NS
 
 
-def age(house: House) -> float | None:
-    return house.channel("t", "c").oldest_waiting_seconds
+def age(harness: BrokerHarness) -> float | None:
+    return harness.channel("t", "c").oldest_waiting_seconds
 
 
-def forget(house: House) -> None:
+def evict_all(harness: BrokerHarness) -> None:
     """Drop everything the log has cached in memory."""
-    log = house.broker.topics["t"].stream.log
+    log = harness.broker.topics["t"].stream.log
     log._cache._entries.clear()
     log._recent = None
 
 
-def take(client: Client) -> None:
+def deliver_and_finish(client: Client) -> None:
     """Deliver one message and finish it."""
     client.say(commands.rdy(1))
     messages = client.messages()
@@ -212,105 +212,105 @@ def take(client: Client) -> None:
     client.finish(messages)
 
 
-def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
+def test_the_age_is_that_of_the_oldest_waiting_message() -> None:
     """The age is that of the oldest waiting message.
 
     Messages in flight, finished or deferred do not count; requeued ones do.
     """
-    house = House()
-    client = house.consumer("t", "c")
-    assert age(house) is None
-    house.publish("t", b"early", defer_ms=600_000)
-    house.pass_time(10)
-    house.publish("t", b"a")
-    house.pass_time(5)
-    house.publish("t", b"b")
-    house.pass_time(1)
-    assert age(house) == 6
+    harness = BrokerHarness()
+    client = harness.consumer("t", "c")
+    assert age(harness) is None
+    harness.publish("t", b"early", defer_ms=600_000)
+    harness.pass_time(10)
+    harness.publish("t", b"a")
+    harness.pass_time(5)
+    harness.publish("t", b"b")
+    harness.pass_time(1)
+    assert age(harness) == 6
 
     client.say(commands.rdy(1))
     (a,) = client.messages()
     client.say(commands.rdy(0))
-    assert age(house) == 1
+    assert age(harness) == 1
     client.say(commands.req(a.id, 0))
-    assert age(house) == 6
-    house.broker.act_on_messages(
+    assert age(harness) == 6
+    harness.broker.act_on_messages(
         "finish",
         "t",
         "c",
-        house.broker.topics["t"].channels["c"].requeued.indexes(),
-        house.clock.now(),
+        harness.broker.topics["t"].channels["c"].requeued.indexes(),
+        harness.clock.now(),
     )
-    house.turn()
-    assert age(house) == 1
-    house.broker.empty_channel("t", "c", house.clock.now())
-    house.turn()
-    assert age(house) is None
+    harness.turn()
+    assert age(harness) == 1
+    harness.broker.empty_channel("t", "c", harness.clock.now())
+    harness.turn()
+    assert age(harness) is None
 
 
-def test_without_memory_it_is_never_overstated() -> None:
+def test_the_age_of_an_uncached_message_is_never_too_high() -> None:
     """The age of an uncached message is never too high; nothing is read from disk for it.
 
     Unless its time is known already, or it is the first of its segment, the newest message of its
     extent is used instead.
     """
-    house = House()
-    client = house.consumer("t", "c")
+    harness = BrokerHarness()
+    client = harness.consumer("t", "c")
     for _ in range(3):
-        house.publish("t", b"x")
-        house.pass_time(10)
-    forget(house)
-    assert age(house) == 30
-    take(client)
-    forget(house)
-    assert age(house) == 10
-    take(client)  # the extent is read for the consumer, and so is the next message
-    assert age(house) == 10
-    house.pass_time(5)
-    forget(house)
-    assert age(house) == 15
+        harness.publish("t", b"x")
+        harness.pass_time(10)
+    evict_all(harness)
+    assert age(harness) == 30
+    deliver_and_finish(client)
+    evict_all(harness)
+    assert age(harness) == 10
+    deliver_and_finish(client)  # the extent is read for the consumer, and so is the next message
+    assert age(harness) == 10
+    harness.pass_time(5)
+    evict_all(harness)
+    assert age(harness) == 15
 
 
-def test_a_known_time_is_remembered() -> None:
+def test_a_known_publish_time_survives_eviction() -> None:
     """A message's time stays exact after its eviction from memory, while it is the oldest."""
-    house = House()
-    client = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"a")
+    harness = BrokerHarness()
+    client = harness.consumer("t", "c", rdy=1)
+    harness.publish("t", b"a")
     client.finish(client.messages())
     client.say(commands.rdy(0))
-    house.publish("t", b"b")
-    house.pass_time(10)
-    house.publish("t", b"c")
-    assert age(house) == 10
-    forget(house)
-    assert age(house) == 10
+    harness.publish("t", b"b")
+    harness.pass_time(10)
+    harness.publish("t", b"c")
+    assert age(harness) == 10
+    evict_all(harness)
+    assert age(harness) == 10
 
 
 def test_a_lost_message_has_no_age() -> None:
     """A message that the log no longer has does not count as waiting."""
-    house = House()
-    house.consumer("t", "c")
-    house.publish("t", b"a")
-    channel = house.broker.topics["t"].channels["c"]
+    harness = BrokerHarness()
+    harness.consumer("t", "c")
+    harness.publish("t", b"a")
+    channel = harness.broker.topics["t"].channels["c"]
     channel.requeued.push(5, 1)
-    assert age(house) is None
+    assert age(harness) is None
 
 
-def test_many_holes_are_not_looked_past() -> None:
+def test_the_search_for_the_oldest_message_is_limited() -> None:
     """The search for the oldest message is limited: the age is None after too many skipped ranges.
 
     Stats must not take long.
     """
-    house = House()
-    house.consumer("t", "c")
+    harness = BrokerHarness()
+    harness.consumer("t", "c")
     for _ in range(80):
-        house.publish("t", b"deferred", defer_ms=600_000)
-        house.publish("t", b"x")
-    channel = house.broker.topics["t"].channels["c"]
-    indexes = house.broker.topics["t"].stream.log.looking.stored_from(0, 1 << 54, 200)
+        harness.publish("t", b"deferred", defer_ms=600_000)
+        harness.publish("t", b"x")
+    channel = harness.broker.topics["t"].channels["c"]
+    indexes = harness.broker.topics["t"].stream.log.inspection.stored_from(0, 1 << 54, 200)
     channel.skips.insert(indexes[1:-1:2])
-    assert house.channel("t", "c").depth == 1
-    assert age(house) is None
+    assert harness.channel("t", "c").depth == 1
+    assert age(harness) is None
 
 
 def test_the_time_to_clear_follows_the_depth() -> None:
@@ -318,32 +318,32 @@ def test_the_time_to_clear_follows_the_depth() -> None:
 
     It is 0 when nothing waits.
     """
-    house = House()
-    client = house.consumer("t", "c")
+    harness = BrokerHarness()
+    client = harness.consumer("t", "c")
 
     def clear() -> float | None:
-        return house.channel("t", "c").clear_seconds
+        return harness.channel("t", "c").clear_seconds
 
     def consume(count: int) -> None:
         for _ in range(count):
-            take(client)
+            deliver_and_finish(client)
 
     assert clear() == 0
-    house.publish("t", *[b"x"] * 100)
+    harness.publish("t", *[b"x"] * 100)
     assert clear() is None
-    house.pass_time(2)
+    harness.pass_time(2)
     assert clear() is None
-    house.pass_time(14)
+    harness.pass_time(14)
     consume(10)
     assert clear() is None  # compared with nothing waiting
-    house.pass_time(16)
+    harness.pass_time(16)
     consume(10)
     assert clear() == 80 * 16 / 10
-    house.pass_time(70)
+    harness.pass_time(70)
     assert clear() is None  # too long ago
-    house.pass_time(0.5)
+    harness.pass_time(0.5)
     consume(1)
     assert clear() is None  # too short ago
-    house.pass_time(9.5)
+    harness.pass_time(9.5)
     consume(9)
     assert clear() == 70 * 10 / 10

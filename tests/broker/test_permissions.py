@@ -20,17 +20,17 @@ from sparq.broker.permissions import (
     AnswerError,
     read,
 )
-from tests.broker.house import SECOND_NS, House
+from tests.broker.harness import SECOND_NS, BrokerHarness
 
 
-def said(**changes: Any) -> bytes:
+def answer_of(**changes: Any) -> bytes:
     entry = {"topic": "^t", "channels": [".*"], "permissions": ["subscribe", "publish"]}
     return json.dumps({"ttl": 60, "authorizations": [entry], **changes}).encode()
 
 
-def test_what_an_answer_allows() -> None:
+def test_topics_and_channels_are_matched_by_pattern() -> None:
     """Topics and channels are matched by pattern; repeated questions get the same result."""
-    permissions = read(said(identity="me", identity_url=None))
+    permissions = read(answer_of(identity="me", identity_url=None))
     for _ in range(2):
         assert permissions.allows("t1")
         assert permissions.allows("t1", "c")
@@ -40,9 +40,9 @@ def test_what_an_answer_allows() -> None:
     assert ("me", "", 1) == (permissions.identity, permissions.identity_url, permissions.count)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_results_is_bounded() -> None:
     """At most `REMEMBERED_MAX` results are remembered; the newest replace the oldest."""
-    permissions = read(said())
+    permissions = read(answer_of())
     for number in range(REMEMBERED_MAX + 10):
         assert permissions.allows(f"t{number}")
     assert (f"t{number}", "") in permissions._known
@@ -52,7 +52,7 @@ def test_what_is_remembered_is_bounded() -> None:
 def entries(count: int, **changes: Any) -> bytes:
     """An answer with `count` authorizations."""
     one = {"topic": "x", "channels": [], "permissions": ["publish"], **changes}
-    return said(authorizations=[one] * count)
+    return answer_of(authorizations=[one] * count)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_answer_is_bounded(fits: bytes, does_not: bytes, why: str) -> None:
         read(does_not)
 
 
-def test_what_cannot_be_told_in_time_is_not_allowed() -> None:
+def test_access_is_denied_if_the_patterns_take_too_many_steps() -> None:
     """Access is denied if the patterns need more than `QUESTION_STEPS_MAX` steps.
 
     Later patterns are not tried, even if one would allow it.
@@ -91,15 +91,15 @@ def test_what_cannot_be_told_in_time_is_not_allowed() -> None:
     slow = {"topic": "(.?){600}b$", "channels": [".*"], "permissions": ["publish"]}
     good = {"topic": "t", "channels": [".*"], "permissions": ["publish"]}
     count = QUESTION_STEPS_MAX // (600 * 60)
-    permissions = read(said(authorizations=[slow] * (count + 1) + [good]))
+    permissions = read(answer_of(authorizations=[slow] * (count + 1) + [good]))
 
     assert permissions.allows("t")
     assert not permissions.allows("t" * 64)
 
 
-def test_which_questions_take_long() -> None:
+def test_a_question_to_large_patterns_is_heavy_the_first_time() -> None:
     """A question is heavy if the answer has large patterns and it is asked for the first time."""
-    large, small = read(entries(1, topic="x{999}")), read(said())
+    large, small = read(entries(1, topic="x{999}")), read(answer_of())
     assert not small.is_heavy("t", "c")
     for channel in ("", "c", None):
         assert large.is_heavy("t", channel)
@@ -120,20 +120,20 @@ def test_small_patterns_are_compiled_once() -> None:
     assert 0 < len(module._compiled) <= COMPILED_MAX
 
 
-def test_the_time_to_live() -> None:
+def test_an_answer_expires_after_its_ttl() -> None:
     """An answer expires `ttl` seconds after `begin`; a huge ttl is capped at `TTL_MAX`."""
-    permissions = read(said())
+    permissions = read(answer_of())
     permissions.begin(5)
     assert not permissions.has_expired(60 * SECOND_NS)
     assert permissions.has_expired(60 * SECOND_NS + 5)
-    forever = read(said(ttl=10**30))
+    forever = read(answer_of(ttl=10**30))
     forever.begin(0)
     assert not forever.has_expired(TTL_MAX * SECOND_NS - 1)
 
 
-def test_the_reply() -> None:
+def test_the_reply_is_compact_json() -> None:
     """The reply is compact JSON; characters that UTF-8 cannot encode become `?`."""
-    reply = read(said(identity="\ud800é")).reply_data()
+    reply = read(answer_of(identity="\ud800é")).reply_data()
 
     assert '{"identity":"?é","identity_url":"","permission_count":1}'.encode() == reply
 
@@ -145,30 +145,30 @@ def test_the_reply() -> None:
     + [{"authorizations": [{"permissions": ["all"]}]}],
     ids=repr,
 )
-def test_what_is_no_answer(changes: dict[str, Any]) -> None:
+def test_an_invalid_answer_is_refused(changes: dict[str, Any]) -> None:
     """An invalid answer raises AnswerError."""
     with pytest.raises(AnswerError):
-        read(said(**changes))
+        read(answer_of(**changes))
 
 
 def test_a_missing_list_allows_nothing() -> None:
     """Missing or null authorizations allow nothing."""
-    for answer in (b'{"ttl":1}', said(authorizations=None)):
+    for answer in (b'{"ttl":1}', answer_of(authorizations=None)):
         assert 0 == read(answer).count
 
 
-def test_a_refusal_is_the_last_word() -> None:
+def test_commands_after_e_unauthorized_are_not_executed() -> None:
     """E_UNAUTHORIZED closes the connection: later commands are not executed.
 
     Earlier ones are answered.
     """
-    house = House(auth_required=True)
-    client = house.connect()
-    house.broker.authorize(client.session, read(said()))
+    harness = BrokerHarness(auth_required=True)
+    client = harness.connect()
+    harness.broker.authorize(client.session, read(answer_of()))
     client.say(b"PUB t\n\0\0\0\1xPUB u\n\0\0\0\1xPUB t\n\0\0\0\1x")
 
     reply, *answers = client.answers()
     assert 1 == json.loads(reply)["permission_count"]
     assert [b"OK", b'E_UNAUTHORIZED AUTH failed for PUB on "u" ""'] == answers
     assert client.session.closing
-    assert 1 == house.topic("t").message_count
+    assert 1 == harness.topic("t").message_count

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 
-def commits(house: House) -> int:
+def commits(harness: BrokerHarness) -> int:
     """End the turn and run its tasks; returns the number of commits among them."""
-    tasks = house.broker.end_turn(house.clock.now())
+    tasks = harness.broker.end_turn(harness.clock.now())
     for task in tasks:
         task.work.run()
-        house.broker.finish(task, house.clock.now())
+        harness.broker.finish(task, harness.clock.now())
     return sum(task.work.kind is TaskKind.COMMIT for task in tasks)
 
 
@@ -21,19 +21,19 @@ def test_one_commit_is_in_flight_per_topic() -> None:
 
     Messages that arrive meanwhile form the next batch, whose OKs wait for it.
     """
-    house = House()
-    client = house.connect()
+    harness = BrokerHarness()
+    client = harness.connect()
     client.say(commands.pub("t", b"1"), turn=False)
-    (first,) = house.broker.end_turn(house.clock.now())[-1:]
+    (first,) = harness.broker.end_turn(harness.clock.now())[-1:]
     client.say(commands.pub("t", b"2") + commands.pub("t", b"3"), turn=False)
-    tasks = house.broker.end_turn(house.clock.now())
+    tasks = harness.broker.end_turn(harness.clock.now())
     assert [t for t in tasks if t.work.kind is TaskKind.COMMIT] == []
 
     first.work.run()
-    house.broker.finish(first, house.clock.now())
+    harness.broker.finish(first, harness.clock.now())
     client.collect()
     assert client.answers() == [b"OK"]
-    house.turn()
+    harness.turn()
 
     assert client.answers() == [b"OK", b"OK"]
 
@@ -43,16 +43,16 @@ def test_batches_are_closed_by_size_and_count() -> None:
 
     An MPUB is never split, and may exceed both.
     """
-    house = House(commit_bytes=1000, commit_count=10)
-    house.publish("t", b"first")
-    client = house.connect()
+    harness = BrokerHarness(commit_bytes=1000, commit_count=10)
+    harness.publish("t", b"first")
+    client = harness.connect()
     for _ in range(5):
         client.say(commands.mpub("t", [b"x" * 100] * 4), turn=False)
     client.say(commands.mpub("t", [b"y"] * 25), turn=False)
-    counts = [commits(house) for _ in range(4)]
+    counts = [commits(harness) for _ in range(4)]
 
     assert counts == [1, 1, 1, 1]
-    assert house.topic("t").message_count == 1 + 20 + 25
+    assert harness.topic("t").message_count == 1 + 20 + 25
     client.collect()
     assert client.answers() == [b"OK"] * 6
 
@@ -62,25 +62,25 @@ def test_uncommitted_bytes_are_counted() -> None:
 
     nsqd pauses reading when there are too many.
     """
-    house = House()
-    client = house.connect()
+    harness = BrokerHarness()
+    client = harness.connect()
     client.say(commands.mpub("t", [b"x" * 1000] * 3) + commands.pub("t", b"y"), turn=False)
-    assert (client.session.uncommitted_bytes, house.broker.backlog_bytes) == (3001, 3001)
+    assert (client.session.uncommitted_bytes, harness.broker.backlog_bytes) == (3001, 3001)
 
-    house.turn()
+    harness.turn()
 
-    assert (client.session.uncommitted_bytes, house.broker.backlog_bytes) == (0, 0)
+    assert (client.session.uncommitted_bytes, harness.broker.backlog_bytes) == (0, 0)
 
 
-def test_a_client_that_left_does_not_hold_its_publish() -> None:
+def test_a_publish_of_a_disconnected_client_is_stored() -> None:
     """A publish of a client that has disconnected is still stored."""
-    house = House()
-    client = house.connect()
+    harness = BrokerHarness()
+    client = harness.connect()
     client.say(commands.pub("t", b"x"), turn=False)
     client.close()
 
-    assert house.topic("t").message_count == 1
-    assert house.broker.backlog_bytes == 0
+    assert harness.topic("t").message_count == 1
+    assert harness.broker.backlog_bytes == 0
 
 
 def test_a_larger_sync_every_shows_unsynced_messages_to_consumers() -> None:
@@ -88,110 +88,110 @@ def test_a_larger_sync_every_shows_unsynced_messages_to_consumers() -> None:
 
     All are synced after the sync timeout.
     """
-    house = House(sync_every=1000)
-    consumer = house.consumer("t", "c", rdy=10)
-    house.consumer("t", "d")
-    house.publish("t", b"1", b"2")
+    harness = BrokerHarness(sync_every=1000)
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.consumer("t", "d")
+    harness.publish("t", b"1", b"2")
     assert consumer.bodies() == [b"1", b"2"]
-    assert house.topic("t").unsynced_messages == 2
-    log = house.broker.topics["t"].stream.log
+    assert harness.topic("t").unsynced_messages == 2
+    log = harness.broker.topics["t"].stream.log
     assert log.synced_end < log.written_end
 
     for _ in range(25):
-        house.pass_time(0.1)
+        harness.pass_time(0.1)
 
-    assert house.topic("t").unsynced_messages == 0
+    assert harness.topic("t").unsynced_messages == 0
     assert log.synced_end == log.written_end
 
 
-def test_a_sync_that_meets_a_commit_is_tried_again_soon() -> None:
+def test_a_sync_due_during_a_commit_is_retried_soon() -> None:
     """A sync timeout that occurs during a commit is retried soon after it."""
-    house = House(sync_every=1000)
-    house.consumer("t", "c")
-    house.publish("t", b"1")
-    client = house.connect()
+    harness = BrokerHarness(sync_every=1000)
+    harness.consumer("t", "c")
+    harness.publish("t", b"1")
+    client = harness.connect()
     client.say(commands.pub("t", b"2"), turn=False)
-    tasks = house.broker.end_turn(house.clock.now())
-    house.advance(2.0)
-    house.broker.tick(house.clock.now())
+    tasks = harness.broker.end_turn(harness.clock.now())
+    harness.advance(2.0)
+    harness.broker.tick(harness.clock.now())
     for task in tasks:
         task.work.run()
-        house.broker.finish(task, house.clock.now())
-    house.turn()
-    house.pass_time(0.02)
+        harness.broker.finish(task, harness.clock.now())
+    harness.turn()
+    harness.pass_time(0.02)
 
-    assert house.topic("t").unsynced_messages == 0
+    assert harness.topic("t").unsynced_messages == 0
 
 
 def test_closing_syncs_everything() -> None:
     """After `close` and its tasks a power cut loses nothing, whatever the sync policy."""
     for seed in range(5):
-        house = House(sync_every=1000, sync_timeout_ns=10**15)
-        consumer = house.consumer("t", "c", rdy=10)
-        house.publish("t", b"1", b"2", b"3")
+        harness = BrokerHarness(sync_every=1000, sync_timeout_ns=10**15)
+        consumer = harness.consumer("t", "c", rdy=10)
+        harness.publish("t", b"1", b"2", b"3")
         consumer.finish(consumer.messages()[:1])
-        house.close()
-        house.disk = house.disk.crash(seed)
-        house.crash()
+        harness.close()
+        harness.disk = harness.disk.crash(seed)
+        harness.crash()
 
-        assert house.consumer("t", "c", rdy=10).bodies() == [b"2", b"3"]
+        assert harness.consumer("t", "c", rdy=10).bodies() == [b"2", b"3"]
 
 
-def test_closing_syncs_behind_a_commit_that_does_not() -> None:
+def test_closing_syncs_after_a_commit_without_a_sync() -> None:
     """`close` syncs after a commit in flight that does not sync itself."""
     for seed in range(5):
-        house = House(sync_every=1000, sync_timeout_ns=10**15)
-        house.publish("t", b"1")
-        client = house.connect()
+        harness = BrokerHarness(sync_every=1000, sync_timeout_ns=10**15)
+        harness.publish("t", b"1")
+        client = harness.connect()
         client.say(commands.pub("t", b"2"), turn=False)
-        tasks = house.broker.end_turn(house.clock.now())
-        assert not house.broker.close()
+        tasks = harness.broker.end_turn(harness.clock.now())
+        assert not harness.broker.close()
         for task in tasks:
             task.work.run()
-            house.broker.finish(task, house.clock.now())
+            harness.broker.finish(task, harness.clock.now())
         client.collect()
         assert client.answers() == [b"OK"]
 
-        house.close()
-        house.disk = house.disk.crash(seed)
-        house.crash()
+        harness.close()
+        harness.disk = harness.disk.crash(seed)
+        harness.crash()
 
-        assert house.consumer("t", "c", rdy=10).bodies() == [b"1", b"2"]
+        assert harness.consumer("t", "c", rdy=10).bodies() == [b"1", b"2"]
 
 
-def test_what_waits_for_a_commit_when_nsqd_stops_is_refused() -> None:
+def test_publishes_waiting_for_the_next_commit_are_refused_at_a_stop() -> None:
     """A stop waits only for the commit in flight; publishes waiting for the next are refused.
 
     Writing all waiting publishes could take minutes.
     """
-    house = House()
-    client = house.connect()
+    harness = BrokerHarness()
+    client = harness.connect()
     client.say(commands.pub("t", b"1"), turn=False)
-    tasks = house.broker.end_turn(house.clock.now())
+    tasks = harness.broker.end_turn(harness.clock.now())
     client.say(commands.pub("t", b"2"), turn=False)
 
-    assert not house.broker.close()
+    assert not harness.broker.close()
     for task in tasks:
         task.work.run()
-        house.broker.finish(task, house.clock.now())
-    house.close()
+        harness.broker.finish(task, harness.clock.now())
+    harness.close()
 
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]
-    house.crash()
-    assert house.consumer("t", "c", rdy=10).bodies() == [b"1"]
+    harness.crash()
+    assert harness.consumer("t", "c", rdy=10).bodies() == [b"1"]
 
 
-def test_what_an_ephemeral_topic_gets_at_once_is_dropped_only_beyond_what_consumers_take() -> None:
+def test_a_burst_to_an_ephemeral_topic_is_not_dropped_while_consumers_keep_up() -> None:
     """Publishes to an ephemeral topic that exceed `mem_queue_size` in one turn are not dropped.
 
     One batch enters per turn, and the consumer takes it before the next.
     """
-    house = House(mem_queue_size=10, commit_count=10, output_bytes_max=300)
-    consumer = house.consumer("e#ephemeral", "c", rdy=100)
-    producer = house.connect()
+    harness = BrokerHarness(mem_queue_size=10, commit_count=10, output_bytes_max=300)
+    consumer = harness.consumer("e#ephemeral", "c", rdy=100)
+    producer = harness.connect()
     for number in range(8):
         producer.say(commands.mpub("e#ephemeral", [b"%d" % number] * 10), turn=False)
-    house.turn()
+    harness.turn()
 
     assert producer.answers() == [b"OK"] * 8
     assert consumer.bodies() == [b"%d" % number for number in range(8) for _ in range(10)]

@@ -10,35 +10,35 @@ from sparq.broker.policies import Policy
 from sparq.broker.rates import CLIENTS_KEPT, HELD_NS, Rates
 from sparq.protocol import commands
 from sparq.protocol.frames import BodySlices
-from tests.broker.house import Client, House, Ticket
+from tests.broker.harness import BrokerHarness, Client, Ticket
 
 RATE = 10
 SECOND = 1_000_000_000
 WHY = f"PUB failed the limit of {RATE} messages per second for topic t is reached"
 
 
-def publish(house: House, count: int = 1, topic: str = "t") -> Ticket:
+def publish(harness: BrokerHarness, count: int = 1, topic: str = "t") -> Ticket:
     """Publish as HTTP does; returns the ticket."""
     ticket = Ticket()
     bodies = BodySlices.of([b"x"] * count)
-    house.broker.publish(topic, bodies, house.clock.now(), ticket)
-    house.turn()
+    harness.broker.publish(topic, bodies, harness.clock.now(), ticket)
+    harness.turn()
     return ticket
 
 
-def say(client: Client, first: int, count: int) -> None:
+def send_publishes(client: Client, first: int, count: int) -> None:
     """Send numbered PUBs, one at a time."""
     for number in range(first, first + count):
         client.say(commands.pub("t", b"%d" % number))
 
 
-def test_a_burst_then_slower_then_refused() -> None:
+def test_publishes_beyond_a_burst_are_held_and_then_refused() -> None:
     """A burst of one second's messages succeeds immediately.
 
     The next ones are held for up to one second, and all others are refused.
     """
-    house = House(max_publish_rate=RATE)
-    tickets = [publish(house) for _ in range(30)]
+    harness = BrokerHarness(max_publish_rate=RATE)
+    tickets = [publish(harness) for _ in range(30)]
 
     def answered() -> list[int]:
         return [len(ticket.answers) for ticket in tickets]
@@ -46,52 +46,52 @@ def test_a_burst_then_slower_then_refused() -> None:
     assert [1] * 11 + [0] * 10 + [1] * 9 == answered()
     assert [WHY] * 9 == [ticket.answers[0].text for ticket in tickets[21:]]
     for done in range(12, 22):
-        house.pass_time(1 / RATE)
+        harness.pass_time(1 / RATE)
         assert [1] * done + [0] * (21 - done) + [1] * 9 == answered()
     assert [None] * 21 == [ticket.answers[0] for ticket in tickets[:21]]
-    figures = house.topic("t")
+    figures = harness.topic("t")
     assert (21, 9, 10) == (figures.message_count, figures.refused_count, figures.held_count)
-    house.pass_time(10)
-    assert [None] == publish(house).answers
+    harness.pass_time(10)
+    assert [None] == publish(harness).answers
 
 
-def test_others_are_not_concerned() -> None:
+def test_each_topic_has_its_own_rate() -> None:
     """Each topic has its own rate; without the option no publish is held."""
-    house = House(max_publish_rate=RATE)
+    harness = BrokerHarness(max_publish_rate=RATE)
     for _ in range(30):
-        publish(house)
-    assert [None] == publish(house, topic="u").answers
-    free = House()
+        publish(harness)
+    assert [None] == publish(harness, topic="u").answers
+    free = BrokerHarness()
     assert [[None]] * 300 == [publish(free).answers for _ in range(300)]
     assert 0 == free.topic("t").held_count
 
 
 def test_a_large_batch_makes_the_next_wait() -> None:
     """A batch above the rate is stored as a whole; later publishes wait correspondingly."""
-    house = House(max_publish_rate=RATE)
-    assert [None] == publish(house, 50).answers
-    assert WHY == publish(house).answers[0].text  # type: ignore[union-attr]  # it is refused
-    house.pass_time(3.5)
-    held = publish(house)
+    harness = BrokerHarness(max_publish_rate=RATE)
+    assert [None] == publish(harness, 50).answers
+    assert WHY == publish(harness).answers[0].text  # type: ignore[union-attr]  # it is refused
+    harness.pass_time(3.5)
+    held = publish(harness)
     assert [] == held.answers
-    house.pass_time(0.6)
+    harness.pass_time(0.6)
     assert [None] == held.answers
 
 
-def test_of_one_client() -> None:
+def test_a_client_rate_slows_only_that_client() -> None:
     """`max_client_publish_rate` slows only the client that exceeds it.
 
     Each client's messages stay in order.
     """
-    house = House(max_client_publish_rate=RATE)
-    consumer = house.consumer("t", "c", rdy=2_500)
-    hasty, calm = house.connect(), house.connect()
-    say(hasty, 0, 30)
-    say(calm, 100, 5)
+    harness = BrokerHarness(max_client_publish_rate=RATE)
+    consumer = harness.consumer("t", "c", rdy=2_500)
+    hasty, calm = harness.connect(), harness.connect()
+    send_publishes(hasty, 0, 30)
+    send_publishes(calm, 100, 5)
     assert [b"OK"] * 5 == calm.answers()
     assert [b"OK"] * 11 == hasty.answers()
     for _ in range(12):
-        house.pass_time(0.1)
+        harness.pass_time(0.1)
     answers = hasty.answers()
     text = (
         f"E_PUB_FAILED PUB failed the limit of {RATE} messages per second for one client is reached"
@@ -103,34 +103,37 @@ def test_of_one_client() -> None:
     assert 26 == len(bodies)
 
 
-def test_what_is_held_when_the_topic_goes() -> None:
+def test_held_publishes_are_refused_when_their_topic_is_deleted() -> None:
     """Held publishes are refused when their topic is deleted or nsqd stops."""
-    for ends in (House.close, lambda house: house.broker.delete_topic("t", house.clock.now())):
-        house = House(max_publish_rate=RATE)
-        tickets = [publish(house) for _ in range(15)]
-        ends(house)
-        house.turn()
+    for ends in (
+        BrokerHarness.close,
+        lambda harness: harness.broker.delete_topic("t", harness.clock.now()),
+    ):
+        harness = BrokerHarness(max_publish_rate=RATE)
+        tickets = [publish(harness) for _ in range(15)]
+        ends(harness)
+        harness.turn()
         assert [1] * 15 == [len(ticket.answers) for ticket in tickets]
         assert 4 == sum(ticket.answers[0] is not None for ticket in tickets)
 
 
-def test_other_policies_let_go_what_is_held() -> None:
+def test_a_change_of_policies_releases_held_publishes() -> None:
     """A change of policies releases all held publishes.
 
     Otherwise later publishes would overtake them.
     """
-    house = House(max_client_publish_rate=RATE)
-    consumer = house.consumer("t", "c", rdy=2_500)
-    client = house.connect()
-    say(client, 0, 15)
-    house.broker.configure_policies([Policy("t", "", {"max_client_publish_rate": 0})])
-    say(client, 15, 50)
+    harness = BrokerHarness(max_client_publish_rate=RATE)
+    consumer = harness.consumer("t", "c", rdy=2_500)
+    client = harness.connect()
+    send_publishes(client, 0, 15)
+    harness.broker.configure_policies([Policy("t", "", {"max_client_publish_rate": 0})])
+    send_publishes(client, 15, 50)
     assert [b"OK"] * 65 == client.answers()
     assert list(range(65)) == [int(body) for body in consumer.bodies()]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_rate_holds(seed: int) -> None:
+def test_the_rate_is_never_exceeded(seed: int) -> None:
     """Over any period, no more than the rate plus one burst is accepted.
 
     No publish is held for more than `HELD_NS`.
@@ -157,7 +160,7 @@ def test_the_rate_holds(seed: int) -> None:
     assert len(taken) > 0.8 * RATE * now / SECOND
 
 
-def test_clients_are_forgotten() -> None:
+def test_the_number_of_remembered_clients_is_bounded() -> None:
     """At most `CLIENTS_KEPT` idle clients are remembered."""
     rates = Rates()
     for client in range(5 * CLIENTS_KEPT):

@@ -9,27 +9,27 @@ from hypothesis import strategies as st
 from sparq.broker.channel import Channel
 from sparq.broker.recovery import restore, were_due
 from sparq.log.records import ChannelState, TopicState, merge_ranges_scalar
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 Restored = tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[tuple[int, int]], int]
 
 
-def three_runs() -> House:
+def three_runs() -> BrokerHarness:
     """A log of three runs of nsqd with deferred messages; its indexes have gaps."""
-    house = House(max_bytes_per_file=6_000)
-    house.broker.create_topic("t", house.clock.now())
-    house.broker.create_channel("t", "other", house.clock.now())
+    harness = BrokerHarness(max_bytes_per_file=6_000)
+    harness.broker.create_topic("t", harness.clock.now())
+    harness.broker.create_channel("t", "other", harness.clock.now())
     for run in range(3):
         for number in range(4):
-            house.publish("t", *[b"%d/%d/%d" % (run, number, at) * 20 for at in range(7)])
-            house.publish("t", b"later", defer_ms=(10_000, 60_000)[number % 2])
-        house.crash()
-    house.pass_time(30)
-    return house
+            harness.publish("t", *[b"%d/%d/%d" % (run, number, at) * 20 for at in range(7)])
+            harness.publish("t", b"later", defer_ms=(10_000, 60_000)[number % 2])
+        harness.crash()
+    harness.pass_time(30)
+    return harness
 
 
-HOUSE = three_runs()
-STREAM = HOUSE.broker.topics["t"].stream
+HARNESS = three_runs()
+STREAM = HARNESS.broker.topics["t"].stream
 STORED = [
     index
     for first, end in zip(*STREAM.log.stored_runs(0, 1 << 54), strict=True)
@@ -50,7 +50,7 @@ def states(draw: st.DrawFn) -> ChannelState:
     finished = [pair for pair in finished if pair[0] > start]
     free = [i for i in STORED if i >= start and not any(a <= i < b for a, b in finished)]
     chosen = draw(st.lists(st.sampled_from(free), max_size=8, unique=True)) if free else []
-    wall_ns = HOUSE.clock.wall_ns
+    wall_ns = HARNESS.clock.wall_ns
     dues = st.sampled_from([0, wall_ns, wall_ns + 5_000])
     requeued = {index: (draw(dues), draw(st.sampled_from([0, 1, 2, 65_535]))) for index in chosen}
     return ChannelState(start, max(cursor, start), finished, requeued)
@@ -59,7 +59,7 @@ def states(draw: st.DrawFn) -> ChannelState:
 def by_arrays(state: ChannelState, past_due: list[int]) -> Restored:
     """The result of `restore`."""
     channel = a_channel()
-    restore(channel, state, np.array(past_due, np.int64), HOUSE.clock.now())
+    restore(channel, state, np.array(past_due, np.int64), HARNESS.clock.now())
     indexes, attempts = channel.requeued.all()
     again = list(zip(indexes.tolist(), attempts.tolist(), strict=True))
     return again, sorted(channel.delays.entries()), channel.skips.ranges(), channel.skips.count
@@ -67,12 +67,12 @@ def by_arrays(state: ChannelState, past_due: list[int]) -> Restored:
 
 def a_channel() -> Channel:
     """A new channel."""
-    return HOUSE.broker.topics["t"]._make_channel("twin")
+    return HARNESS.broker.topics["t"]._make_channel("twin")
 
 
 def one_by_one(state: ChannelState, past_due: list[int]) -> Restored:
     """The same result, computed index by index."""
-    now, pending = HOUSE.clock.now(), STREAM.due.pending
+    now, pending = HARNESS.clock.now(), STREAM.due.pending
     ready = {i: tries for i, (due, tries) in state.requeued.items() if due <= now.wall_ns}
     delays = [
         (now.mono_ns + due - now.wall_ns, i, tries)
@@ -101,7 +101,9 @@ def one_by_one(state: ChannelState, past_due: list[int]) -> Restored:
 
 @settings(max_examples=400)
 @given(states(), st.lists(st.sampled_from(STREAM.due.skipped), max_size=4, unique=True))
-def test_arrays_restore_what_one_by_one_does(state: ChannelState, past_due: list[int]) -> None:
+def test_restoring_with_arrays_equals_restoring_one_by_one(
+    state: ChannelState, past_due: list[int]
+) -> None:
     """The requeued, delayed and skipped messages and their attempts are the same."""
     past_due = sorted(set(past_due) - STREAM.due.pending)
 
@@ -110,7 +112,9 @@ def test_arrays_restore_what_one_by_one_does(state: ChannelState, past_due: list
 
 @settings(max_examples=200)
 @given(states(), states())
-def test_what_was_due_is_known_of_any_channel(one: ChannelState, other: ChannelState) -> None:
+def test_were_due_finds_requeued_and_finished_messages_of_any_channel(
+    one: ChannelState, other: ChannelState
+) -> None:
     """`were_due` finds the messages that any channel has requeued or finished."""
     state = TopicState(channels={"one": one, "other": other})
     due = STREAM.due.skipped
@@ -126,13 +130,13 @@ def test_what_was_due_is_known_of_any_channel(one: ChannelState, other: ChannelS
     assert expected == were_due(np.array(due, np.int64), state).tolist()
 
 
-def test_three_hundred_thousand_requeued_messages_are_restored_at_once() -> None:
+def test_restoring_500_requeued_messages_takes_few_ordinal_lookups() -> None:
     """Restoring 500 scattered requeued messages takes fewer than 5 ordinal lookups."""
-    house = House()
-    house.broker.create_topic("t", house.clock.now())
-    house.broker.create_channel("t", "c", house.clock.now())
-    house.publish("t", *[b"x"] * 1_000)
-    stream = house.broker.topics["t"].stream
+    harness = BrokerHarness()
+    harness.broker.create_topic("t", harness.clock.now())
+    harness.broker.create_channel("t", "c", harness.clock.now())
+    harness.publish("t", *[b"x"] * 1_000)
+    stream = harness.broker.topics["t"].stream
     calls = 0
     ordinal_at = stream.log.ordinal_at
 
@@ -143,9 +147,9 @@ def test_three_hundred_thousand_requeued_messages_are_restored_at_once() -> None
 
     first = stream.log.first_index
     state = ChannelState(first, first, [], {first + 2 * n: (0, 2) for n in range(500)})
-    channel = house.broker.topics["t"]._make_channel("twin")
+    channel = harness.broker.topics["t"]._make_channel("twin")
     stream.log.ordinal_at = counted  # type: ignore[method-assign] # counted here, then forgotten
-    restore(channel, state, np.empty(0, np.int64), house.clock.now())
+    restore(channel, state, np.empty(0, np.int64), harness.clock.now())
 
     assert 500 == len(channel.requeued)
     assert calls < 5

@@ -14,7 +14,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
 from sparq.protocol.layout import OK
 from sparq.testing import ManualClock
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 
 def new_session(**options: Any) -> V2Session:
@@ -28,15 +28,15 @@ def granted(**asked: Any) -> Granted:
     return negotiate(body, IdentifyLimits(), {"tls": True})
 
 
-def test_replies_keep_the_order_of_commands(house: House) -> None:
+def test_replies_keep_the_order_of_commands(harness: BrokerHarness) -> None:
     """An error known immediately waits for the OK of an earlier publish."""
-    consumer = house.consumer("t", "c")
+    consumer = harness.consumer("t", "c")
     consumer.answers()
     consumer.say(commands.pub("t", b"x") + commands.fin(b"0" * 16), turn=False)
-    house.end_turn()
-    assert house.broker.take_output(consumer.session) == []
+    harness.end_turn()
+    assert harness.broker.take_output(consumer.session) == []
 
-    house.turn()
+    harness.turn()
 
     assert consumer.answers() == [
         b"OK",
@@ -44,20 +44,20 @@ def test_replies_keep_the_order_of_commands(house: House) -> None:
     ]
 
 
-def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
+def test_no_message_overtakes_the_ok_of_its_sub(harness: BrokerHarness) -> None:
     """A client gets the OK of its SUB before the first message."""
-    house.publish("t", b"x")
-    client = house.connect()
+    harness.publish("t", b"x")
+    client = harness.connect()
     client.say(commands.sub("t", "c") + commands.rdy(1), turn=False)
-    house.end_turn()
-    assert house.broker.take_output(client.session) == []
+    harness.end_turn()
+    assert harness.broker.take_output(client.session) == []
 
-    house.turn()
+    harness.turn()
 
     assert [kind for kind, _ in client.heard()] == [0, 2]
 
 
-def test_the_window_is_what_may_be_in_flight_in_addition() -> None:
+def test_the_window_is_rdy_minus_messages_in_flight() -> None:
     """The window is RDY minus the messages in flight.
 
     It is 0 while the output is full, writing is paused or the session is closing.
@@ -77,7 +77,7 @@ def test_the_window_is_what_may_be_in_flight_in_addition() -> None:
     assert 0 == session.window()
 
 
-def test_a_reply_that_comes_later_keeps_its_place() -> None:
+def test_replies_after_a_pending_one_wait_for_it() -> None:
     """Replies after a pending one wait for it.
 
     A large answer is put out in its parts, without joining them.

@@ -11,11 +11,11 @@ from sparq.broker import delivery
 from sparq.broker.shares import Shares, share_block
 from sparq.broker.slots import PAGE_SIZE
 from sparq.protocol import commands
-from tests.broker.house import Client, House, Message
+from tests.broker.harness import BrokerHarness, Client, Message
 
 CONSUMERS = 9
 STEPS = 60
-NEVER_TOGETHER = 1 << 30
+NEVER_SHARED = 1 << 30
 KINDS: tuple[dict[str, Any], ...] = (
     {},
     {},
@@ -24,24 +24,24 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Life:
+class RandomChannel:
     """A channel with many consumers and random, repeatable operations on it."""
 
     def __init__(self, seed: int, **options: Any) -> None:
         self.chance = Random(seed)
-        self.house = House(**options)
-        self.house.publish("t", b"first")
-        self.house.consumer("t", "c").close()
+        self.harness = BrokerHarness(**options)
+        self.harness.publish("t", b"first")
+        self.harness.consumer("t", "c").close()
         self.clients: list[Client] = []
         self.held: dict[Client, list[Message]] = {}
-        self.told: list[Any] = []
+        self.record: list[Any] = []
         for _ in range(CONSUMERS):
             self.join()
 
     def join(self) -> None:
         """Connect another consumer, of a random kind."""
         kind = self.chance.choice(KINDS)
-        client = self.house.consumer("t", "c", self.chance.choice([1, 1, 1, 3, 40]), **kind)
+        client = self.harness.consumer("t", "c", self.chance.choice([1, 1, 1, 3, 40]), **kind)
         client.answers()
         self.clients.append(client)
         self.held[client] = []
@@ -50,7 +50,7 @@ class Life:
         """Publish few, many, or large messages that fill an output."""
         size = self.chance.choice([0, 5, 200, 70_000])
         count = self.chance.choice([1, 4, 30, 300]) if size < 1_000 else 12
-        self.house.publish("t", *(b"%d." % number + bytes(size) for number in range(count)))
+        self.harness.publish("t", *(b"%d." % number + bytes(size) for number in range(count)))
 
     def finish(self) -> None:
         """Several consumers finish all they have in the same turn."""
@@ -59,7 +59,7 @@ class Life:
                 fins = b"".join(commands.fin(message.id) for message in self.held[client])
                 self.held[client] = []
                 client.say(fins, turn=False)
-        self.house.turn()
+        self.harness.turn()
 
     def other(self) -> None:
         """A rarer operation: requeue, RDY, reconnect or waiting."""
@@ -74,7 +74,7 @@ class Life:
             client.close()
             self.join()
         else:
-            self.house.pass_time(self.chance.choice([0.5, 3.0]))
+            self.harness.pass_time(self.chance.choice([0.5, 3.0]))
 
     def step(self) -> None:
         """Run a random operation and record the complete result."""
@@ -82,24 +82,28 @@ class Life:
         for at, client in enumerate(self.clients):
             messages = client.messages()
             self.held[client] += messages
-            self.told.append((at, messages))
-        topic = self.house.broker.topics["t"]
+            self.record.append((at, messages))
+        topic = self.harness.broker.topics["t"]
         channel = topic.channels["c"]
         rows = channel.in_flight.all()
         assert channel.in_flight.count == len(rows[0])
-        self.told.append([column.tolist() for column in rows])
-        self.told.append(sorted(session.owner for session in self.house.broker.take_sessions()))
-        self.told.append((channel.cursor, channel.cursor_ordinal, channel.due_ns))
-        self.told.append([(at.owner, at.in_flight_count, at.message_count) for at in channel.ready])
-        self.told.append((channel.global_count, sum(topic_waited(self.house))))
+        self.record.append([column.tolist() for column in rows])
+        self.record.append(sorted(session.owner for session in self.harness.broker.take_sessions()))
+        self.record.append((channel.cursor, channel.cursor_ordinal, channel.due_ns))
+        self.record.append(
+            [(at.owner, at.in_flight_count, at.message_count) for at in channel.ready]
+        )
+        self.record.append((channel.global_count, sum(topic_waited(self.harness))))
 
 
-def topic_waited(house: House) -> list[int]:
+def topic_waited(harness: BrokerHarness) -> list[int]:
     """The number of first deliveries, per latency bucket."""
-    return house.broker.turn.waited.counts
+    return harness.broker.turn.waited.counts
 
 
-def lived(seed: int, monkeypatch: pytest.MonkeyPatch, sharers_min: int) -> tuple[list[Any], int]:
+def run_random_operations(
+    seed: int, monkeypatch: pytest.MonkeyPatch, sharers_min: int
+) -> tuple[list[Any], int]:
     """Run a life; returns its record, and the number of messages delivered by sharing."""
     shared = 0
 
@@ -111,20 +115,22 @@ def lived(seed: int, monkeypatch: pytest.MonkeyPatch, sharers_min: int) -> tuple
 
     monkeypatch.setattr(delivery, "SHARERS_MIN", sharers_min)
     monkeypatch.setattr(delivery, "share_block", counted)
-    life = Life(seed, output_bytes_max=100_000)
+    life = RandomChannel(seed, output_bytes_max=100_000)
     for _ in range(STEPS):
         life.step()
-    return life.told, shared
+    return life.record, shared
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_together_as_each_by_itself(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharing_gives_the_same_deliveries_as_without(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With and without sharing, deliveries and the channel's state are the same.
 
     Compared are messages, order, deadlines, counts and the next consumer.
     """
-    together, shared = lived(seed, monkeypatch, 2)
-    alone, none = lived(seed, monkeypatch, NEVER_TOGETHER)
+    together, shared = run_random_operations(seed, monkeypatch, 2)
+    alone, none = run_random_operations(seed, monkeypatch, NEVER_SHARED)
 
     assert together == alone
     assert shared > 0
@@ -134,16 +140,16 @@ def test_together_as_each_by_itself(seed: int, monkeypatch: pytest.MonkeyPatch) 
 def test_a_share_ends_with_a_page_of_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharing works across a page boundary: each consumer gets one message."""
     monkeypatch.setattr(delivery, "SHARERS_MIN", 2)
-    house = House()
-    clients = [house.consumer("t", "c") for _ in range(8)]
-    passing = house.consumer("t", "c", 2_500)
+    harness = BrokerHarness()
+    clients = [harness.consumer("t", "c") for _ in range(8)]
+    passing = harness.consumer("t", "c", 2_500)
     for _ in range(2):
-        house.publish("t", *[b"x"] * 2_046)
+        harness.publish("t", *[b"x"] * 2_046)
         passing.finish(passing.messages())
     passing.close()
     for client in clients:
         client.say(commands.rdy(1))
-    house.publish("t", *[b"y"] * 8)
+    harness.publish("t", *[b"y"] * 8)
 
     got = [client.messages() for client in clients]
     assert [1] * 8 == [len(messages) for messages in got]
@@ -151,58 +157,58 @@ def test_a_share_ends_with_a_page_of_indexes(monkeypatch: pytest.MonkeyPatch) ->
     first = indexes[0]
     assert [*range(first, first + 8)] == indexes
     assert first // PAGE_SIZE < indexes[-1] // PAGE_SIZE
-    assert 8 == house.channel("t", "c").in_flight_count
+    assert 8 == harness.channel("t", "c").in_flight_count
 
 
-def test_what_is_shared_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_messages_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared messages time out by their consumer's timeout and return with attempts 2."""
-    house = House()
-    requeues = house.consumer("t", "c", 200)
-    house.publish("t", *[b"often"] * 200)
+    harness = BrokerHarness()
+    requeues = harness.consumer("t", "c", 200)
+    harness.publish("t", *[b"often"] * 200)
     for _ in range(3):
         messages = requeues.messages()
         requeues.say(b"".join(commands.req(message.id, 0) for message in messages))
-    clients = [house.consumer("t", "c", 1, msg_timeout=2_000) for _ in range(8)]
-    house.publish("t", *[b"once"] * 8)
+    clients = [harness.consumer("t", "c", 1, msg_timeout=2_000) for _ in range(8)]
+    harness.publish("t", *[b"once"] * 8)
     first = [message for client in clients for message in client.messages()]
-    house.pass_time(3)
+    harness.pass_time(3)
     again = [message for client in clients for message in client.messages()]
 
     assert [b"once"] * 8 == [message.body for message in first]
-    assert 8 == house.channel("t", "c").timeout_count
+    assert 8 == harness.channel("t", "c").timeout_count
     assert [2] * 8 == [message.attempts for message in again]
 
 
 @pytest.mark.parametrize("options", [{"message_ttl_ns": 10**9}, {}], ids=["ttl", "all are fresh"])
-def test_too_old_messages_are_shared_with_nobody(options: dict[str, Any]) -> None:
+def test_expired_messages_are_not_shared(options: dict[str, Any]) -> None:
     """With `message_ttl`, messages that are too old are not delivered by sharing."""
-    house = House(**options)
-    clients = [house.consumer("t", "c") for _ in range(8)]
-    house.publish("t", b"first")
+    harness = BrokerHarness(**options)
+    clients = [harness.consumer("t", "c") for _ in range(8)]
+    harness.publish("t", b"first")
     clients[0].say(commands.rdy(1))
     clients[0].finish(clients[0].messages())
     clients[0].say(commands.rdy(0))
-    house.publish("t", *[b"old"] * 4)
-    house.advance(5)
-    house.publish("t", *[b"new"] * 4)
+    harness.publish("t", *[b"old"] * 4)
+    harness.advance(5)
+    harness.publish("t", *[b"new"] * 4)
     for client in clients:
         client.say(commands.rdy(1), turn=False)
-    house.turn()
+    harness.turn()
 
     expected = [b"new"] * 4 if options else [b"old"] * 4 + [b"new"] * 4
     assert expected == [body for client in clients for body in client.bodies()]
 
 
-def test_zones_are_told_apart() -> None:
+def test_consumers_in_the_zone_are_served_before_others() -> None:
     """With topology-aware consumption all consumers in the zone are served before others."""
-    house = House(topology_aware=True, topology_zone="z")
+    harness = BrokerHarness(topology_aware=True, topology_zone="z")
     zones = ["z", "other"] * 5
-    clients = [house.consumer("t", "c", topology_zone=zone) for zone in zones]
+    clients = [harness.consumer("t", "c", topology_zone=zone) for zone in zones]
     for client in clients:
         client.say(commands.rdy(1))
-    house.publish("t", *[b"x"] * 6)
+    harness.publish("t", *[b"x"] * 6)
 
     assert [1] * 5 == [len(client.messages()) for client in clients[::2]]
     assert 1 == sum(len(client.messages()) for client in clients[1::2])
-    stats = house.channel("t", "c")
+    stats = harness.channel("t", "c")
     assert (5, 1) == (stats.zone_local_msg_count, stats.region_local_msg_count)

@@ -39,7 +39,7 @@ steps = st.lists(
 )
 
 
-class Plain:
+class DictionaryInFlight:
     """Messages in flight as a dictionary: index -> [owner, deadline, delivered at, attempts]."""
 
     def __init__(self) -> None:
@@ -84,7 +84,9 @@ class Plain:
         return taken
 
 
-def apply(step: tuple[Any, ...], forms: list[InFlight], plain: Plain) -> tuple[Any, list[Any]]:
+def apply(
+    step: tuple[Any, ...], forms: list[InFlight], plain: DictionaryInFlight
+) -> tuple[Any, list[Any]]:
     """The result of a step on the dictionary, and on each InFlight."""
     kind, *args = step
     if kind == "run":
@@ -136,10 +138,10 @@ def apply(step: tuple[Any, ...], forms: list[InFlight], plain: Plain) -> tuple[A
 
 
 @given(steps)
-def test_scattered_and_dense_forms_answer_as_a_dictionary(story: list[tuple[Any, ...]]) -> None:
+def test_scattered_and_dense_forms_equal_a_dictionary(story: list[tuple[Any, ...]]) -> None:
     """The results do not depend on how messages in flight are stored."""
     forms = [InFlight(pages_kept=0), InFlight(pages_kept=2), InFlight(pages_kept=1 << 60)]
-    plain = Plain()
+    plain = DictionaryInFlight()
     for step in story:
         expected, answers = apply(step, forms, plain)
 
@@ -179,7 +181,7 @@ def test_a_scattered_message_costs_at_most_200_bytes(messages: int, again: bool)
     assert bytes_of(messages, again=again) <= PAGES_KEPT * PAGE_BYTES + messages * BYTES_MAX
 
 
-def test_pages_that_thin_out_are_emptied_without_a_delivery() -> None:
+def test_pages_with_one_message_left_are_emptied_by_fins_alone() -> None:
     """Pages with one message left each are emptied by FINs alone.
 
     Only the pages always kept remain.
@@ -196,7 +198,7 @@ def test_pages_that_thin_out_are_emptied_without_a_delivery() -> None:
     assert in_flight.next_deadline_ns() == 7
 
 
-def test_memory_of_finished_scattered_messages_is_given_back() -> None:
+def test_memory_of_finished_scattered_messages_is_freed() -> None:
     """Finishing most scattered messages frees their rows."""
     indexes = BASE + np.arange(20_000, dtype=np.int64) * PAGE_SIZE
     in_flight = InFlight()
@@ -208,7 +210,7 @@ def test_memory_of_finished_scattered_messages_is_given_back() -> None:
     assert in_flight.indexes().tolist() == indexes[19_990:].tolist()
 
 
-def test_when_scattered_messages_were_published_is_known() -> None:
+def test_scattered_messages_keep_their_publish_time() -> None:
     """A message keeps its publish time when its page is emptied."""
     in_flight = InFlight(pages_kept=0)
     in_flight.note_run(BASE, BASE + 500, 1, now_ns=0, deadline_ns=9)

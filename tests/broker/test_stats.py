@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from sparq.broker import stats
 from sparq.protocol import commands
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 
-def test_a_client_that_published_is_a_producer(house: House) -> None:
+def test_a_client_that_published_is_a_producer(harness: BrokerHarness) -> None:
     """Producers are listed with their number of messages per topic."""
-    house.connect().say(commands.mpub("a", [b"1", b"2"]) + commands.pub("b", b"3"))
+    harness.connect().say(commands.mpub("a", [b"1", b"2"]) + commands.pub("b", b"3"))
 
-    (producer,) = stats.producers_of(house.broker)
+    (producer,) = stats.producers_of(harness.broker)
 
     counts = stats.of_client(producer, None).pub_counts
     assert counts is not None
     assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
-    assert house.topic("a").message_bytes == 2
+    assert harness.topic("a").message_bytes == 2
 
 
-def test_filters_of_the_stats(house: House) -> None:
+def test_filters_of_the_stats(harness: BrokerHarness) -> None:
     """The filter for a topic or channel selects only it; unknown names select nothing."""
-    house.publish("a", b"x")
-    house.consumer("b", "c")
+    harness.publish("a", b"x")
+    harness.consumer("b", "c")
 
-    assert stats.selected(house.broker, "nope") is None
-    both = stats.selected(house.broker, None)
+    assert stats.selected(harness.broker, "nope") is None
+    both = stats.selected(harness.broker, None)
     assert both is not None
     assert [topic.name for topic in both] == ["a", "b"]
-    assert stats.selected(house.broker, "b") == both[1:]
+    assert stats.selected(harness.broker, "b") == both[1:]
     assert stats.channels_of(both[0], "nope") == []
     assert [channel.name for channel in stats.channels_of(both[1], "c")] == ["c"]
     assert stats.channels_of(both[1], None) == stats.channels_of(both[1], "c")
-    assert house.channel("b", "c").client_count == 1
+    assert harness.channel("b", "c").client_count == 1

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from sparq.broker.options import NEVER
 from sparq.broker.stream import Skips
-from tests.broker.house import House
-from tests.broker.letters import MOST, exhaust, requeue
+from tests.broker.dead_letters import MAX_ATTEMPTS, exhaust, requeue
+from tests.broker.harness import BrokerHarness
 
 
-def test_a_cursor_jumps_ranges_that_it_stands_before() -> None:
+def test_a_cursor_jumps_over_a_range_that_starts_at_it() -> None:
     """A cursor jumps over a range that starts at it; ranges further ahead stay."""
     skips = Skips()
     assert (bool(skips), skips.next_start(), skips.end(4)) == (False, NEVER, 4)
@@ -26,7 +26,7 @@ def test_a_cursor_jumps_ranges_that_it_stands_before() -> None:
     assert (skips.count, skips.ranges()) == (10, [(30, 40)])
 
 
-def test_neighbours_become_one_range() -> None:
+def test_adjacent_ranges_are_merged() -> None:
     """Adjacent ranges are merged."""
     skips = Skips()
     skips.add(10, 20, 10)
@@ -36,7 +36,7 @@ def test_neighbours_become_one_range() -> None:
     assert skips.jump(10) == (25, 15)
 
 
-def test_ranges_behind_a_cursor_that_moved_otherwise() -> None:
+def test_ranges_before_the_cursor_are_removed() -> None:
     """Ranges before the cursor are removed, and the cursor does not move back."""
     skips = Skips()
     skips.add(10, 20, 10)
@@ -45,7 +45,7 @@ def test_ranges_behind_a_cursor_that_moved_otherwise() -> None:
     assert (bool(skips), skips.count) == (False, 0)
 
 
-def test_clear() -> None:
+def test_clear_removes_all_ranges() -> None:
     """After `clear` nothing is skipped."""
     skips = Skips()
     skips.add(10, 20, 10)
@@ -86,15 +86,15 @@ def test_consumers_get_the_body() -> None:
 
     Messages without a valid envelope are delivered unchanged.
     """
-    house = House(max_attempts=MOST, cache_bytes=1, commit_bytes=100)
-    consumer = house.consumer("t", "c", rdy=10)
+    harness = BrokerHarness(max_attempts=MAX_ATTEMPTS, cache_bytes=1, commit_bytes=100)
+    consumer = harness.consumer("t", "c", rdy=10)
     bodies = [b"%03d" % number * 50 for number in range(9)]
     for body in bodies:
-        house.publish("t", body)
+        harness.publish("t", body)
     for _ in range(3):
         exhaust(consumer)
-    house.publish("t.dead", b"no letter", b"\0sparq\x01\0\x02{}nor this")
-    reader = house.consumer("t.dead", "reader", rdy=4)
+    harness.publish("t.dead", b"no letter", b"\0sparq\x01\0\x02{}nor this")
+    reader = harness.consumer("t.dead", "reader", rdy=4)
     seen: dict[bytes, int] = {}
     while messages := reader.messages():
         for message in messages:

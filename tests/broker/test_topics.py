@@ -14,27 +14,27 @@ from sparq.broker.topics import Opening
 from sparq.log.disk import RealDisk
 from sparq.protocol import commands
 from sparq.testing import Fault
-from tests.broker.house import PATH, House
+from tests.broker.harness import PATH, BrokerHarness
 from tests.support.open_files import files_closed_below
 
 TOPICS = 12
 
 
-def furnish(house: House) -> House:
+def create_topics(harness: BrokerHarness) -> BrokerHarness:
     """Create `TOPICS` topics, each with a channel and two messages."""
     for number in range(TOPICS):
         name = f"t{number:02}"
-        house.broker.create_topic(name, house.clock.now())
-        house.broker.create_channel(name, "c", house.clock.now())
-        house.publish(name, b"one of %d" % number, b"two of %d" % number)
-    return house
+        harness.broker.create_topic(name, harness.clock.now())
+        harness.broker.create_channel(name, "c", harness.clock.now())
+        harness.publish(name, b"one of %d" % number, b"two of %d" % number)
+    return harness
 
 
-def bodies_of(house: House, broker: Broker) -> list[list[bytes]]:
+def bodies_of(harness: BrokerHarness, broker: Broker) -> list[list[bytes]]:
     """The bodies that each topic's consumer gets."""
-    house.broker = broker
+    harness.broker = broker
     return [
-        [message.body for message in house.consumer(f"t{n:02}", "c", rdy=5).messages()]
+        [message.body for message in harness.consumer(f"t{n:02}", "c", rdy=5).messages()]
         for n in range(TOPICS)
     ]
 
@@ -47,38 +47,38 @@ def backwards(openings: Sequence[Opening]) -> None:
 
 def test_the_order_in_which_topics_are_read_does_not_matter() -> None:
     """Topics opened in reverse order keep their own messages."""
-    house = furnish(House())
-    broker = Broker(house.options, house.disk, PATH, house.clock.now())
-    broker.load(house.clock.now(), backwards)
+    harness = create_topics(BrokerHarness())
+    broker = Broker(harness.options, harness.disk, PATH, harness.clock.now())
+    broker.load(harness.clock.now(), backwards)
 
     expected = [[b"one of %d" % n, b"two of %d" % n] for n in range(TOPICS)]
 
-    assert expected == bodies_of(house, broker)
+    assert expected == bodies_of(harness, broker)
 
 
-def test_a_topic_that_cannot_be_opened_stops_no_other() -> None:
+def test_a_topic_that_cannot_be_opened_does_not_stop_others() -> None:
     """A topic that cannot be opened is reported and left unchanged; all others are opened."""
-    house = furnish(House())
-    house.disk.fail(Fault(30, errno.EACCES, frozenset({"open"})))
-    broker = Broker(house.options, house.disk, PATH, house.clock.now())
-    report = broker.load(house.clock.now(), backwards)
-    house.disk.fault = None
+    harness = create_topics(BrokerHarness())
+    harness.disk.fail(Fault(30, errno.EACCES, frozenset({"open"})))
+    broker = Broker(harness.options, harness.disk, PATH, harness.clock.now())
+    report = broker.load(harness.clock.now(), backwards)
+    harness.disk.fault = None
 
     assert TOPICS - 1 == len(broker.topics)
     assert ["left alone"] == [line[line.index("left") : line.index("alone") + 5] for line in report]
 
 
-def test_threads_read_topics_side_by_side(tmp_path: Path) -> None:
+def test_topics_opened_by_several_threads_keep_their_messages(tmp_path: Path) -> None:
     """Topics opened by several threads keep their own messages.
 
     The threads share the cache and the reserve.
     """
-    house, disk, path = House(), RealDisk(), str(tmp_path)
-    options, clock = house.options, house.clock
-    house.broker = Broker(options, disk, path, clock.now())
-    house.broker.load(clock.now())
-    furnish(house)
-    house.close()
+    harness, disk, path = BrokerHarness(), RealDisk(), str(tmp_path)
+    options, clock = harness.options, harness.clock
+    harness.broker = Broker(options, disk, path, clock.now())
+    harness.broker.load(clock.now())
+    create_topics(harness)
+    harness.close()
 
     def in_threads(openings: Sequence[Opening]) -> None:
         with ThreadPoolExecutor(8) as pool:
@@ -88,138 +88,138 @@ def test_threads_read_topics_side_by_side(tmp_path: Path) -> None:
         broker = Broker(options, disk, path, clock.now())
         broker.load(clock.now(), in_threads)
         owners = {topic.stream.log._owner for topic in broker.topics.values()}
-        found = bodies_of(house, broker)
+        found = bodies_of(harness, broker)
 
     assert TOPICS == len(owners)
     assert [[b"one of %d" % n, b"two of %d" % n] for n in range(TOPICS)] == found
 
 
-def test_after_a_start_without_index_files_all_get_one_at_once() -> None:
+def test_after_a_start_without_index_files_all_segments_get_one() -> None:
     """After a start without index files all segments get one within 1.5 s.
 
     The next start scans none of them.
     """
-    house = House(max_bytes_per_file=6_000)
-    house.publish("t", b"first")
+    harness = BrokerHarness(max_bytes_per_file=6_000)
+    harness.publish("t", b"first")
     for number in range(40):
-        house.publish("t", b"%d" % number * 900)
-    house.crash()
-    segments = house.broker.topics["t"].stream.log._index.segments
-    house.pass_time(1.5)
+        harness.publish("t", b"%d" % number * 900)
+    harness.crash()
+    segments = harness.broker.topics["t"].stream.log._index.segments
+    harness.pass_time(1.5)
 
     assert len(segments) > 9
     assert all(segment.index_count == len(segment.extents) for segment in segments)
-    house.crash()
-    assert all(s.indexed for s in house.broker.topics["t"].stream.log._index.segments)
+    harness.crash()
+    assert all(s.indexed for s in harness.broker.topics["t"].stream.log._index.segments)
 
 
 @pytest.mark.behaviour("TestDeletes")
-def test_deleting_a_topic(house: House) -> None:
+def test_deleting_a_topic(harness: BrokerHarness) -> None:
     """Deleting a topic removes its files and disconnects its clients.
 
     A new topic of the same name starts empty, and with new indexes even if the clock was set back.
     """
-    consumer = house.consumer("t", "c", rdy=10)
-    house.publish("t", b"old")
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.publish("t", b"old")
     (old,) = consumer.messages()
-    old_log = house.topic("t").log
-    house.broker.delete_topic("t", house.clock.now())
+    old_log = harness.topic("t").log
+    harness.broker.delete_topic("t", harness.clock.now())
     assert consumer.session.closing
-    assert house.broker.topics == {}
-    house.turn()
-    assert not [path for path in house.disk.paths() if "/t-t/" in path or "/trash/" in path]
+    assert harness.broker.topics == {}
+    harness.turn()
+    assert not [path for path in harness.disk.paths() if "/t-t/" in path or "/trash/" in path]
 
     consumer.close()
-    house.clock.wall_ns -= 10_000_000_000
-    house.publish("t", b"new")
-    (new,) = house.consumer("t", "c", rdy=10).messages()
+    harness.clock.wall_ns -= 10_000_000_000
+    harness.publish("t", b"new")
+    (new,) = harness.consumer("t", "c", rdy=10).messages()
 
     assert (new.body, new.attempts) == (b"new", 1)
     assert new.index > old.index
-    assert house.topic("t").log != old_log
-    house.crash()
-    assert house.topic("t").message_count == 0
+    assert harness.topic("t").log != old_log
+    harness.crash()
+    assert harness.topic("t").message_count == 0
 
 
-def test_timers_of_a_deleted_topic_find_nothing(house: House) -> None:
+def test_timers_of_a_deleted_topic_have_no_effect(harness: BrokerHarness) -> None:
     """A deleted topic's pending ledger sync does not disturb the turns of other topics."""
-    consumer = house.consumer("t", "c", rdy=10)
-    house.publish("t", b"x")
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.publish("t", b"x")
     consumer.finish(consumer.messages())
-    house.pass_time(1.0)
-    house.broker.delete_topic("t", house.clock.now())
-    house.turn()
+    harness.pass_time(1.0)
+    harness.broker.delete_topic("t", harness.clock.now())
+    harness.turn()
 
-    house.pass_time(1.5)
-    house.publish("other", b"y")
+    harness.pass_time(1.5)
+    harness.publish("other", b"y")
 
-    assert 1 == house.topic("other").message_count
+    assert 1 == harness.topic("other").message_count
 
 
 def test_a_deleted_topic_is_not_synced() -> None:
     """A deleted topic's unsynced data is not synced, and health stays OK."""
-    house = House(sync_every=1000)
-    house.consumer("t", "c")
-    house.publish("t", b"x")
-    house.broker.delete_topic("t", house.clock.now())
-    house.turn()
+    harness = BrokerHarness(sync_every=1000)
+    harness.consumer("t", "c")
+    harness.publish("t", b"x")
+    harness.broker.delete_topic("t", harness.clock.now())
+    harness.turn()
 
     for _ in range(5):
-        house.pass_time(1.0)
+        harness.pass_time(1.0)
 
-    assert "OK" == house.broker.health()
-    assert not [note for note in house.broker.notes if "syncing" in note]
+    assert "OK" == harness.broker.health()
+    assert not [note for note in harness.broker.notes if "syncing" in note]
 
 
-def test_a_topic_on_its_way_out_refuses_publishes(house: House) -> None:
+def test_a_topic_being_deleted_refuses_publishes(harness: BrokerHarness) -> None:
     """Publishes to a topic that is being deleted, waiting or new, are refused.
 
     Once its files are removed, the topic can be created again.
     """
-    client = house.connect()
+    client = harness.connect()
     client.say(commands.pub("t", b"x"))
     client.say(commands.pub("t", b"waits"), turn=False)
-    house.broker.delete_topic("t", house.clock.now())
-    late = house.connect()
+    harness.broker.delete_topic("t", harness.clock.now())
+    late = harness.connect()
     late.say(commands.mpub("t", [b"late"]), turn=False)
-    house.turn()
+    harness.turn()
 
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]
     assert late.answers() == [b"E_MPUB_FAILED MPUB failed exiting"]
     assert late.session.closing
-    house.publish("t", b"again")
-    assert house.topic("t").message_count == 1
+    harness.publish("t", b"again")
+    assert harness.topic("t").message_count == 1
 
 
-def test_deleting_waits_for_a_commit_in_flight(house: House) -> None:
+def test_deleting_waits_for_a_commit_in_flight(harness: BrokerHarness) -> None:
     """A topic's files are removed after its commit in flight, whose publisher gets OK."""
-    client = house.connect()
+    client = harness.connect()
     client.say(commands.pub("t", b"x"), turn=False)
-    tasks = house.broker.end_turn(house.clock.now())
-    house.broker.delete_topic("t", house.clock.now())
-    house.turn()
-    assert [path for path in house.disk.paths() if "/t-t/" in path]
+    tasks = harness.broker.end_turn(harness.clock.now())
+    harness.broker.delete_topic("t", harness.clock.now())
+    harness.turn()
+    assert [path for path in harness.disk.paths() if "/t-t/" in path]
     for task in tasks:
         task.work.run()
-        house.broker.finish(task, house.clock.now())
-    house.turn()
+        harness.broker.finish(task, harness.clock.now())
+    harness.turn()
 
     assert client.answers() == [b"OK"]
-    assert not [path for path in house.disk.paths() if "/t-t/" in path]
+    assert not [path for path in harness.disk.paths() if "/t-t/" in path]
 
 
-def test_a_deleted_topic_leaves_nothing_in_the_cache(house: House) -> None:
+def test_a_deleted_topic_leaves_nothing_in_the_cache(harness: BrokerHarness) -> None:
     """A deleted topic's blocks are removed from the cache.
 
     Otherwise they would displace those of other topics.
     """
     for number in range(20):
-        house.publish(f"t{number}", b"x" * 1000)
-    cache = house.broker._topics._cache
+        harness.publish(f"t{number}", b"x" * 1000)
+    cache = harness.broker._topics._cache
     assert cache.size_bytes > 20_000
 
     for number in range(20):
-        house.broker.delete_topic(f"t{number}", house.clock.now())
-    house.turn()
+        harness.broker.delete_topic(f"t{number}", harness.clock.now())
+    harness.turn()
 
     assert cache.size_bytes == 0

@@ -6,7 +6,7 @@ from sparq.broker.options import NEVER
 from sparq.broker.turn import STALE_MIN, Timers
 
 
-class Sleeper:
+class TimedObject:
     """An object with a scheduled time."""
 
     def __init__(self) -> None:
@@ -15,8 +15,8 @@ class Sleeper:
 
 def test_timers_fire_once_and_in_time() -> None:
     """The earliest scheduled time counts; the object must reschedule itself for a later one."""
-    timers: Timers[Sleeper] = Timers()
-    one, two = Sleeper(), Sleeper()
+    timers: Timers[TimedObject] = Timers()
+    one, two = TimedObject(), TimedObject()
     timers.schedule(one, 50)
     timers.schedule(one, 30)
     timers.schedule(one, 40)
@@ -31,10 +31,10 @@ def test_timers_fire_once_and_in_time() -> None:
     assert timers.next_ns() == NEVER
 
 
-def test_timers_that_no_longer_count_do_not_pile_up() -> None:
+def test_outdated_timers_do_not_pile_up() -> None:
     """Repeated rescheduling to an earlier time does not let the heap grow."""
-    timers: Timers[Sleeper] = Timers()
-    sleepers = [Sleeper() for _ in range(10)]
+    timers: Timers[TimedObject] = Timers()
+    sleepers = [TimedObject() for _ in range(10)]
     for turn in range(10_000):
         for sleeper in sleepers:
             timers.schedule(sleeper, 1_000_000_000)
@@ -49,10 +49,10 @@ def test_timers_that_no_longer_count_do_not_pile_up() -> None:
     assert timers.next_ns() == NEVER
 
 
-def test_who_cancels_is_not_called() -> None:
+def test_a_cancelled_timer_does_not_fire() -> None:
     """A cancelled timer does not fire, and can be scheduled again."""
-    timers: Timers[Sleeper] = Timers()
-    one, two = Sleeper(), Sleeper()
+    timers: Timers[TimedObject] = Timers()
+    one, two = TimedObject(), TimedObject()
     timers.schedule(one, 10)
     timers.schedule(two, 10)
     timers.cancel(one)

@@ -16,7 +16,7 @@ from sparq.broker.waiting import SWEPT_PER_TAKEN, Delays, DueList, RequeueQueue,
 
 
 @pytest.mark.behaviour("pqueue.TestPriorityQueue", "pqueue.TestUnsortedInsert")
-def test_delays_come_in_order_of_their_time() -> None:
+def test_delayed_messages_are_returned_in_order_of_their_due_time() -> None:
     """Delayed messages are returned in order of their due time, and never before it."""
     delays = Delays()
     delays.add(30, 1, 2)
@@ -31,7 +31,7 @@ def test_delays_come_in_order_of_their_time() -> None:
     assert (len(delays), delays.next_due_ns()) == (0, NEVER)
 
 
-def test_what_is_due_is_still_skipped_by_cursors() -> None:
+def test_due_publishes_are_still_skipped_by_cursors() -> None:
     """A deferred publish that is due stays in `skipped`.
 
     Cursors must not deliver it: the channels have it in their ready lists.
@@ -48,7 +48,7 @@ def test_what_is_due_is_still_skipped_by_cursors() -> None:
     assert due.joined_from(0, 200) == [107]
 
 
-def test_what_is_behind_the_mark_is_held_back() -> None:
+def test_due_messages_after_the_mark_are_held_back() -> None:
     """A due message at or after P is held back until P has passed it."""
     due = DueList()
     due.add(5, 10)
@@ -61,7 +61,7 @@ def test_what_is_behind_the_mark_is_held_back() -> None:
     assert due.overdue == []
 
 
-def test_what_a_restart_finds_due() -> None:
+def test_messages_due_at_a_restart_are_skipped_by_cursors() -> None:
     """Messages due at a restart are skipped by cursors, and held back if at or after P."""
     due = DueList()
     due.fill(np.array([3, 12]), np.array([1, 1]), np.array([True, True]), 10)
@@ -70,7 +70,7 @@ def test_what_a_restart_finds_due() -> None:
 
 
 @pytest.mark.behaviour("pqueue.TestRemove")
-def test_void_forgets_a_range() -> None:
+def test_void_removes_a_range() -> None:
     """Deferred publishes in a voided range are neither delivered nor skipped."""
     due = DueList()
     for index in range(10):
@@ -83,7 +83,7 @@ def test_void_forgets_a_range() -> None:
     assert due.pop_due(100) == [5, 6, 7, 8, 9]
 
 
-def test_compact_keeps_what_somebody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compact_keeps_pending_and_held_back_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """`compact` removes entries that every cursor has passed.
 
     Pending and held-back ones stay.
@@ -113,7 +113,7 @@ operations = st.lists(
 
 
 @given(operations)
-def test_delays_come_and_go_as_from_a_plain_list(steps: list[tuple[str, Any, int]]) -> None:
+def test_delays_equal_a_plain_list(steps: list[tuple[str, Any, int]]) -> None:
     """Delays equal a plain list under random operations.
 
     A message taken out is not delivered; one deferred again is delivered once, at its new time.
@@ -141,14 +141,14 @@ def test_delays_come_and_go_as_from_a_plain_list(steps: list[tuple[str, Any, int
         assert (delays.next_due_ns() == NEVER) == (not plain)
 
 
-class Unwalked(list[Any]):
+class NoIterationList(list[Any]):
     """A list that must not be iterated."""
 
     def __iter__(self) -> NoReturn:
         raise AssertionError("all entries are walked")
 
 
-def test_taking_out_deferred_messages_costs_what_is_asked_for(
+def test_the_cost_of_removing_deferred_messages_depends_on_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cost of removing messages depends on their number, not on the number waiting.
@@ -160,8 +160,8 @@ def test_taking_out_deferred_messages_costs_what_is_asked_for(
     delays.add_all((count - index, index, 1) for index in range(count))
     for index in range(count):
         due.add(count - index, index)
-    delays._heap = Unwalked(delays._heap)
-    due._heap = Unwalked(due._heap)
+    delays._heap = NoIterationList(delays._heap)
+    due._heap = NoIterationList(due._heap)
     moved = 0
     push, pop = heapq.heappush, heapq.heappop
 
@@ -192,7 +192,7 @@ def test_taking_out_deferred_messages_costs_what_is_asked_for(
     assert due.next_due_ns() <= 1101
 
 
-def test_what_is_deferred_anew_comes_at_its_new_time_alone() -> None:
+def test_a_message_deferred_again_is_due_only_at_its_new_time() -> None:
     """A message deferred again is due at its new time only, even if its old entry remains."""
     delays = Delays()
     delays.add_all((due_ns, due_ns, 1) for due_ns in range(10, 20))
@@ -202,7 +202,7 @@ def test_what_is_deferred_anew_comes_at_its_new_time_alone() -> None:
     assert delays.pop_due(100) == [(10, 2)]
 
 
-def test_what_was_taken_out_leaves_memory() -> None:
+def test_adding_and_removing_delays_does_not_let_memory_grow() -> None:
     """Repeatedly adding and removing delays does not let memory grow."""
     delays = Delays()
     delays.add_all((NEVER - 1, index, 1) for index in range(100))
@@ -216,7 +216,7 @@ def test_what_was_taken_out_leaves_memory() -> None:
     assert not delays._unswept
 
 
-def test_who_copies_the_due_list_learns_what_was_withdrawn() -> None:
+def test_entries_with_withdrawn_includes_cancelled_messages() -> None:
     """`entries_with_withdrawn` includes cancelled messages until their due time.
 
     They are never due.
@@ -234,7 +234,7 @@ def test_who_copies_the_due_list_learns_what_was_withdrawn() -> None:
     assert (due.withdrawn, due.next_due_ns(), due.pop_due(99)) == (set(), NEVER, [])
 
 
-def test_nothing_is_due_where_all_is_withdrawn() -> None:
+def test_nothing_is_due_if_all_messages_are_cancelled() -> None:
     """If all messages are cancelled nothing is due, whatever the heap contains.
 
     `void` removes the cancelled entries too.
@@ -328,7 +328,7 @@ def test_deferred_publishes_are_cancelled(added: list[int], gone: list[int], at:
 
 
 @given(indexes, indexes)
-def test_delays_are_taken_out(added: list[int], gone: list[int]) -> None:
+def test_removing_delays_keeps_the_others_in_order(added: list[int], gone: list[int]) -> None:
     """Removing delays leaves the others, in order of their due time."""
     delays = Delays()
     for index in added:
@@ -338,7 +338,7 @@ def test_delays_are_taken_out(added: list[int], gone: list[int]) -> None:
 
 
 @given(st.lists(indexes), indexes)
-def test_messages_leave_the_queue(chunks: list[list[int]], gone: list[int]) -> None:
+def test_remove_takes_out_the_named_messages(chunks: list[list[int]], gone: list[int]) -> None:
     """`remove` takes out the named messages; the others keep their order."""
     again = RequeueQueue()
     held: list[int] = []
@@ -361,7 +361,7 @@ def test_messages_leave_the_queue(chunks: list[list[int]], gone: list[int]) -> N
 
 
 @given(st.lists(st.integers(-5, 50)), indexes)
-def test_many_values_among_few(values: list[int], few: list[int]) -> None:
+def test_among_equals_the_in_operator(values: list[int], few: list[int]) -> None:
     """`among` gives the same results as `in`."""
     found = among(np.array(values, np.int64), np.array(few, np.int64))
     assert found.tolist() == [value in few for value in values]

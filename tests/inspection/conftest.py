@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.house import House
-from tests.inspection.stored import house_with
+from tests.broker.harness import BrokerHarness
+from tests.inspection.stored import harness_with_messages
 
 
 @pytest.fixture(scope="module")
-def house() -> House:
+def harness() -> BrokerHarness:
     """200 messages of 6 KB, one per second, in several segments of several extents."""
-    return house_with(200, 6000, every=1.0)
+    return harness_with_messages(200, 6000, every=1.0)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparq.log.looking import Looking
-from tests.broker.house import House
+from sparq.log.inspection import LogInspection
+from tests.broker.harness import BrokerHarness
 
 
-def house_with(count: int, body_size: int, *, every: float, **options: Any) -> House:
+def harness_with_messages(
+    count: int, body_size: int, *, every: float, **options: Any
+) -> BrokerHarness:
     """A topic with uncached messages of one size at equal time intervals."""
-    house = House(**{"cache_bytes": 1, "max_bytes_per_file": 400_000, **options})
-    house.broker.create_topic("t", house.clock.now())
+    harness = BrokerHarness(**{"cache_bytes": 1, "max_bytes_per_file": 400_000, **options})
+    harness.broker.create_topic("t", harness.clock.now())
     for number in range(count):
-        house.publish("t", b"%06d" % number + b"." * (body_size - 6))
-        house.advance(every)
-    return house
+        harness.publish("t", b"%06d" % number + b"." * (body_size - 6))
+        harness.advance(every)
+    return harness
 
 
-def looking_of(house: House) -> Looking:
-    return house.broker.topics["t"].stream.log.looking
+def looking_of(harness: BrokerHarness) -> LogInspection:
+    return harness.broker.topics["t"].stream.log.inspection

@@ -110,7 +110,7 @@ def test_bodies_are_matched(text: str, expected: bool) -> None:
     "body",
     [b"", b"{", b"\xff", b'{"a":' * 5000, b"[" * 200_000, b'{"a": %s}' % (b"9" * 5000)],
 )
-def test_what_is_no_json_matches_nothing(body: bytes) -> None:
+def test_a_body_that_is_not_json_matches_nothing(body: bytes) -> None:
     """A body that is not JSON matches nothing.
 
     The same holds for JSON that Python refuses: too deep, or with a number of thousands of digits.
@@ -119,7 +119,7 @@ def test_what_is_no_json_matches_nothing(body: bytes) -> None:
     assert not parse("[0]").matches(body)
 
 
-def test_large_bodies_are_not_looked_into() -> None:
+def test_large_bodies_match_nothing() -> None:
     """Bodies above `BODY_BYTES_MAX` match nothing.
 
     Parsing them would block everything else.

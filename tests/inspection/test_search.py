@@ -15,23 +15,23 @@ from sparq.inspection import search as searching
 from sparq.inspection.search import LOOK_BYTES, LOOKS, Criteria, Search
 from sparq.log import reading
 from sparq.log.block import Buffer
-from sparq.log.looking import Looking, blocks_of
+from sparq.log.inspection import LogInspection, blocks_of
 from sparq.protocol.layout import FRAME_OVERHEAD
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 from tests.inspection.stored import looking_of
 
 EVERYTHING = 1 << 54
 COUNT = 12_000
 
 
-def looking_at(bodies: list[bytes], **options: Any) -> Looking:
+def looking_at(bodies: list[bytes], **options: Any) -> LogInspection:
     """A log with one batch, which is not cached unless the options say otherwise."""
-    house = House(**{"cache_bytes": 1, **options})
-    house.broker.create_topic("t", house.clock.now())
-    house.publish("t", *bodies)
-    house.broker.create_topic("u", house.clock.now())
-    house.publish("u", b"pushes the batch out of the cache")
-    return house.broker.topics["t"].stream.log.looking
+    harness = BrokerHarness(**{"cache_bytes": 1, **options})
+    harness.broker.create_topic("t", harness.clock.now())
+    harness.publish("t", *bodies)
+    harness.broker.create_topic("u", harness.clock.now())
+    harness.publish("u", b"pushes the batch out of the cache")
+    return harness.broker.topics["t"].stream.log.inspection
 
 
 @dataclass
@@ -59,14 +59,14 @@ def run(search: Search, counter: Counter) -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [1, 64 << 20])
-def test_raw_bytes_are_looked_at_a_window_at_a_time(
+def test_raw_bytes_are_searched_a_window_at_a_time(
     cache_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A text search calls `going` after each window, for cached and uncached batches.
 
     A single call of `place_of` searches about one window at most.
     """
-    looking = looking_at([b"x" * 100] * COUNT, cache_bytes=cache_bytes)
+    inspection = looking_at([b"x" * 100] * COUNT, cache_bytes=cache_bytes)
     counter = Counter()
     find = searching.place_of
 
@@ -75,7 +75,7 @@ def test_raw_bytes_are_looked_at_a_window_at_a_time(
         return find(data, needle, start, end)
 
     monkeypatch.setattr(searching, "place_of", counted)
-    search = Search(looking, Criteria(text=b"nothing"), 0, EVERYTHING)
+    search = Search(inspection, Criteria(text=b"nothing"), 0, EVERYTHING)
     run(search, counter)
 
     assert (search.scanned, search.found) == (COUNT, [])
@@ -84,7 +84,7 @@ def test_raw_bytes_are_looked_at_a_window_at_a_time(
 
 
 @dataclass(frozen=True)
-class Weighed:
+class CountingCondition:
     """A JSON condition that counts the bytes or bodies it is applied to."""
 
     counter: Counter
@@ -101,27 +101,27 @@ class Weighed:
 
 
 @pytest.mark.parametrize("size", [1, 600, 30_000])
-def test_bodies_that_are_parsed_are_bounded_between_two_questions(size: int) -> None:
+def test_parsing_between_two_calls_of_going_is_bounded(size: int) -> None:
     """Between two calls of `going`, the parsed bodies are limited in bytes and number.
 
     One body may exceed the limit in bytes.
     """
-    looking = looking_at([b"x" * size] * (1_200_000 // max(size, 100)))
+    inspection = looking_at([b"x" * size] * (1_200_000 // max(size, 100)))
     in_bytes, in_number = Counter(), Counter()
     for counter, unit in ((in_bytes, 0), (in_number, 1)):
-        condition: Any = Weighed(counter, unit)
-        run(Search(looking, Criteria(json=condition), 0, EVERYTHING), counter)
+        condition: Any = CountingCondition(counter, unit)
+        run(Search(inspection, Criteria(json=condition), 0, EVERYTHING), counter)
 
     assert 0 < in_bytes.most <= LOOK_BYTES + size + FRAME_OVERHEAD
     assert 0 < in_number.most <= LOOKS
 
 
-def test_a_block_is_taken_apart_in_chunks() -> None:
+def test_a_block_is_split_into_chunks() -> None:
     """A chunk has at most `WINDOW_BYTES`, unless it is a single larger message."""
-    looking = looking_at([b"", *[b"x"] * 9999, b"y" * 300_000, *[b"z" * 999] * 200])
-    part = looking.part(looking.stored_from(0, EVERYTHING, 1)[0])
+    inspection = looking_at([b"", *[b"x"] * 9999, b"y" * 300_000, *[b"z" * 999] * 200])
+    part = inspection.part(inspection.stored_from(0, EVERYTHING, 1)[0])
     assert part is not None
-    blocks = blocks_of(looking.disk, part)
+    blocks = blocks_of(inspection.disk, part)
     chunks = list(searching.chunks(blocks, part.first + 1, part.end - 1))
 
     assert [chunk.first for chunk in chunks[1:]] == [chunk.end for chunk in chunks[:-1]]
@@ -134,10 +134,10 @@ def test_a_block_is_taken_apart_in_chunks() -> None:
     )
 
 
-def test_a_step_goes_on_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_step_continues_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search interrupted after each piece reads each part once and each message once."""
     bodies = [json.dumps({"n": number}).encode() for number in range(2000)]
-    looking = looking_at(bodies)
+    inspection = looking_at(bodies)
     reads: list[int] = []
     read = reading.read_extent
 
@@ -146,7 +146,7 @@ def test_a_step_goes_on_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
         return read(disk, place)
 
     monkeypatch.setattr(searching, "read_extent", counted)
-    search = Search(looking, Criteria(json=json_path.parse("n >= 1990")), 0, EVERYTHING)
+    search = Search(inspection, Criteria(json=json_path.parse("n >= 1990")), 0, EVERYTHING)
     steps = 0
     while not search.is_over and (step := search.next_step(lambda: False)) is not None:
         step.run()
@@ -164,17 +164,17 @@ def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
     Text that crosses the end of a message is not.
     """
     large = b"x" * (2 * searching.WINDOW_BYTES) + b"here"
-    looking = looking_at([b"he", large, b"re", b"here"])
-    search = Search(looking, Criteria(text=b"here"), 0, EVERYTHING, body_bytes=4)
+    inspection = looking_at([b"he", large, b"re", b"here"])
+    search = Search(inspection, Criteria(text=b"here"), 0, EVERYTHING, body_bytes=4)
     run(search, Counter())
     assert [stored.body for stored in search.found] == [b"xxxx", b"here"]
 
 
-def test_damage_that_leaves_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_messages_count_as_unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages whose bytes are missing count as unsearched."""
-    looking = looking_at([b"a", b"b"])
+    inspection = looking_at([b"a", b"b"])
     monkeypatch.setattr(searching, "read_extent", lambda _disk, _place: b"")
-    search = Search(looking, Criteria(), 0, EVERYTHING)
+    search = Search(inspection, Criteria(), 0, EVERYTHING)
     run(search, Counter())
     assert (search.found, search.unsearched) == ([], 2)
 
@@ -195,7 +195,7 @@ texts = st.binary(max_size=40).map(lambda data: bytes(byte % 3 for byte in data)
 
 
 @given(texts, texts.filter(bool), st.integers(0, 40), st.integers(0, 40), st.integers(1, 9))
-def test_what_is_there_is_found(
+def test_place_of_equals_one_find_call(
     data: bytes, needle: bytes, start: int, end: int, window: int
 ) -> None:
     """`place_of` finds the same position as one `find` call over all the data.
@@ -209,7 +209,7 @@ def test_what_is_there_is_found(
     assert found(memoryview(data), needle, start, end, window) == expected
 
 
-class Counted(bytes):
+class CountingBytes(bytes):
     """Bytes that record how many of them each `find` searches."""
 
     spans: list[int]
@@ -220,12 +220,12 @@ class Counted(bytes):
         return super().find(*arguments)
 
 
-def test_no_call_looks_at_more_than_a_window() -> None:
+def test_no_call_searches_more_than_a_window() -> None:
     """No `find` call searches more than a window and the needle.
 
     Other threads cannot run during such a call.
     """
-    data = Counted(bytes(1 << 20))
+    data = CountingBytes(bytes(1 << 20))
     data.spans = []
     assert searching.place_of(data, b"needle", 0, len(data)) == -1
     assert len(data.spans) == (1 << 20) // searching.WINDOW_BYTES
@@ -233,9 +233,9 @@ def test_no_call_looks_at_more_than_a_window() -> None:
 
 
 @pytest.mark.parametrize("gives_up", [1, 3, 1000])
-def test_a_search_reads_only_what_may_match(house: House, gives_up: int) -> None:
+def test_a_search_decodes_only_parts_that_may_match(harness: BrokerHarness, gives_up: int) -> None:
     """A text search finds all hits, and continues where it was interrupted."""
-    looking = looking_of(house)
+    inspection = looking_of(harness)
     asked = 0
 
     def going() -> bool:
@@ -248,19 +248,19 @@ def test_a_search_reads_only_what_may_match(house: House, gives_up: int) -> None
         (b"00001", [1, *range(10, 20)]),
         (b"9.", range(9, 200, 10)),
     ):
-        search = Search(looking, Criteria(text=text), 0, EVERYTHING, limit=1000, body_bytes=6)
+        search = Search(inspection, Criteria(text=text), 0, EVERYTHING, limit=1000, body_bytes=6)
         while not search.is_over and (step := search.next_step(going)) is not None:
             step.run()
         assert [stored.body for stored in search.found] == [b"%06d" % at for at in expected]
         assert (search.scanned, search.unsearched) == (200, 0)
 
 
-def test_an_answer_of_a_search_is_bounded_in_bytes(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_a_search_result_is_bounded_in_bytes(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search stops at `FOUND_BYTES_MAX`, before its limit on results."""
     monkeypatch.setattr(searching, "FOUND_BYTES_MAX", 10)
-    search = Search(looking_of(house), Criteria(), 0, EVERYTHING, body_bytes=6)
+    search = Search(looking_of(harness), Criteria(), 0, EVERYTHING, body_bytes=6)
     step = search.next_step(lambda: True)
     assert step is not None
     step.run()

@@ -20,20 +20,22 @@ from sparq.broker.recovery import state_of
 from sparq.inspection import snapshot
 from sparq.inspection.snapshot import MessageState
 from sparq.protocol import commands
-from tests.broker.house import SECOND_NS, House
+from tests.broker.harness import SECOND_NS, BrokerHarness
 from tests.broker.single_messages import Indexes, act, channel_of, checkpoint, stored, topic_of
 
 
-def fingerprint(house: House) -> list[Any]:
+def fingerprint(harness: BrokerHarness) -> list[Any]:
     """All state that a snapshot must not change, including the order in the queue and the cache."""
-    topic, channel = topic_of(house), channel_of(house)
+    topic, channel = topic_of(harness), channel_of(harness)
     stream = topic.stream
     again = [column.tolist() for column in channel.requeued.all()]
     flying = channel.in_flight.rows(0, 1 << 20)
     return [
-        replace(house.channel("t", "c"), oldest_waiting_seconds=None),  # more exact once it is read
-        replace(house.topic("t"), channels=[]),
-        state_of(channel, house.clock.now()),
+        replace(
+            harness.channel("t", "c"), oldest_waiting_seconds=None
+        ),  # more exact once it is read
+        replace(harness.topic("t"), channels=[]),
+        state_of(channel, harness.clock.now()),
         again,
         [column.tolist() for column in flying[:5]],
         channel.delays.entries(),
@@ -43,22 +45,22 @@ def fingerprint(house: House) -> list[Any]:
     ]
 
 
-def look_at_everything(house: House) -> dict[int, MessageState]:
+def inspect_everything(harness: BrokerHarness) -> dict[int, MessageState]:
     """Call every inspection function; returns the state of each message."""
-    channel, now = channel_of(house), house.clock.now()
+    channel, now = channel_of(harness), harness.clock.now()
     taken = snapshot.take(channel, now)
-    indexes = stored(house)
+    indexes = stored(harness)
     snapshot.fresh_after(channel, -1, 1000)
     taken.again_after(-1, 1000)
     taken.due_after((0, 0), 1000)
-    topic_of(house).stream.log.looking.curve()
-    return {index: found.state for index, found in taken.standings(indexes).items()}
+    topic_of(harness).stream.log.inspection.curve()
+    return {index: found.state for index, found in taken.state_details(indexes).items()}
 
 
-def pages(house: House) -> dict[MessageState, Indexes]:
+def pages(harness: BrokerHarness) -> dict[MessageState, Indexes]:
     """The indexes that the pages list, by state."""
-    channel = channel_of(house)
-    taken = snapshot.take(channel, house.clock.now())
+    channel = channel_of(harness)
+    taken = snapshot.take(channel, harness.clock.now())
     fresh = snapshot.fresh_after(channel, -1, 1000)
     again = taken.again_after(-1, 1000).tolist()
     assert not set(fresh) & set(again)
@@ -76,23 +78,23 @@ OPERATIONS = (
 ACTIONS = ("requeue", "finish", "cancel", "cancel_all")
 
 
-class Life:
+class RandomChannel:
     """A channel for random operations."""
 
     def __init__(self) -> None:
-        self.house = House()
-        self.client = self.house.consumer("t", "c")
-        self.house.publish("t", b"first")
+        self.harness = BrokerHarness()
+        self.client = self.harness.consumer("t", "c")
+        self.harness.publish("t", b"first")
         self.held: list[bytes] = []
         self.paused = False
 
     def do(self, operation: str, number: int) -> None:
         """Perform one operation."""
-        house, client = self.house, self.client
+        harness, client = self.harness, self.client
         if operation == "publish":
-            house.publish("t", *[b"x"] * (1 + number % 3))
+            harness.publish("t", *[b"x"] * (1 + number % 3))
         elif operation == "defer":
-            house.publish("t", *[b"y"] * (1 + number % 2), defer_ms=1000 * (1 + number))
+            harness.publish("t", *[b"y"] * (1 + number % 2), defer_ms=1000 * (1 + number))
         elif operation == "take":
             client.say(commands.rdy(client.session.in_flight_count + 1 + number % 2))
             client.say(commands.rdy(0))
@@ -103,51 +105,51 @@ class Life:
                 commands.fin(held) if operation == "fin" else commands.req(held, 1000 * number)
             )
         elif operation == "wait":
-            house.pass_time(number)
+            harness.pass_time(number)
         elif operation == "seek":
-            indexes = stored(house) or [0]
+            indexes = stored(harness) or [0]
             targets: tuple[SeekTarget, ...] = (
                 *("earliest", "latest", ("last", number)),
                 *(
                     indexes[number % len(indexes)],
-                    ("time", house.clock.wall_ns - number * SECOND_NS),
+                    ("time", harness.clock.wall_ns - number * SECOND_NS),
                 ),
             )
             self.seek(targets[number % len(targets)])
         elif operation == "pause":
             self.paused = not self.paused
-            house.broker.pause_topic("t", self.paused, house.clock.now())
-            house.turn()
+            harness.broker.pause_topic("t", self.paused, harness.clock.now())
+            harness.turn()
         elif operation == "checkpoint":
-            checkpoint(house)
+            checkpoint(harness)
         elif operation in ("crash", "restart"):
-            self.begin_anew(operation)
-        elif operation in ACTIONS and (indexes := stored(house)):
+            self.restart_process(operation)
+        elif operation in ACTIONS and (indexes := stored(harness)):
             chosen = [indexes[(number + at) % len(indexes)] for at in range(1 + number % 2)]
             if operation == "cancel_all":
-                act(house, "cancel", *chosen, channel=None)
+                act(harness, "cancel", *chosen, channel=None)
             else:
-                act(house, operation, *chosen)
+                act(harness, operation, *chosen)
 
     def seek(self, target: SeekTarget) -> None:
         """Move the channel; a dry run must predict the same landing."""
-        house = self.house
+        harness = self.harness
         dry, real = (
-            house.broker.seek("t", "c", target, house.clock.now(), dry_run=dry_run)
+            harness.broker.seek("t", "c", target, harness.clock.now(), dry_run=dry_run)
             for dry_run in (True, False)
         )
-        house.turn()
+        harness.turn()
         assert dry.landing == real.landing
 
-    def begin_anew(self, operation: str) -> None:
+    def restart_process(self, operation: str) -> None:
         """Start another process: messages in flight are waiting then, all else is unchanged."""
-        before = look_at_everything(self.house)
+        before = inspect_everything(self.harness)
         if operation == "crash":
-            self.house.crash()
+            self.harness.crash()
         else:
-            self.house.restart()
-        self.client, self.held = self.house.consumer("t", "c"), []
-        after = look_at_everything(self.house)
+            self.harness.restart()
+        self.client, self.held = self.harness.consumer("t", "c"), []
+        after = inspect_everything(self.harness)
         expected = {
             index: MessageState.WAITING if state is MessageState.IN_FLIGHT else state
             for index, state in before.items()
@@ -166,25 +168,25 @@ class Life:
 # Cancelled and due while its topic is paused: an earlier version showed it as waiting until a
 # restart.
 @example([("pause", 0), ("defer", 0), ("cancel", 1), ("wait", 1)])
-def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -> None:
+def test_a_snapshot_changes_nothing_and_is_correct(steps: list[tuple[str, int]]) -> None:
     """After each operation a snapshot changes nothing and is correct.
 
     The states agree with the stats, the pages list them, and a restart finds the same ones.
     """
-    life = Life()
+    life = RandomChannel()
     for operation, number in steps:
         life.do(operation, number)
-        house = life.house
-        before = fingerprint(house)
-        found = look_at_everything(house)
-        assert before == fingerprint(house)
-        house.broker.seek("t", "c", "earliest", house.clock.now(), dry_run=True)
-        house.turn()
-        assert before[:-1] == fingerprint(house)[:-1]  # except the cache: it reads as a seek does
+        harness = life.harness
+        before = fingerprint(harness)
+        found = inspect_everything(harness)
+        assert before == fingerprint(harness)
+        harness.broker.seek("t", "c", "earliest", harness.clock.now(), dry_run=True)
+        harness.turn()
+        assert before[:-1] == fingerprint(harness)[:-1]  # except the cache: it reads as a seek does
 
-        end = topic_of(house).stream.end
-        listed = pages(house)
-        figures = house.channel("t", "c")
+        end = topic_of(harness).stream.end
+        listed = pages(harness)
+        figures = harness.channel("t", "c")
         for state, count in (
             (MessageState.WAITING, figures.depth),
             (MessageState.IN_FLIGHT, figures.in_flight_count),
@@ -192,10 +194,10 @@ def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -
         ):
             assert listed[state] == [i for i, s in found.items() if s is state and i < end]
             assert len(listed[state]) == count
-    life.begin_anew("crash")
+    life.restart_process("crash")
 
 
-def test_a_picture_makes_its_columns_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_converts_at_most_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """No NumPy call converts more than `SLICE` deferred or skipped messages.
 
     Other threads cannot run during such a call.
@@ -213,9 +215,9 @@ def test_a_picture_makes_its_columns_a_slice_at_a_time(monkeypatch: pytest.Monke
 
         return made
 
-    house = House()
-    house.consumer("t", "c")
-    channel, now = house.broker.topics["t"].channels["c"], house.clock.now()
+    harness = BrokerHarness()
+    harness.consumer("t", "c")
+    channel, now = harness.broker.topics["t"].channels["c"], harness.clock.now()
     found = replace(
         snapshot.take(channel, now),
         delays=[(index, index, 1) for index in range(count)],

@@ -5,35 +5,35 @@ from __future__ import annotations
 import pytest
 
 from sparq.inspection import times
-from sparq.log import looking as log_looking
-from tests.broker.house import SECOND_NS, House
-from tests.inspection.stored import house_with, looking_of
+from sparq.log import inspection as log_looking
+from tests.broker.harness import SECOND_NS, BrokerHarness
+from tests.inspection.stored import harness_with_messages, looking_of
 
 EVERYTHING = 1 << 54
 
 
-def counts(house: House, columns: int) -> list[int]:
+def counts(harness: BrokerHarness, columns: int) -> list[int]:
     """The number of messages per column."""
-    work = times.columns_of(looking_of(house), columns)
+    work = times.columns_of(looking_of(harness), columns)
     assert work is not None
     work.run()
     return work.counts.tolist()
 
 
-def test_each_message_has_its_column(house: House) -> None:
+def test_each_message_counts_in_its_column(harness: BrokerHarness) -> None:
     """Each message counts in its column, even if an extent spans several columns."""
-    assert counts(house, 200) == [1] * 200
-    assert counts(house, 4) == [50] * 4
-    work = times.columns_of(looking_of(house), 4)
+    assert counts(harness, 200) == [1] * 200
+    assert counts(harness, 4) == [50] * 4
+    work = times.columns_of(looking_of(harness), 4)
     assert work is not None
     work.run()
-    indexes = looking_of(house).stored_from(0, EVERYTHING, 1000)
+    indexes = looking_of(harness).stored_from(0, EVERYTHING, 1000)
     assert work.indexes.tolist() == indexes[::50]
     assert (work.edges[-1] - work.edges[0]) // SECOND_NS in (199, 200)
 
 
-def test_beyond_what_is_read_messages_are_spread(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_above_the_read_limits_messages_are_spread_over_the_time_span(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above the read limits, an extent's messages are spread over its time span.
 
@@ -41,27 +41,27 @@ def test_beyond_what_is_read_messages_are_spread(
     used.
     """
     monkeypatch.setattr(times, "READ_BYTES_MAX", 0)
-    spread = counts(house, 40)
+    spread = counts(harness, 40)
     assert sum(spread) == 200
     assert max(spread) <= 12
     monkeypatch.setattr(log_looking, "SEGMENTS_MAX", 1)
-    assert sum(counts(house, 40)) == 200
-    assert sum(counts(house, 1)) == 200
+    assert sum(counts(harness, 40)) == 200
+    assert sum(counts(harness, 1)) == 200
     monkeypatch.undo()
     monkeypatch.setattr(times, "PARTS_MAX", 1)
-    assert sum(counts(house, 40)) == 200
+    assert sum(counts(harness, 40)) == 200
 
 
 def test_times_without_messages_have_empty_columns() -> None:
     """A column without messages has count 0 and the index of the next message."""
-    house = house_with(3, 6, every=1.0, cache_bytes=1 << 20)
-    house.advance(97)
-    house.publish("t", b"late")
-    work = times.columns_of(looking_of(house), 10)
+    harness = harness_with_messages(3, 6, every=1.0, cache_bytes=1 << 20)
+    harness.advance(97)
+    harness.publish("t", b"late")
+    work = times.columns_of(looking_of(harness), 10)
     assert work is not None
     work.run()
     assert work.counts.tolist() == [3, *[0] * 8, 1]
-    indexes = looking_of(house).stored_from(0, EVERYTHING, 9)
+    indexes = looking_of(harness).stored_from(0, EVERYTHING, 9)
     assert work.indexes.tolist() == [indexes[0], *[indexes[3]] * 9]
-    house.broker.create_topic("empty", house.clock.now())
-    assert times.columns_of(house.broker.topics["empty"].stream.log.looking, 9) is None
+    harness.broker.create_topic("empty", harness.clock.now())
+    assert times.columns_of(harness.broker.topics["empty"].stream.log.inspection, 9) is None

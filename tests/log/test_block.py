@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.log.block import JOIN_COUNT, Block, BlockCache, Tail, first_at_time, merge
-from tests.log.conversations import block_of, bodies_of
+from tests.log.log_operations import block_of, bodies_of
 
 
 def test_slices() -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sparq.log.check import CheckReport, CheckRow, check, size_of
-from sparq.log.disk import DiskError, LookingDisk, RealDisk
+from sparq.log.disk import DiskError, ReadOnlyDisk, RealDisk
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.log.metadata import DataPathMetadata
 from sparq.log.segment import DATA_START
 from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk
-from tests.log.conversations import commit, open_log
+from tests.log.log_operations import commit, open_log
 
 PATH = "/data"
 TOPIC = f"{PATH}/topics/t-clicks"
@@ -71,7 +71,7 @@ def test_depths_are_those_of_the_next_start(disk: MemoryDisk) -> None:
     assert before == {path: bytes(disk.data(path)) for path in disk.paths()}
 
 
-def test_damage_is_named_and_costs_its_batch(disk: MemoryDisk) -> None:
+def test_damage_is_reported_and_its_batch_is_not_in_the_depth(disk: MemoryDisk) -> None:
     """A flipped byte in a batch of 60 messages is reported, and they do not count in the depth."""
     (path,) = (path for path in disk.paths() if path.endswith(".log"))
     disk.data(path)[DATA_START + 200] ^= 1
@@ -84,7 +84,7 @@ def test_damage_is_named_and_costs_its_batch(disk: MemoryDisk) -> None:
     assert 39 == report.rows[1].depth
 
 
-def test_what_is_missing_or_strange_is_told(disk: MemoryDisk) -> None:
+def test_missing_metadata_and_an_unreadable_log_are_damage(disk: MemoryDisk) -> None:
     """A missing `sparq.json` and a log that cannot be opened are damage.
 
     A directory that is no topic's is noted.
@@ -151,7 +151,7 @@ class Topic:
 
 
 def checked(data_path: Path) -> CheckReport:
-    found = check(LookingDisk(), str(data_path), CLOCK.now(), lambda _size: None)
+    found = check(ReadOnlyDisk(), str(data_path), CLOCK.now(), lambda _size: None)
     assert found is not None
     return found
 
@@ -161,7 +161,7 @@ def row(report: CheckReport, channel: str) -> CheckRow:
     return found
 
 
-def test_a_channels_depth_is_what_it_has_not_finished(tmp_path: Path) -> None:
+def test_a_channels_depth_excludes_finished_and_deferred_messages(tmp_path: Path) -> None:
     """A channel's depth excludes finished messages and those not due yet.
 
     Messages requeued after a delivery are counted as attempted.
@@ -184,7 +184,7 @@ def test_a_channels_depth_is_what_it_has_not_finished(tmp_path: Path) -> None:
     assert "format 1, node id 7" in report.all_notes()
 
 
-def test_messages_of_a_paused_topic_are_its_own(tmp_path: Path) -> None:
+def test_held_back_messages_are_in_the_depth_of_the_paused_topic(tmp_path: Path) -> None:
     """Messages at or after P count in the depth of the paused topic, not of its channels."""
     topic = Topic(tmp_path)
     topic.ledger.created("archive", topic.first)
@@ -200,7 +200,7 @@ def test_messages_of_a_paused_topic_are_its_own(tmp_path: Path) -> None:
     assert (10, True) == (archive.depth, archive.paused)
 
 
-def test_damage_costs_the_depth_and_is_named(tmp_path: Path) -> None:
+def test_damage_is_reported_and_reduces_the_depth(tmp_path: Path) -> None:
     """A flipped byte in a batch of 10 messages is reported, and they do not count in the depth."""
     topic = Topic(tmp_path)
     topic.ledger.created("archive", topic.first)
@@ -217,7 +217,7 @@ def test_damage_costs_the_depth_and_is_named(tmp_path: Path) -> None:
     assert bytes(data) == topic.log_file.read_bytes()
 
 
-def test_an_unfinished_write_is_no_damage(tmp_path: Path) -> None:
+def test_an_incomplete_last_batch_is_not_damage(tmp_path: Path) -> None:
     """An incomplete last batch, as a kill leaves it, is a note, not damage.
 
     Its messages were never acknowledged.
@@ -264,7 +264,7 @@ def test_folders_that_are_not_topics_are_noted(tmp_path: Path) -> None:
     assert [] == report.all_damage()
 
 
-def test_the_size_is_that_of_the_logs(tmp_path: Path) -> None:
+def test_size_of_counts_logs_only(tmp_path: Path) -> None:
     """`size_of`, used for progress, counts logs only.
 
     Ledgers are small.
@@ -272,9 +272,9 @@ def test_the_size_is_that_of_the_logs(tmp_path: Path) -> None:
     topic = Topic(tmp_path)
     topic.close()
 
-    assert topic.log_file.stat().st_size == size_of(LookingDisk(), str(tmp_path))
+    assert topic.log_file.stat().st_size == size_of(ReadOnlyDisk(), str(tmp_path))
 
 
 def test_a_folder_without_data_has_no_report(tmp_path: Path) -> None:
     """A directory with neither topics nor `sparq.json` has no report."""
-    assert check(LookingDisk(), str(tmp_path), CLOCK.now(), lambda _size: None) is None
+    assert check(ReadOnlyDisk(), str(tmp_path), CLOCK.now(), lambda _size: None) is None

@@ -7,7 +7,7 @@ import numpy as np
 from sparq.log.commit import PendingBatch
 from sparq.log.disk import PAGE_BYTES
 from sparq.testing import Fault, ManualClock, MemoryDisk
-from tests.log.conversations import (
+from tests.log.log_operations import (
     block_of,
     commit,
     open_log,
@@ -16,7 +16,7 @@ from tests.log.conversations import (
 )
 
 
-def test_filling_behind_a_small_batch() -> None:
+def test_a_segment_is_padded_after_a_small_batch() -> None:
     """A segment is padded to whole pages, so that small batches do not change its length.
 
     A sync then has no new length to write. Closing removes the padding.
@@ -46,7 +46,7 @@ def test_filling_behind_a_small_batch() -> None:
     assert read_all(open_log(disk, clock)) == messages
 
 
-def test_filling_goes_with_a_refused_batch_and_with_the_file() -> None:
+def test_a_failed_write_and_a_full_segment_have_no_padding() -> None:
     """A failed write removes the padding, the next one adds it again.
 
     A full segment has none.
@@ -78,7 +78,7 @@ def test_the_log_knows_the_time_of_what_it_stores() -> None:
     assert clock.now().wall_ns == begun.batch.block.oldest_published_ns
 
 
-def test_messages_that_get_times_of_their_own() -> None:
+def test_a_stamped_block_knows_its_oldest_time() -> None:
     """After `stamp` the block knows the oldest of the new times."""
     stored = PendingBatch(block_of(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
     stored.block.oldest_published_ns = 10
@@ -88,7 +88,7 @@ def test_messages_that_get_times_of_their_own() -> None:
     assert [7, 3, 9] == stored.block.timestamps(np.array([100, 101, 102])).tolist()
 
 
-def test_indexes_of_a_refused_commit_are_burned() -> None:
+def test_indexes_of_a_refused_commit_are_never_used_again() -> None:
     """Messages of a failed write are not stored, and their indexes are never used again."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
@@ -108,7 +108,7 @@ def test_indexes_of_a_refused_commit_are_burned() -> None:
     assert read_all(open_log(disk, clock)) == {first: b"a", again: b"b"}
 
 
-def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
+def test_refused_batch_that_cannot_be_truncated_is_not_read() -> None:
     """A refused batch that was written completely and cannot be truncated is not read.
 
     The next segment begins at its index.
@@ -131,7 +131,7 @@ def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
     assert later == first + 2
 
 
-def test_refused_batch_in_a_synced_file_that_cannot_be_cut() -> None:
+def test_refused_batch_at_the_end_of_a_synced_segment_is_not_read() -> None:
     """A synced segment ends where the next one begins.
 
     So a refused batch at its end that cannot be truncated is not read.
@@ -153,7 +153,7 @@ def test_refused_batch_in_a_synced_file_that_cannot_be_cut() -> None:
     ]
 
 
-def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
+def test_failed_sync_writes_unsynced_batches_to_a_new_segment() -> None:
     """P8: after a failed sync, unsynced batches are written to a new segment.
 
     It is synced before the commit is answered.
@@ -182,7 +182,7 @@ def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
         assert read_all(open_log(disk.crash(seed), clock)) == expected
 
 
-def test_failed_sync_of_a_file_with_nothing_synced() -> None:
+def test_replacement_at_the_same_index_gets_the_next_generation() -> None:
     """A replacement that begins at the same index gets the next generation in its name."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=100)

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from sparq.log.disk import DiskError, LookingDisk, RealDisk, RealFile, ensure_directory
+from sparq.log.disk import DiskError, ReadOnlyDisk, RealDisk, RealFile, ensure_directory
 from sparq.log.ledger import Ledger
 from sparq.log.reserve import Reserve
-from sparq.nsqd.open_files import KeepingDisk
+from sparq.nsqd.open_files import CachingDisk
 from sparq.testing import ManualClock
-from tests.log.conversations import open_log, publish, read_all
+from tests.log.log_operations import open_log, publish, read_all
 
 
 @pytest.fixture(params=["any number of files", "one file at a time"])
 def disk(request: pytest.FixtureRequest) -> RealDisk:
-    return RealDisk() if request.param == "any number of files" else KeepingDisk(1)
+    return RealDisk() if request.param == "any number of files" else CachingDisk(1)
 
 
 def mode(path: Path) -> int:
@@ -76,7 +76,7 @@ def test_every_failure_is_a_disk_error(disk: RealDisk, tmp_path: Path) -> None:
         disk.make_directory(f"{tmp_path}/file/x")
 
 
-def test_closed_file_fails_in_words(disk: RealDisk, tmp_path: Path) -> None:
+def test_operations_on_a_closed_file_raise_disk_error(disk: RealDisk, tmp_path: Path) -> None:
     """Operations on a closed file raise DiskError, too."""
     file = disk.create(f"{tmp_path}/x")
     file.close()
@@ -103,7 +103,7 @@ def test_links_are_not_followed(disk: RealDisk, tmp_path: Path) -> None:
         disk.open(f"{tmp_path}/link")
 
 
-def test_lock_is_held_once(disk: RealDisk, tmp_path: Path) -> None:
+def test_second_lock_on_a_data_path_fails(disk: RealDisk, tmp_path: Path) -> None:
     """A second lock on the same data path fails."""
     held = disk.lock(f"{tmp_path}/lock")
     with pytest.raises(DiskError, match=r"lock .*: resource temporarily unavailable"):
@@ -122,7 +122,7 @@ def small_files() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_short_write_is_cut_back(
+def test_partial_write_is_undone(
     disk: RealDisk, tmp_path: Path, small_files: int, pieces: int
 ) -> None:
     """A write that is only partly possible is undone, and its error gives the reason."""
@@ -137,7 +137,7 @@ def test_short_write_is_cut_back(
     file.close()
 
 
-def test_interrupted_write_goes_on(
+def test_short_write_is_continued(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A short write is continued; a write of 0 bytes is an error."""
@@ -154,7 +154,7 @@ def test_interrupted_write_goes_on(
     file.close()
 
 
-def test_interrupted_read_goes_on(
+def test_short_read_is_continued(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read returns fewer bytes than requested only at the end of the file."""
@@ -167,7 +167,7 @@ def test_interrupted_read_goes_on(
     file.close()
 
 
-def test_disk_full_is_said_in_words() -> None:
+def test_error_for_a_full_disk_gives_the_reason() -> None:
     """A write to /dev/full reports that no space is left."""
     file = RealFile(os.open("/dev/full", os.O_RDWR), "/dev/full")
     with pytest.raises(DiskError) as caught:
@@ -212,11 +212,11 @@ def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
     assert mode(tmp_path / "topics" / "t-clicks") == 0o700
 
 
-def test_a_disk_for_looking_changes_nothing(tmp_path: Path) -> None:
-    """LookingDisk reads files and refuses every change."""
+def test_a_looking_disk_refuses_every_change(tmp_path: Path) -> None:
+    """ReadOnlyDisk reads files and refuses every change."""
     path = str(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"content")
-    disk = LookingDisk()
+    disk = ReadOnlyDisk()
     file = disk.open(path)
     assert b"content" == file.pread(100, 0)
 
@@ -238,7 +238,7 @@ def test_a_disk_for_looking_changes_nothing(tmp_path: Path) -> None:
     assert b"content" == (tmp_path / "file").read_bytes()
 
 
-def test_only_a_file_system_that_tells_all_errors_is_synced_at_once(
+def test_file_system_is_none_if_its_sync_may_hide_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`file_system` is None for file systems whose sync may hide errors, and for old kernels.
@@ -256,7 +256,7 @@ def test_only_a_file_system_that_tells_all_errors_is_synced_at_once(
     assert disk.file_system(str(tmp_path)) is None
 
 
-def test_a_folder_on_another_file_system_is_synced_alone(tmp_path: Path) -> None:
+def test_covers_is_false_on_another_file_system(tmp_path: Path) -> None:
     """`covers` is false for a path on another file system.
 
     A topic's directory may be a separate mount, and needs its own sync.

@@ -11,7 +11,9 @@ batches = st.lists(
 
 
 @given(batches=batches, cut=st.integers(0, 300), asked=st.integers(0, 300))
-def test_extents_as_a_list(batches: list[tuple[int, int, int]], cut: int, asked: int) -> None:
+def test_extents_equal_a_list_of_batches(
+    batches: list[tuple[int, int, int]], cut: int, asked: int
+) -> None:
     """Extents give the same answers for every index as a list of the batches."""
     extents = Extents()
     rows: list[Extent] = []
@@ -40,7 +42,7 @@ def test_extents_as_a_list(batches: list[tuple[int, int, int]], cut: int, asked:
         assert max(extents.firsts[position], asked) == min(later)
 
 
-def test_damaged_extent_is_replaced_by_what_is_left() -> None:
+def test_damaged_extent_is_replaced_by_its_remains() -> None:
     """An extent that lost its middle is replaced by two; its neighbours stay."""
     extents = Extents()
     whole = Extent(10, 40, 0, 4608, EXTENT_BYTES, 5)

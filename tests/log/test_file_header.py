@@ -23,7 +23,7 @@ def test_a_header_has_the_documented_bytes() -> None:
     assert 36 == FORM.size
 
 
-def test_facts_come_back_wherever_the_header_is() -> None:
+def test_a_header_is_decoded_at_any_offset() -> None:
     """A header is decoded at the beginning of the data or at an offset."""
     data = b"before" + FORM.pack(FACTS) + b"after"
 
@@ -31,7 +31,7 @@ def test_facts_come_back_wherever_the_header_is() -> None:
     assert FACTS == FORM.unpack(data[6:])
 
 
-def test_no_flipped_bit_and_no_part_is_believed() -> None:
+def test_a_header_with_a_flipped_bit_or_missing_bytes_is_refused() -> None:
     """A header with a flipped bit, or an incomplete one, is refused."""
     whole = FORM.pack(FACTS)
     for bit in range(8 * len(whole)):

@@ -32,7 +32,7 @@ def indexes(draw: st.DrawFn) -> tuple[Index, int]:
 
 @settings(max_examples=300)
 @given(indexes())
-def test_ordinals_of_many(made: tuple[Index, int]) -> None:
+def test_ordinals_at_equals_ordinal_at(made: tuple[Index, int]) -> None:
     """`ordinals_at` equals `ordinal_at`: in extents, in gaps, before the first, after the last."""
     index, end_ordinal = made
     wanted = np.arange(0, 120)
@@ -68,7 +68,9 @@ def plain_within(index: Index, first: int, end: int, max_bytes: int) -> tuple[in
 
 @settings(max_examples=500)
 @given(indexes(), st.integers(0, 60), st.integers(0, 80), st.integers(0, 40))
-def test_how_far_bytes_reach(made: tuple[Index, int], first: int, end: int, max_bytes: int) -> None:
+def test_within_returns_whole_extents_up_to_max_bytes(
+    made: tuple[Index, int], first: int, end: int, max_bytes: int
+) -> None:
     """`within` returns whole extents that fit `max_bytes`, and at least the first one."""
     index = made[0]
 

@@ -11,8 +11,8 @@ from sparq.log.log import Log, LogOptions
 from sparq.log.segment import DATA_START, decode_header
 from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock, MemoryDisk
-from tests.log.conversations import DIRECTORY, NODE, open_log, publish, read_all
-from tests.log.upkeeping import keep_up
+from tests.log.log_operations import DIRECTORY, NODE, open_log, publish, read_all
+from tests.log.run_upkeep import run_upkeep
 
 BODY = b"z" * 9_000
 MESSAGES = 50
@@ -28,8 +28,8 @@ def filled(disk: MemoryDisk, clock: ManualClock, **options: int) -> Log:
         begun.run()
         log.finish(begun)
         if number % 20 == 19:
-            keep_up(log)
-    keep_up(log)
+            run_upkeep(log)
+    run_upkeep(log)
     return log
 
 
@@ -60,7 +60,7 @@ def check(disk: MemoryDisk, clock: ManualClock) -> Log:
     return log
 
 
-def test_a_start_reads_no_header_that_an_index_file_tells_of() -> None:
+def test_a_start_reads_no_header_that_an_index_file_contains() -> None:
     """A start uses the index files of all segments.
 
     At most one extent of the newest segment is not in its index file.
@@ -78,7 +78,7 @@ def test_a_start_reads_no_header_that_an_index_file_tells_of() -> None:
     assert len(newest.extents) - newest.index_count <= 1
 
 
-def test_what_a_start_has_scanned_is_told_to_the_next() -> None:
+def test_scanned_segments_get_complete_index_files() -> None:
     """After a start without index files, one upkeep writes complete ones."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
@@ -86,7 +86,7 @@ def test_what_a_start_has_scanned_is_told_to_the_next() -> None:
         disk.unlink(path)
 
     log = check(disk, clock)
-    keep_up(log)
+    run_upkeep(log)
     log.close()
     again = check(disk, clock)
 
@@ -94,13 +94,13 @@ def test_what_a_start_has_scanned_is_told_to_the_next() -> None:
     assert all(len(s.extents) == s.index_count for s in again._index.segments)
 
 
-def test_appending_goes_on_behind_an_index_file() -> None:
+def test_messages_appended_after_an_index_file_are_found() -> None:
     """Messages that a later run appends are found by a start with index files."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock).close()
     log = open_log(disk, clock)
     publish(log, [b"later"], clock)
-    keep_up(log)
+    run_upkeep(log)
     log.close()
 
     again = check(disk, clock)
@@ -119,7 +119,7 @@ def test_unsynced_messages_are_in_no_index_file() -> None:
         begun = log.begin([_bodies(number)], clock.now())
         begun.run()
         log.finish(begun)
-    keep_up(log)
+    run_upkeep(log)
 
     assert [] == indexes(disk)
 
@@ -127,12 +127,12 @@ def test_unsynced_messages_are_in_no_index_file() -> None:
     assert task is not None
     task.run()
     log.finish(task)
-    keep_up(log)
+    run_upkeep(log)
 
     assert 1 == len(indexes(disk))
 
 
-def test_a_cut_index_file_costs_nothing() -> None:
+def test_a_truncated_index_file_loses_nothing() -> None:
     """A truncated index file loses nothing."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock).close()
@@ -143,7 +143,7 @@ def test_a_cut_index_file_costs_nothing() -> None:
         check(disk, clock).close()
 
 
-def test_flipped_bits_cost_nothing() -> None:
+def test_flipped_bits_of_an_index_file_lose_nothing() -> None:
     """A flipped bit in an index file loses nothing: each part has a checksum."""
     disk, clock, chance = MemoryDisk(), ManualClock(), random.Random(5)
     filled(disk, clock).close()
@@ -155,18 +155,18 @@ def test_flipped_bits_cost_nothing() -> None:
         disk.data(path)[:] = whole
 
 
-def test_an_old_index_file_tells_what_it_tells() -> None:
+def test_an_index_file_that_lacks_newer_messages_is_used() -> None:
     """An index file that lacks newer messages is used; those are scanned."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
     for number in range(20):
         publish(log, [b"%d" % number + BODY], clock)
-    keep_up(log)
+    run_upkeep(log)
     (path,) = indexes(disk)
     old = bytes(disk.data(path))
     for number in range(40):
         publish(log, [b"%d" % number + BODY], clock)
-    keep_up(log)
+    run_upkeep(log)
     log.close()
     disk.data(path)[:] = old
 
@@ -175,7 +175,7 @@ def test_an_old_index_file_tells_what_it_tells() -> None:
     assert reopened._index.segments[0].indexed
 
 
-def test_the_index_file_of_another_segment_is_not_believed() -> None:
+def test_the_index_file_of_another_segment_is_ignored() -> None:
     """Index files swapped between two segments are ignored: their salts differ."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
@@ -187,7 +187,7 @@ def test_the_index_file_of_another_segment_is_not_believed() -> None:
     assert not any(segment.indexed for segment in reopened._index.segments)
 
 
-def test_a_segment_that_lost_its_end_is_scanned() -> None:
+def test_missing_messages_of_a_shortened_segment_are_reported() -> None:
     """If a segment is shorter than its index file says, the missing messages are reported."""
     disk, clock = MemoryDisk(), ManualClock()
     filled(disk, clock, max_bytes_per_file=300_000).close()
@@ -245,7 +245,7 @@ def _twice(rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("change", [_other_bounds, _other_indexes, _one_left_out, _higher, _twice])
-def test_an_index_file_that_lies_costs_nothing(
+def test_a_wrong_index_file_with_valid_checksums_loses_nothing(
     change: Callable[[np.ndarray], np.ndarray],
 ) -> None:
     """A wrong index file with valid checksums loses nothing: the segment's headers count."""
@@ -256,7 +256,7 @@ def test_an_index_file_that_lies_costs_nothing(
     check(disk, clock)
 
 
-def test_damage_is_reported_behind_an_index_file_as_without_one() -> None:
+def test_damage_is_reported_despite_an_index_file() -> None:
     """A damaged header or payload loses one batch and is reported, despite an index file."""
     for at in (DATA_START + 9_100 * 3, DATA_START + 9_208 * 2 + 20):
         disk, clock = MemoryDisk(), ManualClock()

@@ -13,7 +13,7 @@ from sparq.log.journal import Journal, JournalEntry, decode, encode, number_of
 from sparq.log.log import Log
 from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.log.conversations import commit, open_log, read_all
+from tests.log.log_operations import commit, open_log, read_all
 
 PATH = "/data"
 NAMES = ("a", "b", "c")
@@ -26,7 +26,7 @@ def folder(name: str) -> str:
     return f"{PATH}/topics/t-{name}"
 
 
-class House:
+class JournalHarness:
     """Logs that share a journal, with their attempted and acknowledged messages."""
 
     def __init__(self, disk: MemoryDisk, clock: ManualClock) -> None:
@@ -37,7 +37,7 @@ class House:
         self.logs: dict[str, Log] = {}
         self.journal = Journal(disk, PATH)
 
-    def start(self) -> journals.PutBack:
+    def start(self) -> journals.WriteBack:
         """Start as nsqd does."""
         self.journal = Journal(self.disk, PATH)
         self.journal.share_min = 2
@@ -90,16 +90,16 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
+def harness() -> JournalHarness:
     """Three logs, each with one segment."""
-    house = House(MemoryDisk(), ManualClock())
-    house.disk.make_directory(PATH)
-    house.disk.sync_directory("")
-    house.start()
+    harness = JournalHarness(MemoryDisk(), ManualClock())
+    harness.disk.make_directory(PATH)
+    harness.disk.sync_directory("")
+    harness.start()
     for _ in range(2):
         for name in NAMES:
-            house.publish((name,))
-    return house
+            harness.publish((name,))
+    return harness
 
 
 def syncs(disk: MemoryDisk, since: int) -> list[str]:
@@ -107,40 +107,40 @@ def syncs(disk: MemoryDisk, since: int) -> list[str]:
     return [path for operation, path in disk.trace[since:] if operation == "sync"]
 
 
-def test_commits_that_wait_together_share_one_sync(house: House) -> None:
+def test_waiting_commits_share_one_sync(harness: JournalHarness) -> None:
     """Waiting commits share one sync of the journal.
 
     Their messages count as synced, though their segments are not.
     """
-    house.publish()
-    since = len(house.disk.trace)
+    harness.publish()
+    since = len(harness.disk.trace)
 
-    commits = house.publish()
+    commits = harness.publish()
 
-    assert syncs(house.disk, since) == [f"{PATH}/journal-00000001"]
+    assert syncs(harness.disk, since) == [f"{PATH}/journal-00000001"]
     assert [done.journal for done in commits] == [1, 1, 1]
-    for log in house.logs.values():
+    for log in harness.logs.values():
         assert log.synced_end == log.written_end
         assert (log.unsynced.count, log.unsynced.size_bytes, log.unsynced.journal) == (0, 0, 1)
-        assert not log.sync_due(house.clock.now())
+        assert not log.sync_due(harness.clock.now())
 
 
-def test_fewer_or_larger_commits_sync_their_own_files(house: House) -> None:
+def test_fewer_or_larger_commits_sync_their_own_files(harness: JournalHarness) -> None:
     """Few or large commits sync their own segments and use no journal."""
-    house.journal.share_min = 4
-    assert {done.journal for done in house.publish()} == {0}
-    house.journal.share_min = 3
-    assert {done.journal for done in house.publish(size=600_000)} == {0}
-    assert not house.disk.exists(f"{PATH}/journal-00000001")
+    harness.journal.share_min = 4
+    assert {done.journal for done in harness.publish()} == {0}
+    harness.journal.share_min = 3
+    assert {done.journal for done in harness.publish(size=600_000)} == {0}
+    assert not harness.disk.exists(f"{PATH}/journal-00000001")
 
 
-def test_after_a_power_cut_all_is_put_back(house: House) -> None:
+def test_the_journal_restores_all_messages_after_a_power_cut(harness: JournalHarness) -> None:
     """After a power cut the journal restores all messages, and is deleted."""
     for _ in range(4):
-        house.publish()
+        harness.publish()
     for seed in range(20):
-        later = House(house.disk.crash(seed), house.clock)
-        later.acknowledged, later.attempted = house.acknowledged, house.attempted
+        later = JournalHarness(harness.disk.crash(seed), harness.clock)
+        later.acknowledged, later.attempted = harness.acknowledged, harness.attempted
         put_back = later.start()
         later.check()
         assert put_back.refused == {}
@@ -157,36 +157,36 @@ def test_power_cut_at_any_operation(seed: int) -> None:
     chance = random.Random(seed)
     while cut:
         at += 1
-        house = House(MemoryDisk(), ManualClock())
-        house.disk.make_directory(PATH)
-        house.disk.sync_directory("")
-        house.disk.fail(Fault(at, None, part=chance.random()))
+        harness = JournalHarness(MemoryDisk(), ManualClock())
+        harness.disk.make_directory(PATH)
+        harness.disk.sync_directory("")
+        harness.disk.fail(Fault(at, None, part=chance.random()))
         cut = False
         try:
-            live(house)
+            publish_and_checkpoint(harness)
         except PowerCut:
             cut = True
-        house.disk = house.disk.crash(chance.getrandbits(32))
-        house.disk.fail(Fault(chance.randint(1, 40), None, part=chance.random()))
+        harness.disk = harness.disk.crash(chance.getrandbits(32))
+        harness.disk.fail(Fault(chance.randint(1, 40), None, part=chance.random()))
         try:
-            house.start()
+            harness.start()
         except PowerCut:
-            house.disk = house.disk.crash(chance.getrandbits(32))
-            house.start()
-        house.disk.fault = None
-        house.check()
-        house.publish()
-        house.check()
+            harness.disk = harness.disk.crash(chance.getrandbits(32))
+            harness.start()
+        harness.disk.fault = None
+        harness.check()
+        harness.publish()
+        harness.check()
     assert at > 100
 
 
-def live(house: House) -> None:
+def publish_and_checkpoint(harness: JournalHarness) -> None:
     """Run single publishes, shared ones and checkpoints."""
-    house.start()
+    harness.start()
     for number in range(ROUNDS):
-        house.publish(NAMES[number % 3 :])
+        harness.publish(NAMES[number % 3 :])
         if number % 3 == 2:
-            house.checkpoint()
+            harness.checkpoint()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
@@ -199,173 +199,175 @@ def test_error_at_any_operation(number: int, times: int) -> None:
     at, failed = 0, True
     while failed:
         at += 1
-        house = House(MemoryDisk(), ManualClock())
-        house.disk.make_directory(PATH)
-        house.disk.sync_directory("")
-        house.start()
-        house.disk.fail(Fault(at, number, CHANGES, times, part=0.5))
+        harness = JournalHarness(MemoryDisk(), ManualClock())
+        harness.disk.make_directory(PATH)
+        harness.disk.sync_directory("")
+        harness.start()
+        harness.disk.fail(Fault(at, number, CHANGES, times, part=0.5))
         for step in range(ROUNDS):
-            house.publish(NAMES[step % 3 :])
+            harness.publish(NAMES[step % 3 :])
             if step % 3 == 2:
-                house.checkpoint()
-        failed = house.disk.failed_count > 0
-        house.disk.fault = None
-        assert [done.error for done in house.publish()] == [None] * 3
-        house.check()
-        house.disk = house.disk.crash(at)
-        house.start()
-        house.check()
+                harness.checkpoint()
+        failed = harness.disk.failed_count > 0
+        harness.disk.fault = None
+        assert [done.error for done in harness.publish()] == [None] * 3
+        harness.check()
+        harness.disk = harness.disk.crash(at)
+        harness.start()
+        harness.check()
     assert at > 60
 
 
-def test_a_journal_that_fails_is_given_up(house: House) -> None:
+def test_a_journal_whose_sync_fails_is_abandoned(harness: JournalHarness) -> None:
     """After a journal's sync fails, each segment is synced separately.
 
     The next commits do not use a journal.
     """
-    house.publish()
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    harness.publish()
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
 
-    commits = house.publish()
+    commits = harness.publish()
 
     assert [done.error for done in commits] == [None] * 3
     assert {done.journal for done in commits} == {0}
     assert "synced separately" in commits[0].notes[0]
-    assert {log.unsynced.journal for log in house.logs.values()} == {0}
-    assert {done.journal for done in house.publish()} == {0}
+    assert {log.unsynced.journal for log in harness.logs.values()} == {0}
+    assert {done.journal for done in harness.publish()} == {0}
 
 
-def test_old_journals_go_when_files_are_synced(house: House) -> None:
+def test_old_journals_are_deleted_when_segments_are_synced(harness: JournalHarness) -> None:
     """Without checkpoints there are at most two journals; then segments are synced separately.
 
     A checkpoint deletes the old journal, a clean close all of them.
     """
     for _ in range(20):
-        house.publish()
-    assert journals.found(house.disk, PATH) == [1, 2]
-    assert {log.unsynced.journal for log in house.logs.values()} == {0}
+        harness.publish()
+    assert journals.found(harness.disk, PATH) == [1, 2]
+    assert {log.unsynced.journal for log in harness.logs.values()} == {0}
 
-    house.checkpoint()
-    assert journals.found(house.disk, PATH) == [2]
-    assert {done.journal for done in house.publish()} == {3}
+    harness.checkpoint()
+    assert journals.found(harness.disk, PATH) == [2]
+    assert {done.journal for done in harness.publish()} == {3}
 
-    house.journal.close(is_clean=True)
-    assert journals.found(house.disk, PATH) == []
+    harness.journal.close(is_clean=True)
+    assert journals.found(harness.disk, PATH) == []
 
 
-def test_a_file_whose_sync_fails_at_the_checkpoint_is_written_anew(house: House) -> None:
+def test_a_segment_whose_sync_fails_at_a_checkpoint_is_rewritten(harness: JournalHarness) -> None:
     """If a segment's sync fails at a checkpoint, its messages are written to a new segment.
 
     They come from memory; only then is the journal deleted.
     """
-    while house.journal.number < 2:
-        house.publish()
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
-    house.checkpoint()
-    house.checkpoint()
-    assert journals.found(house.disk, PATH) == [2]
-    house.disk = house.disk.crash(3)
-    house.start()
-    house.check()
+    while harness.journal.number < 2:
+        harness.publish()
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    harness.checkpoint()
+    harness.checkpoint()
+    assert journals.found(harness.disk, PATH) == [2]
+    harness.disk = harness.disk.crash(3)
+    harness.start()
+    harness.check()
 
 
-def test_a_file_that_did_not_take_over_what_a_journal_has_ends_no_other(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_new_segment_does_not_end_the_one_before_it(
+    harness: JournalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new segment that could not be synced or deleted does not end the one before it.
 
     The journal restores its messages into the earlier segment.
     """
-    house.publish()
+    harness.publish()
 
-    step = house.disk.step
+    step = harness.disk.step
 
     def fail(operation: str, path: str) -> None:
         """Fail each unlink, and each sync of a file other than a segment with a header only."""
         if operation == "unlink":
             raise DiskError(operation, path, errno.EIO)
         if operation == "sync":
-            is_header = path.endswith(".log") and len(house.disk.data(path)) <= segment.DATA_START
+            is_header = path.endswith(".log") and len(harness.disk.data(path)) <= segment.DATA_START
             if not is_header:
                 raise DiskError(operation, path, errno.EIO)
         step(operation, path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(house.disk, "step", fail)
-        assert {done.error is None for done in house.publish()} == {False}
+        patched.setattr(harness.disk, "step", fail)
+        assert {done.error is None for done in harness.publish()} == {False}
     for seed in range(8):
-        later = House(house.disk.crash(seed), house.clock)
-        later.acknowledged, later.attempted = house.acknowledged, house.attempted
+        later = JournalHarness(harness.disk.crash(seed), harness.clock)
+        later.acknowledged, later.attempted = harness.acknowledged, harness.attempted
         later.start()
         for name, log in later.logs.items():
             assert later.acknowledged[name].items() <= read_all(log).items()
 
 
-def test_a_topic_that_cannot_be_written_is_refused_and_its_journal_kept(house: House) -> None:
+def test_a_topic_that_cannot_be_restored_is_refused_and_its_journal_kept(
+    harness: JournalHarness,
+) -> None:
     """If a topic's segment cannot be restored, the topic is refused and the journal kept.
 
     The next start tries again.
     """
-    house.publish()
-    house.disk = house.disk.crash(1)
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"write"})))
-    journal = Journal(house.disk, PATH)
+    harness.publish()
+    harness.disk = harness.disk.crash(1)
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"write"})))
+    journal = Journal(harness.disk, PATH)
 
-    put_back = journals.recover(house.disk, PATH, journal)
+    put_back = journals.recover(harness.disk, PATH, journal)
 
     assert list(put_back.refused) == ["topics/t-a"]
-    assert journals.found(house.disk, PATH) == [1]
+    assert journals.found(harness.disk, PATH) == [1]
     journal.close(is_clean=True)
-    assert journals.found(house.disk, PATH) == [1]
-    house.disk.fault = None
-    assert house.start().refused == {}
-    house.check()
+    assert journals.found(harness.disk, PATH) == [1]
+    harness.disk.fault = None
+    assert harness.start().refused == {}
+    harness.check()
 
 
-def test_what_was_dropped_since_is_left_alone(house: House) -> None:
+def test_nothing_is_restored_to_a_deleted_topic(harness: JournalHarness) -> None:
     """Nothing is restored to a deleted topic, or to a new topic of the same name."""
-    house.publish()
+    harness.publish()
     for name in ("a", "b"):
-        for file in house.disk.listdir(folder(name)):
-            house.disk.unlink(f"{folder(name)}/{file}")
-    house.disk.remove_directory(folder("a"))
-    other = open_log(house.disk, house.clock, folder("b"))
-    commit(other, [b"another log"], house.clock)
+        for file in harness.disk.listdir(folder(name)):
+            harness.disk.unlink(f"{folder(name)}/{file}")
+    harness.disk.remove_directory(folder("a"))
+    other = open_log(harness.disk, harness.clock, folder("b"))
+    commit(other, [b"another log"], harness.clock)
 
-    put_back = journals.recover(house.disk, PATH, Journal(house.disk, PATH))
+    put_back = journals.recover(harness.disk, PATH, Journal(harness.disk, PATH))
 
     assert (put_back.refused, put_back.batches) == ({}, 0)
-    after = open_log(house.disk, house.clock, folder("b"))
+    after = open_log(harness.disk, harness.clock, folder("b"))
     assert list(read_all(after).values()) == [b"another log"]
 
 
-def test_damage_of_a_journal_is_reported_and_costs_a_block(house: House) -> None:
+def test_a_damaged_block_of_a_journal_is_reported(harness: JournalHarness) -> None:
     """A damaged block of a journal is reported, and the other blocks are restored."""
     for _ in range(3):
-        house.publish()
+        harness.publish()
     path = f"{PATH}/journal-00000001"
-    data = house.disk.data(path)
+    data = harness.disk.data(path)
     data[1024 + 60] ^= 1
 
-    put_back = journals.recover(house.disk, PATH, Journal(house.disk, PATH))
+    put_back = journals.recover(harness.disk, PATH, Journal(harness.disk, PATH))
 
     assert len(put_back.report) == 1
     assert "damaged bytes" in put_back.report[0]
     assert put_back.refused == {}
 
 
-def test_an_unreadable_journal_stops_the_start(house: House) -> None:
+def test_an_unreadable_journal_prevents_the_start(harness: JournalHarness) -> None:
     """A journal that cannot be opened prevents the start.
 
     It may contain acknowledged messages.
     """
-    house.publish()
-    house.disk.fail(Fault(1, errno.EACCES, frozenset({"open"})))
+    harness.publish()
+    harness.disk.fail(Fault(1, errno.EACCES, frozenset({"open"})))
     with pytest.raises(DiskError, match="journal-00000001"):
-        journals.recover(house.disk, PATH, Journal(house.disk, PATH))
+        journals.recover(harness.disk, PATH, Journal(harness.disk, PATH))
 
 
-def test_entries_come_back_as_they_were() -> None:
+def test_journal_entries_are_decoded_as_encoded() -> None:
     """Entries are decoded as encoded, and only journal names have a number."""
     entries = [
         JournalEntry("topics/t-ä/1.log", 2**64 - 1, 4608, b"\0" * 7),

@@ -213,7 +213,7 @@ def test_failure_at_every_operation(number: int, times: int) -> None:
         assert set(acknowledged) <= finished(after) <= known
 
 
-def test_failed_sync_is_mended_by_a_checkpoint() -> None:
+def test_failed_sync_is_repaired_by_a_checkpoint() -> None:
     """After a failed sync nothing counts as synced until a checkpoint has stored it.
 
     A second sync could succeed without having written the data.
@@ -306,7 +306,7 @@ def test_large_ledger_wants_a_checkpoint() -> None:
     assert ledger.size_bytes == DATA_START
 
 
-def test_what_a_channel_is_known_by_is_written_twice() -> None:
+def test_a_channels_creation_is_written_twice() -> None:
     """A channel's creation and a checkpoint are written twice.
 
     One damaged block does not lose the channel, and is reported.
@@ -350,7 +350,7 @@ def test_records_of_a_newer_version_are_reported() -> None:
     assert state.channels["c"].start == 4
 
 
-def test_channel_whose_creation_was_lost_exists_all_the_same() -> None:
+def test_channel_whose_creation_was_lost_starts_at_index_0() -> None:
     """A channel whose creation record is lost starts at index 0.
 
     Messages may be delivered twice, but none is lost.
@@ -367,7 +367,7 @@ def test_channel_whose_creation_was_lost_exists_all_the_same() -> None:
     assert state.highest_index == 8
 
 
-def test_no_work_without_need() -> None:
+def test_without_new_records_flush_and_sync_do_nothing() -> None:
     """Without new records, flush and sync do nothing."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
@@ -378,7 +378,7 @@ def test_no_work_without_need() -> None:
     assert disk.count == before
 
 
-def test_left_over_files_of_a_checkpoint_are_tidied_up() -> None:
+def test_files_of_an_interrupted_checkpoint_are_deleted() -> None:
     """The files of an interrupted checkpoint are deleted at the next start.
 
     It may be interrupted before or after its rename.
@@ -400,7 +400,7 @@ def test_left_over_files_of_a_checkpoint_are_tidied_up() -> None:
     assert len(disk.paths()) == 2
 
 
-def test_failed_checkpoint_waits_before_the_next(monkeypatch: Any) -> None:
+def test_after_a_failed_checkpoint_the_next_one_waits_for_64_flushes(monkeypatch: Any) -> None:
     """After a failed checkpoint the next one waits for 64 more flushes."""
     disk = MemoryDisk()
     monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_BYTES", 0)
@@ -418,7 +418,7 @@ def test_failed_checkpoint_waits_before_the_next(monkeypatch: Any) -> None:
     assert ledger.wants_checkpoint
 
 
-def test_behind_a_failed_checkpoint_what_was_unsynced_is_synced_by_the_next_sync() -> None:
+def test_after_a_failed_checkpoint_the_next_sync_syncs_the_old_file() -> None:
     """After a failed checkpoint, the next sync syncs the old ledger file.
 
     It still counts, and stays open for that.

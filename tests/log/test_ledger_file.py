@@ -9,7 +9,7 @@ from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.log.ledgers import DIRECTORY, finished, settle
 
 
-def test_every_flipped_byte_costs_one_flush() -> None:
+def test_every_flipped_byte_loses_at_most_one_flush() -> None:
     """A flipped byte loses at most one flush, is reported, and adds nothing wrong."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
@@ -34,7 +34,7 @@ def test_every_flipped_byte_costs_one_flush() -> None:
             disk.unlink(f"{DIRECTORY}/ledger-00000001")
 
 
-def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
+def test_incomplete_flush_is_kept_and_a_new_file_continues() -> None:
     """An incomplete last flush is reported and kept; new records go to a new file."""
     disk = MemoryDisk()
     ledger, _ = Ledger.open(disk, DIRECTORY)
@@ -52,7 +52,7 @@ def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
     assert len(disk.paths()) == 2
 
 
-def test_what_a_torn_file_says_is_synced_by_the_next_start() -> None:
+def test_a_start_syncs_the_records_before_an_incomplete_write() -> None:
     """A start syncs the complete records before an incomplete write.
 
     A kill can leave them in the page cache only.

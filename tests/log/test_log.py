@@ -11,7 +11,7 @@ from sparq.log.log import Log, LogOptions
 from sparq.protocol import batch
 from sparq.protocol.instant import clock_index
 from sparq.testing import Fault, ManualClock, MemoryDisk
-from tests.log.conversations import DIRECTORY, NODE, bodies_of, commit, open_log, publish, read_all
+from tests.log.log_operations import DIRECTORY, NODE, bodies_of, commit, open_log, publish, read_all
 
 SECOND = 1_000_000_000
 
@@ -33,7 +33,7 @@ def test_empty_log() -> None:
     assert read.blocks == []
 
 
-def test_floor_keeps_the_ends_up() -> None:
+def test_all_ends_are_at_or_after_the_floor() -> None:
     """All ends are at or after the `floor_index` from the ledger, whatever the clock's time."""
     disk, clock = MemoryDisk(), ManualClock(wall_ns=0)
     log = Log.open(
@@ -104,7 +104,7 @@ def test_unsynced_bytes_are_bounded() -> None:
         assert log.unsynced.count <= 11
 
 
-def test_owed_messages_are_read_from_memory() -> None:
+def test_acknowledged_messages_of_a_failed_sync_are_read_from_memory() -> None:
     """Acknowledged messages whose sync failed are read from memory until they are stored again.
 
     They survive a power cut once a later publish succeeds.
@@ -316,7 +316,7 @@ def test_read_of_a_file_dropped_meanwhile_is_not_stored() -> None:
     assert log.block(first) is None
 
 
-def test_growing_extent_that_was_evicted_is_left_as_it_is() -> None:
+def test_messages_after_an_evicted_extent_form_a_new_cache_entry() -> None:
     """After the cache evicts the newest messages, later ones form a separate cache entry."""
     disk, clock = MemoryDisk(), ManualClock()
     cache = BlockCache(4_000)

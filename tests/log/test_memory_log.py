@@ -3,10 +3,10 @@
 from sparq.log.disk import DiskError
 from sparq.log.memory_log import MemoryLog, VoidDisk
 from sparq.testing import ManualClock
-from tests.log.conversations import NODE, publish, read_all
+from tests.log.log_operations import NODE, publish, read_all
 
 
-def test_as_a_log() -> None:
+def test_messages_are_found_until_their_segment_is_dropped() -> None:
     """Messages are found as in a log on disk until their segment is dropped."""
     clock = ManualClock()
     log = MemoryLog(node_id=NODE, now=clock.now())
@@ -31,7 +31,7 @@ def test_as_a_log() -> None:
     assert (log.unsynced.count, log.synced_end) == (0, log.written_end)
 
 
-def test_disk_that_forgets() -> None:
+def test_void_disk_stores_nothing() -> None:
     """VoidDisk accepts everything, stores nothing, and has no file to open."""
     disk = VoidDisk()
     file = disk.create("x")

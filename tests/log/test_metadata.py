@@ -11,14 +11,14 @@ WHOLE = DataPathMetadata(1, 613, 9_007_199_254_740_993)
 
 
 @given(st.integers(0, 1023), st.integers(0, (1 << 54) - 1))
-def test_facts_come_back(node_id: int, retired_index: int) -> None:
+def test_metadata_is_decoded_as_encoded(node_id: int, retired_index: int) -> None:
     """Metadata is decoded as encoded, including indexes too large for JSON's numbers."""
     facts = DataPathMetadata(1, node_id, retired_index)
 
     assert decode(facts.encode()) == facts
 
 
-def test_no_flipped_bit_is_believed() -> None:
+def test_a_flipped_bit_is_detected_or_harmless() -> None:
     """A flipped bit raises MetadataError, has no effect, or changes the format number."""
     for bit in range(8 * len(WHOLE.encode())):
         text = bytearray(WHOLE.encode())
@@ -47,7 +47,7 @@ def test_the_checksum_is_as_documented() -> None:
         ),
     ],
 )
-def test_facts_of_other_versions(text: bytes, facts: DataPathMetadata) -> None:
+def test_metadata_of_other_versions_is_accepted(text: bytes, facts: DataPathMetadata) -> None:
     """A missing checksum is accepted; in a newer format none is checked."""
     assert decode(text) == facts
 
@@ -56,7 +56,7 @@ def test_facts_of_other_versions(text: bytes, facts: DataPathMetadata) -> None:
     "text",
     [b"", b"\xff\xfe", b"[]", b"null", b'{"format": 1}', b'{"format": 1, "node_id": "x"}'],
 )
-def test_what_is_no_document_of_facts(text: bytes) -> None:
+def test_invalid_metadata_is_refused(text: bytes) -> None:
     """Invalid contents raise MetadataError."""
     with pytest.raises(MetadataError):
         decode(text)

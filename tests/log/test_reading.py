@@ -9,7 +9,7 @@ from sparq.log.log import Log
 from sparq.log.reading import Damage
 from sparq.log.segment import COPY_OFFSET, DATA_START
 from sparq.testing import Fault, ManualClock, MemoryDisk
-from tests.log.conversations import (
+from tests.log.log_operations import (
     open_log,
     publish,
     read_all,
@@ -22,7 +22,7 @@ def reported(log: Log) -> bool:
     return bool(log.damage) or log.torn_bytes > 0
 
 
-def test_every_flipped_byte_costs_one_batch_and_is_reported() -> None:
+def test_every_flipped_byte_loses_at_most_one_batch_and_is_reported() -> None:
     """A flipped byte of a segment gives no wrong body, loses at most a batch, and is reported."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
@@ -110,7 +110,7 @@ def test_random_damage(seed: int) -> None:
     assert read_all(log) == {**found, fresh: b"after"}
 
 
-def test_body_that_holds_a_batch_is_not_taken_for_one() -> None:
+def test_copy_of_a_batch_in_a_body_is_not_read_as_a_batch() -> None:
     """A body that contains a copy of a batch is not read as a batch.
 
     The scan meets it when it looks for the next batch after damage.
@@ -139,7 +139,7 @@ def test_body_that_holds_a_batch_is_not_taken_for_one() -> None:
     assert len(messages) == 10
 
 
-def test_unreadable_page_costs_its_batches() -> None:
+def test_unreadable_page_loses_only_its_batches() -> None:
     """EIO on a page loses the batches on it, not the log."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
@@ -158,7 +158,7 @@ def test_unreadable_page_costs_its_batches() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_passing_error_of_a_read_costs_nothing(times: int) -> None:
+def test_temporary_read_errors_lose_nothing(times: int) -> None:
     """One to three temporary read errors lose nothing, at a start or later."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
@@ -173,7 +173,7 @@ def test_a_passing_error_of_a_read_costs_nothing(times: int) -> None:
     assert read_all(log) == messages
 
 
-def test_read_that_fails_is_no_damage() -> None:
+def test_failed_read_is_not_damage() -> None:
     """A segment that cannot be opened is not damage: a later read succeeds."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
@@ -187,7 +187,7 @@ def test_read_that_fails_is_no_damage() -> None:
     assert (log.damage, read_all(log)) == ([], messages)
 
 
-def test_range_read_counts_what_is_lost() -> None:
+def test_range_read_counts_missing_messages() -> None:
     """A range read across damage returns the rest and the number of missing messages."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
@@ -204,7 +204,7 @@ def test_range_read_counts_what_is_lost() -> None:
     assert len(read.batches) == 2
 
 
-def test_damage_in_words() -> None:
+def test_text_for_damage_has_all_its_fields() -> None:
     """The text for damage has the path, reason, bytes, indexes and number of messages."""
     damage = Damage(5, 9, 4, "/data/x.log", 4608, 200, "damaged batch")
 

@@ -25,7 +25,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=60)
 
 @settings(max_examples=400)
 @given(STEPS)
-def test_what_is_finished_is_requeued_no_more(steps: list[tuple[str, int, int]]) -> None:
+def test_a_finished_message_is_no_longer_requeued(steps: list[tuple[str, int, int]]) -> None:
     """A finished message is no longer requeued.
 
     Small and large finished ranges are removed by different algorithms.
@@ -62,7 +62,7 @@ SINGLE_RECORDS = st.lists(
 
 
 @given(SINGLE_RECORDS)
-def test_records_of_one_requeue_add_up_in_their_order(
+def test_the_last_requeue_record_of_a_message_counts(
     steps: list[tuple[str, str, int, int, int, int]],
 ) -> None:
     """Of several requeue records of a message the last one counts.
@@ -89,7 +89,7 @@ def test_records_of_one_requeue_add_up_in_their_order(
     assert state.highest_index == highest
 
 
-def test_a_run_of_requeues_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_requeue_records_is_read_with_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 5,000 single requeue records is read with arrays, not in a loop."""
     looks = 0
     requeue_each = Replay._requeue_each

@@ -4,7 +4,7 @@ import pytest
 
 from sparq.log.segment import COPY_OFFSET, DATA_START
 from sparq.testing import ManualClock, MemoryDisk
-from tests.log.conversations import (
+from tests.log.log_operations import (
     DIRECTORY,
     commit,
     open_log,
@@ -35,7 +35,7 @@ def test_damaged_file_header_is_read_from_its_copy() -> None:
 
 
 @pytest.mark.parametrize("at", [0, COPY_OFFSET])
-def test_header_of_another_file_is_not_believed(at: int) -> None:
+def test_header_copy_of_another_segment_is_ignored(at: int) -> None:
     """A header copy of another segment is ignored, and nothing is lost."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_500)
@@ -50,7 +50,7 @@ def test_header_of_another_file_is_not_believed(at: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, DATA_START, DATA_START + 9])
-def test_file_that_lost_all_is_told_by_the_next(size: int) -> None:
+def test_lost_segment_is_detected_by_the_next_one(size: int) -> None:
     """A segment that lost its header and messages is reported with their number.
 
     It looks like one under creation, but the next segment shows how many messages are missing.
@@ -75,7 +75,7 @@ def test_file_that_lost_all_is_told_by_the_next(size: int) -> None:
     ]
 
 
-def test_lost_end_of_an_older_file_is_told_by_the_next() -> None:
+def test_lost_end_of_a_segment_is_detected_by_the_next_one() -> None:
     """The next segment's base ordinal shows how many messages an older one has lost."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
@@ -130,7 +130,7 @@ def test_files_of_another_log_are_left_alone() -> None:
     assert [damage.reason for damage in log.damage] == ["file of another log"]
 
 
-def test_swapped_names_do_no_harm() -> None:
+def test_swapped_segment_names_lose_nothing() -> None:
     """Swapped segment names lose nothing: the header counts, not the name."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_000)
@@ -143,7 +143,7 @@ def test_swapped_names_do_no_harm() -> None:
     assert read_all(open_log(disk, clock)) == messages
 
 
-def test_torn_tail_is_reported_once_and_nothing_is_cut() -> None:
+def test_incomplete_batch_is_reported_once_and_not_truncated() -> None:
     """P6: an incomplete batch is reported once, stays in its file, and is never delivered."""
     disk, clock = MemoryDisk(), ManualClock()
     messages = small_log(disk, clock)
@@ -163,7 +163,7 @@ def test_torn_tail_is_reported_once_and_nothing_is_cut() -> None:
     assert read_all(again) == {**messages, later: b"later"}
 
 
-def test_torn_payload_behind_a_whole_header() -> None:
+def test_last_batch_with_a_damaged_payload_counts_as_incomplete() -> None:
     """A last batch with a valid header and a damaged payload counts as incomplete.
 
     It was never acknowledged.
@@ -181,7 +181,7 @@ def test_torn_payload_behind_a_whole_header() -> None:
     assert log.end_ordinal == 10
 
 
-def test_deferred_publishes_are_found_again() -> None:
+def test_due_times_are_restored_from_valid_batches() -> None:
     """P4: due times are restored from valid batches, not from damaged ones."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
@@ -200,7 +200,7 @@ def test_deferred_publishes_are_found_again() -> None:
     assert open_log(disk, clock).due_entries == [(first + 5, 100)]
 
 
-def test_what_was_torn_once_never_counts_again() -> None:
+def test_incomplete_batch_is_never_counted_at_later_starts() -> None:
     """An incomplete batch is never counted, also at later starts.
 
     The next run uses its ordinals again.

@@ -17,7 +17,7 @@ from sparq.log.reserve import (
 )
 from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk
-from tests.log.conversations import DIRECTORY, read_all
+from tests.log.log_operations import DIRECTORY, read_all
 
 
 def small_disk(capacity_bytes: int) -> MemoryDisk:
@@ -51,7 +51,7 @@ def test_full_disk_at_the_start_is_no_error() -> None:
     assert reserve.is_low
 
 
-def test_other_errors_are_errors() -> None:
+def test_errors_other_than_a_full_disk_prevent_the_start() -> None:
     """Errors other than a full disk prevent the start."""
     disk = small_disk(8 << 20)
     disk.fail(Fault(1, errno.EIO, frozenset({"reserve"})))
@@ -76,7 +76,7 @@ def test_a_look_ends_a_refusal_once_there_is_space() -> None:
     assert not reserve.is_short
 
 
-def test_released_and_filled_up() -> None:
+def test_ledgers_use_the_reserve_and_restore_refills_it() -> None:
     """Appends to ledgers use the reserve down to its floor; `restore` refills it."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
@@ -91,7 +91,7 @@ def test_released_and_filled_up() -> None:
     assert not reserve.is_low
 
 
-def test_the_floor_is_for_what_gives_space_back() -> None:
+def test_only_checkpoints_and_catalog_files_use_the_floor() -> None:
     """Below the floor only checkpoints, and then catalog files, can use the reserve.
 
     They free more space than they take.
@@ -112,7 +112,7 @@ def test_the_floor_is_for_what_gives_space_back() -> None:
     assert not reserve.release(5_000, Purpose.CATALOG)
 
 
-def test_what_comes_back_goes_to_the_floor_first() -> None:
+def test_freed_space_refills_the_floor_first() -> None:
     """Freed space refills the floor first, for the next checkpoint."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
@@ -163,7 +163,7 @@ def test_target_counts_the_ledgers() -> None:
     assert reserve.target_bytes == (8 << 20) // SHARE
 
 
-def test_logs_leave_a_rest_free() -> None:
+def test_commits_leave_slack_bytes_free() -> None:
     """A commit that would leave less than `SLACK_BYTES` free is refused before any write."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
@@ -177,7 +177,7 @@ def test_logs_leave_a_rest_free() -> None:
     assert not reserve.is_short
 
 
-def test_the_disk_is_looked_at_again_in_time() -> None:
+def test_commits_check_the_free_space_before_it_is_used_up() -> None:
     """Commits check the free space only from time to time, but before it can be used up."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
@@ -191,7 +191,7 @@ def test_the_disk_is_looked_at_again_in_time() -> None:
     assert SLACK_BYTES <= disk.free_bytes("/data") < SLACK_BYTES + 1000
 
 
-def test_logs_take_nothing_while_it_is_low() -> None:
+def test_publishes_are_refused_while_the_reserve_is_low() -> None:
     """P7: while the reserve is low, publishes are refused: its space is for ledgers.
 
     Publishing resumes automatically when there is space.

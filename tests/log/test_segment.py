@@ -21,10 +21,10 @@ from sparq.log.segment import HEADER as HEADER_FORM
 from sparq.protocol.batch import BatchError
 from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock, MemoryDisk
-from tests.log.conversations import open_log, publish
+from tests.log.log_operations import open_log, publish
 
 
-def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_ends_at_its_size_limit_or_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment ends at its size limit or ceiling; a batch above the limit gets its own segment."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=DATA_START + 1_000)
@@ -80,7 +80,7 @@ def test_the_header_that_matches_the_name_counts(at: int) -> None:
 
 
 @given(st.integers(0, (1 << 54) - 1), st.integers(0, GENERATION_LIMIT - 1))
-def test_a_name_tells_the_first_index(first_index: int, generation: int) -> None:
+def test_a_name_gives_the_first_index(first_index: int, generation: int) -> None:
     """A segment's name gives its first index, for every generation."""
     assert first_index == first_index_of(file_name(first_index, generation))
 
@@ -88,6 +88,6 @@ def test_a_name_tells_the_first_index(first_index: int, generation: int) -> None
 @pytest.mark.parametrize(
     "name", ["", "0123456789abcdef", "123.log", "0123456789abcdeg.log", "0123456789abcdef.next"]
 )
-def test_other_names_are_no_segments(name: str) -> None:
+def test_invalid_names_are_not_segments(name: str) -> None:
     """A name with a wrong suffix or wrong digits is not a segment's."""
     assert first_index_of(name) is None

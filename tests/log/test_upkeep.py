@@ -10,9 +10,9 @@ from sparq.log.log import Log
 from sparq.log.segment import DATA_START, NEXT
 from sparq.log.upkeep import GONE
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.log.conversations import DIRECTORY, open_log, publish, read_all
-from tests.log.upkeeping import keep_up
-from tests.log.witness import Witness
+from tests.log.log_operations import DIRECTORY, open_log, publish, read_all
+from tests.log.publish_record import PublishRecord
+from tests.log.run_upkeep import run_upkeep
 
 LIMIT = 12_000
 HALF = b"h" * 3_500
@@ -27,12 +27,12 @@ def half_full(disk: MemoryDisk, clock: ManualClock) -> Log:
     """A log whose next segment has been created in advance."""
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [HALF], clock)
-    keep_up(log)
+    run_upkeep(log)
     assert 1 == len(files(disk, NEXT))
     return log
 
 
-def test_a_commit_that_begins_a_file_makes_none() -> None:
+def test_a_commit_that_begins_a_segment_creates_no_file() -> None:
     """Decision 24: a commit that begins a segment uses the one created in advance.
 
     It creates no file and syncs no directory.
@@ -50,21 +50,21 @@ def test_a_commit_that_begins_a_file_makes_none() -> None:
     assert log.upkeep.spare is None
 
 
-def test_each_file_gets_a_next_one_once() -> None:
+def test_the_next_segment_is_created_once() -> None:
     """The next segment is created once, when the current one is half full."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [b"little"], clock)
-    keep_up(log)
+    run_upkeep(log)
     assert [] == files(disk, NEXT)
     publish(log, [HALF], clock)
-    keep_up(log)
-    keep_up(log)
+    run_upkeep(log)
+    run_upkeep(log)
 
     assert 1 == len(files(disk, NEXT))
 
 
-def test_a_file_with_a_header_counts_whatever_its_name() -> None:
+def test_a_segment_that_lost_its_new_name_is_found() -> None:
     """A segment that lost its new name in a crash is found, with its messages."""
     disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
@@ -80,19 +80,19 @@ def test_a_file_with_a_header_counts_whatever_its_name() -> None:
     assert newest in files(disk, ".log")
 
 
-def test_a_next_file_that_was_never_used_is_deleted() -> None:
+def test_an_unused_next_segment_is_deleted() -> None:
     """An unused next segment is deleted by the next run."""
     disk, clock = MemoryDisk(), ManualClock()
     half_full(disk, clock).close()
     log = open_log(disk, clock)
-    keep_up(log)
+    run_upkeep(log)
 
     assert [] == files(disk, NEXT)
     assert [] == log.damage
 
 
 @pytest.mark.parametrize("operation", ["rename", "open", "write", "sync"])
-def test_a_next_file_that_fails_is_replaced(operation: str) -> None:
+def test_a_failed_next_segment_is_replaced(operation: str) -> None:
     """If the next segment fails, the commit creates another one."""
     disk, clock = MemoryDisk(), ManualClock()
     log = half_full(disk, clock)
@@ -105,7 +105,7 @@ def test_a_next_file_that_fails_is_replaced(operation: str) -> None:
     assert 2 == len(read_all(open_log(disk.crash(), clock)))
 
 
-def test_no_next_file_can_be_made() -> None:
+def test_failure_to_create_the_next_segment_is_reported_once() -> None:
     """A failure to create the next segment is reported once, and publishing continues."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
@@ -121,29 +121,29 @@ def test_no_next_file_can_be_made() -> None:
     assert 2 == len(read_all(log))
 
 
-def life(disk: MemoryDisk, clock: ManualClock, witness: Witness) -> None:
+def three_runs(disk: MemoryDisk, clock: ManualClock, record: PublishRecord) -> None:
     """Three runs with upkeep after each publish; the oldest segments are dropped."""
     for start in range(3):
         log = open_log(disk, clock, max_bytes_per_file=LIMIT)
         for number in range(6):
-            witness.publish(log, 10 * start + number, clock, sync=True)
-            publish_filler(log, witness, clock)
-            keep_up(log)
+            record.publish(log, 10 * start + number, clock, sync=True)
+            publish_filler(log, record, clock)
+            run_upkeep(log)
             sealed = [info for info in log.segments() if info.sealed]
             if len(sealed) > 2:
                 for index in range(sealed[0].first_index, sealed[0].end_index):
-                    witness.acknowledged.pop(index, None)
+                    record.acknowledged.pop(index, None)
                 drop = log.drop(sealed[0])
                 drop.run()
         log.close()
 
 
-def publish_filler(log: Log, witness: Witness, clock: ManualClock) -> None:
+def publish_filler(log: Log, record: PublishRecord, clock: ManualClock) -> None:
     """Publish a large message: three fill a segment."""
     first = log.end_index
-    witness.attempted[first] = HALF
+    record.attempted[first] = HALF
     publish(log, [HALF], clock)
-    witness.acknowledged[first] = HALF
+    record.acknowledged[first] = HALF
 
 
 @pytest.mark.parametrize("part", [0.0, 0.6])
@@ -154,23 +154,23 @@ def test_power_cut_at_every_operation(part: float, monkeypatch: pytest.MonkeyPat
     """
     monkeypatch.setattr(upkeep, "STEP_BYTES", 2_000)
     disk = MemoryDisk()
-    life(disk, ManualClock(), Witness())
+    three_runs(disk, ManualClock(), PublishRecord())
     assert any(path.endswith(GONE) for _, path in disk.trace)
     for at in range(1, disk.count + 1):
-        cut, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        cut, clock, record = MemoryDisk(), ManualClock(), PublishRecord()
         cut.fail(Fault(at, None, part=part))
         with pytest.raises(PowerCut):
-            life(cut, clock, witness)
+            three_runs(cut, clock, record)
         for seed in range(2):
             clock = ManualClock(wall_ns=1_750_000_000_000_000_000)
             after = cut.crash(seed)
             log = open_log(after, clock, max_bytes_per_file=LIMIT)
             found = read_all(log)
-            assert witness.acknowledged.items() <= found.items()
-            assert {index: witness.attempted[index] for index in found} == found
+            assert record.acknowledged.items() <= found.items()
+            assert {index: record.attempted[index] for index in found} == found
             assert [] == [str(damage) for damage in log.damage]
             assert log.end_index > max(found, default=0)
-            keep_up(log)
+            run_upkeep(log)
             assert [] == [*files(after, NEXT), *files(after, GONE)]
 
 
@@ -180,21 +180,21 @@ def test_failure_at_every_operation(number: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(upkeep, "STEP_BYTES", 2_000)
     changes = frozenset({"create", "write", "sync", "syncdir", "rename", "unlink", "truncate"})
     disk = MemoryDisk()
-    life(disk, ManualClock(), Witness())
+    three_runs(disk, ManualClock(), PublishRecord())
     for at in range(1, disk.count + 1):
-        failing, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        failing, clock, record = MemoryDisk(), ManualClock(), PublishRecord()
         failing.fail(Fault(at, number, changes))
         try:
-            life(failing, clock, witness)
+            three_runs(failing, clock, record)
         except (DiskError, AssertionError):
             # The publish, or the start, that met the failure was refused.
             failing.fault = None
         log = open_log(failing, clock)
-        assert witness.acknowledged.items() <= read_all(log).items()
+        assert record.acknowledged.items() <= read_all(log).items()
         assert [] == [str(damage) for damage in log.damage if damage.messages]
 
 
-def test_a_large_segment_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_segment_is_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large segment is first renamed, so that no start sees it, then truncated in steps.
 
     Its index file is deleted first.
@@ -204,7 +204,7 @@ def test_a_large_segment_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     for _ in range(5):
         publish(log, [HALF], clock)
-    keep_up(log)
+    run_upkeep(log)
     info = log.segments()[0]
     drop = log.drop(info)
     before = len(disk.trace)

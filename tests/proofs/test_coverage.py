@@ -34,7 +34,7 @@ def test_each_module_has_its_branches(reach: Reach) -> None:
     assert "0.0 %" == rows["all other packages"][6].strip()
 
 
-def test_each_line_knows_its_tests(reach: Reach) -> None:
+def test_each_line_has_the_tests_that_reach_it(reach: Reach) -> None:
     """A function's line has the ids of the tests that reach it; a second call reuses the data."""
     data = CoverageData(str(reach.data))
     data.read()
@@ -53,7 +53,7 @@ def test_each_line_knows_its_tests(reach: Reach) -> None:
     ("text", "expected"),
     [
         ("from sparq.log.disk import Disk", True),
-        ("from tests.broker.house import House", True),
+        ("from tests.broker.harness import BrokerHarness", True),
         ("from sparq.client import Consumer", False),
         ("from sparq.log.disk import Disk\nfrom tests.support import servers", False),
         ("from sparq.protocol import names\ndef test_it(nsqd): ...", False),

@@ -45,7 +45,7 @@ def drained(parser: CommandParser, events: list[Event]) -> None:
         events += flat(command)
 
 
-def conversation(pieces: list[bytes], state: int = INIT) -> list[Event]:
+def events_of(pieces: list[bytes], state: int = INIT) -> list[Event]:
     """The commands of a connection that sends these pieces and ends, and its error, if any."""
     parser = CommandParser(LIMITS)
     parser.state = state

@@ -23,6 +23,6 @@ def test_an_address_is_read(text: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "[::1", "::1]", "[[::1]]", "localhost", "127.1"])
-def test_other_texts_are_none(text: str) -> None:
+def test_other_texts_are_not_addresses(text: str) -> None:
     """A host name is not resolved, and unbalanced brackets are refused."""
     assert parse_ip(text) is None

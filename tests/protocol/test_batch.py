@@ -59,7 +59,7 @@ def test_layout_is_as_documented() -> None:
     bodies=st.lists(st.binary(max_size=60), min_size=1, max_size=40),
     dues=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 1 << 62)), max_size=5),
 )
-def test_what_is_written_is_read(bodies: list[bytes], dues: list[tuple[int, int]]) -> None:
+def test_a_batch_is_read_back_as_written(bodies: list[bytes], dues: list[tuple[int, int]]) -> None:
     """Frames, ends, header and due times are read back as written."""
     data = stored(bodies, dues)
     header = batch.parse_header(data, 0)
@@ -103,7 +103,7 @@ def test_large_batch_is_not_copied_and_equals_a_joined_one() -> None:
     assert bytes(read.frames) == data
 
 
-def test_every_flipped_bit_is_seen() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     """A flipped bit anywhere in a batch is detected by one of its two checksums."""
     data = stored([b"first", b"second"], [(1, 5)])
     whole = batch.parse_header(data, 0)
@@ -119,7 +119,7 @@ def test_every_flipped_bit_is_seen() -> None:
                 assert not batch.check_payload(damaged, 0, whole)
 
 
-def test_header_holds_for_one_place_of_one_file() -> None:
+def test_a_header_is_valid_at_one_offset_of_one_file() -> None:
     """A batch at another offset, or with another file's salt, is not valid."""
     data = stored([b"x"])
 
@@ -129,7 +129,7 @@ def test_header_holds_for_one_place_of_one_file() -> None:
     assert not batch.check_header(data[:60], 0, OFFSET, SALT)
 
 
-def test_walk_reads_one_after_the_other() -> None:
+def test_walk_reads_consecutive_batches() -> None:
     """`walk` reads consecutive batches, as a READ returns them."""
     parts = [stored([b"a" * k], first_index=1000 + k) for k in range(5)]
 
@@ -139,7 +139,7 @@ def test_walk_reads_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 40, 79, 80, 100, -1])
-def test_walk_refuses_what_is_cut_off(cut: int) -> None:
+def test_walk_refuses_a_truncated_batch(cut: int) -> None:
     """A truncated batch is an error, not fewer messages."""
     with pytest.raises(BatchError, match="damaged batch at byte 0"):
         list(batch.walk(stored([b"hello" * 20])[:cut]))
@@ -155,7 +155,7 @@ def test_newer_batch_is_refused(at: int) -> None:
         list(batch.walk(data))
 
 
-def test_unknown_optional_flag_and_section_are_passed_over() -> None:
+def test_unknown_optional_sections_are_skipped() -> None:
     """Unknown optional sections are skipped, and the due times are still read."""
     section = (9).to_bytes(2, "little") + bytes(2) + (4).to_bytes(4, "little") + b"more"
     data = stored([b"x"], [(0, 123)])
@@ -167,7 +167,7 @@ def test_unknown_optional_flag_and_section_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(4, 1), (8, 1), (20, 2), (4096, 2), (20, 1 << 31)])
-def test_due_times_that_are_not_there_are_an_error(size: int, count: int) -> None:
+def test_an_invalid_due_times_section_is_refused(size: int, count: int) -> None:
     """A due-times section with a wrong size or count is refused."""
     section = (1).to_bytes(2, "little") + bytes(2) + size.to_bytes(4, "little")
     section += (count.to_bytes(4, "little") + bytes(16))[:size]
@@ -176,7 +176,7 @@ def test_due_times_that_are_not_there_are_an_error(size: int, count: int) -> Non
         batch._decode_dues(memoryview(section))
 
 
-def test_longer_header_of_a_later_version_is_covered() -> None:
+def test_a_longer_header_of_a_later_version_is_read() -> None:
     """A later version's longer header is read: its size field gives the bytes of the checksum."""
     data = stored([b"x"])
     longer = bytearray(data[:80] + bytes(8) + data[80:])
@@ -192,13 +192,13 @@ def test_longer_header_of_a_later_version_is_covered() -> None:
     assert bytes(read.frames)[-1:] == b"x"
 
 
-def test_decode_wants_a_whole_batch() -> None:
+def test_decode_refuses_bytes_that_are_not_a_batch() -> None:
     """Bytes that are not a batch raise an error with their position."""
     with pytest.raises(BatchError, match="no complete batch at byte 0"):
         batch.decode(b"nonsense" * 20, 0)
 
 
-def test_too_large_is_refused_before_anything_is_written() -> None:
+def test_a_batch_too_large_for_a_u32_is_refused() -> None:
     """A batch whose size does not fit a u32 raises an error."""
     with pytest.raises(BatchError, match="too large"):
         batch.batch_size(1, 1 << 32)
@@ -208,7 +208,7 @@ LONE = st.tuples(st.binary(max_size=5), st.binary(max_size=20), st.binary(max_si
 
 
 @given(pieces=st.lists(LONE, min_size=2, max_size=20))
-def test_lone_bodies_with_or_without_other_bytes_around_them(
+def test_single_bodies_are_encoded_alike_in_any_buffer(
     pieces: list[tuple[bytes, bytes, bytes]],
 ) -> None:
     """Single bodies are encoded alike, whether or not they are part of a larger buffer.

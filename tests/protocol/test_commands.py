@@ -37,12 +37,14 @@ def parsed(data: bytes, state: int) -> c.Command | None:
         (c.commit("t", "c", 5, 6), 0, c.CommitRange("t", "c", 5, 6)),
     ],
 )
-def test_what_is_built_is_what_is_parsed(data: bytes, state: int, command: c.Command) -> None:
+def test_each_builders_bytes_are_parsed_as_its_command(
+    data: bytes, state: int, command: c.Command
+) -> None:
     """The parser reads each builder's bytes as the equivalent command."""
     assert parsed(data, state) == command
 
 
-def test_publishes_come_with_their_bodies() -> None:
+def test_publishes_contain_topic_and_body() -> None:
     """PUB and DPUB contain topic and body; DPUB also its delay."""
     single, deferred = parsed(c.pub("t", b"one"), 0), parsed(c.dpub("t", 50, b"later"), 0)
 
@@ -65,7 +67,7 @@ def test_multi_publish_names_its_topic_first() -> None:
     assert parser.next() is None
 
 
-def test_finish_knows_its_ids_as_text() -> None:
+def test_a_run_of_fins_keeps_its_ids_as_text() -> None:
     """A run of FINs keeps each id's text for a possible error."""
     parser = CommandParser(IdentifyLimits())
     parser.state = c.STATE_SUBSCRIBED

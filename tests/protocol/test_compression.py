@@ -61,7 +61,7 @@ def zeros_deflated(mebibytes: int) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(parts=PARTS, cuts=CUTS)
-def test_what_one_side_compresses_the_other_inflates(
+def test_compressed_data_is_inflated_piece_by_piece(
     kind: type[Compression], parts: list[bytes], cuts: list[int]
 ) -> None:
     """Data is inflated piece by piece, however the compressed bytes are cut."""
@@ -83,7 +83,7 @@ def test_zlib_inflates_each_piece_to_its_end(parts: list[bytes], level: int) -> 
 
 
 @given(parts=PARTS, cuts=CUTS, flush=st.sampled_from([zlib.Z_SYNC_FLUSH, zlib.Z_FULL_FLUSH]))
-def test_what_zlib_deflates_is_inflated(parts: list[bytes], cuts: list[int], flush: int) -> None:
+def test_output_of_zlib_is_inflated(parts: list[bytes], cuts: list[int], flush: int) -> None:
     """Output of zlib with other levels and flushes is inflated, and its end is recognised."""
     deflater = zlib.compressobj(3, zlib.DEFLATED, -15)
     data = b"".join(deflater.compress(part) + deflater.flush(flush) for part in parts)
@@ -109,7 +109,7 @@ def test_cramjams_streams_are_inflated(
 
 
 @given(parts=PARTS)
-def test_cramjam_inflates_what_is_compressed(parts: list[bytes]) -> None:
+def test_cramjam_inflates_our_stream(parts: list[bytes]) -> None:
     """cramjam inflates our stream, which has one identifier at its beginning."""
     sender = Snappy()
     data = b"".join(sender.compress([part]) for part in parts)
@@ -119,7 +119,7 @@ def test_cramjam_inflates_what_is_compressed(parts: list[bytes]) -> None:
 
 
 @given(data=st.binary(min_size=1, max_size=2_000), where=st.randoms(use_true_random=False))
-def test_a_flipped_byte_of_snappy_is_found(data: bytes, where: random.Random) -> None:
+def test_a_flipped_bit_of_a_snappy_stream_is_detected(data: bytes, where: random.Random) -> None:
     """A flipped bit in a snappy stream is refused by the checksum, and gives no wrong data."""
     stream = bytearray(Snappy().compress([data]))
     stream[where.randrange(len(stream))] ^= 1 << where.randrange(8)
@@ -154,7 +154,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_in_snappy_is_refused(lie: str) -> None:
+def test_an_invalid_size_in_snappy_is_refused(lie: str) -> None:
     """A size that the format does not allow is refused before anything is inflated."""
     with pytest.raises(CompressionError):
         inflate(Snappy(), [LIES[lie]])
@@ -166,7 +166,7 @@ def test_damaged_deflate_is_refused() -> None:
         inflate(Deflate(), [b"\x07hello"])
 
 
-def test_padding_is_not_held() -> None:
+def test_padding_is_not_buffered() -> None:
     """16 MiB of padding are skipped without being buffered."""
     receiver = Snappy()
     receiver.feed(STREAM_IDENTIFIER + b"\xfe\xff\xff\xff")
@@ -179,7 +179,7 @@ def test_padding_is_not_held() -> None:
     assert b"end" == inflate(receiver, [Snappy().compress([b"end"])])
 
 
-def test_only_what_is_read_is_inflated() -> None:
+def test_a_bomb_is_inflated_only_as_far_as_it_is_read() -> None:
     """A bomb is inflated only as far as it is read.
 
     A later read continues where the last one stopped.
@@ -210,7 +210,7 @@ def test_chunks_are_small() -> None:
     assert max(sizes) < CHUNK_BYTES + CHUNK_BYTES // 4
 
 
-def test_chunks_of_zeros_come_piece_by_piece() -> None:
+def test_chunks_of_zeros_are_inflated_one_at_a_time() -> None:
     """Snappy chunks of 64 KiB of zeros are inflated one at a time."""
     receiver = Snappy()
     receiver.feed(Snappy().compress([bytes(40 * CHUNK_BYTES_MAX)]))
@@ -237,7 +237,7 @@ print(size, peak_kib() - before)
 """
 
 
-def test_a_bomb_of_a_gibibyte_costs_no_memory() -> None:
+def test_a_bomb_of_a_gibibyte_takes_little_memory() -> None:
     """1 MiB that inflates to 1 GiB takes less than 16 MiB of memory to read."""
     bomb = zeros_deflated(1024)
     assert 1 << 20 > len(bomb) - (1 << 16)

@@ -24,7 +24,7 @@ from sparq.protocol.names import is_valid_name
         ("x" * 54 + "#ephemeral", "x" * 49 + ".dead#ephemeral"),
     ],
 )
-def test_names(name: str, dead: str) -> None:
+def test_names_of_dead_letter_topics(name: str, dead: str) -> None:
     """A dead-letter topic's name ends in `.dead` and has at most 64 characters."""
     assert dead == dead_letter_topic(name)
     assert is_valid_name(dead)
@@ -32,7 +32,7 @@ def test_names(name: str, dead: str) -> None:
     assert not is_dead_letter_topic(name)
 
 
-def test_a_letter_tells_its_history_and_its_body() -> None:
+def test_a_dead_letter_has_a_history_and_a_body() -> None:
     """A dead letter's history is text; unknown fields are empty.
 
     A reason is cut to `TEXT_SIZE_MAX` characters.
@@ -58,6 +58,6 @@ def test_a_letter_tells_its_history_and_its_body() -> None:
 
 
 @pytest.mark.parametrize("data", [b"plain", envelope.seal({"trace": "1"}, b"body")])
-def test_other_messages_are_left_alone(data: bytes) -> None:
+def test_other_messages_are_not_dead_letters(data: bytes) -> None:
     """A plain body and an envelope without `dead_letter` are not dead letters."""
     assert ({}, data) == unseal(data)

@@ -33,7 +33,7 @@ from sparq.protocol.durations import (
         ("0.1s", 100 * MILLISECOND),
     ],
 )
-def test_what_go_reads_is_read(text: str, nanoseconds: int) -> None:
+def test_durations_are_parsed_as_in_go(text: str, nanoseconds: int) -> None:
     """Units, fractions, signs and sums have the same meaning as in Go."""
     assert parse_duration(text) == nanoseconds
 
@@ -42,14 +42,14 @@ def test_what_go_reads_is_read(text: str, nanoseconds: int) -> None:
     "text",
     ["", "60", "1", "s", ".s", "1x", "1s ", " 1s", "1 s", "-", "--1s", "1s1", "\u0661s", "1e3s"],
 )
-def test_what_go_refuses_is_refused(text: str) -> None:
+def test_durations_that_go_refuses_are_refused(text: str) -> None:
     """A missing unit or number and blanks are errors."""
     with pytest.raises(ValueError, match="invalid duration"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["9223372037s", "9" * 100 + "s", "1h" * 3_000_000])
-def test_what_exceeds_64_bits_is_refused(text: str) -> None:
+def test_durations_above_64_bits_are_refused(text: str) -> None:
     """More than 292 years is refused, also as a sum, and in short time for a huge text."""
     with pytest.raises(ValueError, match="invalid duration"):
         parse_duration(text)
@@ -77,6 +77,6 @@ def test_durations_are_printed_as_go_prints_them(nanoseconds: int, text: str) ->
 
 
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1))
-def test_printing_and_reading_lose_nothing(nanoseconds: int) -> None:
+def test_a_formatted_duration_is_parsed_as_the_same_number(nanoseconds: int) -> None:
     """A formatted duration is parsed as the same number, over the whole 64-bit range."""
     assert parse_duration(format_duration(nanoseconds)) == nanoseconds

@@ -10,7 +10,7 @@ FIELDS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=5), st.binary())
-def test_what_is_sealed_is_found_again(fields: dict[str, str], body: bytes) -> None:
+def test_unseal_returns_the_sealed_fields_and_body(fields: dict[str, str], body: bytes) -> None:
     """`unseal` returns the sealed fields and body.
 
     An empty body gets no envelope, so that it stays empty.
@@ -46,7 +46,7 @@ def test_any_bytes_are_an_envelope_or_a_body(data: bytes) -> None:
         MAGIC + b"\xff\xff" + b'{"a":"' + b"x" * (65_535 - 8) + b'"}body',
     ],
 )
-def test_what_is_damaged_is_a_body(damaged: bytes) -> None:
+def test_an_invalid_envelope_is_a_plain_body(damaged: bytes) -> None:
     """An invalid envelope is a plain body.
 
     It is truncated, of another version, not an object of texts, not JSON, too deep or too large.
@@ -54,7 +54,7 @@ def test_what_is_damaged_is_a_body(damaged: bytes) -> None:
     assert unseal(damaged) == ({}, damaged)
 
 
-def test_too_many_fields_are_left_out() -> None:
+def test_fields_above_their_limit_are_omitted() -> None:
     """Fields above `FIELDS_BYTES_MAX` are omitted; the body is published without them."""
     assert seal({"a": "x" * FIELDS_BYTES_MAX}, b"body") == b"body"
     assert unseal(seal({"a": "x" * (FIELDS_BYTES_MAX - 8)}, b"body"))[1] == b"body"

@@ -17,12 +17,12 @@ NSQ_CODES = [
 
 
 @pytest.mark.parametrize("code", NSQ_CODES)
-def test_every_code_of_nsq_is_there(code: str) -> None:
+def test_every_error_code_of_nsq_exists(code: str) -> None:
     """All NSQ errors but those for FIN, REQ and TOUCH close the connection, as in NSQ."""
     assert RemoteError(code).fatal == (code not in HARMLESS)
 
 
-def test_only_listed_wire_errors_are_harmless() -> None:
+def test_only_listed_wire_errors_keep_the_connection_open() -> None:
     """Only the listed wire errors keep the connection open."""
     assert {code for code in ERRORS if code[:2] == "E_" and not ERRORS[code].fatal} == HARMLESS
 
@@ -43,7 +43,7 @@ def test_frame_text_is_code_space_text() -> None:
     assert RemoteError("E_BAD_PROTOCOL").frame_text() == b"E_BAD_PROTOCOL"
 
 
-def test_bytes_of_the_client_come_back_unchanged() -> None:
+def test_an_error_frame_can_quote_invalid_utf8() -> None:
     """An error frame can quote bytes that are not UTF-8."""
     text = b"\xff\x00".decode("utf-8", "surrogateescape")
 

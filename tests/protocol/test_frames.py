@@ -145,7 +145,7 @@ def test_bodies_iterate_and_count() -> None:
 
 
 @given(INDEXES, NODES)
-def test_ids_lead_back(index: int, node_id: int) -> None:
+def test_an_id_contains_its_node_id_and_index(index: int, node_id: int) -> None:
     """An id contains its node id and index."""
     text = f.message_id(index, node_id)
 
@@ -170,7 +170,7 @@ ID_TEXTS = st.one_of(
 
 
 @given(st.lists(ID_TEXTS, max_size=40))
-def test_bytes_that_are_no_id_are_told(texts: list[bytes]) -> None:
+def test_texts_without_16_hex_digits_are_invalid_ids(texts: list[bytes]) -> None:
     """Texts other than 16 lower-case hex digits give INVALID_ID."""
     hex_digits = set(b"0123456789abcdef")
     plain = [int(t, 16) if hex_digits.issuperset(t) else layout.INVALID_ID for t in texts]
@@ -182,7 +182,7 @@ def test_bytes_that_are_no_id_are_told(texts: list[bytes]) -> None:
     "text",
     [b"", b"0" * 15, b"0" * 17, b"0" * 15 + b"A", b" " + b"0" * 15, b"-" + b"1" * 15],
 )
-def test_no_ids(text: bytes) -> None:
+def test_ids_with_capitals_spaces_or_signs_are_invalid(text: bytes) -> None:
     """Other lengths, capitals, spaces and signs give INVALID_ID."""
     assert f.parse_raw_id(text) == layout.INVALID_ID
 
@@ -215,7 +215,7 @@ def test_one_count_of_attempts_for_all() -> None:
     assert frames == before
 
 
-def test_take() -> None:
+def test_take_returns_frames_in_the_requested_order() -> None:
     """Frames are taken in the requested order, with repetitions, or none at all."""
     frames, ends = batch.encode_frames([f.BodySlices.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
     single = [plain_frame(body, at, 0) for at, body in enumerate([b"a", b"bb", b"ccc"])]

@@ -23,7 +23,7 @@ def refusal(body: bytes) -> str:
     return refused.value.text
 
 
-def test_nothing_asked_gives_the_defaults() -> None:
+def test_an_empty_object_gets_the_defaults() -> None:
     """An empty object gives the defaults and is answered with OK."""
     default = granted()
 
@@ -36,7 +36,7 @@ def test_nothing_asked_gives_the_defaults() -> None:
     assert default.reply_data() == b"OK"
 
 
-def test_zero_and_null_ask_for_nothing() -> None:
+def test_zero_and_null_count_as_missing() -> None:
     """A value of 0 or null counts as missing, and so does a body of null."""
     zero = granted(heartbeat_interval=0, output_buffer_size=0, msg_timeout=0, sample_rate=None)
 
@@ -44,7 +44,7 @@ def test_zero_and_null_ask_for_nothing() -> None:
     assert negotiate(b"null", LIMITS, {}) == granted()
 
 
-def test_what_is_asked_within_the_limits_is_granted() -> None:
+def test_values_within_the_limits_are_granted() -> None:
     """Values up to and including the limits are granted."""
     low = granted(
         heartbeat_interval=1000, output_buffer_size=64, output_buffer_timeout=25, msg_timeout=1000
@@ -64,7 +64,7 @@ def test_what_is_asked_within_the_limits_is_granted() -> None:
     assert high.sample_rate == 99
 
 
-def test_minus_one_switches_off() -> None:
+def test_minus_one_disables_a_feature() -> None:
     """-1 disables heartbeats, the output buffer or its timeout.
 
     Without a buffer there is no timeout either.
@@ -85,7 +85,7 @@ def test_minus_one_switches_off() -> None:
         ("msg_timeout", "msg timeout", [999, 900_001, -1]),
     ],
 )
-def test_what_is_out_of_range_is_refused(key: str, words: str, values: list[int]) -> None:
+def test_values_out_of_range_are_refused(key: str, words: str, values: list[int]) -> None:
     """The error names the key in NSQ's words and the value as sent."""
     for value in values:
         text = refusal(json.dumps({key: value}).encode())
@@ -93,7 +93,7 @@ def test_what_is_out_of_range_is_refused(key: str, words: str, values: list[int]
         assert text == f"IDENTIFY {words} ({value}) is invalid"
 
 
-def test_the_first_of_several_errors_is_told() -> None:
+def test_the_first_of_several_errors_is_reported() -> None:
     """Of several errors the first is reported, in this order.
 
     Heartbeat, buffer timeout, buffer size, sample rate, message timeout.
@@ -119,7 +119,7 @@ def test_the_first_of_several_errors_is_told() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_such_json_is_refused(body: bytes) -> None:
+def test_invalid_json_and_wrong_types_are_refused(body: bytes) -> None:
     """Invalid JSON and wrong types get the same error."""
     assert refusal(body) == NOT_JSON
 
@@ -129,7 +129,7 @@ def test_types_are_checked_before_ranges() -> None:
     assert refusal(b'{"heartbeat_interval":1,"tls_v1":"x"}') == NOT_JSON
 
 
-def test_keys_are_taken_in_any_case() -> None:
+def test_keys_are_case_insensitive() -> None:
     """Keys are case-insensitive, as in Go.
 
     Of several forms of a key the last one counts; null does not change the value.
@@ -148,7 +148,7 @@ def test_unknown_keys_are_ignored() -> None:
     assert negotiate(b'{"a":' + b"9" * 5000 + b"}", LIMITS, {}) == granted()
 
 
-def test_names_are_kept_whatever_their_bytes() -> None:
+def test_invalid_utf8_in_names_is_replaced() -> None:
     """Invalid UTF-8 in names becomes the replacement character."""
     odd = negotiate(b'{"client_id":"a\xff","hostname":"b\\ud800"}', LIMITS, {})
 
@@ -193,7 +193,7 @@ def test_the_reply_has_every_key_of_nsq() -> None:
     assert (granted.topology_region, granted.topology_zone) == ("mine", "mine")
 
 
-def test_limits_are_the_servers() -> None:
+def test_limits_are_those_of_the_servers_flags() -> None:
     """Limits and defaults are those of the server's flags."""
     limits = IdentifyLimits(msg_timeout_ms=2000, max_msg_timeout_ms=3000, max_deflate_level=2)
 
@@ -220,7 +220,7 @@ def test_the_level_of_deflate(asked: int | None, max_level: int, level: int) -> 
     assert (True, level) == (granted.deflate, granted.deflate_level)
 
 
-def test_a_level_without_deflate_says_nothing() -> None:
+def test_without_deflate_the_reply_has_the_default_level() -> None:
     """Without deflate the reply has NSQ's default level."""
     limits = IdentifyLimits(deflate=False)
     body = b'{"feature_negotiation":true,"deflate":true,"deflate_level":2}'
@@ -232,7 +232,7 @@ def test_a_level_without_deflate_says_nothing() -> None:
 @pytest.mark.parametrize("negotiates", [True, False])
 @pytest.mark.parametrize("kind", ["tls", "deflate", "snappy"])
 @pytest.mark.parametrize("offered", [True, False])
-def test_an_upgrade_is_offered_asked_for_and_negotiated(
+def test_an_upgrade_must_be_offered_requested_and_negotiated(
     kind: str, offered: bool, negotiates: bool
 ) -> None:
     """An upgrade happens only if it is offered, requested and negotiated."""

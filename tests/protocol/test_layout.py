@@ -13,7 +13,7 @@ from sparq.protocol import layout
 LOADED = "import sys; import sparq.protocol.{}; sys.exit('numpy' in sys.modules)"
 
 
-def test_the_constants_are_the_layout() -> None:
+def test_offsets_follow_from_the_sizes_of_the_fields() -> None:
     """Each offset follows from the sizes of the fields before it."""
     assert struct.calcsize(">ii") == layout.FRAME_HEADER_SIZE
     assert layout.FRAME_HEADER_SIZE + struct.calcsize(">q") == layout.ATTEMPTS_OFFSET
@@ -29,7 +29,7 @@ def test_the_constants_are_the_layout() -> None:
         *("layout", "names", "patterns", "receiver"),
     ],
 )
-def test_what_a_client_needs_loads_without_numpy(module: str) -> None:
+def test_the_modules_of_a_client_do_not_load_numpy(module: str) -> None:
     """The modules that a client needs do not load numpy, which saves 0.1 s at start."""
     done = subprocess.run([sys.executable, "-c", LOADED.format(module)], check=False)
 

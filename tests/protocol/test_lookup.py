@@ -40,7 +40,7 @@ def producer(nsqd: str, **more: Any) -> dict[str, Any]:
         ("host:1", "channels", "a&b=c/../d", "http://host:1/channels?topic=a%26b%3Dc%2F..%2Fd"),
     ],
 )
-def test_the_question(lookupd: str, route: str, topic: str, expected: str) -> None:
+def test_the_url_of_a_lookup(lookupd: str, route: str, topic: str, expected: str) -> None:
     """`host:port` gets the usual path.
 
     A URL keeps its query and the prefix of its path; the last part is replaced by the route.
@@ -48,7 +48,7 @@ def test_the_question(lookupd: str, route: str, topic: str, expected: str) -> No
     assert question(lookupd, route, **({"topic": topic} if topic else {})) == expected
 
 
-def test_what_may_be_secret_in_a_question_is_not_shown() -> None:
+def test_secrets_in_a_lookup_url_are_not_shown() -> None:
     """`shown` omits the user, the password and the query."""
     url = question("http://me:secret@host/?key=secret", "lookup", topic="t")
 
@@ -56,7 +56,7 @@ def test_what_may_be_secret_in_a_question_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("lookupd", ["host", "ftp://host:1", "http://", "host:99999"])
-def test_what_is_no_address_is_refused_at_once(lookupd: str) -> None:
+def test_an_invalid_address_is_refused_before_any_request(lookupd: str) -> None:
     """An invalid address is refused before any request."""
     with pytest.raises(ValueError, match="address"):
         question(lookupd, "lookup", topic="t")
@@ -117,13 +117,15 @@ def test_a_topic_that_is_not_known_yet_has_no_nsqds() -> None:
         (200, b'{"producers":[%s0]}' % (b"0," * LISTED_MAX), f"more than {LISTED_MAX} producers"),
     ],
 )
-def test_an_answer_that_means_no_good(status: int, body: bytes, reason: str) -> None:
+def test_an_invalid_answer_is_refused_with_a_readable_reason(
+    status: int, body: bytes, reason: str
+) -> None:
     """An invalid answer raises ValueError with a readable reason."""
     with pytest.raises(ValueError, match=reason):
         producers(answer(status, body))
 
 
-def test_whoever_is_no_nsqlookupd_is_told_apart() -> None:
+def test_a_server_that_is_not_an_nsqlookupd_is_recognised() -> None:
     """A server that is not an nsqlookupd raises NotLookupdError.
 
     An nsqlookupd that fails does not: its failure may be temporary.
@@ -137,7 +139,7 @@ def test_whoever_is_no_nsqlookupd_is_told_apart() -> None:
     assert not isinstance(found.value, NotLookupdError)
 
 
-def test_names_that_nsq_does_not_allow_are_left_out() -> None:
+def test_invalid_names_are_omitted_and_counted() -> None:
     """Invalid names are omitted and counted.
 
     null is an empty list: Go writes it so.

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.mpub import Walk, walk_whole
+from sparq.protocol.mpub import MpubProgress, parse_body
 from sparq.protocol.parser import CommandParser
-from tests.protocol.parsing import LIMITS, conversation, i32
+from tests.protocol.parsing import LIMITS, events_of, i32
 
 SIZE_MAX = 40
 BODY_MAX = 3000
@@ -21,7 +21,7 @@ def body_of(messages: list[bytes], count: int | None = None) -> bytes:
     return struct.pack(">i", len(messages) if count is None else count) + b"".join(parts)
 
 
-def outcome(walk: Walk, body: bytes, cuts: list[int]) -> list[bytes] | str:
+def outcome(walk: MpubProgress, body: bytes, cuts: list[int]) -> list[bytes] | str:
     """The result of a walk over a body that arrives in pieces: messages, or the error's text."""
     arrived = bytearray()
     try:
@@ -84,7 +84,7 @@ RUNS = st.lists(
     missing=st.integers(0, 30),
     cuts=st.lists(st.integers(0, 3000), max_size=6),
 )
-def test_walk_equals_reading(
+def test_walk_equals_plain_reading(
     messages: list[bytes],
     count_error: int,
     damage: tuple[int, int] | None,
@@ -98,7 +98,7 @@ def test_walk_equals_reading(
     body = body[: len(body) - (missing if missing > 20 else 0)]
     places = sorted(cut % (len(body) + 1) for cut in cuts)
 
-    said = outcome(Walk(0, SIZE_MAX, BODY_MAX), bytes(body), places)
+    said = outcome(MpubProgress(0, SIZE_MAX, BODY_MAX), bytes(body), places)
 
     assert said == plain(bytes(body))
 
@@ -106,7 +106,7 @@ def test_walk_equals_reading(
 def test_walk_survives_its_buffer_being_moved() -> None:
     """The walk continues after the beginning of its buffer is dropped."""
     body = body_of([b"one", b"two", b"three"])
-    walk = Walk(10, SIZE_MAX, BODY_MAX)
+    walk = MpubProgress(10, SIZE_MAX, BODY_MAX)
 
     assert not walk.advance(b"#" * 10 + body[:17])
     walk.rebase(10)
@@ -120,7 +120,7 @@ def test_long_runs_of_one_size_and_of_many() -> None:
     """Runs longer than any single step of the walk are found completely."""
     messages = [b"x"] * 9000 + [b"y" * (1 + n % 3) for n in range(3000)] + [b"z" * 4] * 20
 
-    bodies = walk_whole(body_of(messages), SIZE_MAX, 1_000_000)
+    bodies = parse_body(body_of(messages), SIZE_MAX, 1_000_000)
 
     assert [bytes(body) for body in bodies] == messages
 
@@ -131,7 +131,7 @@ def test_one_size_is_one_run_however_it_is_cut() -> None:
     body = body_of(messages)
 
     for cut in range(4 + 16 * 6, len(body)):
-        walk = Walk(0, SIZE_MAX, BODY_MAX)
+        walk = MpubProgress(0, SIZE_MAX, BODY_MAX)
         walk.advance(body[:cut])
         assert walk.advance(body)
         bodies = walk.bodies(body)
@@ -139,17 +139,17 @@ def test_one_size_is_one_run_however_it_is_cut() -> None:
         assert [bytes(message) for message in bodies] == messages
 
 
-def test_walk_whole_tells_a_short_body() -> None:
-    """`walk_whole` raises an error for a short body: HTTP bodies are complete."""
+def test_walk_whole_refuses_a_short_body() -> None:
+    """`parse_body` raises an error for a short body: HTTP bodies are complete."""
     with pytest.raises(RemoteError, match="failed to read message body"):
-        walk_whole(body_of([b"one"])[:-1], SIZE_MAX, BODY_MAX)
+        parse_body(body_of([b"one"])[:-1], SIZE_MAX, BODY_MAX)
 
 
-def test_crumbs_are_joined() -> None:
+def test_a_body_in_many_pieces_needs_few_arrays() -> None:
     """A body that arrives message by message needs few arrays, and loses no message."""
     messages = [bytes([n % 251]) for n in range(5000)]
     body = body_of(messages)
-    walk = Walk(0, SIZE_MAX, 1_000_000)
+    walk = MpubProgress(0, SIZE_MAX, 1_000_000)
 
     for size in range(4, len(body) + 1, 5):
         whole = walk.advance(body[:size])
@@ -160,7 +160,7 @@ def test_crumbs_are_joined() -> None:
 
 
 @pytest.mark.parametrize("declared", [1, 4, 29, 30, 31, 45, 3000])
-def test_declared_size_of_an_mpub_decides_nothing(declared: int) -> None:
+def test_the_declared_size_of_an_mpub_does_not_matter(declared: int) -> None:
     """An MPUB's declared body size does not matter: its messages determine its end.
 
     It may be too small, right or too large, and the input may be cut anywhere.
@@ -178,7 +178,7 @@ def test_declared_size_of_an_mpub_decides_nothing(declared: int) -> None:
     for first in range(1, len(stream)):
         for second in range(first, len(stream), 5):
             pieces = [stream[:first], stream[first:second], stream[second:]]
-            assert expected == conversation(pieces)
+            assert expected == events_of(pieces)
 
 
 def test_bodies_of_an_mpub_that_a_chunk_cuts_are_copied_once() -> None:

@@ -44,19 +44,19 @@ def test_illegal_names(name: str) -> None:
     assert not is_valid_name(name.encode("utf-8", "surrogatepass"))
 
 
-def test_bytes_that_are_not_utf8_are_no_name() -> None:
+def test_bytes_that_are_not_utf8_are_not_a_name() -> None:
     """Bytes that are not UTF-8 are not a valid name."""
     assert not is_valid_name(b"\xff\xfe")
 
 
-def test_ephemeral_is_told_by_the_suffix() -> None:
+def test_only_names_with_the_suffix_are_ephemeral() -> None:
     """Only names with the suffix `#ephemeral` are ephemeral."""
     assert is_ephemeral("a#ephemeral")
     assert not is_ephemeral("ephemeral")
 
 
 @given(st.one_of(NAMES, CONFUSABLE))
-def test_directory_names_lead_back(name: str) -> None:
+def test_a_directorys_name_gives_its_topic(name: str) -> None:
     """A directory's name gives its topic, so different topics have different directories."""
     assert topic_of_directory(directory_name(name)) == name
 
@@ -99,7 +99,7 @@ def test_illegal_names_have_no_directory(name: str) -> None:
 @pytest.mark.parametrize(
     "directory", ["t-", "clicks", "t-A", "t-a_", "t-a_9", "t-" + "x" * 65, "t-a b", "trash"]
 )
-def test_other_directories_are_no_topics(directory: str) -> None:
+def test_other_directories_give_no_topic(directory: str) -> None:
     """Other directories' names give no topic."""
     assert topic_of_directory(directory) is None
 
@@ -118,6 +118,6 @@ def test_other_directories_are_no_topics(directory: str) -> None:
         ("\ufffd", '"\ufffd"'),
     ],
 )
-def test_quoting_is_that_of_go(text: bytes | str, quoted: str) -> None:
+def test_names_are_quoted_as_in_go(text: bytes | str, quoted: str) -> None:
     """Printable characters are unchanged, others are escaped as in Go."""
     assert quote(text) == quoted

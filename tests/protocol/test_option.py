@@ -23,7 +23,7 @@ def test_defaults_are_those_declared() -> None:
     assert Options(3, 9, (), "computed", "") == Options()
 
 
-def test_the_metadata_says_what_was_declared() -> None:
+def test_the_metadata_contains_every_key() -> None:
     """The metadata has every key; those not declared are empty."""
     nothing = {"kind": None, "name": "", "key": "", "least": None, "most": None, "live": ""}
     told = {field.name: field.metadata for field in fields(Options)}

@@ -13,7 +13,7 @@ from sparq.protocol.frames import BodySlices
 from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.layout import INVALID_ID
 from sparq.protocol.parser import CommandParser
-from tests.protocol.parsing import CLOSING, INIT, LIMITS, SUBSCRIBED, conversation, drained, i32
+from tests.protocol.parsing import CLOSING, INIT, LIMITS, SUBSCRIBED, drained, events_of, i32
 from tests.protocol.reference import Event, Reference
 
 ID = b"0123456789abcdef"
@@ -167,12 +167,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("state", "sent", "text"), WRONG, ids=lambda part: repr(part)[:50])
-def test_wrong_commands_are_told_in_nsqs_words(state: int, sent: bytes, text: str | bytes) -> None:
+def test_invalid_commands_get_nsqs_errors(state: int, sent: bytes, text: str | bytes) -> None:
     """Each invalid command gets NSQ's exact error, sent whole or byte by byte."""
     expected = text if isinstance(text, bytes) else text.encode()
 
     for pieces in ([sent], [sent[at : at + 1] for at in range(len(sent))]):
-        assert conversation(pieces, state)[-1] == ("error", expected)
+        assert events_of(pieces, state)[-1] == ("error", expected)
 
 
 def test_errors_do_not_wait_for_bodies() -> None:
@@ -194,9 +194,9 @@ def test_sub_without_heartbeats() -> None:
         parser.next()
 
 
-def test_an_mpub_names_its_topic_before_its_body_is_found_wrong() -> None:
+def test_an_mpub_with_an_invalid_body_creates_its_topic() -> None:
     """An MPUB with an invalid body still creates its topic, as in NSQ."""
-    events = conversation([b"MPUB t\n" + i32(0)])
+    events = events_of([b"MPUB t\n" + i32(0)])
 
     assert events[0] == ("TopicNeeded", "t")
     assert events[1][0] == "error"
@@ -215,11 +215,11 @@ def test_the_first_error_ends_the_parser() -> None:
     parser.eof()
 
 
-def test_what_comes_before_an_error_is_told_first() -> None:
+def test_commands_before_an_error_are_returned_first() -> None:
     """A run of PUBs with an invalid one gives the valid ones before it, then the error."""
     good = [("PUB", "t", b"x")] * 30
 
-    assert conversation([c.pub("t", b"x") * 30 + c.pub("t", b"")])[:-1] == good
+    assert events_of([c.pub("t", b"x") * 30 + c.pub("t", b"")])[:-1] == good
 
 
 # Valid commands
@@ -233,40 +233,40 @@ def test_numbers_are_read_as_nsq_does() -> None:
     lines = [b"RDY", b"RDY ", b"RDY 025", b"RDY 18446744073709551617", b"RDY 1" + b"0" * 5000]
     lines += [b"REQ %b %b" % (ID, ms) for ms in (b"", b"501", b"18446744073709551615", b"9" * 18)]
 
-    events = conversation([b"".join(line + b"\n" for line in lines)], SUBSCRIBED)
+    events = events_of([b"".join(line + b"\n" for line in lines)], SUBSCRIBED)
 
     assert [event[-1] for event in events] == [1, 0, 25, 1, 0, 0, 500, 0, 500]
 
 
 def test_rdy_is_ignored_while_closing() -> None:
     """After CLS any RDY is a NOP, even an invalid one."""
-    assert conversation([b"RDY x\nRDY 99\n"], CLOSING) == [("Nop",), ("Nop",)]
+    assert events_of([b"RDY x\nRDY 99\n"], CLOSING) == [("Nop",), ("Nop",)]
 
 
 def test_extra_parameters_and_carriage_returns_are_ignored() -> None:
     """Lines may end in CR LF and have extra parameters."""
     sent = b"SUB t c extra\r\nRDY 5 6\r\nFIN " + ID + b" x\r\nNOP x\nCLS x\n"
 
-    assert conversation([sent]) == [
+    assert events_of([sent]) == [
         *(("Subscribe", "t", "c"), ("Ready", 5)),
         *(("FIN", 0x0123456789ABCDEF, ID), ("Nop",), ("Close",)),
     ]
 
 
-def test_ids_that_are_no_hex_are_not_in_flight() -> None:
+def test_ids_that_are_not_hex_digits_are_invalid() -> None:
     """16 bytes that are not hex digits give INVALID_ID, and the text is kept for the error."""
     text = b"0123456789ABCDEF"
     sent = b"FIN %b\nREQ %b 5\nTOUCH %b\n" % (text, text, text)
 
-    assert conversation([sent], SUBSCRIBED) == [
+    assert events_of([sent], SUBSCRIBED) == [
         *(("FIN", INVALID_ID, text), ("Requeue", text, INVALID_ID, 5)),
         ("Touch", text, INVALID_ID),
     ]
 
 
-def test_the_state_is_looked_at_command_by_command() -> None:
+def test_the_state_is_checked_for_each_command() -> None:
     """RDY after SUB in the same chunk is valid: the state is checked for each command."""
-    assert conversation([b"SUB t c\nRDY 5\n" + c.fin(ID) + b"CLS\n" + c.fin(ID)]) == [
+    assert events_of([b"SUB t c\nRDY 5\n" + c.fin(ID) + b"CLS\n" + c.fin(ID)]) == [
         *(("Subscribe", "t", "c"), ("Ready", 5), ("FIN", 0x0123456789ABCDEF, ID)),
         *(("Close",), ("FIN", 0x0123456789ABCDEF, ID)),
     ]
@@ -277,41 +277,41 @@ def test_sizes_at_the_limits() -> None:
     largest = [b"m" * 40] * 67 + [b"m" * 20] * 2
     assert len(c.mpub("t", largest)) == len(b"MPUB t\n") + 4 + LIMITS.max_body_size
 
-    events = conversation([c.pub("t", b"m" * 40) + c.mpub("t", largest) + c.dpub("t", 500, b"m")])
+    events = events_of([c.pub("t", b"m" * 40) + c.mpub("t", largest) + c.dpub("t", 500, b"m")])
 
     assert [event[0] for event in events] == ["PUB", "TopicNeeded", "MPUB", "DPUB"]
 
 
-def test_an_mpub_may_not_outgrow_the_largest_body() -> None:
+def test_the_messages_of_an_mpub_are_limited_to_the_largest_body() -> None:
     """The messages of an MPUB are limited to `max_body_size` in total."""
     sent = b"MPUB t\n" + i32(100, 500) + (i32(40) + b"m" * 40) * 500
 
-    assert conversation([sent])[-1] == ("error", b"E_BAD_BODY MPUB body too big 3040 > 3000")
+    assert events_of([sent])[-1] == ("error", b"E_BAD_BODY MPUB body too big 3040 > 3000")
 
 
 @pytest.mark.parametrize("step", [1, 1000, 16_384, 40_000])
-def test_a_line_that_is_too_long(step: int) -> None:
+def test_a_line_that_is_too_long_ends_the_connection(step: int) -> None:
     """A line has at most 16 KiB with its newline.
 
     A longer one ends the connection without an error frame.
     """
     longest = b"NOP " + b"x" * (16_384 - 5) + b"\n"
 
-    def said(line: bytes) -> list[Event]:
-        return conversation([line[at : at + step] for at in range(0, len(line), step)])
+    def events_of_line(line: bytes) -> list[Event]:
+        return events_of([line[at : at + step] for at in range(0, len(line), step)])
 
-    assert said(longest) == [("Nop",)]
-    assert said(b"x" + longest) == [("too long",)]
-    assert said(longest[:-1] + b"x") == [("too long",)]
+    assert events_of_line(longest) == [("Nop",)]
+    assert events_of_line(b"x" + longest) == [("too long",)]
+    assert events_of_line(longest[:-1] + b"x") == [("too long",)]
 
 
-def test_a_cut_line_is_no_error() -> None:
+def test_a_disconnect_within_a_line_is_not_an_error() -> None:
     """A client that disconnects within a line, or between commands, causes no error."""
     for sent in (b"", b"NO", c.nop(), c.pub("t", b"x"), c.mpub("t", [b"x"])):
-        assert "error" not in [event[0] for event in conversation([sent])]
+        assert "error" not in [event[0] for event in events_of([sent])]
 
 
-def test_commands_not_pulled_are_kept() -> None:
+def test_feeding_before_all_commands_are_pulled_loses_nothing() -> None:
     """Feeding more before all commands were pulled loses nothing."""
     parser = CommandParser(LIMITS)
     parser.feed(c.nop() + c.mpub("t", [b"one", b"two"])[:15])
@@ -327,7 +327,7 @@ def test_commands_not_pulled_are_kept() -> None:
     assert events == [("MPUB", "t", b"one", b"two"), ("Nop",)]
 
 
-def test_bodies_lie_in_the_chunk() -> None:
+def test_bodies_complete_in_one_chunk_are_not_copied() -> None:
     """The bodies of PUBs that are complete in one chunk are not copied."""
     chunk = c.pub("t", b"x" * 40) * 20
     parser = CommandParser(LIMITS)
@@ -388,7 +388,7 @@ def test_commands_do_not_depend_on_chunks(stream: bytes, cuts: list[int]) -> Non
     places = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     pieces = [stream[begin:end] for begin, end in pairwise(places)]
 
-    assert conversation(pieces) == Reference(LIMITS).read(stream)
+    assert events_of(pieces) == Reference(LIMITS).read(stream)
 
 
 def test_time_is_linear() -> None:
@@ -408,7 +408,7 @@ def test_time_is_linear() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_what_lies_behind_identify_can_be_taken(cut: int) -> None:
+def test_take_rest_returns_the_bytes_after_identify(cut: int) -> None:
     """`take_rest` returns the bytes after IDENTIFY for an upgrade, and removes them."""
     parser = CommandParser(LIMITS)
     stream = b"IDENTIFY\n\x00\x00\x00\x02{}\x16\x03\x01hello\nNOP\n"
@@ -426,7 +426,7 @@ def test_what_lies_behind_identify_can_be_taken(cut: int) -> None:
 
 
 @pytest.mark.parametrize("line", [b"SUB a b", b"NOP", b"AUTH", b"HUBBA x", b"", b"RDY 1", b"PUB"])
-def test_tls_comes_first_where_it_is_required(line: bytes) -> None:
+def test_required_tls_is_checked_before_anything_else(line: bytes) -> None:
     """If TLS is required, any command but IDENTIFY is refused before any other check."""
     parser = CommandParser(LIMITS)
     parser.needs_tls = True

@@ -15,7 +15,7 @@ from sparq.protocol.patterns import (
     Pattern,
     PatternError,
     StepBudget,
-    TooLong,
+    TooManySteps,
 )
 
 ATOMS = st.sampled_from(
@@ -38,7 +38,7 @@ NAMES = st.text("aAbBc.-_1", max_size=10)
 
 
 @given(PATTERNS, NAMES)
-def test_it_matches_what_python_matches(pattern: str, name: str) -> None:
+def test_patterns_match_the_same_names_as_in_python(pattern: str, name: str) -> None:
     """Patterns with the same meaning in Go and Python match the same names as in Python."""
     assert (re.search(pattern, name, re.ASCII) is not None) == Pattern(pattern).search(name)
 
@@ -134,7 +134,7 @@ def test_gos_syntax(pattern: str, matching: str, other: str | None) -> None:
         "a" * (TEXT_MAX + 1),
     ],
 )
-def test_what_go_would_not_compile_is_refused(pattern: str) -> None:
+def test_patterns_that_go_refuses_are_refused(pattern: str) -> None:
     """Patterns that Go refuses, and patterns that are too large, raise PatternError."""
     with pytest.raises(PatternError):
         Pattern(pattern)
@@ -167,14 +167,14 @@ def test_steps_are_bounded(pattern: str, name: str, steps: int) -> None:
     found, patience = Pattern(pattern), StepBudget(steps)
     try:
         answer = found.search(name, patience)
-    except TooLong:
+    except TooManySteps:
         assert patience.steps < 0
         return
     assert patience.steps >= 0
     assert found.search(name) == answer
 
 
-def test_what_is_anchored_is_given_up_at_once() -> None:
+def test_an_anchored_pattern_fails_in_few_steps() -> None:
     """A pattern anchored at the beginning fails in at most 10 steps."""
     patience = StepBudget(10)
 

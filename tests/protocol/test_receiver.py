@@ -43,7 +43,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, CUTS, st.integers(1, 5))
-def test_runs_are_the_same_frames(
+def test_runs_give_the_same_frames_in_the_same_order(
     frames: list[tuple[int, bytes]], cuts: list[int], part: int
 ) -> None:
     """Runs, also if split, give the same messages and other frames in the same order."""
@@ -74,7 +74,7 @@ def test_runs_are_the_same_frames(
     ),
     CUTS,
 )
-def test_oks_taken_together_are_the_same_oks(frames: list[bytes], cuts: list[int]) -> None:
+def test_take_oks_counts_each_ok_once(frames: list[bytes], cuts: list[int]) -> None:
     """`take_oks` counts each OK once and in order, however the stream is cut."""
     receiver, stream = Receiver(100), b"".join(frames)
     received: list[bytes] = []
@@ -86,7 +86,7 @@ def test_oks_taken_together_are_the_same_oks(frames: list[bytes], cuts: list[int
     assert received == frames
 
 
-def test_a_run_ends_at_what_is_no_message() -> None:
+def test_a_run_ends_before_an_invalid_message() -> None:
     """A run ends before a message without a header, and before an invalid size."""
     message = layout.frame(2, bytes(30))
     receiver = Receiver(100)
@@ -99,7 +99,7 @@ def test_a_run_ends_at_what_is_no_message() -> None:
         next(runs)
 
 
-def test_a_frame_not_asked_for_is_kept() -> None:
+def test_bytes_fed_while_frames_remain_are_kept() -> None:
     """Bytes fed while frames remain are not lost."""
     receiver = Receiver(100)
     receiver.feed(layout.OK + layout.HEARTBEAT[:5])
@@ -111,7 +111,7 @@ def test_a_frame_not_asked_for_is_kept() -> None:
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60), CUTS)
-def test_the_rest_is_what_stands_behind_the_last_frame(
+def test_take_rest_returns_the_bytes_after_the_last_frame(
     data: bytes, rest: bytes, cuts: list[int]
 ) -> None:
     """`take_rest` returns all bytes after the last frame, where an upgrade begins.
@@ -131,7 +131,7 @@ def test_the_rest_is_what_stands_behind_the_last_frame(
 
 
 @pytest.mark.parametrize("size", [3, 0, -1, 101, 2_000_000_000])
-def test_a_size_that_cannot_be_ends_it(size: int) -> None:
+def test_an_invalid_size_raises_frame_error(size: int) -> None:
     """A size below 4 or above the limit raises FrameError, after the valid frames before it."""
     receiver = Receiver(100)
     receiver.feed(layout.OK + struct.pack(">ii", size, 0))
@@ -152,7 +152,7 @@ def test_a_wrong_port_is_explained() -> None:
         list(receiver.frames())
 
 
-def test_a_message_is_taken_apart() -> None:
+def test_a_message_frame_is_decoded() -> None:
     """A message frame is decoded to timestamp, attempts, id and body."""
     frames, _ = batch.encode_frames([f.BodySlices.of([b"body"])], 5, 1, 77)
 
@@ -166,7 +166,7 @@ def test_attempts_are_unsigned() -> None:
     assert decode_message(bytes(f.patch_attempts(frames, ends, 65_535))[8:])[1] == 65_535
 
 
-def test_a_message_without_its_header() -> None:
+def test_a_message_without_its_header_is_refused() -> None:
     """Too few bytes for a message raise FrameError."""
     with pytest.raises(FrameError, match="25 bytes"):
         decode_message(b"x" * 25)

@@ -105,7 +105,7 @@ def test_a_long_run_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("text", [b"0123456789ABCDEF", b"0123456789abcdeg", b"0123456 89abcdef"])
-def test_a_long_run_ends_before_an_odd_id(text: bytes) -> None:
+def test_a_long_run_ends_before_an_invalid_id(text: bytes) -> None:
     """An invalid id ends a run after all valid FINs before it."""
     good = b"".join(c.fin(b"%016x" % n) for n in range(40))
 

@@ -48,7 +48,7 @@ def options_of(files: Certificates, **given: Any) -> LayerOptions:
     return LayerOptions(**given)
 
 
-def begun(options: LayerOptions, address: str = HERE) -> ClientConnection:
+def new_handshake(options: LayerOptions, address: str = HERE) -> ClientConnection:
     """A new handshake."""
     return ClientConnection(address, options, IDENTITY)
 
@@ -59,7 +59,7 @@ def cut(data: bytes, size: int) -> Iterator[bytes]:
         yield data[at : at + size]
 
 
-def talk(client: ClientConnection, server: Counterpart, size: int = 1 << 20) -> None:
+def exchange(client: ClientConnection, server: Counterpart, size: int = 1 << 20) -> None:
     """Exchange bytes between the two until the client has no more output."""
     out = client.output()
     while out:
@@ -88,37 +88,37 @@ def test_upgrades_come_in_their_order(
     Data after the handshake in the same bytes is not lost.
     """
     server = Counterpart({**ALL, "auth_required": auth}, server_context(files))
-    server.behind_last = frame(0, b"_heartbeat_") + frame(2, b"m" * 40)
-    client = begun(options_of(files, auth_secret=SECRET, **KINDS[layers]))
-    talk(client, server, size)
+    server.after_handshake = frame(0, b"_heartbeat_") + frame(2, b"m" * 40)
+    client = new_handshake(options_of(files, auth_secret=SECRET, **KINDS[layers]))
+    exchange(client, server, size)
 
     assert client.stage is Stage.READY
     assert client.facts == server.facts
-    assert [line for _, line, _ in server.heard] == [b"IDENTIFY"] + [b"AUTH"] * auth
-    assert server.heard[0][0] == ()
+    assert [line for _, line, _ in server.received] == [b"IDENTIFY"] + [b"AUTH"] * auth
+    assert server.received[0][0] == ()
     if auth:
-        assert server.heard[1] == (layers, b"AUTH", SECRET.encode())
+        assert server.received[1] == (layers, b"AUTH", SECRET.encode())
         assert client.authorization == {"identity": "me"}
-    assert plain(client) == server.behind_last
+    assert plain(client) == server.after_handshake
     server.receive(client.layers.seal([b"PU", b"B t\n"]))
-    assert server.heard[-1] == (layers, b"PUB t", b"")
+    assert server.received[-1] == (layers, b"PUB t", b"")
 
 
-def test_identify_asks_for_what_the_options_say(files: Certificates) -> None:
+def test_identify_contains_the_key_of_every_upgrade(files: Certificates) -> None:
     """IDENTIFY contains every upgrade's key, also those not requested."""
     server = Counterpart({})
-    talk(begun(LayerOptions(deflate=True, deflate_level=3)), server)
+    exchange(new_handshake(LayerOptions(deflate=True, deflate_level=3)), server)
 
-    asked = json.loads(server.heard[0][2])
+    asked = json.loads(server.received[0][2])
     wanted = {"tls_v1": False, "snappy": False, "deflate": True, "deflate_level": 3}
     assert asked == {**IDENTITY, **wanted}
 
 
-def test_compression_that_is_not_granted_is_done_without(files: Certificates) -> None:
+def test_the_connection_works_if_compression_is_not_granted(files: Certificates) -> None:
     """If nsqd does not grant compression, the connection works without."""
     for facts in ({}, {"snappy": False}):
-        client = begun(LayerOptions(snappy=True))
-        talk(client, Counterpart(facts))
+        client = new_handshake(LayerOptions(snappy=True))
+        exchange(client, Counterpart(facts))
         assert client.stage is Stage.READY
         assert not client.layers
 
@@ -127,25 +127,25 @@ def test_tls_that_is_not_granted_is_an_error(files: Certificates) -> None:
     """If TLS is requested but not granted, TlsError is raised and nothing more is sent."""
     for facts in ({}, {**ALL, "tls_v1": False}, {"auth_required": True}):
         server = Counterpart(facts)
-        client = begun(options_of(files, tls_v1=True, snappy=True, auth_secret=SECRET))
+        client = new_handshake(options_of(files, tls_v1=True, snappy=True, auth_secret=SECRET))
         with pytest.raises(TlsError, match="does not offer TLS, which the option tls_v1 requires"):
-            talk(client, server)
+            exchange(client, server)
         assert client.stage is not Stage.READY
         assert client.output() == b""
-        assert len(server.heard) == 1
+        assert len(server.received) == 1
 
 
-def test_nothing_that_came_in_clear_is_taken_for_what_came_by_tls(files: Certificates) -> None:
+def test_an_unencrypted_frame_after_identify_fails_the_tls_handshake(files: Certificates) -> None:
     """An unencrypted frame injected after IDENTIFY's answer makes the TLS handshake fail.
 
     It is never read as a frame.
     """
     server = Counterpart(ALL, server_context(files))
-    server.behind_json = frame(0, b"OK")
-    client = begun(options_of(files, tls_v1=True))
+    server.after_identify = frame(0, b"OK")
+    client = new_handshake(options_of(files, tls_v1=True))
 
     with pytest.raises(TlsError):
-        talk(client, server)
+        exchange(client, server)
     assert client.stage is not Stage.READY
 
 
@@ -160,7 +160,7 @@ def test_nothing_that_came_in_clear_is_taken_for_what_came_by_tls(files: Certifi
         ("stranger", "/run/nsqd.sock", "unable to get local issuer certificate"),
     ],
 )
-def test_who_cannot_be_trusted_is_refused(
+def test_an_untrusted_certificate_is_refused(
     files: Certificates, cert: str, address: str, text: str
 ) -> None:
     """An unknown authority, a wrong host or an expired certificate raises TlsError.
@@ -168,48 +168,48 @@ def test_who_cannot_be_trusted_is_refused(
     With `tls_insecure_skip_verify` it is accepted.
     """
     context = server_context(files, getattr(files, cert))
-    client = begun(options_of(files, tls_v1=True, auth_secret=SECRET), address)
+    client = new_handshake(options_of(files, tls_v1=True, auth_secret=SECRET), address)
     with pytest.raises(TlsError, match=text) as refused:
-        talk(client, Counterpart({**ALL, "auth_required": True}, context))
+        exchange(client, Counterpart({**ALL, "auth_required": True}, context))
 
     assert "tls_root_ca_file" in str(refused.value)
     assert str(address) in str(refused.value)
     assert client.output(), "the peer is told by an alert"
 
-    careless = begun(LayerOptions(tls_insecure_skip_verify=True), address)
-    talk(careless, Counterpart(ALL, context))
+    careless = new_handshake(LayerOptions(tls_insecure_skip_verify=True), address)
+    exchange(careless, Counterpart(ALL, context))
     assert careless.stage is Stage.READY
 
 
 @pytest.mark.parametrize("address", ["[::1]:4150", "localhost:1", "/run/nsqd.sock"])
-def test_hosts_that_are_named_in_the_certificate(files: Certificates, address: str) -> None:
+def test_hosts_named_in_the_certificate_are_accepted(files: Certificates, address: str) -> None:
     """Host names and IP addresses in the certificate are accepted.
 
     A unix socket has no name to compare.
     """
-    client = begun(options_of(files, tls_v1=True), address)
-    talk(client, Counterpart(ALL, server_context(files)))
+    client = new_handshake(options_of(files, tls_v1=True), address)
+    exchange(client, Counterpart(ALL, server_context(files)))
 
     assert client.stage is Stage.READY
 
 
-def test_an_nsqd_that_asks_for_a_certificate(files: Certificates) -> None:
+def test_a_client_without_a_required_certificate_gets_a_tls_error(files: Certificates) -> None:
     """If nsqd requires a client certificate, a client without one gets a TlsError.
 
     In TLS 1.3 nsqd's alert arrives after the handshake.
     """
     with pytest.raises(TlsError, match=r"certificate required.*tls_cert"):
-        talk(
-            begun(options_of(files, tls_v1=True)),
-            Quiet(ALL, server_context(files, ask_client=True)),
+        exchange(
+            new_handshake(options_of(files, tls_v1=True)),
+            AlertingServer(ALL, server_context(files, ask_client=True)),
         )
 
-    client = begun(options_of(files, tls_v1=True, tls_cert=str(files.client)))
-    talk(client, Counterpart(ALL, server_context(files, ask_client=True)))
+    client = new_handshake(options_of(files, tls_v1=True, tls_cert=str(files.client)))
+    exchange(client, Counterpart(ALL, server_context(files, ask_client=True)))
     assert client.stage is Stage.READY
 
 
-class Quiet(Counterpart):
+class AlertingServer(Counterpart):
     """A server that sends its TLS alert instead of raising the error."""
 
     def receive(self, data: bytes) -> bytes:
@@ -221,32 +221,34 @@ class Quiet(Counterpart):
             return out
 
 
-def test_a_file_that_is_gone(files: Certificates, tmp_path: Path) -> None:
+def test_a_deleted_certificate_file_is_named_in_the_error(
+    files: Certificates, tmp_path: Path
+) -> None:
     """A certificate file deleted after the options were created is named in the error."""
     root = tmp_path / "root.pem"
     root.write_bytes(files.authority.read_bytes())
     options = LayerOptions(tls_root_ca_file=str(root))
     root.unlink()
     with pytest.raises(TlsError, match=r"tls_root_ca_file .*root.pem': No such file"):
-        talk(begun(options), Counterpart(ALL, server_context(files)))
+        exchange(new_handshake(options), Counterpart(ALL, server_context(files)))
 
 
-def test_old_versions_are_refused(files: Certificates) -> None:
+def test_old_tls_versions_are_refused(files: Certificates) -> None:
     """A TLS version below `tls_min_version` is refused, and the error names the option."""
     context = server_context(files)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(TlsError, match=r"version.*tls_min_version"):
-        talk(
-            begun(options_of(files, tls_v1=True, tls_min_version="tls1.3")),
-            Quiet(ALL, context),
+        exchange(
+            new_handshake(options_of(files, tls_v1=True, tls_min_version="tls1.3")),
+            AlertingServer(ALL, context),
         )
 
-    client = begun(options_of(files, tls_v1=True))
-    talk(client, Counterpart(ALL, context))
+    client = new_handshake(options_of(files, tls_v1=True))
+    exchange(client, Counterpart(ALL, context))
     assert client.stage is Stage.READY
 
 
-def test_old_versions_are_spoken_if_they_must_be(files: Certificates) -> None:
+def test_old_tls_versions_are_allowed_by_tls_min_version(files: Certificates) -> None:
     """TLS 1.1 is refused by default, and allowed by `tls_min_version`."""
     context = server_context(files)
     context.set_ciphers("DEFAULT@SECLEVEL=0")
@@ -254,33 +256,33 @@ def test_old_versions_are_spoken_if_they_must_be(files: Certificates) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(TlsError, match="version"):
-        talk(begun(options_of(files, tls_v1=True)), Quiet(ALL, context))
+        exchange(new_handshake(options_of(files, tls_v1=True)), AlertingServer(ALL, context))
 
-    client = begun(options_of(files, tls_v1=True, tls_min_version="tls1.0"))
-    talk(client, Counterpart(ALL, context))
+    client = new_handshake(options_of(files, tls_v1=True, tls_min_version="tls1.0"))
+    exchange(client, Counterpart(ALL, context))
     assert client.stage is Stage.READY
 
 
 # AUTH
 
 
-def test_a_secret_that_is_not_asked_for_is_not_sent() -> None:
+def test_a_secret_is_sent_only_if_nsqd_requires_it() -> None:
     """The secret is sent only to an nsqd that requires it.
 
     Others would answer AUTH with E_AUTH_DISABLED.
     """
     server = Counterpart({"auth_required": False})
-    client = begun(LayerOptions(auth_secret=SECRET))
-    talk(client, server)
+    client = new_handshake(LayerOptions(auth_secret=SECRET))
+    exchange(client, server)
 
     assert client.stage is Stage.READY
-    assert [line for _, line, _ in server.heard] == [b"IDENTIFY"]
+    assert [line for _, line, _ in server.received] == [b"IDENTIFY"]
 
 
-def test_a_secret_that_is_missing_is_named() -> None:
+def test_the_error_for_a_missing_secret_names_the_option() -> None:
     """The error for a missing secret names the option and the nsqd."""
     with pytest.raises(AuthRequiredError, match=r"127.0.0.1:4150 .* option auth_secret"):
-        talk(begun(LayerOptions()), Counterpart({"auth_required": True}))
+        exchange(new_handshake(LayerOptions()), Counterpart({"auth_required": True}))
 
 
 @pytest.mark.parametrize(
@@ -291,27 +293,27 @@ def test_a_secret_that_is_missing_is_named() -> None:
         "E_AUTH_DISABLED AUTH disabled",
     ],
 )
-def test_a_secret_that_is_refused(refusal: str) -> None:
+def test_a_refusal_of_a_secret_is_passed_on(refusal: str) -> None:
     """nsqd's refusal of a secret is passed on, and does not contain the secret."""
     server = Counterpart({"auth_required": True})
     server.on_auth = lambda secret: frame(1, refusal.encode())
     with pytest.raises(RemoteError) as refused:
-        talk(begun(LayerOptions(auth_secret=SECRET)), server)
+        exchange(new_handshake(LayerOptions(auth_secret=SECRET)), server)
 
     assert f"{refused.value.code} {refused.value.text}" == refusal
     assert refused.value.fatal
     assert SECRET not in repr(refused.value)
 
 
-def test_heartbeats_while_an_authd_takes_its_time() -> None:
+def test_heartbeats_before_the_answer_to_auth_get_nops() -> None:
     """Heartbeats before AUTH's answer get NOPs, and are not taken for the answer."""
     server = Counterpart({"auth_required": True})
     server.before_auth = 2 * frame(0, b"_heartbeat_")
-    client = begun(LayerOptions(auth_secret=SECRET))
-    talk(client, server)
+    client = new_handshake(LayerOptions(auth_secret=SECRET))
+    exchange(client, server)
 
     assert client.stage is Stage.READY
-    assert [line for _, line, _ in server.heard] == [b"IDENTIFY", b"AUTH", b"NOP", b"NOP"]
+    assert [line for _, line, _ in server.received] == [b"IDENTIFY", b"AUTH", b"NOP", b"NOP"]
 
 
 # Peers that are not an nsqd
@@ -330,23 +332,23 @@ def test_heartbeats_while_an_authd_takes_its_time() -> None:
         (frame(0, b'{"snappy":true}') + b"\xff\x06\0\0sNaPpY\x01\x14\0\0" + bytes(20), "snappy"),
     ],
 )
-def test_what_is_no_nsqd_is_said(answer: bytes, text: str) -> None:
+def test_a_peer_that_is_not_an_nsqd_raises_wrong_peer_error(answer: bytes, text: str) -> None:
     """A peer that is not an nsqd raises WrongPeerError, which describes its answer."""
-    client = begun(LayerOptions(snappy=True))
+    client = new_handshake(LayerOptions(snappy=True))
     with pytest.raises(WrongPeerError, match=text):
         client.feed(answer)
     assert client.stage is not Stage.READY
 
 
-def test_an_upgrade_that_is_not_confirmed() -> None:
+def test_an_unconfirmed_upgrade_raises_wrong_peer_error() -> None:
     """A frame other than OK after an upgrade raises WrongPeerError."""
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     sealed = deflater.compress(frame(0, b"{}")) + deflater.flush(zlib.Z_SYNC_FLUSH)
     with pytest.raises(WrongPeerError, match=r"instead of OK \(deflate\)"):
-        begun(LayerOptions(deflate=True)).feed(frame(0, b'{"deflate":true}') + sealed)
+        new_handshake(LayerOptions(deflate=True)).feed(frame(0, b'{"deflate":true}') + sealed)
 
 
-def test_a_bomb_in_place_of_an_ok() -> None:
+def test_a_bomb_in_place_of_an_ok_is_refused() -> None:
     """A compression bomb instead of OK is refused after its first piece.
 
     It takes less than 4 MiB of memory.
@@ -355,7 +357,7 @@ def test_a_bomb_in_place_of_an_ok() -> None:
     bomb = deflater.compress(b"\x7f" * 8) + b"".join(
         deflater.compress(bytes(1 << 20)) for _ in range(256)
     )
-    client = begun(LayerOptions(deflate=True))
+    client = new_handshake(LayerOptions(deflate=True))
     tracemalloc.start()
     try:
         with pytest.raises(WrongPeerError, match="size 2139062143"):
@@ -367,9 +369,9 @@ def test_a_bomb_in_place_of_an_ok() -> None:
     assert peak < 4 << 20
 
 
-def test_the_stage_is_known() -> None:
+def test_stage_shows_how_far_the_handshake_is() -> None:
     """`stage` shows how far the handshake is, for errors when the peer disconnects."""
-    client = begun(LayerOptions(snappy=True, auth_secret=SECRET))
+    client = new_handshake(LayerOptions(snappy=True, auth_secret=SECRET))
     stages = [client.stage]
     client.feed(frame(0, b'{"snappy":true,"auth_required":true}'))
     stages.append(client.stage)

@@ -12,7 +12,7 @@ def test_every_code_has_a_meaning() -> None:
     assert {code for code in ERRORS if code.startswith("E_")} == MEANINGS.keys()
 
 
-def test_a_refusal_says_what_it_means() -> None:
+def test_an_errors_text_contains_its_meaning() -> None:
     """The text begins with nsqd's own words, followed by the meaning."""
     error = remote_error(b"E_BAD_MESSAGE PUB message too big 9 > 8")
 
@@ -26,7 +26,7 @@ def test_a_refusal_says_what_it_means() -> None:
     assert UNKNOWN == remote_error(b"E_NEW what").meaning
 
 
-def test_a_refusal_crosses_processes() -> None:
+def test_an_error_keeps_its_fields_when_pickled() -> None:
     """An error keeps all its fields when pickled.
 
     Spark sends errors from its workers to its driver.

@@ -96,7 +96,7 @@ PIECES_MAX = 2_000
     cuts=st.lists(st.integers(0, 1 << 20), max_size=8),
     room=st.integers(1, 300_000),
 )
-def test_what_goes_in_comes_out(
+def test_data_is_unchanged_in_both_directions(
     files: Certificates, kind: str, parts: list[bytes], cuts: list[int], room: int
 ) -> None:
     """Data is unchanged in both directions, by `read` and by `read_into`, in any pieces."""
@@ -135,7 +135,7 @@ def read_into_all(layers: Layers, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_an_error(files: Certificates, kind: str) -> None:
+def test_damage_raises_layer_error(files: Certificates, kind: str) -> None:
     """Damage raises LayerError and never gives other data.
 
     With TLS or snappy a bit is flipped; with deflate the block type is invalid.
@@ -151,7 +151,7 @@ def test_damage_is_an_error(files: Certificates, kind: str) -> None:
         read_all(peer.client)
 
 
-def test_a_snappy_chunk_that_lies() -> None:
+def test_a_snappy_chunk_with_too_large_a_size_is_refused() -> None:
     """A snappy chunk that claims too large a size is refused before it is inflated."""
     layers = Layers()
     layers.compression = Snappy()
@@ -163,7 +163,7 @@ def test_a_snappy_chunk_that_lies() -> None:
         layers.read()
 
 
-def test_a_farewell_ends_it(files: Certificates) -> None:
+def test_close_notify_ends_the_layers(files: Certificates) -> None:
     """After the peer's close_notify `ended` is true, and ours can still be sent."""
     peer = Peer(files, "tls")
     sealed = peer.seal(b"last words")
@@ -178,7 +178,7 @@ def test_a_farewell_ends_it(files: Certificates) -> None:
     assert peer.client.close()
 
 
-def test_the_end_of_a_deflate_stream_ends_it() -> None:
+def test_a_final_deflate_block_ends_the_layers() -> None:
     """After a final deflate block `ended` is true."""
     layers = Layers()
     layers.compression = Deflate()
@@ -189,7 +189,7 @@ def test_the_end_of_a_deflate_stream_ends_it() -> None:
     assert layers.ended
 
 
-def test_no_layers_are_none() -> None:
+def test_without_layers_data_is_passed_through() -> None:
     """Without layers data is passed through, and there is no output."""
     layers = Layers()
 

@@ -74,7 +74,7 @@ def test_another_protocol_is_refused() -> None:
     assert ConnectionState.ENDED is server.state
 
 
-def test_every_state_is_reached_and_left_by_the_table() -> None:
+def test_a_transition_outside_the_table_is_refused() -> None:
     """A transition outside the table raises KeyError.
 
     Every state can be reached and can end, and ENDED is final.
@@ -95,7 +95,7 @@ def test_every_state_is_reached_and_left_by_the_table() -> None:
 
 
 @pytest.mark.parametrize("kind", ["snappy", "deflate"])
-def test_what_follows_the_identify_is_the_compressions(kind: str) -> None:
+def test_bytes_after_identify_are_compressed_data(kind: str) -> None:
     """Bytes after IDENTIFY are compressed data, never commands, once compression is granted.
 
     They may arrive in the same chunk, or later but before the reply is sent.
@@ -106,7 +106,7 @@ def test_what_follows_the_identify_is_the_compressions(kind: str) -> None:
     server.parser.needs_tls = False
     server.parser.feed(commands.identify(b"{}") + sealed[:5])
     assert isinstance(next(read(server)), commands.Identify)
-    server.hold(granted(**{kind: True}))
+    server.note_granted(granted(**{kind: True}))
     assert ConnectionState.UPGRADING is server.state
     server.feed(sealed[5:])
     assert [] == list(read(server))
@@ -117,13 +117,13 @@ def test_what_follows_the_identify_is_the_compressions(kind: str) -> None:
     assert isinstance(next(read(server)), commands.PublishRun)
 
 
-def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
+def test_tls_comes_below_the_granted_compression(files: Certificates) -> None:
     """TLS comes below the compression that is granted with it.
 
     After the handshake all commands are allowed.
     """
     server = opened()
-    server.hold(granted(tls_v1=True, snappy=True))
+    server.note_granted(granted(tls_v1=True, snappy=True))
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.load_verify_locations(files.authority)
     arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -150,10 +150,10 @@ def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
     assert isinstance(next(read(server)), commands.PublishRun)
 
 
-def test_a_handshake_that_fails_says_so(files: Certificates) -> None:
+def test_a_failed_handshake_raises_layer_error(files: Certificates) -> None:
     """Bytes that are not TLS raise LayerError, and commands stay refused."""
     server = opened()
-    server.hold(granted(tls_v1=True))
+    server.note_granted(granted(tls_v1=True))
     server.start_tls(server_context(files))
     server.feed(commands.pub("t", b"x"))
     with pytest.raises(LayerError):
@@ -165,7 +165,7 @@ def test_a_handshake_that_fails_says_so(files: Certificates) -> None:
 def test_tls_alone_is_an_upgrade_without_compression(files: Certificates) -> None:
     """`finish_upgrade` returns false without compression: no second OK is due."""
     server = opened()
-    server.hold(granted(tls_v1=True))
+    server.note_granted(granted(tls_v1=True))
     server.start_tls(server_context(files))
 
     assert not server.finish_upgrade()
@@ -179,7 +179,7 @@ def test_no_upgrade_begins_for_a_client_that_has_ended_its_side() -> None:
     """
     server = opened()
     server.go(ConnectionEvent.EOF)
-    server.hold(granted(deflate=True))
+    server.note_granted(granted(deflate=True))
 
     assert ConnectionState.HALF_CLOSED is server.state
     assert not server.has_layers

@@ -33,56 +33,56 @@ from tests.support.waiting import until
 
 TESTS: Final = Path(__file__).parents[2]
 HERE: Final = "scenarios/client_library/"
-CONNECTION, CONSUMER = HERE + "test_connection.py::test_", HERE + "test_consumer.py::test_"
-RDY, OPTIONS = HERE + "test_rdy_and_backoff.py::test_", HERE + "test_options.py::test_"
-LAYERS = "scenarios/tls/test_client_layers.py::test_"
+CONNECTION, CONSUMER = HERE + "test_connection.py::", HERE + "test_consumer.py::"
+RDY, OPTIONS = HERE + "test_rdy_and_backoff.py::", HERE + "test_options.py::"
+DISPATCHER, LAYERS = "client/test_dispatcher.py::", "scenarios/tls/test_client_layers.py::"
 
 EFFECTS: Final = {
-    "dial_timeout": OPTIONS + "a_host_that_swallows_packets",
-    "read_timeout": CONNECTION + "heartbeats_keep_a_connection_and_silence_ends_it",
-    "write_timeout": OPTIONS + "an_nsqd_that_reads_nothing",
-    "local_addr": OPTIONS + "where_connections_come_from",
-    "lookupd_poll_interval": OPTIONS + "how_often_nsqlookupds_are_asked",
-    "lookupd_poll_jitter": OPTIONS + "how_evenly_nsqlookupds_are_asked",
-    "lookupd_poll_timeout": OPTIONS + "an_nsqlookupd_that_hangs",
-    "max_reconnect_delay": OPTIONS + "how_soon_an_nsqd_is_tried_again",
-    "max_requeue_delay": CONSUMER + "the_delay_of_a_requeue",
-    "default_requeue_delay": CONSUMER + "the_delay_of_a_requeue",
-    "backoff_strategy": OPTIONS + "two_strategies_of_backoff",
-    "max_backoff_duration": RDY + "backoff_can_be_switched_off",
-    "backoff_multiplier": OPTIONS + "two_strategies_of_backoff",
-    "max_attempts": CONSUMER + "a_message_that_fails_too_often_is_given_up",
-    "low_rdy_idle_timeout": OPTIONS + "a_seat_is_given_up",
-    "low_rdy_timeout": OPTIONS + "a_seat_is_given_up",
-    "rdy_redistribute_interval": OPTIONS + "a_seat_is_given_up",
-    "client_id": CONNECTION + "nsqd_learns_who_it_is",
-    "hostname": CONNECTION + "nsqd_learns_who_it_is",
-    "user_agent": CONNECTION + "nsqd_learns_who_it_is",
-    "topology_region": OPTIONS + "the_nearest_is_served_first",
-    "topology_zone": OPTIONS + "the_nearest_is_served_first",
-    "heartbeat_interval": CONNECTION + "heartbeats_keep_a_connection_and_silence_ends_it",
-    "sample_rate": LAYERS + "requeue_and_sampling_go_through_layers",
-    "output_buffer_size": CONNECTION + "nsqd_learns_who_it_is",
-    "output_buffer_timeout": CONNECTION + "nsqd_learns_who_it_is",
-    "max_in_flight": RDY + "max_in_flight_is_shared",
+    "dial_timeout": OPTIONS + "test_dial_timeout_limits_a_dropped_handshake",
+    "read_timeout": CONNECTION + "test_heartbeats_are_answered_and_silence_reconnects",
+    "write_timeout": OPTIONS + "test_write_timeout_closes_the_connection",
+    "local_addr": OPTIONS + "test_local_addr_sets_the_clients_address",
+    "lookupd_poll_interval": OPTIONS + "test_lookupd_poll_interval_sets_the_rate_of_polls",
+    "lookupd_poll_jitter": OPTIONS + "test_lookupd_poll_jitter_limits_the_random_delay",
+    "lookupd_poll_timeout": OPTIONS + "test_lookupd_poll_timeout_limits_a_hanging_nsqlookupd",
+    "max_reconnect_delay": OPTIONS + "test_max_reconnect_delay_limits_the_delay",
+    "max_requeue_delay": CONSUMER + "test_the_delay_of_a_requeue",
+    "default_requeue_delay": CONSUMER + "test_the_delay_of_a_requeue",
+    "backoff_strategy": OPTIONS + "test_backoff_strategies_wait_differently",
+    "max_backoff_duration": RDY + "test_backoff_can_be_switched_off",
+    "backoff_multiplier": OPTIONS + "test_backoff_strategies_wait_differently",
+    "max_attempts": CONSUMER + "test_a_message_that_fails_too_often_is_given_up",
+    "low_rdy_idle_timeout": OPTIONS + "test_rdy_1_moves_to_the_other_connection",
+    "low_rdy_timeout": OPTIONS + "test_rdy_1_moves_to_the_other_connection",
+    "rdy_redistribute_interval": OPTIONS + "test_rdy_1_moves_to_the_other_connection",
+    "client_id": CONNECTION + "test_nsqd_applies_the_identify_options",
+    "hostname": CONNECTION + "test_nsqd_applies_the_identify_options",
+    "user_agent": CONNECTION + "test_nsqd_applies_the_identify_options",
+    "topology_region": OPTIONS + "test_consumers_in_the_same_zone_are_filled_first",
+    "topology_zone": OPTIONS + "test_consumers_in_the_same_zone_are_filled_first",
+    "heartbeat_interval": CONNECTION + "test_heartbeats_are_answered_and_silence_reconnects",
+    "sample_rate": LAYERS + "test_requeue_and_sampling_go_through_layers",
+    "output_buffer_size": CONNECTION + "test_nsqd_applies_the_identify_options",
+    "output_buffer_timeout": CONNECTION + "test_nsqd_applies_the_identify_options",
+    "max_in_flight": RDY + "test_max_in_flight_is_shared",
     "msg_timeout": "scenarios/client_library/test_daemons.py::test_requeue_touch_and_timeout",
-    "max_msg_size": CONNECTION + "a_frame_that_is_too_large_ends_the_connection",
-    "stop_timeout": CONSUMER + "stop_is_bounded",
-    "publish_timeout": OPTIONS + "a_publish_has_its_time",
-    "publish_attempts": "client/test_dispatcher.py::test_a_publish_is_sent_at_most_publish_attempts_times",
-    "max_pending_bytes": OPTIONS + "what_awaits_its_ok_is_bounded",
-    "tls_v1": OPTIONS + "nothing_is_said_in_clear",
-    "tls_config": OPTIONS + "a_context_of_ones_own",
-    "tls_root_ca_file": LAYERS + "publish_and_consume",
-    "tls_cert": LAYERS + "an_nsqd_that_requires_tls_and_a_certificate",
-    "tls_key": OPTIONS + "a_key_in_a_file_of_its_own",
-    "tls_insecure_skip_verify": OPTIONS + "anybody_is_trusted_on_request",
-    "tls_min_version": "wire/test_client.py::test_old_versions_are_refused",
-    "snappy": LAYERS + "publish_and_consume",
-    "deflate": LAYERS + "publish_and_consume",
-    "deflate_level": OPTIONS + "the_level_of_deflate_is_agreed",
-    "auth_secret": LAYERS + "publish_and_consume",
-    "lookupd_authorization": OPTIONS + "nsqlookupds_get_the_secret",
+    "max_msg_size": CONNECTION + "test_a_frame_that_is_too_large_ends_the_connection",
+    "stop_timeout": CONSUMER + "test_stop_is_bounded",
+    "publish_timeout": OPTIONS + "test_publish_timeout_limits_a_publish",
+    "publish_attempts": DISPATCHER + "test_a_publish_is_sent_at_most_publish_attempts_times",
+    "max_pending_bytes": OPTIONS + "test_max_pending_bytes_limits_unacknowledged_bytes",
+    "tls_v1": OPTIONS + "test_tls_v1_refuses_an_nsqd_without_tls",
+    "tls_config": OPTIONS + "test_tls_config_is_used_unchanged",
+    "tls_root_ca_file": LAYERS + "test_publish_and_consume",
+    "tls_cert": LAYERS + "test_an_nsqd_that_requires_tls_and_a_certificate",
+    "tls_key": OPTIONS + "test_tls_key_is_the_key_of_tls_cert",
+    "tls_insecure_skip_verify": OPTIONS + "test_skip_verify_accepts_an_untrusted_certificate",
+    "tls_min_version": "wire/test_client.py::test_old_tls_versions_are_refused",
+    "snappy": LAYERS + "test_publish_and_consume",
+    "deflate": LAYERS + "test_publish_and_consume",
+    "deflate_level": OPTIONS + "test_deflate_level_is_negotiated",
+    "auth_secret": LAYERS + "test_publish_and_consume",
+    "lookupd_authorization": OPTIONS + "test_lookupd_authorization_sends_the_secret",
 }
 
 
@@ -99,7 +99,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def choosy(tmp_path_factory: pytest.TempPathFactory, files: Certificates) -> Iterator[NsqdServer]:
+def nsqd_with_client_certificates(
+    tmp_path_factory: pytest.TempPathFactory, files: Certificates
+) -> Iterator[NsqdServer]:
     """An nsqd that requires client certificates and has topology-aware consumption."""
     flags = (
         *(f"--tls-cert={files.server}", f"--tls-key={files.server}"),
@@ -146,7 +148,7 @@ def test_every_option_has_a_test_of_its_effect() -> None:
 # Connecting
 
 
-async def test_a_host_that_swallows_packets() -> None:
+async def test_dial_timeout_limits_a_dropped_handshake() -> None:
     """`dial_timeout` limits the time to connect to a host that drops packets."""
     loop = asyncio.get_running_loop()
     with socket.socket() as deaf, contextlib.ExitStack() as callers:
@@ -163,7 +165,7 @@ async def test_a_host_that_swallows_packets() -> None:
         assert 0.1 <= loop.time() - began < 1
 
 
-async def test_an_nsqd_that_reads_nothing(shared_daemons: SharedDaemons) -> None:
+async def test_write_timeout_closes_the_connection(shared_daemons: SharedDaemons) -> None:
     """`write_timeout` closes a connection whose nsqd reads nothing for that time."""
     nsqd = shared_daemons.nsqds[0]
     connection = await open_connection(nsqd.tcp, Config(write_timeout=0.2))
@@ -181,7 +183,9 @@ async def test_an_nsqd_that_reads_nothing(shared_daemons: SharedDaemons) -> None
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.2:0", "127.0.0.2:{port}"])
-async def test_where_connections_come_from(shared_daemons: SharedDaemons, address: str) -> None:
+async def test_local_addr_sets_the_clients_address(
+    shared_daemons: SharedDaemons, address: str
+) -> None:
     """`local_addr` sets the address, and optionally the port, that nsqd sees as the client's."""
     port, nsqd = free_port(), shared_daemons.nsqds[0]
     topic = shared_daemons.make(f"local{port}")
@@ -195,7 +199,7 @@ async def test_where_connections_come_from(shared_daemons: SharedDaemons, addres
     assert (seen == str(port)) is ("{port}" in address)
 
 
-async def test_how_soon_an_nsqd_is_tried_again() -> None:
+async def test_max_reconnect_delay_limits_the_delay() -> None:
     """`max_reconnect_delay` limits the delay between two connection attempts."""
     attempts: dict[float, int] = {}
 
@@ -218,7 +222,7 @@ async def test_how_soon_an_nsqd_is_tried_again() -> None:
     assert attempts[60.0] < 10
 
 
-async def test_the_level_of_deflate_is_agreed(shared_daemons: SharedDaemons) -> None:
+async def test_deflate_level_is_negotiated(shared_daemons: SharedDaemons) -> None:
     """The client requests `deflate_level`; nsqd may lower it."""
     for asked, agreed in ((1, 1), (9, 6)):
         config = Config(deflate=True, deflate_level=asked)
@@ -227,7 +231,7 @@ async def test_the_level_of_deflate_is_agreed(shared_daemons: SharedDaemons) -> 
         assert connection.facts["deflate_level"] == agreed
 
 
-async def test_nothing_is_said_in_clear(shared_daemons: SharedDaemons) -> None:
+async def test_tls_v1_refuses_an_nsqd_without_tls(shared_daemons: SharedDaemons) -> None:
     """With `tls_v1`, an nsqd without TLS is refused: no connection is made."""
     nsqd = shared_daemons.nsqds[0]
     async with Producer(nsqd.tcp, tls_v1=True, stop_timeout=0.0) as producer:
@@ -237,30 +241,38 @@ async def test_nothing_is_said_in_clear(shared_daemons: SharedDaemons) -> None:
         assert producer.connections == []
 
 
-async def test_a_context_of_ones_own(choosy: NsqdServer, files: Certificates) -> None:
+async def test_tls_config_is_used_unchanged(
+    nsqd_with_client_certificates: NsqdServer, files: Certificates
+) -> None:
     """`tls_config` is used unchanged, with its trusted CAs and its certificate."""
     good = ssl.create_default_context(cafile=files.authority)
     good.load_cert_chain(files.client)
-    async with Producer(choosy.tcp, tls_config=good) as producer:
-        assert (await producer.publish("context", b"x")).nsqd == choosy.tcp
+    async with Producer(nsqd_with_client_certificates.tcp, tls_config=good) as producer:
+        assert (await producer.publish("context", b"x")).nsqd == nsqd_with_client_certificates.tcp
     ignorant = Config(tls_config=ssl.create_default_context(), stop_timeout=0.0)
-    async with Producer(choosy.tcp, config=ignorant) as producer:
+    async with Producer(nsqd_with_client_certificates.tcp, config=ignorant) as producer:
         await until(lambda: producer.errors)
-        assert "TLS" in producer.errors[choosy.tcp]
+        assert "TLS" in producer.errors[nsqd_with_client_certificates.tcp]
 
 
-async def test_anybody_is_trusted_on_request(choosy: NsqdServer, files: Certificates) -> None:
+async def test_skip_verify_accepts_an_untrusted_certificate(
+    nsqd_with_client_certificates: NsqdServer, files: Certificates
+) -> None:
     """`tls_insecure_skip_verify` accepts a certificate that no trusted CA has signed."""
     known = {"tls_cert": str(files.client), "stop_timeout": 0.0}
-    async with Producer(choosy.tcp, tls_insecure_skip_verify=True, **known) as producer:
-        assert (await producer.publish("trusting", b"x")).nsqd == choosy.tcp
-    async with Producer(choosy.tcp, **known) as producer:
+    async with Producer(
+        nsqd_with_client_certificates.tcp, tls_insecure_skip_verify=True, **known
+    ) as producer:
+        assert (await producer.publish("trusting", b"x")).nsqd == nsqd_with_client_certificates.tcp
+    async with Producer(nsqd_with_client_certificates.tcp, **known) as producer:
         await until(lambda: producer.errors)
-        assert re.search("self-signed|local issuer", producer.errors[choosy.tcp])
+        assert re.search(
+            "self-signed|local issuer", producer.errors[nsqd_with_client_certificates.tcp]
+        )
 
 
-async def test_a_key_in_a_file_of_its_own(
-    choosy: NsqdServer, files: Certificates, tmp_path: Path
+async def test_tls_key_is_the_key_of_tls_cert(
+    nsqd_with_client_certificates: NsqdServer, files: Certificates, tmp_path: Path
 ) -> None:
     """`tls_key` is the key of `tls_cert`; without it, a `tls_cert` without a key is an error."""
     text = files.client.read_text()
@@ -271,14 +283,14 @@ async def test_a_key_in_a_file_of_its_own(
     options = {"tls_root_ca_file": str(files.authority), "tls_cert": str(cert)}
     with pytest.raises(ValueError, match="tls_cert"):
         Config(**options)
-    async with Producer(choosy.tcp, **options, tls_key=str(key)) as producer:
-        assert (await producer.publish("key", b"x")).nsqd == choosy.tcp
+    async with Producer(nsqd_with_client_certificates.tcp, **options, tls_key=str(key)) as producer:
+        assert (await producer.publish("key", b"x")).nsqd == nsqd_with_client_certificates.tcp
 
 
 # nsqlookupds
 
 
-async def test_how_often_nsqlookupds_are_asked(shared_daemons: SharedDaemons) -> None:
+async def test_lookupd_poll_interval_sets_the_rate_of_polls(shared_daemons: SharedDaemons) -> None:
     """`lookupd_poll_interval`: a consumer that polls every 0.1 s finds a new nsqd first."""
     topic, places = "asked.often", {"lookupd_http_addresses": shared_daemons.lookupd.http}
     first, second = shared_daemons.nsqds
@@ -295,7 +307,7 @@ async def test_how_often_nsqlookupds_are_asked(shared_daemons: SharedDaemons) ->
         assert seldom.connections == [first.tcp]
 
 
-async def test_how_evenly_nsqlookupds_are_asked() -> None:
+async def test_lookupd_poll_jitter_limits_the_random_delay() -> None:
     """`lookupd_poll_jitter`: the second poll happens within this fraction of the interval."""
     asked = {b"none": 0, b"full": 0}
 
@@ -313,7 +325,9 @@ async def test_how_evenly_nsqlookupds_are_asked() -> None:
             await until(lambda: asked == {b"none": 2, b"full": 1})
 
 
-async def test_an_nsqlookupd_that_hangs(shared_daemons: SharedDaemons) -> None:
+async def test_lookupd_poll_timeout_limits_a_hanging_nsqlookupd(
+    shared_daemons: SharedDaemons,
+) -> None:
     """`lookupd_poll_timeout` limits the wait for an nsqlookupd; the others' nsqds are connected."""
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -329,7 +343,7 @@ async def test_an_nsqlookupd_that_hangs(shared_daemons: SharedDaemons) -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-async def test_nsqlookupds_get_the_secret(sent: bool) -> None:
+async def test_lookupd_authorization_sends_the_secret(sent: bool) -> None:
     """Only with `lookupd_authorization`, nsqlookupds get `auth_secret` as a bearer token."""
     heads: list[bytes] = []
 
@@ -350,19 +364,29 @@ async def test_nsqlookupds_get_the_secret(sent: bool) -> None:
 # Consuming
 
 
-async def test_the_nearest_is_served_first(choosy: NsqdServer, files: Certificates) -> None:
+async def test_consumers_in_the_same_zone_are_filled_first(
+    nsqd_with_client_certificates: NsqdServer, files: Certificates
+) -> None:
     """With `topology_region` and `topology_zone`, consumers in nsqd's zone are filled first."""
     options = {"tls_root_ca_file": str(files.authority), "tls_cert": str(files.client)}
     places = {"near": ("north", "n1"), "nearby": ("north", "n2"), "far": ("south", "s1")}
     async with contextlib.AsyncExitStack() as stack:
         consumers = {
             name: await stack.enter_async_context(
-                consumer_of(choosy, "near", topology_region=region, topology_zone=zone, **options)
+                consumer_of(
+                    nsqd_with_client_certificates,
+                    "near",
+                    topology_region=region,
+                    topology_zone=zone,
+                    **options,
+                )
             )
             for name, (region, zone) in places.items()
         }
-        await until(lambda: [10] * 3 == ready_counts(choosy, "near"))
-        choosy.post("/mpub?topic=near", b"\n".join(b"%d" % number for number in range(13)))
+        await until(lambda: [10] * 3 == ready_counts(nsqd_with_client_certificates, "near"))
+        nsqd_with_client_certificates.post(
+            "/mpub?topic=near", b"\n".join(b"%d" % number for number in range(13))
+        )
         await until(lambda: sum(each.counters.received for each in consumers.values()) == 13)
         received = {name: each.counters.received for name, each in consumers.items()}
 
@@ -370,7 +394,9 @@ async def test_the_nearest_is_served_first(choosy: NsqdServer, files: Certificat
 
 
 @pytest.mark.parametrize("strategy", ["exponential", "full_jitter"])
-async def test_two_strategies_of_backoff(shared_daemons: SharedDaemons, strategy: str) -> None:
+async def test_backoff_strategies_wait_differently(
+    shared_daemons: SharedDaemons, strategy: str
+) -> None:
     """`backoff_strategy`: exponential waits the whole block, full jitter a random part of it."""
     topic, nsqd = shared_daemons.make(strategy), shared_daemons.nsqds[0]
     options = {"backoff_strategy": strategy, "backoff_multiplier": 0.2}
@@ -394,7 +420,9 @@ async def seconds_to_next(consumer: Consumer) -> float:
 
 
 @pytest.mark.parametrize("busy", [True, False])
-async def test_a_seat_is_given_up(shared_daemons: SharedDaemons, busy: bool) -> None:
+async def test_rdy_1_moves_to_the_other_connection(
+    shared_daemons: SharedDaemons, busy: bool
+) -> None:
     """With `max_in_flight` 1 and two connections, RDY 1 moves to the other connection in time.
 
     A connection with messages keeps it for `low_rdy_timeout`, an idle one for
@@ -430,7 +458,7 @@ async def test_a_seat_is_given_up(shared_daemons: SharedDaemons, busy: bool) -> 
 # Publishing
 
 
-async def test_a_publish_has_its_time(shared_daemons: SharedDaemons) -> None:
+async def test_publish_timeout_limits_a_publish(shared_daemons: SharedDaemons) -> None:
     """`publish_timeout` limits a publish that nsqd does not answer."""
     loop = asyncio.get_running_loop()
     options = {"publish_timeout": 0.2, "stop_timeout": 0.0}
@@ -448,7 +476,7 @@ async def test_a_publish_has_its_time(shared_daemons: SharedDaemons) -> None:
         assert 0.2 <= loop.time() - began < 2
 
 
-async def test_what_awaits_its_ok_is_bounded(shared_daemons: SharedDaemons) -> None:
+async def test_max_pending_bytes_limits_unacknowledged_bytes(shared_daemons: SharedDaemons) -> None:
     """`max_pending_bytes` limits the bytes sent without an OK; further publishes wait for an OK."""
     options = {"max_pending_bytes": 10_000}
     async with (

@@ -22,7 +22,7 @@ from sparq.log.segment import FILLING
 from sparq.protocol import batch
 from sparq.protocol.commands import mpub, rdy, sub
 from sparq.testing import MemoryDisk
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import OK, V2Client, drain, fin_each
 
@@ -61,18 +61,18 @@ def fresh_bodies(chance: random.Random, count: int) -> list[bytes]:
 # In process, byte by byte
 
 
-class Rotten:
+class DamagedCopies:
     """A data path in memory with nine batches in several files, and damaged copies of it."""
 
     def __init__(self) -> None:
         chance = random.Random(5)
-        house = House(max_bytes_per_file=SEGMENT_DATA_START + 1000)
-        house.consumer("t", "c").close()
+        harness = BrokerHarness(max_bytes_per_file=SEGMENT_DATA_START + 1000)
+        harness.consumer("t", "c").close()
         sizes = iter((4, 1, 3, 4, 2, 3, 2, 4, 3))
         for size in sizes:
-            house.publish("t", *fresh_bodies(chance, size))
-        house.restart()
-        self.disk: MemoryDisk = house.disk
+            harness.publish("t", *fresh_bodies(chance, size))
+        harness.restart()
+        self.disk: MemoryDisk = harness.disk
         paths = [path for path in self.disk.paths() if path.endswith(".log")]
         self.batches = [one for path in paths for one in stored_in(path, self.data(path))]
         self.last = self.batches[-1]
@@ -83,7 +83,7 @@ class Rotten:
     def data(self, path: str) -> bytes:
         return bytes(self.disk.data(path))
 
-    def at(self, path: str, offset: int) -> Stored | None:
+    def batch_at(self, path: str, offset: int) -> Stored | None:
         """The batch that contains this byte."""
         for one in self.batches:
             if one.path == path and one.offset <= offset < one.offset + one.size:
@@ -97,106 +97,106 @@ class Rotten:
 
 
 @pytest.fixture(scope="module")
-def rotten() -> Rotten:
-    return Rotten()
+def damaged_copies() -> DamagedCopies:
+    return DamagedCopies()
 
 
-def check(rotten: Rotten, disk: MemoryDisk, hurt: Stored | None) -> str:
+def check(damaged_copies: DamagedCopies, disk: MemoryDisk, hurt: Stored | None) -> str:
     """Start a broker, compare what it delivers; returns what it reported."""
-    house = House(disk)
-    bodies = Counter(house.consumer("t", "c", rdy=100).bodies())
-    expected = rotten.all - (hurt.bodies if hurt is not None else frozenset())
-    report = "\n".join([*house.report, *house.broker.notes])
+    harness = BrokerHarness(disk)
+    bodies = Counter(harness.consumer("t", "c", rdy=100).bodies())
+    expected = damaged_copies.all - (hurt.bodies if hurt is not None else frozenset())
+    report = "\n".join([*harness.report, *harness.broker.notes])
     assert bodies == Counter(expected)
-    assert house.channel("t", "c").depth == 0
+    assert harness.channel("t", "c").depth == 0
     # Damage at the end of the log cannot be distinguished from an unfinished write.
-    counted = len(hurt.bodies) if hurt not in (None, rotten.last) else 0
-    assert house.topic("t").damaged_messages == counted
+    counted = len(hurt.bodies) if hurt not in (None, damaged_copies.last) else 0
+    assert harness.topic("t").damaged_messages == counted
     assert bool(report) == (hurt is not None), report
     return report
 
 
-def test_each_byte_of_a_batch(rotten: Rotten) -> None:
+def test_a_flipped_bit_loses_only_its_batch(damaged_copies: DamagedCopies) -> None:
     """A flipped bit in any byte of a batch, from header to padding, loses only that batch."""
-    middle = rotten.batches[4]
+    middle = damaged_copies.batches[4]
     for offset in range(middle.offset, middle.offset + middle.size):
-        disk = rotten.flipped(middle.path, offset, offset % 8)
-        assert "messages lost" in check(rotten, disk, middle)
+        disk = damaged_copies.flipped(middle.path, offset, offset % 8)
+        assert "messages lost" in check(damaged_copies, disk, middle)
 
 
-def test_each_byte_of_a_files_head(rotten: Rotten) -> None:
+def test_a_flipped_bit_in_a_file_header_loses_nothing(damaged_copies: DamagedCopies) -> None:
     """A file has two copies of its header: a flipped bit in one of them loses nothing."""
-    path = rotten.batches[4].path
+    path = damaged_copies.batches[4].path
     for offset in HEADER_COPIES:
-        check(rotten, rotten.flipped(path, offset, offset % 8), None)
+        check(damaged_copies, damaged_copies.flipped(path, offset, offset % 8), None)
 
 
-def test_bytes_anywhere(rotten: Rotten) -> None:
+def test_a_flipped_bit_anywhere_loses_only_its_batch(damaged_copies: DamagedCopies) -> None:
     """A flipped bit at a random place in any batch loses only that batch."""
     chance = random.Random(11)
-    for one in rotten.batches:
+    for one in damaged_copies.batches:
         for offset in chance.sample(range(one.size), 12):
-            disk = rotten.flipped(one.path, one.offset + offset, chance.randrange(8))
-            check(rotten, disk, one)
+            disk = damaged_copies.flipped(one.path, one.offset + offset, chance.randrange(8))
+            check(damaged_copies, disk, one)
 
 
-def test_a_file_cut_anywhere(rotten: Rotten) -> None:
+def test_a_truncated_file_loses_the_messages_after_the_cut(damaged_copies: DamagedCopies) -> None:
     """If the last file is cut, the messages after the cut are missing; a cut batch is reported."""
-    last_file = [one for one in rotten.batches if one.path == rotten.last.path]
+    last_file = [one for one in damaged_copies.batches if one.path == damaged_copies.last.path]
     begins = {one.offset for one in last_file}
-    end = rotten.last.offset + rotten.last.size
+    end = damaged_copies.last.offset + damaged_copies.last.size
     for size in range(SEGMENT_DATA_START, end, 7):
-        disk = copy.deepcopy(rotten.disk)
-        del disk.data(rotten.last.path)[size:]
-        house = House(disk)
+        disk = copy.deepcopy(damaged_copies.disk)
+        del disk.data(damaged_copies.last.path)[size:]
+        harness = BrokerHarness(disk)
         gone = [one for one in last_file if one.offset + one.size > size]
-        expected = rotten.all.difference(*(one.bodies for one in gone))
-        assert Counter(house.consumer("t", "c", rdy=100).bodies()) == Counter(expected)
-        assert ("unfinished write" in "\n".join(house.report)) == (size not in begins)
+        expected = damaged_copies.all.difference(*(one.bodies for one in gone))
+        assert Counter(harness.consumer("t", "c", rdy=100).bodies()) == Counter(expected)
+        assert ("unfinished write" in "\n".join(harness.report)) == (size not in begins)
 
 
-def test_zeroed_and_foreign_pages(rotten: Rotten) -> None:
+def test_zeroed_or_foreign_blocks_lose_only_their_batches(damaged_copies: DamagedCopies) -> None:
     """512 bytes of zeros, or of another file, lose only the batches that they overlap."""
-    first = rotten.batches[0].path
-    other = rotten.data(rotten.last.path)
-    size = len(rotten.data(first))
+    first = damaged_copies.batches[0].path
+    other = damaged_copies.data(damaged_copies.last.path)
+    size = len(damaged_copies.data(first))
     for at in range(SEGMENT_DATA_START, size - 512, 64):
         for filling in (bytes(512), other[at : at + 512].ljust(512, b"\0")):
-            disk = copy.deepcopy(rotten.disk)
+            disk = copy.deepcopy(damaged_copies.disk)
             disk.data(first)[at : at + 512] = filling
             hurt = [
                 one
-                for one in rotten.batches
+                for one in damaged_copies.batches
                 if one.path == first and one.offset < at + 512 and at < one.offset + one.size
             ]
-            house = House(disk)
-            expected = rotten.all.difference(*(one.bodies for one in hurt))
-            assert Counter(house.consumer("t", "c", rdy=100).bodies()) == Counter(expected)
+            harness = BrokerHarness(disk)
+            expected = damaged_copies.all.difference(*(one.bodies for one in hurt))
+            assert Counter(harness.consumer("t", "c", rdy=100).bodies()) == Counter(expected)
             counted = sum(len(one.bodies) for one in hurt)
-            assert house.topic("t").damaged_messages == counted
+            assert harness.topic("t").damaged_messages == counted
 
 
-def test_bytes_of_the_ledger(rotten: Rotten) -> None:
+def test_a_flipped_bit_in_the_ledger_loses_nothing(damaged_copies: DamagedCopies) -> None:
     """A flipped bit in the ledger loses no messages.
 
     At worst finished messages are delivered again, which is reported. If the channel's own entry is
     lost, the channel gets all messages when it is created again.
     """
-    house = House(copy.deepcopy(rotten.disk))
-    consumer = house.consumer("t", "c", rdy=100)
+    harness = BrokerHarness(copy.deepcopy(damaged_copies.disk))
+    consumer = harness.consumer("t", "c", rdy=100)
     messages = consumer.messages()
     consumer.finish(messages[::2])
-    house.pass_time(3)
+    harness.pass_time(3)
     left = Counter(message.body for message in messages[1::2])
-    ledgers = [path for path in house.disk.paths() if "ledger-" in path]
+    ledgers = [path for path in harness.disk.paths() if "ledger-" in path]
     for path in ledgers:
-        for offset in range(0, len(house.disk.data(path)), 5):
-            disk = copy.deepcopy(house.disk)
+        for offset in range(0, len(harness.disk.data(path)), 5):
+            disk = copy.deepcopy(harness.disk)
             disk.data(path)[offset] ^= 1 << offset % 8
-            after = House(disk)
+            after = BrokerHarness(disk)
             bodies = Counter(after.consumer("t", "c", rdy=100).bodies())
             assert left - bodies == Counter()
-            assert bodies - Counter(rotten.all) == Counter()
+            assert bodies - Counter(damaged_copies.all) == Counter()
             assert bodies == left or after.report
 
 
@@ -275,7 +275,7 @@ def test_a_batch_damaged_while_nsqd_was_stopped(
         assert "4 messages lost" in server.log_text
 
 
-def test_a_batch_damaged_under_a_running_nsqd(tmp_path: Path) -> None:
+def test_a_batch_damaged_while_nsqd_runs(tmp_path: Path) -> None:
     """Batches that are no longer in memory are verified when they are read.
 
     Damage is found then, is reported, and loses one of the batches that are read together.

@@ -11,7 +11,7 @@ from sparq.log.log import Log
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
 from sparq.protocol.instant import Instant
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 EXTENTS = 200
 BODY_SIZE = 66_000
@@ -21,9 +21,9 @@ BODY_SIZE = 66_000
 class Counts:
     """Counts the lookups of blocks in the log, and the read tasks that the broker hands out."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, house: House) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, harness: BrokerHarness) -> None:
         self.looks = self.tasks = 0
-        block, end_turn = Log.block, house.broker.end_turn
+        block, end_turn = Log.block, harness.broker.end_turn
 
         def counted_block(log: Log, index: int) -> Any:
             self.looks += 1
@@ -35,27 +35,27 @@ class Counts:
             return tasks
 
         monkeypatch.setattr(Log, "block", counted_block)
-        monkeypatch.setattr(house.broker, "end_turn", counted_tasks)
+        monkeypatch.setattr(harness.broker, "end_turn", counted_tasks)
 
 
 @pytest.fixture
-def scattered() -> House:
+def broker_with_scattered_messages() -> BrokerHarness:
     """A restarted broker whose channel has 200 messages, each in its own extent, to redeliver."""
-    house = House(cache_bytes=64 << 20)
-    consumer = house.consumer("t", "c", rdy=EXTENTS)
+    harness = BrokerHarness(cache_bytes=64 << 20)
+    consumer = harness.consumer("t", "c", rdy=EXTENTS)
     for number in range(EXTENTS):
-        house.publish("t", b"%05d" % number + bytes(BODY_SIZE))
+        harness.publish("t", b"%05d" % number + bytes(BODY_SIZE))
     assert len(consumer.messages()) == EXTENTS
-    house.crash()
-    return house
+    harness.crash()
+    return harness
 
 
 def test_scattered_messages_are_read_together(
-    scattered: House, monkeypatch: pytest.MonkeyPatch
+    broker_with_scattered_messages: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One task reads the blocks of many messages, and each message takes at most five lookups."""
-    counts = Counts(monkeypatch, scattered)
-    consumer = scattered.consumer("t", "c", rdy=EXTENTS)
+    counts = Counts(monkeypatch, broker_with_scattered_messages)
+    consumer = broker_with_scattered_messages.consumer("t", "c", rdy=EXTENTS)
     messages = []
     while more := consumer.messages():
         messages += more
@@ -66,15 +66,15 @@ def test_scattered_messages_are_read_together(
     assert counts.looks <= 5 * EXTENTS
 
 
-def test_a_long_queue_is_not_looked_through_in_every_turn(
-    scattered: House, monkeypatch: pytest.MonkeyPatch
+def test_a_turn_looks_up_at_most_128_waiting_messages(
+    broker_with_scattered_messages: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While reads are pending, a turn looks up at most 128 of the messages that wait for them."""
-    consumer = scattered.consumer("t", "c")
+    consumer = broker_with_scattered_messages.consumer("t", "c")
     consumer.say(commands.rdy(EXTENTS), turn=False)
-    broker, now = scattered.broker, scattered.clock.now()
+    broker, now = broker_with_scattered_messages.broker, broker_with_scattered_messages.clock.now()
     assert broker.end_turn(now)
-    counts = Counts(monkeypatch, scattered)
+    counts = Counts(monkeypatch, broker_with_scattered_messages)
     for _ in range(10):
         topic = broker.topics["t"]
         broker.turn.wake(topic, topic.channels["c"])
@@ -83,11 +83,11 @@ def test_a_long_queue_is_not_looked_through_in_every_turn(
     assert 0 < counts.looks <= 10 * 2 * 64
 
 
-def test_runs_of_several_blocks_are_one_output(
-    scattered: House, monkeypatch: pytest.MonkeyPatch
+def test_messages_of_several_blocks_are_one_output(
+    broker_with_scattered_messages: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All messages that a turn redelivers to a consumer are sent as one output."""
-    consumer = scattered.consumer("t", "c", rdy=3)
+    consumer = broker_with_scattered_messages.consumer("t", "c", rdy=3)
     consumer.messages()
     sent: list[int] = []
     send = V2Session.send

@@ -13,21 +13,21 @@ from sparq.log.disk import DiskError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.testing import Fault, MemoryDisk
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 
 
 @pytest.fixture
-def house() -> House:
+def harness() -> BrokerHarness:
     """A broker with an empty data path."""
-    return House()
+    return BrokerHarness()
 
 
-def test_a_refused_publish_keeps_its_connection(house: House) -> None:
+def test_a_refused_publish_keeps_its_connection(harness: BrokerHarness) -> None:
     """Decision 18: E_PUB_FAILED has the disk's error; the client stays connected."""
-    client = house.connect()
+    client = harness.connect()
     client.say(commands.pub("t", b"before"))
     assert client.answers() == [b"OK"]
-    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"write", "create"}), times=9))
+    harness.disk.fail(Fault(1, errno.ENOSPC, frozenset({"write", "create"}), times=9))
     client.say(
         commands.pub("t", b"1") * 2 + commands.mpub("t", [b"2"]) + commands.dpub("t", 5, b"3")
     )
@@ -39,110 +39,110 @@ def test_a_refused_publish_keeps_its_connection(house: House) -> None:
         b"E_DPUB_FAILED DPUB failed " + reason,
     ]
     assert not client.session.closing
-    assert house.broker.health().startswith("NOK - no space left on device; ")
-    assert house.broker.notes
+    assert harness.broker.health().startswith("NOK - no space left on device; ")
+    assert harness.broker.notes
 
-    house.disk.fault = None
+    harness.disk.fault = None
     client.say(commands.pub("t", b"after"))
 
     assert client.answers() == [b"OK"]
-    assert house.broker.health() == "OK"
-    assert house.consumer("t", "c", rdy=10).bodies() == [b"before", b"after"]
+    assert harness.broker.health() == "OK"
+    assert harness.consumer("t", "c", rdy=10).bodies() == [b"before", b"after"]
 
 
-def test_no_ok_for_what_a_failed_sync_may_have_lost(house: House) -> None:
+def test_no_ok_for_what_a_failed_sync_may_have_lost(harness: BrokerHarness) -> None:
     """P8: after a failed sync a batch is written again or refused, never acknowledged and lost."""
     for seed in range(10):
-        house = House()
-        client = house.connect()
+        harness = BrokerHarness()
+        client = harness.connect()
         client.say(commands.pub("t", b"first"))
         client.answers()
-        house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=1 + seed % 3))
+        harness.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=1 + seed % 3))
         client.say(commands.pub("t", b"doubtful"))
         (answer,) = client.answers()
-        house.disk.fault = None
-        house.disk = house.disk.crash(seed)
-        house.crash()
-        bodies = house.consumer("t", "c", rdy=10).bodies()
+        harness.disk.fault = None
+        harness.disk = harness.disk.crash(seed)
+        harness.crash()
+        bodies = harness.consumer("t", "c", rdy=10).bodies()
 
         assert bodies[0] == b"first"
         assert answer != b"OK" or bodies == [b"first", b"doubtful"]
 
 
-def test_finishes_are_kept_though_the_ledger_cannot_be_written(house: House) -> None:
+def test_finishes_are_kept_though_the_ledger_cannot_be_written(harness: BrokerHarness) -> None:
     """A FIN is never refused; it is written to the ledger when the disk accepts writes again."""
-    consumer = house.consumer("t", "c", rdy=10)
-    house.publish("t", b"1", b"2", b"3")
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.publish("t", b"1", b"2", b"3")
     messages = consumer.messages()
     consumer.answers()
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=5))
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=5))
     consumer.finish(messages[:2])
     assert consumer.answers() == []
-    assert house.channel("t", "c").in_flight_count == 1
-    assert house.broker.health() != "OK"
+    assert harness.channel("t", "c").in_flight_count == 1
+    assert harness.broker.health() != "OK"
 
-    house.disk.fault = None
-    house.pass_time(1.0)
-    assert house.broker.health() == "OK"
-    house.crash()
+    harness.disk.fault = None
+    harness.pass_time(1.0)
+    assert harness.broker.health() == "OK"
+    harness.crash()
 
-    assert house.consumer("t", "c", rdy=10).bodies() == [b"3"]
+    assert harness.consumer("t", "c", rdy=10).bodies() == [b"3"]
 
 
-def test_a_topic_that_cannot_be_made(house: House) -> None:
+def test_a_topic_that_cannot_be_made(harness: BrokerHarness) -> None:
     """PUB and SUB of a topic that cannot be created get the reason; later the same name works."""
-    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
-    producer, consumer = house.connect(), house.connect()
+    harness.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
+    producer, consumer = harness.connect(), harness.connect()
     producer.say(commands.pub("t", b"x"))
     consumer.say(commands.sub("t", "c"))
     assert producer.answers() == [b"E_PUB_FAILED PUB failed no space left on device"]
     assert consumer.answers() == [b"E_SUB_FAILED SUB failed no space left on device"]
     assert (producer.session.closing, consumer.session.closing) == (False, True)
 
-    house.disk.fault = None
+    harness.disk.fault = None
     producer.say(commands.pub("t", b"y"))
 
     assert producer.answers() == [b"OK"]
 
 
-def test_a_failed_read_is_tried_again(house: House) -> None:
+def test_a_failed_read_is_tried_again(harness: BrokerHarness) -> None:
     """After EIO on a read no message is delivered wrongly or lost: it is read again 1 s later."""
-    house = House(cache_bytes=1)
+    harness = BrokerHarness(cache_bytes=1)
     for n in range(10):
-        house.publish("t", b"%d" % n)
-    house.crash()
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"read", "open"}), times=1))
-    consumer = house.consumer("t", "c", rdy=100)
+        harness.publish("t", b"%d" % n)
+    harness.crash()
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"read", "open"}), times=1))
+    consumer = harness.consumer("t", "c", rdy=100)
     assert consumer.bodies() == []
 
-    house.pass_time(1.1)
+    harness.pass_time(1.1)
 
     assert consumer.bodies() == [b"%d" % n for n in range(10)]
 
 
 def test_a_damaged_batch_costs_itself_alone() -> None:
     """Decision 19: a corrupt byte loses one batch, which is counted; all others are delivered."""
-    house = House(cache_bytes=1)
+    harness = BrokerHarness(cache_bytes=1)
     for n in range(6):
-        house.publish("t", *[b"%d-%d" % (n, at) for at in range(3)])
-    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
-    data = house.disk.data(path)
+        harness.publish("t", *[b"%d-%d" % (n, at) for at in range(3)])
+    (path,) = [path for path in harness.disk.paths() if path.endswith(".log")]
+    data = harness.disk.data(path)
     data[data.index(b"3-1")] ^= 1
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=100)
+    harness.crash()
+    consumer = harness.consumer("t", "c", rdy=100)
     bodies = consumer.bodies()
 
     assert bodies == [b"%d-%d" % (n, at) for n in (0, 1, 2, 4, 5) for at in range(3)]
-    assert house.topic("t").damaged_messages == 3
-    assert house.channel("t", "c").depth == 0
+    assert harness.topic("t").damaged_messages == 3
+    assert harness.channel("t", "c").depth == 0
 
 
 def test_a_full_disk_takes_finishes() -> None:
     """P7: on a full disk publishes are refused, and every FIN is recorded."""
     disk = MemoryDisk(capacity_bytes=2 << 20)
-    house = House(disk)
-    consumer = house.consumer("t", "c", rdy=2500)
-    producer = house.connect()
+    harness = BrokerHarness(disk)
+    consumer = harness.consumer("t", "c", rdy=2500)
+    producer = harness.connect()
     stored = 0
     while True:
         producer.say(commands.mpub("t", [b"x" * 200] * 50))
@@ -154,30 +154,30 @@ def test_a_full_disk_takes_finishes() -> None:
         for message in messages[::10]:
             consumer.finish([message])
         consumer.finish([message for at, message in enumerate(messages) if at % 10])
-    assert (b"E_PUB" in b"".join(consumer.answers()), house.channel("t", "c").depth) == (False, 0)
-    house.crash()
+    assert (b"E_PUB" in b"".join(consumer.answers()), harness.channel("t", "c").depth) == (False, 0)
+    harness.crash()
 
-    assert house.channel("t", "c").depth == 0
+    assert harness.channel("t", "c").depth == 0
 
 
 def test_a_full_disk_takes_channels_and_pauses() -> None:
     """Decision 28: on a full disk channels can be created, paused and deleted, durably."""
-    house = House(MemoryDisk(capacity_bytes=8 << 20))
-    house.consumer("t", "old")
-    producer = house.connect()
+    harness = BrokerHarness(MemoryDisk(capacity_bytes=8 << 20))
+    harness.consumer("t", "old")
+    producer = harness.connect()
     answers = [b"OK"]
     while answers == [b"OK"]:
         producer.say(commands.mpub("t", [b"x" * 200] * 50))
         answers = producer.answers()
 
     for number in range(200):
-        assert house.consumer("t", f"new{number}").answers() == [b"OK"]
-    house.broker.pause_channel("t", "new1", True, house.clock.now())
-    house.broker.delete_channel("t", "old", house.clock.now())
-    house.turn()
-    house.crash()
+        assert harness.consumer("t", f"new{number}").answers() == [b"OK"]
+    harness.broker.pause_channel("t", "new1", True, harness.clock.now())
+    harness.broker.delete_channel("t", "old", harness.clock.now())
+    harness.turn()
+    harness.crash()
 
-    channels = house.broker.topics["t"].channels
+    channels = harness.broker.topics["t"].channels
     assert {f"new{number}" for number in range(200)} == set(channels)
     assert [name for name, channel in channels.items() if channel.paused] == ["new1"]
 
@@ -197,15 +197,15 @@ class PartlyForbidden(MemoryDisk):
 def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
     """A topic that cannot be opened is reported and refused; its files stay, and others work."""
     disk = PartlyForbidden()
-    house = House(disk)
-    house.publish("bad", b"x")
-    house.publish("good", b"y")
+    harness = BrokerHarness(disk)
+    harness.publish("bad", b"x")
+    harness.publish("good", b"y")
     files = [path for path in disk.paths() if "/t-bad/" in path]
     disk.forbidden = "/t-bad/"
-    house.crash()
-    assert any("bad" in line for line in house.report)
+    harness.crash()
+    assert any("bad" in line for line in harness.report)
 
-    client = house.connect()
+    client = harness.connect()
     client.say(commands.pub("good", b"z") + commands.pub("bad", b"z"))
 
     ok, refused = client.answers()
@@ -213,21 +213,21 @@ def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
     assert refused.startswith(b"E_PUB_FAILED PUB failed open")
     assert [path for path in disk.paths() if "/t-bad/" in path] == files
     disk.forbidden = "none"
-    house.crash()
-    assert house.consumer("bad", "c", rdy=1).bodies() == [b"x"]
+    harness.crash()
+    assert harness.consumer("bad", "c", rdy=1).bodies() == [b"x"]
 
 
-def test_administration_on_a_disk_that_refuses(house: House) -> None:
+def test_administration_on_a_disk_that_refuses(harness: BrokerHarness) -> None:
     """create_topic reports a full disk; while a topic is being deleted, its name is exiting."""
-    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
+    harness.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
     with pytest.raises(RemoteError) as full:
-        house.broker.create_topic("t", house.clock.now())
-    house.disk.fault = None
-    house.publish("t", b"x")
-    house.broker.delete_topic("t", house.clock.now())
+        harness.broker.create_topic("t", harness.clock.now())
+    harness.disk.fault = None
+    harness.publish("t", b"x")
+    harness.broker.delete_topic("t", harness.clock.now())
     with pytest.raises(RemoteError) as leaving:
-        house.broker.create_topic("t", house.clock.now())
-    client = house.connect()
+        harness.broker.create_topic("t", harness.clock.now())
+    client = harness.connect()
     client.say(commands.sub("t", "c"))
 
     assert (full.value.code, leaving.value.code) == ("INTERNAL_ERROR", "EXITING")
@@ -236,22 +236,22 @@ def test_administration_on_a_disk_that_refuses(house: House) -> None:
 
 def test_range_answers_of_a_failing_disk() -> None:
     """ENDS and READ get E_RANGE_FAILED with the disk's error; the same request works later."""
-    house = House(cache_bytes=1)
+    harness = BrokerHarness(cache_bytes=1)
     for n in range(20):
-        house.publish("t", b"%d" % n * 100)
-        house.advance(1.0)
-    house.consumer("t", "c")
-    house.crash()
-    client = house.connect()
+        harness.publish("t", b"%d" % n * 100)
+        harness.advance(1.0)
+    harness.consumer("t", "c")
+    harness.crash()
+    client = harness.connect()
     client.say(commands.ends("t"))
     ends = json.loads(client.answers()[0])
     log, first, end = ends["log"], int(ends["first"]), int(ends["end"])
     questions = (
-        commands.ends_at_time("t", house.clock.wall_ns - 9_500_000_000),
+        commands.ends_at_time("t", harness.clock.wall_ns - 9_500_000_000),
         commands.read("t", log, first, end, 1 << 20),
     )
     for question in questions:
-        house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
+        harness.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
         client.say(question)
         ((kind, refused),) = client.heard()
         assert (kind, refused.split(b" ")[0]) == (1, b"E_RANGE_FAILED")
@@ -263,57 +263,57 @@ def test_range_answers_of_a_failing_disk() -> None:
 
 def test_a_seek_that_cannot_read_is_noted() -> None:
     """A channel whose seek fails to read stays where it is, and the error is noted."""
-    house = House(cache_bytes=1)
-    house.consumer("t", "c")
+    harness = BrokerHarness(cache_bytes=1)
+    harness.consumer("t", "c")
     for n in range(20):
-        house.publish("t", b"%d" % n * 100)
-        house.advance(1.0)
-    house.crash()
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
-    target: SeekTarget = ("time", house.clock.wall_ns - 5_500_000_000)
-    house.broker.seek_channel("t", "c", target, house.clock.now())
-    house.turn()
+        harness.publish("t", b"%d" % n * 100)
+        harness.advance(1.0)
+    harness.crash()
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
+    target: SeekTarget = ("time", harness.clock.wall_ns - 5_500_000_000)
+    harness.broker.seek_channel("t", "c", target, harness.clock.now())
+    harness.turn()
 
-    assert house.channel("t", "c").depth == 20
-    assert any("seeking" in note for note in house.broker.notes)
+    assert harness.channel("t", "c").depth == 20
+    assert any("seeking" in note for note in harness.broker.notes)
 
 
 def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
     """A segment that cannot be deleted stays on the disk and is noted; delivery goes on."""
-    house = House(max_bytes_per_file=2000)
-    consumer = house.consumer("t", "c", rdy=100)
+    harness = BrokerHarness(max_bytes_per_file=2000)
+    consumer = harness.consumer("t", "c", rdy=100)
     for n in range(20):
-        house.publish("t", b"%d" % n * 150)
+        harness.publish("t", b"%d" % n * 150)
     consumer.finish(consumer.messages())
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"unlink", "rename"}), times=99))
-    house.pass_time(3.0)
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"unlink", "rename"}), times=99))
+    harness.pass_time(3.0)
 
-    assert any("could not be deleted" in note for note in house.broker.notes)
-    house.disk.fault = None
-    house.publish("t", b"new")
+    assert any("could not be deleted" in note for note in harness.broker.notes)
+    harness.disk.fault = None
+    harness.publish("t", b"new")
     assert consumer.bodies() == [b"new"]
 
 
-def test_a_topic_whose_sync_fails_at_the_start_is_left_alone(house: House) -> None:
+def test_a_topic_whose_sync_fails_at_the_start_is_left_alone(harness: BrokerHarness) -> None:
     """At the start, the log is synced before it is used (P8).
 
     If that fails, the next start retries.
     """
-    house.publish("t", b"x")
-    disk = house.disk
+    harness.publish("t", b"x")
+    disk = harness.disk
     copied = copy.deepcopy(disk)
     copied.trace.clear()
-    House(copied)
+    BrokerHarness(copied)
     syncs = [(kind, path.endswith(".log")) for kind, path in copied.trace]
     disk.fail(Fault(syncs.index(("sync", True)) + 1))
 
-    house.crash()
+    harness.crash()
 
-    assert any(".log: input/output error" in line for line in house.report), house.report
-    assert "t" not in house.broker.topics
+    assert any(".log: input/output error" in line for line in harness.report), harness.report
+    assert "t" not in harness.broker.topics
 
-    house.crash()
-    assert [b"x"] == house.consumer("t", "c", rdy=1).bodies()
+    harness.crash()
+    assert [b"x"] == harness.consumer("t", "c", rdy=1).bodies()
 
 
 def test_a_start_writes_again_what_a_failed_sync_has_left_in_memory() -> None:
@@ -321,69 +321,71 @@ def test_a_start_writes_again_what_a_failed_sync_has_left_in_memory() -> None:
 
     The kernel regards them as written, so another sync alone would not write them to the disk.
     """
-    house = House(sync_every=2500)
-    house.publish("t", b"x")
-    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
-    file = house.disk.open(path)
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    harness = BrokerHarness(sync_every=2500)
+    harness.publish("t", b"x")
+    (path,) = [path for path in harness.disk.paths() if path.endswith(".log")]
+    file = harness.disk.open(path)
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
     with pytest.raises(DiskError):
         file.sync()
     file.close()
-    assert house.disk.forgotten() == [path]
+    assert harness.disk.forgotten() == [path]
 
-    house.disk = house.disk.killed()
-    house.crash()
-    assert house.disk.forgotten() == []
-    house.disk = house.disk.crash(1)
-    house.crash()
-    assert [b"x"] == house.consumer("t", "c", rdy=1).bodies()
+    harness.disk = harness.disk.killed()
+    harness.crash()
+    assert harness.disk.forgotten() == []
+    harness.disk = harness.disk.crash(1)
+    harness.crash()
+    assert [b"x"] == harness.consumer("t", "c", rdy=1).bodies()
 
 
-def test_a_torn_tail_is_reported(house: House) -> None:
+def test_a_torn_tail_is_reported(harness: BrokerHarness) -> None:
     """P6: the remains of an unfinished write are cut off and reported."""
-    house.publish("t", b"x")
-    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
-    house.disk.data(path).extend(b"SPQB half of a header")
-    house.crash()
+    harness.publish("t", b"x")
+    (path,) = [path for path in harness.disk.paths() if path.endswith(".log")]
+    harness.disk.data(path).extend(b"SPQB half of a header")
+    harness.crash()
 
-    assert any("unfinished write" in line for line in house.report)
-    assert house.topic("t").depth == 1
+    assert any("unfinished write" in line for line in harness.report)
+    assert harness.topic("t").depth == 1
 
 
-def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(house: House) -> None:
+def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(harness: BrokerHarness) -> None:
     """P3: if a ledger cannot be synced at the start, a checkpoint stores its entries again."""
-    house.publish("t", b"x")
-    client = house.consumer("t", "c", rdy=1)
+    harness.publish("t", b"x")
+    client = harness.consumer("t", "c", rdy=1)
     client.finish(client.messages())
-    disk = house.disk
+    disk = harness.disk
     copied = copy.deepcopy(disk)
     copied.trace.clear()
-    House(copied)
+    BrokerHarness(copied)
     steps = [(kind, "ledger-" in path) for kind, path in copied.trace]
     disk.fail(Fault(steps.index(("sync", True)) + 1))
 
-    house.crash()
-    assert any("ledger-" in line and "input/output" in line for line in house.report), house.report
-    house.disk = house.disk.crash(1)
-    house.crash()
+    harness.crash()
+    assert any("ledger-" in line and "input/output" in line for line in harness.report), (
+        harness.report
+    )
+    harness.disk = harness.disk.crash(1)
+    harness.crash()
 
-    assert house.channel("t", "c").depth == 0
+    assert harness.channel("t", "c").depth == 0
 
 
 def test_an_index_file_that_finds_no_space_is_not_tried_again_at_once() -> None:
     """On a full disk an index file is tried once per trim, not in a loop."""
-    house = House(max_bytes_per_file=20_000)
+    harness = BrokerHarness(max_bytes_per_file=20_000)
     for _ in range(8):
-        house.publish("t", b"." * 9_000)
-    for path in house.disk.paths():
+        harness.publish("t", b"." * 9_000)
+    for path in harness.disk.paths():
         if path.endswith(".index"):
-            house.disk.unlink(path)
-    house.crash()
-    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"write", "create"}), times=10_000))
-    house.pass_time(2.0)
-    house.pass_time(2.0)
-    assert house.disk.failed_count == 2
+            harness.disk.unlink(path)
+    harness.crash()
+    harness.disk.fail(Fault(1, errno.ENOSPC, frozenset({"write", "create"}), times=10_000))
+    harness.pass_time(2.0)
+    harness.pass_time(2.0)
+    assert harness.disk.failed_count == 2
 
-    house.disk.fault = None
-    house.pass_time(2.0)
-    assert len([path for path in house.disk.paths() if path.endswith(".index")]) >= 3
+    harness.disk.fault = None
+    harness.pass_time(2.0)
+    assert len([path for path in harness.disk.paths() if path.endswith(".index")]) >= 3

@@ -11,7 +11,7 @@ from sparq.log.segment import DATA_START
 from sparq.protocol.batch import batch_size
 from sparq.protocol.layout import FRAME_OVERHEAD
 from sparq.testing import ManualClock, MemoryDisk
-from tests.log.conversations import DIRECTORY, commit, open_log, publish, read_all
+from tests.log.log_operations import DIRECTORY, commit, open_log, publish, read_all
 
 BODY = b"0123456789"
 BATCH = batch_size(1, FRAME_OVERHEAD + len(BODY), 0)

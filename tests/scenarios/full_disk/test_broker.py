@@ -10,7 +10,7 @@ import pytest
 
 from sparq.protocol import commands
 from sparq.testing import Fault, MemoryDisk
-from tests.broker.house import Client, House
+from tests.broker.harness import BrokerHarness, Client
 
 KIB, MIB = 1 << 10, 1 << 20
 BODY = b"x" * 40
@@ -21,10 +21,10 @@ def block_disk(capacity_bytes: int) -> MemoryDisk:
     return MemoryDisk(capacity_bytes=capacity_bytes, block_bytes=4096)
 
 
-def fill(house: House, names: list[str]) -> Counter[str]:
+def fill(harness: BrokerHarness, names: list[str]) -> Counter[str]:
     """Publish to all topics in turn until no message is accepted; returns the counts."""
     stored: Counter[str] = Counter()
-    producer = house.connect()
+    producer = harness.connect()
     for count in (50, 1):
         taken = True
         while taken:
@@ -45,20 +45,20 @@ def finish_one(consumer: Client) -> bool:
     return answer.startswith(b"E_FIN_FAILED")
 
 
-def left(house: House, name: str) -> int:
+def left(harness: BrokerHarness, name: str) -> int:
     """The depth of the topic's channel."""
-    return house.channel(name, "c").depth
+    return harness.channel(name, "c").depth
 
 
 @pytest.mark.parametrize("stop", ["kill", "stop"])
 @pytest.mark.parametrize("topics", [1, 20])
 def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
     """P7: more single FINs than the reserve has space for are kept, with 1 topic or 20."""
-    house = House(block_disk(MIB + topics * 32 * KIB))
+    harness = BrokerHarness(block_disk(MIB + topics * 32 * KIB))
     names = [f"t{number}" for number in range(topics)]
-    consumers = {name: house.consumer(name, "c") for name in names}
-    stored = fill(house, names)
-    room = house.broker.room()
+    consumers = {name: harness.consumer(name, "c") for name in names}
+    stored = fill(harness, names)
+    room = harness.broker.room()
     assert room is not None
     assert room.is_short
     for consumer in consumers.values():
@@ -69,11 +69,11 @@ def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
         assert all(finish_one(consumer) for consumer in consumers.values())
     assert rounds * topics > room.finishes
     if stop == "kill":
-        house.crash()
+        harness.crash()
     else:
-        house.restart()
+        harness.restart()
 
-    assert {name: left(house, name) for name in names} == {
+    assert {name: left(harness, name) for name in names} == {
         name: stored[name] - rounds for name in names
     }
 
@@ -91,19 +91,19 @@ def test_a_file_is_deleted_when_all_is_finished() -> None:
 
     Publishing works again within a second, without a restart.
     """
-    house = House(block_disk(2 * MIB))
-    consumer = house.consumer("t", "c", rdy=2500)
-    stored = fill(house, ["t"])["t"]
+    harness = BrokerHarness(block_disk(2 * MIB))
+    consumer = harness.consumer("t", "c", rdy=2500)
+    stored = fill(harness, ["t"])["t"]
     for _ in range(stored // 2500 + 1):
         consumer.finish(consumer.messages())
-    assert left(house, "t") == 0
+    assert left(harness, "t") == 0
 
-    house.pass_time(0.1)
-    house.pass_time(0.1)
+    harness.pass_time(0.1)
+    harness.pass_time(0.1)
 
-    house.publish("t", *[BODY] * 50)
-    assert house.topic("t").log_bytes < 20 * KIB
-    assert house.broker.health() == "OK"
+    harness.publish("t", *[BODY] * 50)
+    assert harness.topic("t").log_bytes < 20 * KIB
+    assert harness.broker.health() == "OK"
 
 
 def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
@@ -112,132 +112,132 @@ def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
     Elsewhere the log keeps what was read since the previous commit. Here nothing more could be
     published, so the next commit, which would free it, would never happen.
     """
-    house = House(block_disk(2 * MIB), max_bytes_per_file=100_000)
-    reader = house.connect()
+    harness = BrokerHarness(block_disk(2 * MIB), max_bytes_per_file=100_000)
+    reader = harness.connect()
     reader.say(commands.attach("t", "c"))
     epoch = json.loads(reader.answers()[0])["epoch"]
-    fill(house, ["t"])
+    fill(harness, ["t"])
     reader.say(commands.ends("t"))
     reader.say(commands.commit("t", "c", epoch, int(json.loads(reader.answers()[0])["end"])))
     assert reader.answers() == [b"OK"]
 
-    house.pass_time(0.1)
-    house.pass_time(0.1)
+    harness.pass_time(0.1)
+    harness.pass_time(0.1)
 
-    house.publish("t", *[BODY] * 50)
-    assert house.topic("t").log_bytes < 20 * KIB
-    assert house.broker.health() == "OK"
+    harness.publish("t", *[BODY] * 50)
+    assert harness.topic("t").log_bytes < 20 * KIB
+    assert harness.broker.health() == "OK"
 
 
 def test_files_go_though_consumers_do_not_rest() -> None:
     """FINs that are noted while the ledger is being synced do not delay the deletion of files."""
-    house = House(max_bytes_per_file=10_000)
-    consumer = house.consumer("t", "c", rdy=1)
+    harness = BrokerHarness(max_bytes_per_file=10_000)
+    consumer = harness.consumer("t", "c", rdy=1)
     for _ in range(40):
-        house.publish("t", *[BODY] * 40)
-    most = len(house.disk.paths())
+        harness.publish("t", *[BODY] * 40)
+    most = len(harness.disk.paths())
     for _ in range(1000):
         assert finish_one(consumer)
-    house.advance(1.0)
-    house.broker.tick(house.clock.now())
+    harness.advance(1.0)
+    harness.broker.tick(harness.clock.now())
     for _ in range(20):
         # A thread has synced; the next FIN is noted before the loop takes over the result.
-        tasks = house.broker.end_turn(house.clock.now())
+        tasks = harness.broker.end_turn(harness.clock.now())
         for task in tasks:
             task.work.run()
         consumer.collect()
         for message in consumer.messages():
             consumer.say(commands.fin(message.id), turn=False)
         for task in tasks:
-            house.broker.finish(task, house.clock.now())
+            harness.broker.finish(task, harness.clock.now())
 
-    assert len(house.disk.paths()) < most - 10
+    assert len(harness.disk.paths()) < most - 10
 
 
-def used_up(house: House) -> None:
+def used_up(harness: BrokerHarness) -> None:
     """Take the reserve and all free space away, as other programs may."""
-    for path in house.disk.paths():
+    for path in harness.disk.paths():
         if path.endswith("/reserve"):
-            house.disk.data(path)[:] = b""
-    house.disk.capacity_bytes = 0
+            harness.disk.data(path)[:] = b""
+    harness.disk.capacity_bytes = 0
 
 
 @pytest.mark.parametrize("remedy", ["topic/delete", "channel/delete", "channel/empty"])
 def test_remedies_need_no_space(remedy: str) -> None:
     """Without free space and reserve, each remedy frees the files, and holds after a kill."""
-    house = House(block_disk(2 * MIB))
-    house.consumer("t", "c").close()
-    fill(house, ["t"])
-    used_up(house)
-    now = house.clock.now()
+    harness = BrokerHarness(block_disk(2 * MIB))
+    harness.consumer("t", "c").close()
+    fill(harness, ["t"])
+    used_up(harness)
+    now = harness.clock.now()
     if remedy == "topic/delete":
-        house.broker.delete_topic("t", now)
+        harness.broker.delete_topic("t", now)
     elif remedy == "channel/delete":
-        house.broker.delete_channel("t", "c", now)
+        harness.broker.delete_channel("t", "c", now)
     else:
-        house.broker.empty_channel("t", "c", now)
-    house.turn()
-    assert not [path for path in house.disk.paths() if path.endswith(".log")]
-    house.disk.capacity_bytes = 2 * MIB
-    house.pass_time(1.1)
+        harness.broker.empty_channel("t", "c", now)
+    harness.turn()
+    assert not [path for path in harness.disk.paths() if path.endswith(".log")]
+    harness.disk.capacity_bytes = 2 * MIB
+    harness.pass_time(1.1)
 
-    assert house.broker.unsettled("t") is None
-    house.crash()
+    assert harness.broker.unsettled("t") is None
+    harness.crash()
 
     if remedy == "topic/delete":
-        assert house.broker.topics == {}
+        assert harness.broker.topics == {}
     elif remedy == "channel/delete":
-        assert house.topic("t").channels == []
+        assert harness.topic("t").channels == []
     else:
-        assert left(house, "t") == 0
-    house.publish("t", BODY)
+        assert left(harness, "t") == 0
+    harness.publish("t", BODY)
 
 
 def test_topic_empty_frees_what_waits() -> None:
     """Emptying a topic without channels deletes its files on a full disk, also after a kill."""
-    house = House(block_disk(2 * MIB))
-    house.broker.create_topic("t", house.clock.now())
-    house.turn()
-    fill(house, ["t"])
+    harness = BrokerHarness(block_disk(2 * MIB))
+    harness.broker.create_topic("t", harness.clock.now())
+    harness.turn()
+    fill(harness, ["t"])
 
-    house.broker.empty_topic("t", house.clock.now())
-    house.turn()
+    harness.broker.empty_topic("t", harness.clock.now())
+    harness.turn()
 
-    assert house.broker.unsettled("t") is None
-    assert not [path for path in house.disk.paths() if path.endswith(".log")]
-    house.publish("t", BODY)
-    house.crash()
-    house.consumer("t", "c")
-    assert left(house, "t") == 1
+    assert harness.broker.unsettled("t") is None
+    assert not [path for path in harness.disk.paths() if path.endswith(".log")]
+    harness.publish("t", BODY)
+    harness.crash()
+    harness.consumer("t", "c")
+    assert left(harness, "t") == 1
 
 
 def test_what_cannot_be_kept_is_not_called_done() -> None:
     """A pause is in force immediately, but unsettled until the ledger has been written."""
-    house = House()
-    house.publish("t", BODY)
-    house.consumer("t", "c").close()
-    house.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=1 << 30))
-    house.broker.pause_channel("t", "c", True, house.clock.now())
-    house.turn()
-    assert house.broker.unsettled("t") == "input/output error"
-    house.disk.fault = None
+    harness = BrokerHarness()
+    harness.publish("t", BODY)
+    harness.consumer("t", "c").close()
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=1 << 30))
+    harness.broker.pause_channel("t", "c", True, harness.clock.now())
+    harness.turn()
+    assert harness.broker.unsettled("t") == "input/output error"
+    harness.disk.fault = None
 
-    house.pass_time(1.1)
+    harness.pass_time(1.1)
 
-    assert house.broker.unsettled("t") is None
-    house.crash()
-    assert house.channel("t", "c").paused
+    assert harness.broker.unsettled("t") is None
+    harness.crash()
+    assert harness.channel("t", "c").paused
 
 
 def test_health_says_how_much_room_there_is_and_what_to_do() -> None:
     """The health text on a full disk has the reserve's capacity and the remedies."""
-    house = House(block_disk(2 * MIB))
-    house.consumer("t", "c")
-    fill(house, ["t"])
-    room = house.broker.room()
+    harness = BrokerHarness(block_disk(2 * MIB))
+    harness.consumer("t", "c")
+    fill(harness, ["t"])
+    room = harness.broker.room()
     assert room is not None
 
-    health = house.broker.health()
+    health = harness.broker.health()
 
     assert health.startswith("NOK - no space left on device; consumers can continue: ")
     assert f"enough for {room.finishes:,} before the next checkpoint" in health

@@ -6,11 +6,11 @@ import pytest
 
 from sparq.protocol import commands
 from sparq.protocol.layout import FRAME_RANGE
-from tests.broker.house import Client, House
+from tests.broker.harness import BrokerHarness, Client
 from tests.broker.ranges import ask
 
 
-def read_in_parts(house: House, client: Client, parts: int) -> list[int]:
+def read_in_parts(harness: BrokerHarness, client: Client, parts: int) -> list[int]:
     """Publish and commit `parts` times on channel c of t; return the first index of each part.
 
     Each part fills several files.
@@ -20,17 +20,17 @@ def read_in_parts(house: House, client: Client, parts: int) -> list[int]:
     for _ in range(parts):
         begins.append(int(ask(client, commands.ends("t"))["end"]))
         for n in range(12):
-            house.publish("t", b"%d" % n * 300)
+            harness.publish("t", b"%d" % n * 300)
         end = int(ask(client, commands.ends("t"))["end"])
         client.say(commands.commit("t", "c", attached["epoch"], end))
         assert client.answers() == [b"OK"]
-    house.pass_time(5.0)
+    harness.pass_time(5.0)
     return begins
 
 
-def readable(house: House, first: int) -> bool:
+def readable(harness: BrokerHarness, first: int) -> bool:
     """Whether t can still be read from this index to its end."""
-    client = house.connect()
+    client = harness.connect()
     told = ask(client, commands.ends("t"))
     client.say(commands.read("t", told["log"], first, int(told["end"]), 1 << 20))
     ((kind, _),) = client.heard()
@@ -48,36 +48,36 @@ def test_what_the_last_commit_finished_can_be_read_again(
     if ends == "checkpoint":  # after each write of the ledger
         monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_BYTES", 0)
         monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_RATIO", 0)
-    house = House(max_bytes_per_file=2000)
-    begins = read_in_parts(house, house.connect(), 3)
-    assert house.channel("t", "c").depth == 0
-    assert [readable(house, first) for first in begins] == [False, False, True]
+    harness = BrokerHarness(max_bytes_per_file=2000)
+    begins = read_in_parts(harness, harness.connect(), 3)
+    assert harness.channel("t", "c").depth == 0
+    assert [readable(harness, first) for first in begins] == [False, False, True]
 
     for _ in range(2):  # the second start reads what the first one has written
-        house.restart() if ends == "restart" else house.crash()
-        reader = house.connect()
+        harness.restart() if ends == "restart" else harness.crash()
+        reader = harness.connect()
         attached = ask(reader, commands.attach("t", "c"))
         reader.say(commands.commit("t", "c", attached["epoch"], int(attached["committed"])))
-        house.pass_time(5.0)
-        assert house.channel("t", "c").depth == 0
-        assert [readable(house, first) for first in begins] == [False, False, True]
+        harness.pass_time(5.0)
+        assert harness.channel("t", "c").depth == 0
+        assert [readable(harness, first) for first in begins] == [False, False, True]
 
 
 def test_what_the_last_commit_finished_goes_with_the_next() -> None:
     """The kept range is deleted after the next commit, even a small one after a restart."""
-    house = House(max_bytes_per_file=2000)
-    begin = read_in_parts(house, house.connect(), 2)[-1]
-    house.restart()
-    reader = house.connect()
+    harness = BrokerHarness(max_bytes_per_file=2000)
+    begin = read_in_parts(harness, harness.connect(), 2)[-1]
+    harness.restart()
+    reader = harness.connect()
     attached = ask(reader, commands.attach("t", "c"))
-    house.publish("t", b"one more")
+    harness.publish("t", b"one more")
     end = int(ask(reader, commands.ends("t"))["end"])
-    assert readable(house, begin)
+    assert readable(harness, begin)
     reader.say(commands.commit("t", "c", attached["epoch"], end))
-    house.pass_time(5.0)
+    harness.pass_time(5.0)
 
     assert reader.answers() == [b"OK"]
-    assert not readable(house, begin)
+    assert not readable(harness, begin)
     assert ask(reader, commands.ends("t"))["first_ordinal"] == attached["end_ordinal"]
 
 
@@ -87,33 +87,33 @@ def test_a_channel_that_is_no_range_reader_s_any_more_keeps_nothing_read(
     how: str, crashes: bool
 ) -> None:
     """A channel that is streamed, emptied or deleted keeps no range, also after a crash."""
-    house = House(max_bytes_per_file=2000)
-    reader = house.connect()
-    begins = read_in_parts(house, reader, 2)
+    harness = BrokerHarness(max_bytes_per_file=2000)
+    reader = harness.connect()
+    begins = read_in_parts(harness, reader, 2)
     reader.close()
-    house.pass_time(5.0)
-    assert readable(house, begins[1])
+    harness.pass_time(5.0)
+    assert readable(harness, begins[1])
     if how.endswith("restart"):
-        house.restart()
+        harness.restart()
     if how.startswith("streamed"):
-        house.consumer("t", "c").close()
+        harness.consumer("t", "c").close()
     elif how == "emptied":
-        house.broker.empty_channel("t", "c", house.clock.now())
+        harness.broker.empty_channel("t", "c", harness.clock.now())
     else:
-        house.broker.delete_channel("t", "c", house.clock.now())
-        house.broker.create_channel("t", "c", house.clock.now())
-    house.turn()
+        harness.broker.delete_channel("t", "c", harness.clock.now())
+        harness.broker.create_channel("t", "c", harness.clock.now())
+    harness.turn()
     if crashes:
-        house.crash()
-    house.pass_time(5.0)
+        harness.crash()
+    harness.pass_time(5.0)
 
-    assert not readable(house, begins[1])
+    assert not readable(harness, begins[1])
 
 
 def test_a_lag_limit_takes_what_was_read_too() -> None:
     """max_channel_lag_bytes also limits the range that is kept for a range reader."""
-    house = House(max_bytes_per_file=2000, max_channel_lag_bytes=2000)
-    begins = read_in_parts(house, house.connect(), 2)
+    harness = BrokerHarness(max_bytes_per_file=2000, max_channel_lag_bytes=2000)
+    begins = read_in_parts(harness, harness.connect(), 2)
 
-    assert not readable(house, begins[1])
-    assert len(house.broker.topics["t"].stream.log.segments()) <= 2
+    assert not readable(harness, begins[1])
+    assert len(harness.broker.topics["t"].stream.log.segments()) <= 2

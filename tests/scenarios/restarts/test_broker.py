@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparq.log.ledger import Ledger
 from sparq.protocol import commands
 from sparq.testing import Fault, MemoryDisk
-from tests.broker.house import House, Message
+from tests.broker.harness import BrokerHarness, Message
 
 
 def by_body(messages: list[Message]) -> dict[bytes, int]:
@@ -22,15 +22,15 @@ def by_body(messages: list[Message]) -> dict[bytes, int]:
 @pytest.mark.behaviour("more.in-flight-survives-restart")
 def test_in_flight_messages_return_with_one_more_attempt() -> None:
     """Decision 11: after a crash, messages that were in flight are delivered with attempts + 1."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=3)
-    house.publish("t", b"a", b"b", b"c", b"d", b"e")
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=3)
+    harness.publish("t", b"a", b"b", b"c", b"d", b"e")
     messages = consumer.messages()
     consumer.finish(messages[1:2])
     consumer.say(commands.req(messages[0].id, 0))
-    house.crash()
+    harness.crash()
 
-    found = by_body(house.consumer("t", "c", rdy=10).messages())
+    found = by_body(harness.consumer("t", "c", rdy=10).messages())
 
     # "d" and "e" were in flight too: finishing "b" and requeueing "a" had opened the window.
     assert found[b"c"] == 2
@@ -41,28 +41,28 @@ def test_in_flight_messages_return_with_one_more_attempt() -> None:
 
 def test_attempts_count_on_over_many_crashes() -> None:
     """P4: attempts count every delivery, including those before a crash."""
-    house = House()
-    house.consumer("t", "c", rdy=1)
-    house.publish("t", b"x")
+    harness = BrokerHarness()
+    harness.consumer("t", "c", rdy=1)
+    harness.publish("t", b"x")
     for attempts in range(2, 7):
-        house.crash()
-        consumer = house.consumer("t", "c", rdy=1)
+        harness.crash()
+        consumer = harness.consumer("t", "c", rdy=1)
         assert [m.attempts for m in consumer.messages()] == [attempts]
 
 
 def test_a_finish_before_an_answer_is_kept() -> None:
     """P3: a FIN that was followed by an answered command survives a crash."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=100)
-    house.publish("t", *[b"%d" % n for n in range(100)])
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=100)
+    harness.publish("t", *[b"%d" % n for n in range(100)])
     messages = consumer.messages()
     consumer.answers()
     consumer.finish(messages[:60:2])
     consumer.say(commands.cls())
     assert consumer.answers() == [b"CLOSE_WAIT"]
-    house.crash()
+    harness.crash()
 
-    found = by_body(house.consumer("t", "c", rdy=100).messages())
+    found = by_body(harness.consumer("t", "c", rdy=100).messages())
 
     finished = {message.body for message in messages[:60:2]}
     assert set(found) == {message.body for message in messages} - finished
@@ -71,19 +71,19 @@ def test_a_finish_before_an_answer_is_kept() -> None:
 @pytest.mark.behaviour("more.delay-kept-on-disk")
 def test_a_delay_survives_with_its_time_and_attempts() -> None:
     """P4: after a crash, a REQ's delay ends at the same wall time, with attempts 2."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"x")
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=1)
+    harness.publish("t", b"x")
     (message,) = consumer.messages()
     consumer.say(commands.req(message.id, 10_000))
-    house.advance(4.0)
-    house.clock.mono_ns = 7
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=1)
+    harness.advance(4.0)
+    harness.clock.mono_ns = 7
+    harness.crash()
+    consumer = harness.consumer("t", "c", rdy=1)
 
-    house.pass_time(5.999)
+    harness.pass_time(5.999)
     assert consumer.messages() == []
-    house.pass_time(0.001)
+    harness.pass_time(0.001)
 
     assert [m.attempts for m in consumer.messages()] == [2]
 
@@ -91,18 +91,18 @@ def test_a_delay_survives_with_its_time_and_attempts() -> None:
 @pytest.mark.behaviour("more.delay-kept-on-disk")
 def test_a_deferred_publish_survives() -> None:
     """P4: DPUB's due time survives a crash; a message that became due meanwhile is delivered."""
-    house = House()
-    house.consumer("t", "c")
-    house.publish("t", b"soon", defer_ms=2000)
-    house.publish("t", b"later", defer_ms=9000)
-    house.advance(5.0)
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=10)
+    harness = BrokerHarness()
+    harness.consumer("t", "c")
+    harness.publish("t", b"soon", defer_ms=2000)
+    harness.publish("t", b"later", defer_ms=9000)
+    harness.advance(5.0)
+    harness.crash()
+    consumer = harness.consumer("t", "c", rdy=10)
     assert by_body(consumer.messages()) == {b"soon": 1}
 
-    house.pass_time(3.999)
+    harness.pass_time(3.999)
     assert consumer.messages() == []
-    house.pass_time(0.001)
+    harness.pass_time(0.001)
 
     assert by_body(consumer.messages()) == {b"later": 1}
 
@@ -112,34 +112,34 @@ def test_a_deferred_publish_that_was_finished_stays_finished() -> None:
 
     This holds even if the wall clock was set back to before its due time.
     """
-    house = House()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.publish("t", b"x", defer_ms=1000)
-    house.pass_time(1.0)
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.publish("t", b"x", defer_ms=1000)
+    harness.pass_time(1.0)
     consumer.finish(consumer.messages())
-    house.clock.wall_ns -= 3600 * 1_000_000_000
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.pass_time(7200)
+    harness.clock.wall_ns -= 3600 * 1_000_000_000
+    harness.crash()
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.pass_time(7200)
 
     assert consumer.messages() == []
 
 
 def test_pauses_survive() -> None:
     """Topic and channel stay paused after a crash, with the same messages waiting."""
-    house = House()
-    house.consumer("t", "c")
-    house.broker.pause_channel("t", "c", True, house.clock.now())
-    house.publish("t", b"before")
-    house.broker.pause_topic("t", True, house.clock.now())
-    house.publish("t", b"after")
-    house.crash()
-    assert (house.topic("t").paused, house.topic("t").depth) == (True, 1)
-    assert (house.channel("t", "c").paused, house.channel("t", "c").depth) == (True, 1)
+    harness = BrokerHarness()
+    harness.consumer("t", "c")
+    harness.broker.pause_channel("t", "c", True, harness.clock.now())
+    harness.publish("t", b"before")
+    harness.broker.pause_topic("t", True, harness.clock.now())
+    harness.publish("t", b"after")
+    harness.crash()
+    assert (harness.topic("t").paused, harness.topic("t").depth) == (True, 1)
+    assert (harness.channel("t", "c").paused, harness.channel("t", "c").depth) == (True, 1)
 
-    house.broker.pause_topic("t", False, house.clock.now())
-    house.broker.pause_channel("t", "c", False, house.clock.now())
-    consumer = house.consumer("t", "c", rdy=10)
+    harness.broker.pause_topic("t", False, harness.clock.now())
+    harness.broker.pause_channel("t", "c", False, harness.clock.now())
+    consumer = harness.consumer("t", "c", rdy=10)
 
     assert consumer.bodies() == [b"before", b"after"]
 
@@ -147,84 +147,84 @@ def test_pauses_survive() -> None:
 @pytest.mark.behaviour("more.backlog-to-first-channel")
 def test_a_backlog_without_a_channel_survives() -> None:
     """Messages of a topic without channels go to its first channel, also after a restart."""
-    house = House()
-    house.publish("t", b"1", b"2")
-    house.crash()
-    house.publish("t", b"3")
-    house.restart()
-    assert house.topic("t").depth == 3
+    harness = BrokerHarness()
+    harness.publish("t", b"1", b"2")
+    harness.crash()
+    harness.publish("t", b"3")
+    harness.restart()
+    assert harness.topic("t").depth == 3
 
-    assert house.consumer("t", "first", rdy=10).bodies() == [b"1", b"2", b"3"]
-    assert house.consumer("t", "second", rdy=10).bodies() == []
+    assert harness.consumer("t", "first", rdy=10).bodies() == [b"1", b"2", b"3"]
+    assert harness.consumer("t", "second", rdy=10).bodies() == []
 
 
 @pytest.mark.behaviour("TestDeleteLast")
 def test_after_the_last_channel_went_messages_gather() -> None:
     """Messages published after the last channel's deletion go to the next one, despite a crash."""
-    house = House()
-    house.consumer("t", "c", rdy=10)
-    house.publish("t", b"seen")
-    house.broker.delete_channel("t", "c", house.clock.now())
-    house.turn()
-    house.publish("t", b"gathered")
-    house.crash()
+    harness = BrokerHarness()
+    harness.consumer("t", "c", rdy=10)
+    harness.publish("t", b"seen")
+    harness.broker.delete_channel("t", "c", harness.clock.now())
+    harness.turn()
+    harness.publish("t", b"gathered")
+    harness.crash()
 
-    assert house.topic("t").depth == 1
-    assert house.consumer("t", "d", rdy=10).bodies() == [b"gathered"]
+    assert harness.topic("t").depth == 1
+    assert harness.consumer("t", "d", rdy=10).bodies() == [b"gathered"]
 
 
 def test_a_deleted_channel_stays_deleted() -> None:
     """A deleted channel stays deleted after a crash; a new one of its name starts empty."""
-    house = House()
-    house.consumer("t", "c")
-    house.consumer("t", "other")
-    house.publish("t", b"x")
-    house.broker.delete_channel("t", "c", house.clock.now())
-    house.turn()
-    house.crash()
-    assert list(house.broker.topics["t"].channels) == ["other"]
+    harness = BrokerHarness()
+    harness.consumer("t", "c")
+    harness.consumer("t", "other")
+    harness.publish("t", b"x")
+    harness.broker.delete_channel("t", "c", harness.clock.now())
+    harness.turn()
+    harness.crash()
+    assert list(harness.broker.topics["t"].channels) == ["other"]
 
-    assert house.consumer("t", "c", rdy=1).bodies() == []
+    assert harness.consumer("t", "c", rdy=1).bodies() == []
 
 
 def test_an_emptied_topic_stays_empty() -> None:
     """Messages dropped by emptying a topic do not return after a crash, on any channel."""
-    house = House()
-    house.consumer("t", "c")
-    house.publish("t", b"kept")
-    house.broker.pause_topic("t", True, house.clock.now())
-    house.publish("t", b"gone", b"gone too")
-    house.broker.empty_topic("t", house.clock.now())
-    house.turn()
-    house.publish("t", b"new")
-    house.crash()
-    house.broker.pause_topic("t", False, house.clock.now())
-    house.turn()
+    harness = BrokerHarness()
+    harness.consumer("t", "c")
+    harness.publish("t", b"kept")
+    harness.broker.pause_topic("t", True, harness.clock.now())
+    harness.publish("t", b"gone", b"gone too")
+    harness.broker.empty_topic("t", harness.clock.now())
+    harness.turn()
+    harness.publish("t", b"new")
+    harness.crash()
+    harness.broker.pause_topic("t", False, harness.clock.now())
+    harness.turn()
 
-    assert house.channel("t", "c").depth == 2
-    assert house.consumer("t", "c", rdy=10).bodies() == [b"kept", b"new"]
+    assert harness.channel("t", "c").depth == 2
+    assert harness.consumer("t", "c", rdy=10).bodies() == [b"kept", b"new"]
 
 
 def test_a_sub_is_answered_when_its_channel_would_survive_a_power_cut() -> None:
     """Decision 7: a channel whose SUB was answered with OK survives a power cut."""
     for seed in range(5):
-        house = House()
-        assert house.consumer("t", "c").answers() == [b"OK"]
-        house.disk = house.disk.crash(seed)
-        house.crash()
+        harness = BrokerHarness()
+        assert harness.consumer("t", "c").answers() == [b"OK"]
+        harness.disk = harness.disk.crash(seed)
+        harness.crash()
 
-        assert list(house.broker.topics["t"].channels) == ["c"]
+        assert list(harness.broker.topics["t"].channels) == ["c"]
 
 
 def test_the_sub_waits_for_the_sync() -> None:
     """A SUB that creates a channel gets no OK before the sync task has run."""
-    house = House()
-    client = house.connect()
+    harness = BrokerHarness()
+    client = harness.connect()
     client.say(commands.sub("t", "c"), turn=False)
-    house.end_turn()
+    harness.end_turn()
     assert not client.session.take_output()
 
-    house.turn()
+    harness.turn()
 
     assert client.answers() == [b"OK"]
 
@@ -236,19 +236,19 @@ def test_power_cuts_lose_nothing_acknowledged(seed: int, count: int, finished: i
 
     Finishes that were synced are not lost.
     """
-    house = House()
-    consumer = house.consumer("t", "c", rdy=50)
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=50)
     for n in range(count):
-        house.publish("t", b"%d" % n)
+        harness.publish("t", b"%d" % n)
     messages = consumer.messages()
     consumer.finish(messages[:finished])
-    house.pass_time(2.0)
-    house.turn()
+    harness.pass_time(2.0)
+    harness.turn()
     consumer.finish(messages[finished : finished + 2])
-    house.disk = house.disk.crash(seed)
-    house.crash()
+    harness.disk = harness.disk.crash(seed)
+    harness.crash()
 
-    found = house.consumer("t", "c", rdy=50).bodies()
+    found = harness.consumer("t", "c", rdy=50).bodies()
     expected = {message.body for message in messages[finished:]}
     doubtful = {message.body for message in messages[finished : finished + 2]}
     assert len(found) == len(set(found))
@@ -259,14 +259,14 @@ def test_a_clean_stop_and_a_crash_know_the_same() -> None:
     """A broker recovers the same state after a clean stop as after a crash."""
     states = []
     for clean in (True, False):
-        house = House()
-        consumer = house.consumer("t", "c", rdy=5)
-        house.publish("t", *[b"%d" % n for n in range(9)])
+        harness = BrokerHarness()
+        consumer = harness.consumer("t", "c", rdy=5)
+        harness.publish("t", *[b"%d" % n for n in range(9)])
         messages = consumer.messages()
         consumer.finish(messages[::2])
         consumer.say(commands.req(messages[1].id, 5000))
-        house.restart() if clean else house.crash()
-        channel = house.channel("t", "c")
+        harness.restart() if clean else harness.crash()
+        channel = harness.channel("t", "c")
         states.append((channel.depth, channel.deferred_count, channel.cursor))
 
     assert states[0] == states[1]
@@ -274,39 +274,39 @@ def test_a_clean_stop_and_a_crash_know_the_same() -> None:
 
 def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
     """A clean stop writes FINs whose write failed before, if the disk works again."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.publish("t", b"x", b"y")
-    house.pass_time(5.0)
-    house.disk.fail(Fault(1, operations=frozenset({"write"})))
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.publish("t", b"x", b"y")
+    harness.pass_time(5.0)
+    harness.disk.fail(Fault(1, operations=frozenset({"write"})))
     consumer.finish(consumer.messages())
-    assert house.broker.health() != "OK"
+    assert harness.broker.health() != "OK"
 
-    house.close()
-    house.disk = house.disk.crash()
-    house.start()
+    harness.close()
+    harness.disk = harness.disk.crash()
+    harness.start()
 
-    assert [] == house.consumer("t", "c", rdy=10).messages()
+    assert [] == harness.consumer("t", "c", rdy=10).messages()
 
 
 def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> None:
     """The FIN of a due deferred message ahead of the cursor survives a checkpoint and a crash."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", *[b"%d" % n for n in range(9)])
-    house.publish("t", b"deferred", b"later", defer_ms=1000)
-    house.pass_time(1.5)
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=1)
+    harness.publish("t", *[b"%d" % n for n in range(9)])
+    harness.publish("t", b"deferred", b"later", defer_ms=1000)
+    harness.pass_time(1.5)
     finished: list[bytes] = []
     while b"deferred" not in finished:
         (message,) = consumer.messages()
         finished.append(message.body)
         consumer.finish([message])
-    topic = house.broker.topics["t"]
+    topic = harness.broker.topics["t"]
     assert topic.channels["c"].cursor < message.index
-    house.checkpoint("t")
-    house.crash()
+    harness.checkpoint("t")
+    harness.crash()
 
-    found = by_body(house.consumer("t", "c", rdy=100).messages())
+    found = by_body(harness.consumer("t", "c", rdy=100).messages())
 
     assert not set(finished) & set(found)
     assert {b"later", *(b"%d" % n for n in range(9))} == {*finished, *found} - {b"deferred"}
@@ -317,39 +317,39 @@ def test_a_checkpoint_after_a_start_keeps_what_was_requeued_ahead_of_the_cursor(
 
     It is redelivered, not treated as finished.
     """
-    house = House()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"a", b"b", b"c")
-    house.publish("t", b"deferred", b"later", defer_ms=1000)
-    house.pass_time(1.5)
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=1)
+    harness.publish("t", b"a", b"b", b"c")
+    harness.publish("t", b"deferred", b"later", defer_ms=1000)
+    harness.pass_time(1.5)
     consumer.finish(consumer.messages())
     assert [b"deferred"] == consumer.bodies()
     for _ in range(2):
-        house.crash()
-        house.checkpoint("t")
+        harness.crash()
+        harness.checkpoint("t")
 
-    found = house.consumer("t", "c", rdy=9).messages()
+    found = harness.consumer("t", "c", rdy=9).messages()
 
     assert {b"b", b"c", b"deferred", b"later"} == set(by_body(found))
 
 
 def test_a_checkpoint_keeps_everything() -> None:
     """A checkpoint contains the same state as the ledger entries it replaces."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=40)
-    house.publish("t", *[b"%d" % n for n in range(100)])
-    house.publish("t", b"deferred", defer_ms=60_000)
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=40)
+    harness.publish("t", *[b"%d" % n for n in range(100)])
+    harness.publish("t", b"deferred", defer_ms=60_000)
     messages = consumer.messages()
     consumer.finish(messages[5:30:3])
     for message in messages[::7]:
         consumer.say(commands.req(message.id, 0 if message.index % 2 else 30_000))
-    topic = house.broker.topics["t"]
-    house.end_turn()
-    before = topic.state(house.clock.now())
-    house.checkpoint("t")
-    house.crash()
+    topic = harness.broker.topics["t"]
+    harness.end_turn()
+    before = topic.state(harness.clock.now())
+    harness.checkpoint("t")
+    harness.crash()
 
-    after = house.broker.topics["t"].state(house.clock.now())
+    after = harness.broker.topics["t"].state(harness.clock.now())
     old, new = before.channels["c"], after.channels["c"]
     assert (new.cursor, new.finished) == (old.cursor, old.finished)
     assert (new.paused, new.start) == (old.paused, old.start)
@@ -364,32 +364,32 @@ def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> N
     Later records survive, and the topic's position lies after the messages that its channels
     already got: otherwise they would get the message again as due.
     """
-    house = House()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.broker.pause_topic("t", True, house.clock.now())
-    house.publish("t", b"due", defer_ms=1000)
-    house.pass_time(2.0)
-    writer = house.broker.topics["t"].writer
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=10)
+    harness.broker.pause_topic("t", True, harness.clock.now())
+    harness.publish("t", b"due", defer_ms=1000)
+    harness.pass_time(2.0)
+    writer = harness.broker.topics["t"].writer
     assert writer is not None
     with mock.patch.object(writer.ledger, "paused"):  # this record is lost in the power cut
-        house.broker.pause_topic("t", False, house.clock.now())
-    house.turn()
+        harness.broker.pause_topic("t", False, harness.clock.now())
+    harness.turn()
     (message,) = consumer.messages()
     consumer.say(commands.req(message.id, 60_000))
-    house.crash()
-    again = house.consumer("t", "c", rdy=10)
-    house.broker.pause_topic("t", False, house.clock.now())
-    house.turn()
+    harness.crash()
+    again = harness.consumer("t", "c", rdy=10)
+    harness.broker.pause_topic("t", False, harness.clock.now())
+    harness.turn()
 
     assert again.messages() == []
-    house.pass_time(61.0)
+    harness.pass_time(61.0)
     assert [found.attempts for found in again.messages()] == [2]
 
 
-def without(house: House, message: Message) -> MemoryDisk:
+def without(harness: BrokerHarness, message: Message) -> MemoryDisk:
     """Return the disk after a power cut that lost a message and the ledger's records of it."""
     folder = "/data/topics/t-t"
-    for disk in map(house.disk.crash, range(99)):
+    for disk in map(harness.disk.crash, range(99)):
         lacks = not any(message.body in disk.data(path) for path in disk.paths())
         if lacks and Ledger.read(disk, folder)[0].highest_index < message.index:
             return disk
@@ -404,33 +404,33 @@ def test_no_index_is_given_twice_when_all_files_have_gone(checkpoint: bool, paus
     A message was delivered and then lost in a power cut. No ceiling, clock or FIN shows that its
     index was used; only the ledger does.
     """
-    house = House(sync_every=2_500)
-    house.publish("t", b"kept")
-    consumer = house.consumer("t", "c", rdy=1)
+    harness = BrokerHarness(sync_every=2_500)
+    harness.publish("t", b"kept")
+    consumer = harness.consumer("t", "c", rdy=1)
     consumer.finish(consumer.messages())
-    house.pass_time(10)  # the message is synced
-    house.publish("t", b"lost")
+    harness.pass_time(10)  # the message is synced
+    harness.publish("t", b"lost")
     (lost,) = consumer.messages()
-    house.disk = without(house, lost)
-    house.clock.wall_ns -= 10**15
-    house.crash()
-    house.pass_time(2)
-    house.pass_time(2)
-    assert not [path for path in house.disk.paths() if path.endswith(".log")]
+    harness.disk = without(harness, lost)
+    harness.clock.wall_ns -= 10**15
+    harness.crash()
+    harness.pass_time(2)
+    harness.pass_time(2)
+    assert not [path for path in harness.disk.paths() if path.endswith(".log")]
     if paused:
-        house.broker.pause_topic("t", True, house.clock.now())
+        harness.broker.pause_topic("t", True, harness.clock.now())
     if checkpoint:
-        house.checkpoint("t")
-    house.turn()
+        harness.checkpoint("t")
+    harness.turn()
     for _ in range(2):
-        house.disk = house.disk.crash()
-        house.crash()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"new")
+        harness.disk = harness.disk.crash()
+        harness.crash()
+    consumer = harness.consumer("t", "c", rdy=1)
+    harness.publish("t", b"new")
     if paused:
         assert [] == consumer.messages()
-        house.broker.pause_topic("t", False, house.clock.now())
-        house.turn()
+        harness.broker.pause_topic("t", False, harness.clock.now())
+        harness.turn()
     (new,) = consumer.messages()
 
     assert b"new" == new.body

@@ -11,15 +11,15 @@ import pytest
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.log.conversations import commit, open_log, publish, read_all
-from tests.log.witness import Witness
+from tests.log.log_operations import commit, open_log, publish, read_all
+from tests.log.publish_record import PublishRecord
 
 ROUNDS = 14
 CHANGES = frozenset({"write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink"})
 """Operations that may fail without losing a message; an unreadable page loses its messages."""
 
 
-def run(disk: MemoryDisk, clock: ManualClock, witness: Witness, *, sync: bool | None) -> Log:
+def run(disk: MemoryDisk, clock: ManualClock, record: PublishRecord, *, sync: bool | None) -> Log:
     """Publish in three runs of the log, with small files and clean stops between them."""
     log = None
     for number in range(ROUNDS):
@@ -27,7 +27,7 @@ def run(disk: MemoryDisk, clock: ManualClock, witness: Witness, *, sync: bool | 
             if log is not None:
                 stop(log)
             log = open_log(disk, clock, max_bytes_per_file=6_000, sync_every=4)
-        witness.publish(log, number, clock, sync=sync)
+        record.publish(log, number, clock, sync=sync)
     assert log is not None
     return log
 
@@ -46,7 +46,7 @@ def stop(log: Log) -> None:
 def operations(*, sync: bool | None) -> int:
     """Count the disk operations of a run without faults."""
     disk = MemoryDisk()
-    run(disk, ManualClock(), Witness(), sync=sync)
+    run(disk, ManualClock(), PublishRecord(), sync=sync)
     return disk.count
 
 
@@ -54,18 +54,18 @@ def operations(*, sync: bool | None) -> int:
 def test_power_cut_at_every_operation(part: float) -> None:
     """P2, P9: with every publish synced, acknowledged batches survive a power cut completely."""
     for at in range(1, operations(sync=True) + 1):
-        disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        disk, clock, record = MemoryDisk(), ManualClock(), PublishRecord()
         disk.fail(Fault(at, None, part=part))
         with pytest.raises(PowerCut):
-            run(disk, clock, witness, sync=True)
+            run(disk, clock, record, sync=True)
         for seed in range(3):
             # The clock is set back: only the ceilings prevent that indexes are used twice.
             clock = ManualClock(wall_ns=1_750_000_000_000_000_000)
             log = open_log(disk.crash(seed), clock, max_bytes_per_file=6_000)
-            witness.check(log)
-            again = Witness()
-            again.attempted = dict(witness.attempted)
-            again.acknowledged = dict(witness.acknowledged)
+            record.check(log)
+            again = PublishRecord()
+            again.attempted = dict(record.attempted)
+            again.acknowledged = dict(record.acknowledged)
             again.publish(log, 99, clock, sync=True)
             again.check(log)
             assert log.written_end - 1 in again.acknowledged
@@ -83,22 +83,22 @@ def test_failure_at_every_operation(number: int, times: int, part: float) -> Non
     """
     revived = part == 1.0 and times > 1
     for at in range(1, operations(sync=None) + 1):
-        disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        disk, clock, record = MemoryDisk(), ManualClock(), PublishRecord()
         disk.fail(Fault(at, number, CHANGES, times, part))
         try:
-            log = run(disk, clock, witness, sync=None)
+            log = run(disk, clock, record, sync=None)
         except DiskError:
             # Opening or reading failed: the daemon would not have started.
             continue
         finally:
             disk.fault = None
-        witness.publish(log, 77, clock, sync=True)
-        assert log.written_end - 1 in witness.acknowledged
-        witness.check(log, refused_may_be_there=revived)
+        record.publish(log, 77, clock, sync=True)
+        assert log.written_end - 1 in record.acknowledged
+        record.check(log, refused_may_be_there=revived)
         assert log.unsynced.count == 0
         log.close()
         reopened = open_log(disk.crash(at), clock)
-        witness.check(reopened, refused_may_be_there=revived)
+        record.check(reopened, refused_may_be_there=revived)
 
 
 def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
@@ -149,10 +149,10 @@ def test_random_failures_and_crashes(seed: int) -> None:
     The test's parameter is the seed.
     """
     chance = random.Random(seed)
-    disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
+    disk, clock, record = MemoryDisk(), ManualClock(), PublishRecord()
     for _ in range(5):
         log = open_log(disk, clock, max_bytes_per_file=9_000, sync_every=chance.choice([1, 9]))
-        witness.check(log)
+        record.check(log)
         for number in range(chance.randint(1, 25)):
             if chance.random() < 0.25:
                 operation = chance.choice(["write", "sync", "create", "truncate", "syncdir"])
@@ -165,9 +165,9 @@ def test_random_failures_and_crashes(seed: int) -> None:
                         chance.random(),
                     )
                 )
-            witness.publish(log, number, clock, sync=chance.choice([None, True]))
+            record.publish(log, number, clock, sync=chance.choice([None, True]))
         disk.fault = None
         stop(log)
         assert log.unsynced.count == 0
-        witness.check(log)
+        record.check(log)
         disk = disk.crash(chance.randint(0, 1 << 30)) if chance.random() < 0.7 else disk.killed()

@@ -14,29 +14,29 @@ from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol import commands
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.broker.house import House
+from tests.broker.harness import BrokerHarness
 from tests.support.open_files import files_closed_below
 
 TOPICS = 70
 SYNCS = frozenset({"sync", "syncdir"})
 
 
-def killed_house(disk: MemoryDisk | None = None) -> House:
+def killed_house(disk: MemoryDisk | None = None) -> BrokerHarness:
     """A broker that was killed when each topic had an unsynced message."""
-    house = House(disk, sync_every=2500)
-    client = house.connect()
+    harness = BrokerHarness(disk, sync_every=2500)
+    client = harness.connect()
     for number in range(TOPICS):
         client.say(commands.pub(f"t{number}", b"%d" % number))
-        house.broker.create_channel(f"t{number}", "c", house.clock.now())
-    house.turn()
-    house.disk.killed()
-    house.disk.trace.clear()
-    return house
+        harness.broker.create_channel(f"t{number}", "c", harness.clock.now())
+    harness.turn()
+    harness.disk.killed()
+    harness.disk.trace.clear()
+    return harness
 
 
-def bodies(house: House) -> list[list[bytes]]:
+def bodies(harness: BrokerHarness) -> list[list[bytes]]:
     """Consume all messages of each topic."""
-    return [house.consumer(f"t{number}", "c", rdy=10).bodies() for number in range(TOPICS)]
+    return [harness.consumer(f"t{number}", "c", rdy=10).bodies() for number in range(TOPICS)]
 
 
 EACH: list[list[bytes]] = [[b"%d" % number] for number in range(TOPICS)]
@@ -44,44 +44,44 @@ EACH: list[list[bytes]] = [[b"%d" % number] for number in range(TOPICS)]
 
 def test_a_start_with_many_topics_syncs_them_at_once() -> None:
     """With 70 topics, a start calls syncfs once and syncs few files; a power cut loses nothing."""
-    house = killed_house()
+    harness = killed_house()
 
-    house.start()
+    harness.start()
 
-    operations = [operation for operation, _ in house.disk.trace]
+    operations = [operation for operation, _ in harness.disk.trace]
     assert operations.count("syncfs") == 1
     assert sum(operation in SYNCS for operation in operations) < 10
     for seed in range(5):
-        assert bodies(House(house.disk.crash(seed), sync_every=2500)) == EACH
+        assert bodies(BrokerHarness(harness.disk.crash(seed), sync_every=2500)) == EACH
 
 
 def test_a_start_with_few_topics_waits_for_no_other_program() -> None:
     """A start with few topics syncs their files one by one: syncfs waits for other programs too."""
-    house = House()
-    house.publish("t", b"x")
-    house.disk.trace.clear()
+    harness = BrokerHarness()
+    harness.publish("t", b"x")
+    harness.disk.trace.clear()
 
-    house.crash()
+    harness.crash()
 
-    operations = [operation for operation, _ in house.disk.trace]
+    operations = [operation for operation, _ in harness.disk.trace]
     assert "syncfs" not in operations
     assert "sync" in operations
 
 
 def test_a_power_cut_in_that_sync_loses_nothing_acknowledged() -> None:
     """A power cut during syncfs loses no acknowledged message."""
-    house = killed_house()
-    house.start(sync_every=1)
-    client = house.connect()
+    harness = killed_house()
+    harness.start(sync_every=1)
+    client = harness.connect()
     client.say(b"".join(commands.pub(f"t{number}", b"more") for number in range(TOPICS)))
     assert client.answers() == [b"OK"] * TOPICS
-    house.disk.killed()
-    house.disk.fail(Fault(1, None, frozenset({"syncfs"})))
+    harness.disk.killed()
+    harness.disk.fail(Fault(1, None, frozenset({"syncfs"})))
     with pytest.raises(PowerCut):
-        house.start()
+        harness.start()
 
     for seed in range(5):
-        found = bodies(House(house.disk.crash(seed)))
+        found = bodies(BrokerHarness(harness.disk.crash(seed)))
         assert found == [[b"%d" % number, b"more"] for number in range(TOPICS)]
 
 
@@ -103,15 +103,15 @@ def test_where_that_sync_fails_each_topic_is_synced_alone() -> None:
     After a failed sync the kernel treats lost data as written.
     """
     disk = PartlyBad()
-    house = killed_house(disk)
+    harness = killed_house(disk)
     disk.bad = (("syncfs", ""),)
 
-    house.start()
+    harness.start()
 
     assert not [path for path in disk.forgotten() if "/topics/" in path]
-    assert [line for line in house.report if "one by one" in line]
+    assert [line for line in harness.report if "one by one" in line]
     for seed in range(5):
-        assert bodies(House(disk.crash(seed), sync_every=2500)) == EACH
+        assert bodies(BrokerHarness(disk.crash(seed), sync_every=2500)) == EACH
 
 
 def test_the_topic_that_cannot_be_synced_is_told_from_the_others() -> None:
@@ -120,22 +120,22 @@ def test_the_topic_that_cannot_be_synced_is_told_from_the_others() -> None:
     A topic whose ledger cannot be synced writes a checkpoint; all others work as usual.
     """
     disk = PartlyBad()
-    house = killed_house(disk)
+    harness = killed_house(disk)
     disk.bad = (("syncfs", ""), ("sync", "/t-t7/000"), ("sync", "/t-t9/ledger"))
 
-    house.broker = Broker(house.options, disk, "/data", house.clock.now(), seed=1)
-    report = house.broker.load(house.clock.now())
+    harness.broker = Broker(harness.options, disk, "/data", harness.clock.now(), seed=1)
+    report = harness.broker.load(harness.clock.now())
 
     left_alone = [line for line in report if "left alone" in line]
     assert len(left_alone) == 1
     assert left_alone[0].startswith("topic t7 cannot be opened")
     assert [line for line in report if line.startswith("topic t9: sync ")]
     assert len(report) == 3
-    assert set(house.broker.topics) == {f"t{number}" for number in range(TOPICS)} - {"t7"}
+    assert set(harness.broker.topics) == {f"t{number}" for number in range(TOPICS)} - {"t7"}
     disk.bad = ()
-    house.turn()
+    harness.turn()
     for seed in range(5):
-        after = House(disk.crash(seed), sync_every=2500)
+        after = BrokerHarness(disk.crash(seed), sync_every=2500)
         assert after.consumer("t9", "c", rdy=10).bodies() == [b"9"]
 
 

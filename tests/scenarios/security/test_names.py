@@ -17,7 +17,7 @@ import pytest
 from sparq.protocol import commands
 from sparq.protocol.names import directory_name, is_valid_name, topic_of_directory
 from sparq.testing import MemoryDisk
-from tests.broker.house import PATH, House
+from tests.broker.harness import PATH, BrokerHarness
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import V2Client
 
@@ -112,12 +112,12 @@ def test_every_name_has_a_place_of_its_own(shows: Callable[[str], None]) -> None
 def test_no_command_leaves_the_data_path(shows: Callable[[str], None]) -> None:
     """No name in PUB, SUB or topic deletion accesses a path outside the data path."""
     disk = Watched()
-    house = House(disk)
+    harness = BrokerHarness(disk)
     chosen = names(TOPICS, random.Random(SEED + 1))
     refused = 0
     for name in chosen:
         for command in (commands.pub, commands.sub):
-            client = house.connect()
+            client = harness.connect()
             said: Any = (name, b"x") if command is commands.pub else (name, name)
             try:
                 client.say(command(*said))
@@ -126,9 +126,9 @@ def test_no_command_leaves_the_data_path(shows: Callable[[str], None]) -> None:
                 continue
             refused += any(answer.startswith(b"E_") for answer in client.answers())
             client.close()
-        if name in house.broker.topics:
-            house.broker.delete_topic(name, house.clock.now())
-            house.turn()
+        if name in harness.broker.topics:
+            harness.broker.delete_topic(name, harness.clock.now())
+            harness.turn()
     assert refused > 0
     assert [] == strays(disk.seen)
     kept = {path.split("/")[2] for path in disk.paths() if path.count("/") >= 2}

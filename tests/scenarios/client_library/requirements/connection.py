@@ -12,15 +12,18 @@ WIRE_CLIENT: Final = "wire/test_client.py::"
 REQUIREMENTS: Final = {
     "identify": Requirement(
         "IDENTIFY tells nsqd every option that concerns it, before anything else",
-        (CONNECTION + "test_nsqd_learns_who_it_is",),
+        (CONNECTION + "test_nsqd_applies_the_identify_options",),
         (CLIENT_CONNECTION + "test_identify_sends_the_options_and_keeps_nsqds_facts",),
     ),
     "negotiation": Requirement(
         "the answer is read and heeded; one that does not negotiate is an nsqd, too",
-        (CONNECTION + "test_nsqd_learns_who_it_is", CLIENT_LAYERS + "test_an_nsqd_without_tls"),
+        (
+            CONNECTION + "test_nsqd_applies_the_identify_options",
+            CLIENT_LAYERS + "test_an_nsqd_without_tls",
+        ),
         (
             CLIENT_CONNECTION + "test_an_nsqd_that_does_not_negotiate",
-            WIRE_CLIENT + "test_compression_that_is_not_granted_is_done_without",
+            WIRE_CLIENT + "test_the_connection_works_if_compression_is_not_granted",
         ),
     ),
     "tls": Requirement(
@@ -32,7 +35,7 @@ REQUIREMENTS: Final = {
         ),
         (
             WIRE_CLIENT + "test_upgrades_come_in_their_order",
-            WIRE_CLIENT + "test_hosts_that_are_named_in_the_certificate",
+            WIRE_CLIENT + "test_hosts_named_in_the_certificate_are_accepted",
         ),
     ),
     "compression": Requirement(
@@ -50,13 +53,13 @@ REQUIREMENTS: Final = {
             CLIENT_LAYERS + "test_secrets_that_are_no_good",
         ),
         (
-            WIRE_CLIENT + "test_a_secret_that_is_missing_is_named",
-            WIRE_CLIENT + "test_a_secret_that_is_not_asked_for_is_not_sent",
+            WIRE_CLIENT + "test_the_error_for_a_missing_secret_names_the_option",
+            WIRE_CLIENT + "test_a_secret_is_sent_only_if_nsqd_requires_it",
         ),
     ),
     "heartbeats": Requirement(
         "each heartbeat is answered; a connection on which none comes is given up",
-        (CONNECTION + "test_heartbeats_keep_a_connection_and_silence_ends_it",),
+        (CONNECTION + "test_heartbeats_are_answered_and_silence_reconnects",),
         (
             CLIENT_CONNECTION + "test_heartbeats_are_answered",
             CLIENT_CONNECTION + "test_a_connection_without_data_for_read_timeout_is_closed",
@@ -71,7 +74,7 @@ REQUIREMENTS: Final = {
         "a frame above max_msg_size, or of a negative size, ends the connection",
         (
             CONNECTION + "test_a_frame_that_is_too_large_ends_the_connection",
-            CONNECTION + "test_nonsense_ends_the_connection",
+            CONNECTION + "test_a_negative_frame_size_ends_the_connection",
         ),
         (CLIENT_CONNECTION + "test_a_server_that_is_no_nsqd_fails_with_the_reason",),
     ),

@@ -20,7 +20,7 @@ NSQD_SOURCES: Final = "scenarios/client_library/test_nsqd_sources.py::"
 REQUIREMENTS: Final = {
     "names": Requirement(
         "names of topic and channel are checked where the consumer is made",
-        (CONSUMER + "test_names_are_valid_that_nsqd_takes",),
+        (CONSUMER + "test_valid_names_are_those_that_nsqd_accepts",),
         (
             CLIENT_CONSUMER + "test_wrong_values_raise_in_the_constructor",
             CLIENT_CONSUMER + "test_wrong_types_raise_in_the_constructor",
@@ -28,7 +28,7 @@ REQUIREMENTS: Final = {
     ),
     "handler": Requirement(
         "a handler that returns finishes, one that raises requeues, so many at a time",
-        (CONSUMER + "test_the_handler_decides",),
+        (CONSUMER + "test_the_handlers_outcome_is_the_response",),
         (
             CLIENT_HANDLING + "test_a_handlers_outcome_finishes_or_requeues_its_message",
             CLIENT_HANDLING + "test_at_most_concurrency_handlers_run_at_a_time",
@@ -36,20 +36,20 @@ REQUIREMENTS: Final = {
     ),
     "auto-response": Requirement(
         "a handler may answer itself, later or not at all",
-        (CONSUMER + "test_the_handler_decides",),
+        (CONSUMER + "test_the_handlers_outcome_is_the_response",),
         (CLIENT_HANDLING + "test_a_handlers_outcome_finishes_or_requeues_its_message",),
     ),
     "message": Requirement(
         "a message has id, body, timestamp, attempts and its nsqd's address",
         (
-            CONSUMER + "test_a_message_is_what_nsqd_has",
-            DAEMONS + "test_what_is_published_is_received",
+            CONSUMER + "test_a_message_has_nsqds_fields",
+            DAEMONS + "test_published_messages_arrive_in_order",
         ),
         (CLIENT_CONSUMER + "test_messages_arrive_in_order_and_are_finished_together",),
     ),
     "once": Requirement(
         "it is answered for once",
-        (CONSUMER + "test_a_message_is_what_nsqd_has",),
+        (CONSUMER + "test_a_message_has_nsqds_fields",),
         (CLIENT_MESSAGE + "test_a_message_is_answered_once",),
     ),
     "requeue-delay": Requirement(
@@ -69,16 +69,16 @@ REQUIREMENTS: Final = {
     ),
     "refusals": Requirement(
         "refused FIN, REQ and TOUCH are noted, without backoff; other errors end the connection",
-        (CONSUMER + "test_refused_answers_cost_nothing_and_other_errors_the_connection",),
+        (CONSUMER + "test_refused_responses_are_harmless_and_other_errors_reconnect",),
         (CLIENT_CONNECTION + "test_refused_responses_are_counted_and_answer_no_request",),
     ),
     "figures": Requirement(
         "what was received, finished and requeued, and the connections, are there to read",
-        (CONSUMER + "test_figures_and_starvation",),
+        (CONSUMER + "test_counters_and_starvation",),
     ),
     "starved": Requirement(
         "is_starved: in flight is 85 % of a connection's RDY or more",
-        (CONSUMER + "test_figures_and_starvation",),
+        (CONSUMER + "test_counters_and_starvation",),
     ),
     "max-in-flight": Requirement(
         "max_in_flight can be changed at run time; 0 pauses",
@@ -89,7 +89,7 @@ REQUIREMENTS: Final = {
         "stop: CLS, what is in hand is answered, the connections end; handlers drain",
         (
             CONSUMER + "test_stop_lets_handlers_finish",
-            DAEMONS + "test_what_stop_gives_back_the_next_consumer_has_at_once",
+            DAEMONS + "test_stop_requeues_for_the_next_consumer_immediately",
         ),
         (
             CLIENT_CONSUMER + "test_leaving_the_block_requeues_waiting_messages_after_cls",
@@ -104,19 +104,19 @@ REQUIREMENTS: Final = {
     "given": Requirement(
         "the address of a given nsqd is kept: it is connected again whenever it is lost",
         (
-            NSQD_SOURCES + "test_a_given_nsqd_is_connected_again",
+            NSQD_SOURCES + "test_a_configured_nsqd_is_reconnected",
             DAEMONS + "test_kill_9_and_restart",
         ),
         (CLIENT_POOL + "test_an_address_is_retried_with_growing_bounded_delays",),
     ),
     "log": Requirement(
         "what happens to connections is logged, under names whose level can be set",
-        (NSQD_SOURCES + "test_a_given_nsqd_is_connected_again",),
+        (NSQD_SOURCES + "test_a_configured_nsqd_is_reconnected",),
         (CLIENT_POOL + "test_a_loss_is_reported_and_logged_once",),
     ),
     "nsqds-change": Requirement(
         "nsqds can be added and left at run time",
-        (NSQD_SOURCES + "test_nsqds_come_and_go_at_run_time",),
+        (NSQD_SOURCES + "test_nsqds_are_added_and_removed_at_run_time",),
         (
             CLIENT_FLOW + "test_a_connection_that_is_left_passes_on_its_rdy",
             CLIENT_FLOW + "test_leaving_a_connection_takes_at_most_stop_timeout",
@@ -125,22 +125,22 @@ REQUIREMENTS: Final = {
     ),
     "nsqlookupds-change": Requirement(
         "nsqlookupds can be added and left at run time, but for the last source",
-        (NSQD_SOURCES + "test_nsqlookupds_come_and_go_at_run_time",),
+        (NSQD_SOURCES + "test_nsqlookupds_are_added_and_removed_at_run_time",),
         (CLIENT_DISCOVERY + "test_nsqlookupds_can_be_added_and_removed",),
     ),
     "lookupd-address": Requirement(
         "an nsqlookupd is host:port or a URL, whose path and query are kept; /lookup by default",
-        (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
-        (PROTOCOL_LOOKUP + "test_the_question",),
+        (NSQD_SOURCES + "test_an_nsqlookupd_address_is_host_port_or_url",),
+        (PROTOCOL_LOOKUP + "test_the_url_of_a_lookup",),
     ),
     "lookupd-secret": Requirement(
         "the secret goes with each question, if wanted",
-        (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
+        (NSQD_SOURCES + "test_an_nsqlookupd_address_is_host_port_or_url",),
         (CLIENT_DISCOVERY + "test_only_a_verified_https_nsqlookupd_gets_the_secret",),
     ),
     "poll": Requirement(
         "asked at once, after a random part of the jitter, then each interval",
-        (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
+        (NSQD_SOURCES + "test_an_nsqlookupd_address_is_host_port_or_url",),
         (CLIENT_DISCOVERY + "test_waits_after_hasten_grow_up_to_the_interval",),
     ),
     "poll-all": Requirement(
@@ -161,17 +161,17 @@ REQUIREMENTS: Final = {
     ),
     "vanished": Requirement(
         "a producer that is listed no more keeps its connection until that is lost",
-        (NSQD_SOURCES + "test_an_nsqd_that_is_listed_no_more_keeps_its_connection",),
+        (NSQD_SOURCES + "test_an_unlisted_nsqd_keeps_its_connection",),
         (CLIENT_POOL + "test_a_listed_address_that_vanishes_is_kept_until_it_is_lost",),
     ),
     "recheck": Requirement(
         "a lost connection makes the nsqlookupds be asked soon",
-        (NSQD_SOURCES + "test_a_lost_connection_hastens_the_next_question",),
+        (NSQD_SOURCES + "test_a_lost_connection_triggers_an_early_poll",),
         (CLIENT_DISCOVERY + "test_a_recheck_leads_to_an_early_query",),
     ),
     "filter": Requirement(
         "a discovery filter decides which of the listed nsqds are connected",
-        (NSQD_SOURCES + "test_the_filter_decides_whom_to_connect_to",),
+        (NSQD_SOURCES + "test_the_discovery_filter_selects_addresses",),
         (CLIENT_DISCOVERY + "test_only_nsqds_that_the_filter_returns_are_used",),
     ),
     "p16": Requirement(

@@ -2,10 +2,10 @@
 
 from sparq.log.log import Log
 from sparq.testing import ManualClock
-from tests.log.conversations import commit, read_all
+from tests.log.log_operations import commit, read_all
 
 
-class Witness:
+class PublishRecord:
     """Attempted, acknowledged and refused messages by index."""
 
     def __init__(self) -> None:

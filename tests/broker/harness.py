@@ -62,7 +62,7 @@ class Ticket:
         self.answers.append(error)
 
 
-class House:
+class BrokerHarness:
     """A broker on a simulated disk, which a test starts, drives and crashes."""
 
     def __init__(self, disk: MemoryDisk | None = None, **options: Any) -> None:
@@ -190,17 +190,17 @@ class House:
 class Client:
     """A client connection: bytes in, frames out."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.session = house.broker.connect("10.0.0.1:5555", house.clock.now())
-        self.parser = CommandParser(house.broker.limits)
+    def __init__(self, harness: BrokerHarness) -> None:
+        self.harness = harness
+        self.session = harness.broker.connect("10.0.0.1:5555", harness.clock.now())
+        self.parser = CommandParser(harness.broker.limits)
         self.stream = V2Stream()
         self.received: list[tuple[int, bytes]] = []
         self.gone = False
 
     def say(self, data: bytes, *, turn: bool = True) -> None:
         """Send bytes; the broker executes them, and runs its turns unless `turn` is False."""
-        broker, now = self.house.broker, self.house.clock.now()
+        broker, now = self.harness.broker, self.harness.clock.now()
         self.parser.feed(data)
         try:
             while not self.session.closing and (command := self.parser.next()) is not None:
@@ -209,12 +209,12 @@ class Client:
         except RemoteError as error:
             broker.fail(self.session, error)
         if turn:
-            self.house.turn()
+            self.harness.turn()
 
     def collect(self) -> None:
         """Decode the broker's output for this client."""
         if not self.gone:
-            for part in self.house.broker.take_output(self.session):
+            for part in self.harness.broker.take_output(self.session):
                 self.stream.feed(bytes(part))
                 self.received += self.stream.frames()
 
@@ -250,6 +250,6 @@ class Client:
     def close(self) -> None:
         """Drop the connection."""
         self.gone = True
-        self.house.clients.remove(self)
-        self.house.broker.disconnect(self.session, self.house.clock.now())
-        self.house.turn()
+        self.harness.clients.remove(self)
+        self.harness.broker.disconnect(self.session, self.harness.clock.now())
+        self.harness.turn()

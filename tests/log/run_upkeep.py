@@ -3,7 +3,7 @@
 from sparq.log.log import Log
 
 
-def keep_up(log: Log) -> None:
+def run_upkeep(log: Log) -> None:
     """Run all upkeep, including the creation of the next segment."""
     if log.active is not None and log.active.segment.size >= log.upkeep.spare_due_size:
         work = log.upkeep.prepare(log.active)

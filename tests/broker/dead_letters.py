@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import unseal
-from tests.broker.house import Client, House, Message
+from tests.broker.harness import BrokerHarness, Client, Message
 
-MOST = 3
+MAX_ATTEMPTS = 3
 
 
 def requeue(client: Client, messages: list[Message], delay_ms: int = 0) -> None:
@@ -16,18 +16,18 @@ def requeue(client: Client, messages: list[Message], delay_ms: int = 0) -> None:
 
 
 def exhaust(client: Client) -> None:
-    """Requeue everything the client receives, until all `MOST` attempts are used up."""
-    for _ in range(MOST):
+    """Requeue everything the client receives, until all `MAX_ATTEMPTS` attempts are used up."""
+    for _ in range(MAX_ATTEMPTS):
         requeue(client, client.messages())
 
 
-def histories(house: House, topic: str = "t.dead") -> list[tuple[dict[str, str], bytes]]:
+def histories(harness: BrokerHarness, topic: str = "t.dead") -> list[tuple[dict[str, str], bytes]]:
     """Envelope fields and body of every dead letter, as read with `dead_letter_envelopes`."""
-    reader = house.consumer(topic, "histories", dead_letter_envelopes=True)
-    house.broker.seek_channel(topic, "histories", "earliest", house.clock.now())
+    reader = harness.consumer(topic, "histories", dead_letter_envelopes=True)
+    harness.broker.seek_channel(topic, "histories", "earliest", harness.clock.now())
     reader.say(commands.rdy(2_500))
     found = [unseal(message.body) for message in reader.messages()]
     reader.close()
-    house.broker.delete_channel(topic, "histories", house.clock.now())
-    house.turn()
+    harness.broker.delete_channel(topic, "histories", harness.clock.now())
+    harness.turn()
     return [(dict(fields), body) for fields, body in found]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparq.log import looking as log_looking
+from sparq.log import inspection as log_looking
 from sparq.log.block import BlockCache
+from sparq.log.inspection import Computation, LogInspection, SingleMessageRead, wanted_parts
 from sparq.log.log import Log, LogOptions
-from sparq.log.looking import Errand, Glance, Looking, wanted_parts
 from sparq.testing import ManualClock, MemoryDisk
-from tests.log.conversations import DIRECTORY, NODE, publish
+from tests.log.log_operations import DIRECTORY, NODE, publish
 
 EVERYTHING = 1 << 54
 
 
 @pytest.fixture(scope="module")
-def looking() -> Looking:
+def inspection() -> LogInspection:
     """200 uncached messages of 6 KB, in several segments of several extents."""
     clock = ManualClock()
     log = Log.open(
@@ -30,54 +30,54 @@ def looking() -> Looking:
     for number in range(200):
         publish(log, [b"%06d" % number + b"." * 5994], clock)
         clock.advance(1_000_000_000)
-    return log.looking
+    return log.inspection
 
 
-def test_parts_cover_the_log(looking: Looking) -> None:
+def test_parts_cover_the_log(inspection: LogInspection) -> None:
     """Parts cover the log in order and without gaps.
 
     Adjacent extents of a segment form one part, up to the size of one read.
     """
-    indexes = looking.stored_from(0, EVERYTHING, 1000)
-    parts = looking.parts(0, EVERYTHING, 1000)
+    indexes = inspection.stored_from(0, EVERYTHING, 1000)
+    parts = inspection.parts(0, EVERYTHING, 1000)
 
     assert len(indexes) == 200
     assert indexes == [index for part in parts for index in range(part.first, part.end)]
     assert 1 < len(parts) < 12
-    assert len(looking.parts(indexes[7], indexes[9], 1000)) == 1
-    assert len(looking.parts(0, EVERYTHING, 2)) == 2
-    assert looking.stored_from(indexes[5], indexes[9], 3) == indexes[5:8]
-    assert looking.part(indexes[-1] + 1) is None
+    assert len(inspection.parts(indexes[7], indexes[9], 1000)) == 1
+    assert len(inspection.parts(0, EVERYTHING, 2)) == 2
+    assert inspection.stored_from(indexes[5], indexes[9], 3) == indexes[5:8]
+    assert inspection.part(indexes[-1] + 1) is None
 
 
-def test_single_messages_are_read_until_there_are_enough(
-    looking: Looking, monkeypatch: pytest.MonkeyPatch
+def test_single_messages_are_read_up_to_a_limit_of_bytes(
+    inspection: LogInspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Single messages are read in any order.
 
     The bytes read and the bytes kept are limited.
     """
-    indexes = looking.stored_from(0, EVERYTHING, 1000)
+    indexes = inspection.stored_from(0, EVERYTHING, 1000)
     chosen = [indexes[at] for at in (150, 3, 151, 77, 4)]
-    wanted, covered = wanted_parts(looking, [*chosen, 5], 1 << 30)
-    glance = Glance(looking.disk, wanted, 6)
+    wanted, covered = wanted_parts(inspection, [*chosen, 5], 1 << 30)
+    glance = SingleMessageRead(inspection.disk, wanted, 6)
     glance.run()
     assert covered == 6
     found = {index: stored.body for index, stored in glance.found.items()}
     assert found == {indexes[at]: b"%06d" % at for at in (150, 3, 151, 77, 4)}
     assert {stored.size for stored in glance.found.values()} == {6000}
-    assert wanted_parts(looking, chosen, 1)[1] == 1
+    assert wanted_parts(inspection, chosen, 1)[1] == 1
 
     monkeypatch.setattr(log_looking, "GLANCE_BYTES_MAX", 10)
-    glance = Glance(looking.disk, wanted, 6)
+    glance = SingleMessageRead(inspection.disk, wanted, 6)
     glance.run()
     assert len(glance.found) == 2
     assert glance.left == set(chosen) - set(glance.found)
 
 
-def test_an_errand_computes_something() -> None:
+def test_an_errand_calls_its_function() -> None:
     """An Errand calls its function."""
-    told: list[int] = []
-    Errand(lambda: told.append(1)).run()
-    assert told == [1]
-    assert np.array(told).sum() == 1
+    results: list[int] = []
+    Computation(lambda: results.append(1)).run()
+    assert results == [1]
+    assert np.array(results).sum() == 1
