@@ -350,6 +350,7 @@ class Checkpoints:
     def begin(self, ended: int, turn: Turn, now: Instant) -> None:
         """Have the journals up to number `ended` deleted, after syncing the topics' files."""
         self.ended = ended
+        # One at a time: `finish` begins the next one.
         if self._limit or ended <= self._journal.cleaned:
             return
         self._limit = ended

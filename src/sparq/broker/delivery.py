@@ -115,6 +115,7 @@ def _round(context: DeliveryContext, available: int, served: dict[V2Session, Non
     channel = context.channel
     ready = channel.ready
     sessions = nearest(tuple(ready))
+    # Rounded up: of a burst smaller than the line, the first sessions get one message each.
     share = -(-available // len(sessions))
     seen = given = 0
     # Not with redeliveries, whose attempts are patched, nor where locations must be counted.
@@ -180,6 +181,7 @@ def give(context: DeliveryContext, session: V2Session, count: int) -> int:
             quota = int(channel.again_next)
     given = give_again(context, session, min(quota, waiting))
     given += give_fresh(context, session, count - given)
+    # Fresh messages did not fill their half, or none are in memory.
     if given < count:
         given += give_again(context, session, min(count - given, len(channel.requeued)))
     return given

@@ -92,6 +92,7 @@ class InFlight:
             page.owner[low:high] = owner
             page.deadline[low:high] = deadline_ns
             page.delivered_at[low:high] = now_ns
+            # Without this column all attempts are 1: most pages never need it.
             if page.attempts is not None:
                 page.attempts[low:high] = 1
             page.count += high - low
@@ -168,6 +169,7 @@ class InFlight:
 
     def published(self, indexes: Run | list[int], owner: int) -> Indexes:
         """Publish times of those messages that this owner has; duplicates count once."""
+        # As in `finish`, where an id that occurs twice succeeds once.
         ascending = np.unique(np.asarray(indexes, np.int64))
         mine = ascending[self._owners(ascending) == owner]
         found = np.zeros(len(mine), np.int64)
@@ -406,6 +408,7 @@ class InFlight:
     def _due_offsets(self, page: Page, now_ns: int) -> NDArray[np.int64]:
         taken = page.owner != 0
         due = taken & (page.deadline <= now_ns)
+        # Exact again: finished messages leave the minimum too low (invariant 2).
         later = page.deadline[taken & ~due]
         page.deadline_min = int(later.min()) if len(later) else NEVER
         return np.flatnonzero(due)

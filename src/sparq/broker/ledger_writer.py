@@ -112,6 +112,8 @@ class LedgerWriter:
 
     def write(self) -> DiskError | None:
         """Write the buffered records; returns the error if that failed."""
+        # Also if the write fails: it is repeated with the next record or at `due_ns`, instead of in
+        # every turn.
         self.ledger.has_news = False
         try:
             self.ledger.flush()

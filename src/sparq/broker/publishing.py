@@ -205,6 +205,7 @@ class Publishing:
     def take(self) -> list[Publish]:
         """Take the publishes of the commit, which has run."""
         batch, self.batch, self.commit = self.batch, [], None
+        # Only now: limits on the topic's size count messages in the log or here, never in neither.
         for publish in batch:
             self.pending_bytes -= publish.size_bytes
             self.pending_messages -= publish.messages
@@ -222,6 +223,7 @@ class Publishing:
 
 
 def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:
+    # Positions in the batch: a batch per DPUB would need a header for each (decision 5).
     dues: list[tuple[int, int]] = []
     position = 0
     for publish in batch:

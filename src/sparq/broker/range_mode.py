@@ -159,6 +159,7 @@ class Ranges:
         channel.hold = RangeLease(session, epoch)
         channel.range_epoch = epoch
         held = self._holds.get(session, [])
+        # Without holds that newer readers took over: a connection may attach any number of times.
         mine = [one for one in held if one[1] is not channel and _holds(one[1], session)]
         self._holds[session] = [*mine, (topic, channel)]
         unfinished = channel.unfinished()

@@ -76,6 +76,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     channel.requeued.push_many(
         indexes[order], np.concatenate((attempts[is_ready], counts))[order].astype(np.uint16)
     )
+    # Requeued messages ahead of the cursor are in a queue already: it must not deliver them again.
     _skip_ahead(channel, done, requeued[requeued >= channel.cursor])
     channel.reschedule()
 

@@ -132,6 +132,7 @@ class V2Session:
         """
         is_compressed = self.deflate or self.snappy
         if granted.upgrades:
+            # NSQ would start the second layer and damage the connection (docs/differences.md).
             if is_compressed or (granted.tls_v1 and self.tls is not None):
                 raise RemoteError("E_IDENTIFY_FAILED", "IDENTIFY failed already upgraded")
             self.upgrade = granted
@@ -187,6 +188,8 @@ class V2Session:
 
     def send(self, run: Buffer, size_bytes: int, count: int) -> None:
         """Queue a run of messages as output; they count as in flight from now on."""
+        # In flight before it is written, as in NSQ: if the connection breaks, it waits for its
+        # timeout.
         self._outbox.append(run)
         self.outbox_bytes += size_bytes
         self.in_flight_count += count

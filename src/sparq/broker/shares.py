@@ -79,6 +79,7 @@ def share_block(
             start = stop
         seen += 1
         del channel.ready[session]
+        # Computed again, since the output may be full now.
         if window > count and session.window() > 0:
             channel.ready[session] = None
     if given:

@@ -80,6 +80,8 @@ class Scattered:
 
     def clear(self) -> None:
         """Remove all messages."""
+        # Columns beside a dictionary, not one object per message: timeouts and the messages of one
+        # owner are found by one comparison of a column.
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
         self._used = 0

@@ -262,6 +262,7 @@ def expired(
     keep_bytes, keep_ns = settings.retention_bytes, settings.retention_time_ns
     if not keep_bytes and not keep_ns:
         return list(unneeded)
+    # Counted from the end: retention keeps the newest finished messages.
     newer = _newer_bytes(segments)
     return [
         segment

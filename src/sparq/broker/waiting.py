@@ -54,6 +54,7 @@ class RequeueQueue:
     def push_many(self, indexes: Indexes, attempts: Attempts) -> None:
         """Append several messages in this order."""
         if len(indexes):
+            # What was pushed one by one comes before.
             self._settle()
             self._chunks.append((indexes, attempts))
             self._count += len(indexes)
@@ -72,6 +73,7 @@ class RequeueQueue:
         while count > 0 and self._chunks:
             indexes, attempts = self._chunks.popleft()
             if len(indexes) > count:
+                # A view: a burst of half a million timeouts is not copied for each run.
                 self._chunks.appendleft((indexes[count:], attempts[count:]))
                 indexes, attempts = indexes[:count], attempts[:count]
             taken.append((indexes, attempts))
@@ -278,6 +280,7 @@ class DueList:
 
     def __init__(self) -> None:
         self.pending: set[int] = set()
+        # A list and not an array, which each DPUB would copy to append one index.
         self.skipped: list[int] = []
         self.overdue: list[int] = []
         self.cancelled: set[int] = set()
