@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.cluster import GO, Admin, Cluster, admin, cluster_of
 
 
@@ -49,4 +50,16 @@ async def by_lookupd(cluster: Cluster) -> AsyncIterator[Admin]:
 async def direct(cluster: Cluster) -> AsyncIterator[Admin]:
     """An nsqadmin with a list of nsqds."""
     async with admin(**cluster.modes()["nsqd"]) as found:
+        yield found
+
+
+@pytest.fixture
+async def unwatched(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Admin]:
+    """An nsqadmin whose watch makes no requests: it makes only those that a test causes."""
+
+    async def no_round(_watch: ClusterWatch) -> None:
+        pass
+
+    monkeypatch.setattr(ClusterWatch, "_round", no_round)
+    async with admin(**cluster.modes()["lookupd"]) as found:
         yield found

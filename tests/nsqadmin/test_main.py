@@ -2,88 +2,59 @@
 
 from __future__ import annotations
 
-import http.client
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.servers import free_port
+from tests.support.servers import AdminServer, start_first
 from tests.support.waiting import wait_for
 
 LOOKUPD = "--lookupd-http-address=127.0.0.1:1"
 
 
-@dataclass
-class Program:
-    process: subprocess.Popen[bytes]
-    port: int
-    log: Path
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def answers(self) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
-        try:
-            return self.get("/ping")[0] in (200, 404)
-        except OSError:
-            return False
-
-
-@contextmanager
-def program(folder: Path, *flags: str) -> Iterator[Program]:
-    port, log = free_port(), folder / "log"
-    command = [sys.executable, "-m", "sparq.nsqadmin", f"--http-address=127.0.0.1:{port}", *flags]
-    with log.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=sink)
-    found = Program(process, port, log)
-    try:
-        wait_for(found.answers)
-        yield found
-    finally:
-        process.kill()
-        process.wait()
+def spawn_nsqadmin(folder: Path, *flags: str, base: str = "") -> AdminServer:
+    """Start an nsqadmin; `base` is the base path that its flags or its file set."""
+    admin = AdminServer("sparq.nsqadmin", folder, flags)
+    admin.base = base
+    start_first(admin)
+    return admin
 
 
 def test_its_life(tmp_path: Path) -> None:
     """It answers below its base path, reloads at SIGHUP, and ends with status 0 at SIGTERM."""
     config = tmp_path / "nsqadmin.toml"
     config.write_text('nsqlookupd_http_addresses = ["127.0.0.1:1"]\nbase_path = "queues/"\n')
-    with program(tmp_path, f"-config={config}") as found:
-        assert (200, b"OK") == found.get("/queues/ping")
-        assert (200, b'["127.0.0.1:1"]') == found.get("/queues/config/nsqlookupd_http_addresses")
-        assert (200, b"/queues") == found.get("/queues/config/base_path")
-        assert (404, b'{"message":"NOT_FOUND"}') == found.get("/ping")
-        status, body = found.get("/queues/metrics")
+    with spawn_nsqadmin(tmp_path, f"-config={config}", base="/queues") as admin:
+
+        def get(path: str) -> tuple[int, bytes]:
+            return admin.request("GET", path)
+
+        def reload(text: str) -> None:
+            config.write_text(text)
+            assert admin.process is not None
+            admin.process.send_signal(signal.SIGHUP)
+
+        assert (200, b"OK") == get("/queues/ping")
+        assert (200, b'["127.0.0.1:1"]') == get("/queues/config/nsqlookupd_http_addresses")
+        assert (200, b"/queues") == get("/queues/config/base_path")
+        assert (404, b'{"message":"NOT_FOUND"}') == get("/ping")
+        status, body = get("/queues/metrics")
         assert 200 == status
         for family in ("build_info", "upstream_requests_total", "upstream_failures_total"):
             assert f"\nnsqadmin_{family}".encode() in b"\n" + body
 
-        config.write_text('nsqlookupd_http_addresses = ["127.0.0.1:2"]\nlog_level = "debug"\n')
-        found.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: b"127.0.0.1:2" in found.get("/queues/config/nsqlookupd_http_addresses")[1])
-        assert (200, b"1") == found.get("/queues/config/log_level")
-        config.write_text("nsqd_http_addresses = []\nnsqlookupd_http_addresses = []\n")
-        found.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "SIGHUP: nothing is changed" in found.log.read_text())
-        assert b"127.0.0.1:2" in found.get("/queues/config/nsqlookupd_http_addresses")[1]
-        found.process.send_signal(signal.SIGTERM)
-        assert 0 == found.process.wait(20)
-    text = found.log.read_text()
-    assert "base_path has changed: that needs a restart" in text
-    assert text.rstrip().endswith("bye")
+        reload('nsqlookupd_http_addresses = ["127.0.0.1:2"]\nlog_level = "debug"\n')
+        wait_for(lambda: b"127.0.0.1:2" in get("/queues/config/nsqlookupd_http_addresses")[1])
+        assert (200, b"1") == get("/queues/config/log_level")
+        reload("nsqd_http_addresses = []\nnsqlookupd_http_addresses = []\n")
+        wait_for(lambda: "SIGHUP: nothing is changed" in admin.log_text)
+        assert b"127.0.0.1:2" in get("/queues/config/nsqlookupd_http_addresses")[1]
+        assert 0 == admin.terminate()
+    assert "base_path has changed: that needs a restart" in admin.log_text
+    assert admin.log_text.rstrip().endswith("bye")
 
 
 @pytest.mark.parametrize(

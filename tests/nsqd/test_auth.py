@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -441,10 +442,13 @@ def test_an_address_that_is_none(address: str) -> None:
         Authenticator(changed(NsqdOptions(), auth_http_addresses=(address,)))
 
 
-def test_a_root_ca_that_cannot_be_read(tmp_path: Path) -> None:
-    """nsqd does not start if --tls-root-ca-file cannot be read."""
-    options = changed(
-        NsqdOptions(), auth_http_addresses=("h:1",), tls_root_ca_file=str(tmp_path / "none")
-    )
-    with pytest.raises(StartError, match="failed to build client TLS config"):
+@pytest.mark.parametrize("content", [None, "not a certificate"])
+def test_a_root_ca_that_cannot_be_read(tmp_path: Path, content: str | None) -> None:
+    """The error for an unusable --tls-root-ca-file, which prevents the start, names the file."""
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    options = changed(NsqdOptions(), auth_http_addresses=("h:1",), tls_root_ca_file=str(file))
+    named = f"failed to build client TLS config - --tls-root-ca-file={file}: "
+    with pytest.raises(StartError, match=re.escape(named)):
         Authenticator(options)

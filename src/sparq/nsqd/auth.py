@@ -341,10 +341,13 @@ def client_context(options: NsqdOptions) -> ssl.SSLContext:
     Raises:
         StartError: the file cannot be used.
     """
+    path = options.tls.root_ca_file
     try:
-        context = ssl.create_default_context(cafile=options.tls.root_ca_file or None)
+        context = ssl.create_default_context(cafile=path or None)
     except (OSError, ValueError) as error:
-        raise StartError(f"failed to build client TLS config - {error}") from error
+        # The error of `ssl` does not name the file.
+        named = f"--tls-root-ca-file={path}: " if path else ""
+        raise StartError(f"failed to build client TLS config - {named}{error}") from error
     with warnings.catch_warnings():
         # Python warns about TLS 1.0 and 1.1; the operator chose them with the flag.
         warnings.simplefilter("ignore", DeprecationWarning)

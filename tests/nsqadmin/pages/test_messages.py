@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.nsqadmin.pages.conftest import Site, words
+from tests.support.waiting import until
 
 
 async def test_what_waits_is_shown_and_stays(site: Site) -> None:
@@ -50,8 +51,16 @@ async def test_what_cannot_be_shown_is_explained(site: Site) -> None:
 
 
 async def test_dead_letters_name_the_topic_that_they_came_from(site: Site) -> None:
-    """The page of a dead-letter topic shows its messages."""
+    """The list has each dead-letter topic's original topic; its page offers it as the target."""
     await site.nsqds[0].post("/pub?topic=t.dead", b"buried")
 
-    shown = words(await site.get("/dead-letters?topic=t.dead"))
-    assert "buried" in shown
+    page = await site.get("/dead-letters?topic=t.dead")
+    assert "buried" in words(page)
+    assert '<input name="to" value="t" ' in page
+
+    async def lists() -> bool:
+        return '>t.dead</a></th><td><a href="/topics/t">t</a></td>' in await site.get(
+            "/dead-letters"
+        )
+
+    await until(lists)

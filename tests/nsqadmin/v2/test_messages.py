@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
+from typing import Any
 
 import aiohttp
 import pytest
 
+from sparq.nsqadmin.messages.peek import SearchPage
 from sparq.nsqadmin.v2 import messages
 from tests.nsqadmin.v2.conftest import Api, fill
+from tests.support.waiting import stays, until
 
 
 async def test_messages_of_all_nodes(api: Api) -> None:
@@ -82,13 +87,29 @@ async def test_bodies_are_for_their_role_alone(api: Api) -> None:
     assert status in (401, 403)
 
 
-async def test_whoever_goes_away_ends_a_search(api: Api) -> None:
-    """After a client has left a streamed search, nsqadmin still answers."""
+async def test_whoever_goes_away_ends_a_search(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its client leaves, a streamed search queries no node any more, and its task ends."""
     await fill(api)
+    search = messages.peeking.search
+    steps: list[asyncio.Task[Any] | None] = []
+
+    async def endless(*args: Any, **options: Any) -> SearchPage:
+        """A step of a search that always has a next step."""
+        steps.append(asyncio.current_task())
+        page = await search(*args, **{**options, "after": ""})
+        return replace(page, messages=[], next="more")
+
+    monkeypatch.setattr(messages.peeking, "search", endless)
     url = f"http://127.0.0.1:{api.admin.http_port}/admin/api/v2/search?topic=t&text=n&stream=true"
     headers = {"Authorization": f"Bearer {api.tokens['all']}"}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
         assert 200 == answer.status
+        await until(lambda: len(steps) > 3)
+    (task,) = set(steps)
+    assert task is not None
+    await until(task.done)
+    count = len(steps)
+    await stays(lambda: count == len(steps))
     assert 2 == (await api.get("/overview"))["totals"]["nodes"]
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from sparq.daemon.access import tokens
 from sparq.protocol import commands
-from tests.nsqadmin.test_main import Program, program
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.nsqadmin.test_main import spawn_nsqadmin
+from tests.support.servers import AdminServer, NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
@@ -108,16 +108,19 @@ def flags_for(cluster: Cluster, token: str) -> list[str]:
     return [f"--lookupd-http-address={cluster.lookupd.http}", *shown]
 
 
-def overview(admin: Program) -> dict[str, Any]:
+def overview(admin: AdminServer) -> dict[str, Any]:
     """Return the cluster as nsqadmin sees it."""
-    status, answer = admin.get("/api/v2/overview")
+    status, answer = admin.request("GET", "/api/v2/overview")
     assert status == 200, answer
     return dict(json.loads(answer))
 
 
-def says_nothing_of(secret: str, admin: Program, *answers: bytes) -> None:
+def says_nothing_of(secret: str, admin: AdminServer, *answers: bytes) -> None:
     """Assert that no answer, page or log line contains the token."""
-    pages = [admin.get(path)[1] for path in ("/", "/nodes", "/topics/t", "/metrics", "/attention")]
+    pages = [
+        admin.request("GET", path)[1]
+        for path in ("/", "/nodes", "/topics/t", "/metrics", "/attention")
+    ]
     for text in (*answers, *pages, admin.log.read_bytes()):
         assert secret.encode() not in text
 
@@ -125,14 +128,14 @@ def says_nothing_of(secret: str, admin: Program, *answers: bytes) -> None:
 def test_with_all_roles_it_shows_and_changes(cluster: Cluster, tmp_path: Path) -> None:
     """With all roles nsqadmin shows statistics and messages, and pauses a channel of nsqd."""
     secret = cluster.files["all"].read_text().strip()
-    with program(tmp_path, *flags_for(cluster, "all")) as admin:
+    with spawn_nsqadmin(tmp_path, *flags_for(cluster, "all")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
-        status, page = admin.get("/api/v2/messages?topic=t&channel=c")
+        status, page = admin.request("GET", "/api/v2/messages?topic=t&channel=c")
         assert 200 == status
         assert ["one", "two", "three"] == [each["body"] for each in json.loads(page)["messages"]]
         for action in ("pause", "unpause"):
             path = "/api/topics/t/c"
-            status, answer = asked(admin.port, "POST", path, {"action": action})
+            status, answer = asked(admin.http_port, "POST", path, {"action": action})
             assert 200 == status, answer
             assert (action == "pause") is cluster.channel["paused"]
         says_nothing_of(secret, admin, page, answer)
@@ -140,13 +143,13 @@ def test_with_all_roles_it_shows_and_changes(cluster: Cluster, tmp_path: Path) -
 
 def test_what_the_token_may_not_is_said(cluster: Cluster, tmp_path: Path) -> None:
     """With `read` nsqadmin shows statistics; pausing and reading bodies fail with a reason."""
-    with program(tmp_path, *flags_for(cluster, "reads")) as admin:
+    with spawn_nsqadmin(tmp_path, *flags_for(cluster, "reads")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
-        status, answer = asked(admin.port, "POST", "/api/topics/t/c", {"action": "pause"})
+        status, answer = asked(admin.http_port, "POST", "/api/topics/t/c", {"action": "pause"})
         assert 200 == status  # like NSQ's nsqadmin, which returns this as a warning
         assert b"WARNING: got response 403 Forbidden" in answer
         assert not cluster.channel["paused"]
-        status, page = admin.get("/api/v2/messages?topic=t&channel=c")
+        status, page = admin.request("GET", "/api/v2/messages?topic=t&channel=c")
         assert b"one" not in page
         assert b"403" in page
         says_nothing_of(cluster.files["reads"].read_text().strip(), admin, answer, page)
@@ -154,12 +157,12 @@ def test_what_the_token_may_not_is_said(cluster: Cluster, tmp_path: Path) -> Non
 
 def test_administer_is_not_bodies(cluster: Cluster, tmp_path: Path) -> None:
     """With `administer` but not `bodies`, nsqadmin pauses a channel, and shows no message."""
-    with program(tmp_path, *flags_for(cluster, "changes")) as admin:
+    with spawn_nsqadmin(tmp_path, *flags_for(cluster, "changes")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
         for action in ("pause", "unpause"):
-            status, answer = asked(admin.port, "POST", "/api/topics/t/c", {"action": action})
+            status, answer = asked(admin.http_port, "POST", "/api/topics/t/c", {"action": action})
             assert 200 == status, answer
-        page = admin.get("/api/v2/messages?topic=t&channel=c")[1]
+        page = admin.request("GET", "/api/v2/messages?topic=t&channel=c")[1]
         assert b"one" not in page
         assert b"403" in page
 
@@ -167,13 +170,13 @@ def test_administer_is_not_bodies(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize("token", ["", "wrong", "registers"])
 def test_who_may_not_read_sees_nothing(cluster: Cluster, tmp_path: Path, token: str) -> None:
     """Without read access nsqadmin runs, reports the refusal, and changes nothing."""
-    with program(tmp_path, *flags_for(cluster, token)) as admin:
+    with spawn_nsqadmin(tmp_path, *flags_for(cluster, token)) as admin:
         said = SAID[token == "registers"]
-        wait_for(lambda: said in admin.get("/api/v2/attention")[1])
-        told = admin.get("/api/v2/attention")[1]
-        status, answer = asked(admin.port, "POST", "/api/topics/t/c", {"action": "pause"})
+        wait_for(lambda: said in admin.request("GET", "/api/v2/attention")[1])
+        told = admin.request("GET", "/api/v2/attention")[1]
+        status, answer = asked(admin.http_port, "POST", "/api/topics/t/c", {"action": "pause"})
         assert b"403 Forbidden" in answer if token == "registers" else 502 == status
         assert not cluster.channel["paused"]
-        assert b"one" not in admin.get("/api/v2/messages?topic=t&channel=c")[1]
+        assert b"one" not in admin.request("GET", "/api/v2/messages?topic=t&channel=c")[1]
         if token:
             says_nothing_of(cluster.files[token].read_text().strip(), admin, told, answer)
