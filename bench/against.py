@@ -29,7 +29,7 @@ from bench.peers import SPEED, Contestant, there
 from bench.peers.nsq import Sparq, SparqLater
 from bench.peers.peer import Peer
 from bench.results import Result
-from bench.table import House, measure
+from bench.table import Servers, measure
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 5
@@ -153,17 +153,17 @@ def compare(
     holds = True
     with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
         folder = Path(name).resolve()
-        house = House(folder / "peers")
+        servers = Servers(folder / "peers")
         able = contestants(extract(commit, folder), kind, flags)
         print(f"{'':<44}{'rate':>8}{'control':>10}{'CPU':>10}{'control':>10}", flush=True)
         try:
             for each in LINES:
                 if only in each.name:
-                    text, lost_nothing = line(measure(each, able, house, rounds, seconds))
+                    text, lost_nothing = line(measure(each, able, servers, rounds, seconds))
                     print(text, flush=True)
                     holds = holds and lost_nothing
         finally:
-            house.close()
+            servers.close()
     return holds
 
 

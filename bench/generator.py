@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from bench.peers.peer import Consuming, Peer, Publishing, Taken
+from bench.peers.peer import Consuming, Deliveries, Peer, Publishing
 
 BURST_BYTES = 1 << 17
 DEADLINE_SECONDS = 60.0
@@ -237,7 +237,9 @@ class Publisher(Connection):
 class Consumer(Connection):
     """Acknowledges each message on arrival, counts it in `taken`, and calls `changed`."""
 
-    def __init__(self, run: Run, consuming: Consuming, changed: Callable[[Taken], None]) -> None:
+    def __init__(
+        self, run: Run, consuming: Consuming, changed: Callable[[Deliveries], None]
+    ) -> None:
         super().__init__(run)
         self.taken = 0
         self._consuming = consuming
@@ -249,7 +251,7 @@ class Consumer(Connection):
 
     def received(self, data: bytes) -> None:
         """Acknowledge the complete messages."""
-        taken = self._consuming.taker.take(data)
+        taken = self._consuming.acknowledger.take(data)
         if taken.reply:
             self.transport.write(taken.reply)
         if taken.messages:
@@ -269,7 +271,7 @@ async def add_publisher(
 
 
 async def add_consumer(
-    run: Run, consuming: Consuming, changed: Callable[[Taken], None]
+    run: Run, consuming: Consuming, changed: Callable[[Deliveries], None]
 ) -> Consumer:
     """Connect a consumer; call `begin` to start it."""
     loop = asyncio.get_running_loop()

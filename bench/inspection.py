@@ -143,7 +143,7 @@ def questions(nsqd: Nsqd, count: int, chance: random.Random) -> Iterator[Questio
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Probe:
     """One request, sent several times with pauses in between.
 
     Attributes:
@@ -157,9 +157,9 @@ class Look:
     paused: list[Span]
 
 
-def look(name: str, ask: Callable[[], tuple[Span, Any]], syncs: SlowSyncs) -> Look:
+def probe(name: str, ask: Callable[[], tuple[Span, Any]], syncs: SlowSyncs) -> Probe:
     """Send the request TRIES times, each time with a pause of the same length."""
-    found = Look(name, [], [])
+    found = Probe(name, [], [])
     for _ in range(TRIES):
         span, _ = ask()
         found.asked.append(span)
@@ -223,8 +223,8 @@ def deliveries(server: NsqdServer, ways: list[Way]) -> Iterator[None]:
 def measure(count: int, rounds: int, data: Path | None = None) -> bool:
     """Measure and print; return whether the promises hold. nsqd's data go to a folder in `data`."""
     ways: list[Way] = []
-    looks: list[Look] = []
-    wholes: list[Look] = []
+    probes: list[Probe] = []
+    wholes: list[Probe] = []
     with (
         tempfile.TemporaryDirectory(prefix="sparq-inspection-", dir=data) as folder,
         spawn_nsqd(Path(folder)) as server,
@@ -237,15 +237,15 @@ def measure(count: int, rounds: int, data: Path | None = None) -> bool:
             for question in questions(nsqd, count, random.Random(7)):
                 for _ in range(rounds):
                     ask = partial(nsqd.ask, "GET", question.path())
-                    looks.append(look(question.name, ask, syncs))
+                    probes.append(probe(question.name, ask, syncs))
             for name, condition in (
                 ("text", "text=nothing%20like%20it"),
                 ("JSON, one value", "json=" + quote('user.id = "nobody"')),
                 ("JSON, numbers", "json=" + quote("status > 500")),
             ):
                 search = partial(search_all, nsqd, condition)
-                wholes.append(look(f"whole topic, {name}", search, syncs))
-    holds = report(ways, looks, wholes)
+                wholes.append(probe(f"whole topic, {name}", search, syncs))
+    holds = report(ways, probes, wholes)
     print(
         f"fdatasyncs of more than {float(SLOW_SYNC) * 1000:.0f} ms: {syncs.asked} during requests,"
         f" {syncs.paused} in the pauses"
@@ -253,25 +253,25 @@ def measure(count: int, rounds: int, data: Path | None = None) -> bool:
     return holds
 
 
-def report(ways: Sequence[Way], looks: Sequence[Look], wholes: Sequence[Look]) -> bool:
+def report(ways: Sequence[Way], probes: Sequence[Probe], wholes: Sequence[Probe]) -> bool:
     """Print the figures, and return whether the promises hold."""
-    names = dict.fromkeys(found.name for found in [*looks, *wholes])
+    names = dict.fromkeys(found.name for found in [*probes, *wholes])
     for name in names:
-        same = [found for found in [*looks, *wholes] if found.name == name]
+        same = [found for found in [*probes, *wholes] if found.name == name]
         times = answers(same)
         print(
             f"{name:<28} answers in {min(times) * 1000:6.1f} to {max(times) * 1000:6.1f} ms;"
             f" longest delivery meanwhile {while_asked(ways, same) * 1000:5.1f} ms,"
             f" {while_paused(ways, same) * 1000:5.1f} ms in the pauses"
         )
-    every = [*looks, *wholes]
+    every = [*probes, *wholes]
     singles = {
-        "answer": max(end - begin for found in looks for begin, end in found.asked),
+        "answer": max(end - begin for found in probes for begin, end in found.asked),
         "delivery during requests": longest_during(ways, [s for f in every for s in f.asked]),
         "delivery in the pauses": longest_during(ways, [s for f in every for s in f.paused]),
     }
     print("longest single " + ", ".join(f"{n} {s * 1000:.1f} ms" for n, s in singles.items()))
-    slowest = max(answers(looks))
+    slowest = max(answers(probes))
     later = while_asked(ways, every) - while_paused(ways, every)
     holds = slowest < ANSWER_SECONDS_MAX and later < LATER_SECONDS_MAX
     verdict = "holds" if holds else "DOES NOT HOLD"
@@ -282,19 +282,19 @@ def report(ways: Sequence[Way], looks: Sequence[Look], wholes: Sequence[Look]) -
     return holds
 
 
-def answers(looks: Sequence[Look]) -> list[float]:
+def answers(probes: Sequence[Probe]) -> list[float]:
     """For each request, the shortest time to the answer of its tries, in seconds."""
-    return [min(end - begin for begin, end in found.asked) for found in looks]
+    return [min(end - begin for begin, end in found.asked) for found in probes]
 
 
-def while_asked(ways: Sequence[Way], looks: Sequence[Look]) -> float:
+def while_asked(ways: Sequence[Way], probes: Sequence[Probe]) -> float:
     """The longest delivery that recurred in every try of the same request, in seconds."""
-    return max(min(longest_during(ways, [span]) for span in found.asked) for found in looks)
+    return max(min(longest_during(ways, [span]) for span in found.asked) for found in probes)
 
 
-def while_paused(ways: Sequence[Way], looks: Sequence[Look]) -> float:
+def while_paused(ways: Sequence[Way], probes: Sequence[Probe]) -> float:
     """The longest delivery that recurred in every pause after the same request, in seconds."""
-    return max(min(longest_during(ways, [span]) for span in found.paused) for found in looks)
+    return max(min(longest_during(ways, [span]) for span in found.paused) for found in probes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,7 +29,7 @@ from bench.generator import (
     request_of,
 )
 from bench.peers.nsq import NsqPeer
-from bench.peers.peer import Peer, Publishing, Taken
+from bench.peers.peer import Deliveries, Peer, Publishing
 
 BATCH = 200
 BATCH_WINDOW = 16
@@ -83,7 +83,6 @@ class Shape:
     connections: int = 1
     over_http: bool = False
     channels: int = 0
-    consumers: int = 0
     ready: int = 2500
 
     @property
@@ -140,7 +139,7 @@ def deliver(
         total = await fill(peer, topic, load.body(size), count, FILL_SECONDS)
         found: list[Consumer] = []
 
-        def changed(_: Taken) -> None:
+        def changed(_: Deliveries) -> None:
             if sum(each.taken for each in found) >= total:
                 run.finish()
 
@@ -176,7 +175,7 @@ def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
             ahead = LAG // batch
             publisher = await add_publisher(run, publishing, request, min(window, ahead), ahead)
 
-            def changed(_: Taken) -> None:
+            def changed(_: Deliveries) -> None:
                 publisher.allow(ahead + min(each.taken for each in found) // batch)
 
             for name in shape.names:
@@ -203,14 +202,14 @@ def latency(rate: int, ready: int) -> Callable[[Peer, float], Coroutine[None, No
         body = load.body(200)
         peer.prepare(topic, ["ch0"], ready)
 
-        def changed(taken: Taken) -> None:
+        def changed(taken: Deliveries) -> None:
             now = time.monotonic_ns()
             run.times.extend((now - stamp) / 1e9 for stamp in taken.stamps)
 
         run = Run(peer, lambda: consumer.taken)
         try:
             consuming = peer.consuming(topic, "ch0", len(body), ready)
-            consuming.taker.is_stamped = True
+            consuming.acknowledger.is_stamped = True
             consumer = await add_consumer(run, consuming, changed)
             publishing = peer.publishing(topic, batches=False)
             publisher = await add_publisher(run, publishing, b"-", WINDOW, 0)

@@ -65,7 +65,7 @@ class Found:
 def planted(seed: int, seconds: float) -> tuple[list[tuple[float, bytes]], Labels]:
     """The clicks of all planted robots with their times, and the true reasons of each robot."""
     rng = random.Random(seed)
-    world = website.World(rng)
+    world = website.SiteModel(rng)
     labels: dict[tuple[str, str], frozenset[str]] = {}
     hits: list[website.Hit] = []
     for plant, count in PLANTED:

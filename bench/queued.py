@@ -20,7 +20,7 @@ import uvloop
 from bench import load
 from bench.generator import Figures, Run, add_consumer, fill
 from bench.peers import Contestant
-from bench.peers.peer import Peer, Taken
+from bench.peers.peer import Deliveries, Peer
 
 NAME = "backlog"
 MESSAGES = 10_000_000
@@ -75,7 +75,7 @@ async def drain(peer: Peer, began: float) -> tuple[float, float, Figures]:
     """
     first: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
-    def changed(_: Taken) -> None:
+    def changed(_: Deliveries) -> None:
         if not first.done():
             first.set_result(time.perf_counter() - began)
 

@@ -29,7 +29,7 @@ REST_CPU_SECONDS = 0.004
 RESTLESS_SECONDS = 3.0
 
 
-class House:
+class Servers:
     """The servers: each is started at its first use, and all are ended by `close`."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,17 +64,17 @@ class House:
 
 
 def measure(
-    line: Line, contestants: Sequence[Contestant], house: House, rounds: int, seconds: float
+    line: Line, contestants: Sequence[Contestant], servers: Servers, rounds: int, seconds: float
 ) -> Result:
     """Measure one line, the contestants taking turns."""
     result = Result(line.name, line.has_times)
-    able = [each for each in contestants if line.needs <= house.peer(each).can]
+    able = [each for each in contestants if line.needs <= servers.peer(each).can]
     for contestant in able:
         result.cells[contestant.key] = Cell(contestant.label)
     for _ in range(rounds):
         for contestant in able:
-            house.rest()
-            run = line.run(house.peer(contestant), max(seconds, line.seconds))
+            servers.rest()
+            run = line.run(servers.peer(contestant), max(seconds, line.seconds))
             result.cells[contestant.key].rounds.append(uvloop.run(run))
     return result
 
@@ -86,15 +86,15 @@ def run(
     lines = [line for line in LINES if options.only in line.name]
     if not lines:
         return []
-    house = House(folder)
+    servers = Servers(folder)
     results = []
     try:
         for line in lines:
-            result = measure(line, contestants, house, options.rounds, options.seconds)
+            result = measure(line, contestants, servers, options.rounds, options.seconds)
             results.append(result)
             print(text(result), flush=True)
     finally:
-        house.close()
+        servers.close()
     print(NOTE)
     print(aims.report(results), flush=True)
     return results

@@ -192,7 +192,7 @@ def damage_all(plan: Plan, sound: Original) -> Tally:
     return tally
 
 
-def believed(sound: Original, chance: random.Random) -> int:
+def corrupt_bodies_delivered(sound: Original, chance: random.Random) -> int:
     """The control: return how many damaged bodies come if no payload checksum is checked."""
     corrupt = 0
     stored = [one for one in sound.batches if topic_of(one.path) == SMALL]
@@ -231,13 +231,13 @@ def prove(plan: Plan) -> Outcome:
         f"messages lost outside the damaged batch {tally.wrong['outside']:,} · "
         f"unreported damage {tally.wrong['unreported']:,} · "
         f"indexes reused {tally.wrong['reused']:,} · "
-        f"topics that did not go on {tally.wrong['stuck']:,} · "
+        f"topics that stopped working {tally.wrong['stuck']:,} · "
         f"starts refused for a damaged sparq.json {tally.refused:,}"
     )
     held, control = not tally.wrong.total() and tally.lost > 0, ""
     if plan.control:
-        corrupt = believed(sound, random.Random(f"{plan.seed} control"))
-        control = f"with every payload believed: corrupt bodies delivered {corrupt:,}"
+        corrupt = corrupt_bodies_delivered(sound, random.Random(f"{plan.seed} control"))
+        control = f"without payload checksums: corrupt bodies delivered {corrupt:,}"
         held = held and corrupt > 0
     return Outcome(PROMISES, figures, held, control)
 

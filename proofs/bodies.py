@@ -1,4 +1,4 @@
-"""The bodies that a witness publishes: each contains its author and a checksum.
+"""The bodies that proofs publish: each contains its author and a checksum.
 
     run u32 | publisher u16 | number u32 | size u32 | random bytes | crc32 u32      (big-endian)
 

@@ -1,6 +1,6 @@
 """Moves nsqd's wall clock by days, and stops the daemon for a while: `make clock`.
 
-nsqd runs under libfaketime (faked_time.py), and a witness works all the time. In addition, a holder
+nsqd runs under libfaketime (faked_time.py), with a workload all the time. In addition, a holder
 keeps messages in flight, and a deferrer publishes messages with DPUB and defers each once more with
 REQ, for 10 ms to 3 s each time.
 
@@ -37,13 +37,13 @@ from tests.support.v2_client import (
 )
 
 from proofs import lateness, outcome
+from proofs.actors import Actor, Consumer, connect
 from proofs.checker import Verdict, check, total
-from proofs.daemon_fixture import NSQD, Crew, data_folder, started, wait_until
+from proofs.daemon_fixture import NSQD, RunningActors, data_folder, started, wait_until
 from proofs.faked_time import DAY_SECONDS, WallClock
 from proofs.lateness import Lateness
 from proofs.outcome import Outcome, Plan, progress, skipped
-from proofs.witness import Actor, Consumer, connect
-from proofs.workload import CHANNEL, TOPIC, Witness, until
+from proofs.workload import CHANNEL, TOPIC, Workload, until
 from sparq.protocol.commands import dpub, sub
 
 HELD, LATER = "held", "later"
@@ -187,7 +187,7 @@ class Proof:
     server: NsqdServer
     clock: WallClock
     found: Findings = field(default_factory=Findings)
-    witness: Witness = field(init=False)
+    workload: Workload = field(init=False)
     holder: Holder = field(init=False)
     deferrer: Deferrer = field(init=False)
     chance: random.Random = field(init=False)
@@ -195,13 +195,13 @@ class Proof:
     def __post_init__(self) -> None:
         address = self.server.tcp
         self.chance = random.Random(f"{self.plan.seed} jumps")
-        self.witness = Witness.of(self.server, self.plan.seed)
+        self.workload = Workload.of(self.server, self.plan.seed)
         book: dict[bytes, bytes] = {}
         again: list[bytes] = []
         for number, name in enumerate(("one", "two")):
-            consumer = Registrar(address, TOPIC, CHANNEL, self.witness.history, name)
+            consumer = Registrar(address, TOPIC, CHANNEL, self.workload.history, name)
             consumer.book, consumer.again = book, again
-            self.witness.consumers[number] = consumer
+            self.workload.consumers[number] = consumer
         self.holder = Holder(address)
         self.deferrer = Deferrer(address, random.Random(f"{self.plan.seed} delays"))
 
@@ -213,9 +213,9 @@ class Proof:
             notes = stack.enter_context(lateness.sleeping(self.server.folder))
             stack.enter_context(self.watching())
             if not is_control:
-                stack.push_async_exit(crew := self.witness.at_work())
-                await crew.__aenter__()
-            async with Crew(self.holder, self.deferrer):
+                stack.push_async_exit(running := self.workload.running())
+                await running.__aenter__()
+            async with RunningActors(self.holder, self.deferrer):
                 await until(lambda: len(self.holder.held) == HELD_MESSAGES, "held")
                 await until(lambda: self.deferrer.connection is not None, "subscribed")
                 await self.jump_about(is_control=is_control)
@@ -224,9 +224,9 @@ class Proof:
                     await self.stand_still()
             if not is_control:
                 await self.start_on_other_days()
-                await self.witness.drained()
-                found.verdict = total(check(self.witness.history).values())
-        registrar = self.witness.consumers[0]
+                await self.workload.drained()
+                found.verdict = total(check(self.workload.history).values())
+        registrar = self.workload.consumers[0]
         assert isinstance(registrar, Registrar)
         found.ids, found.reused = len(registrar.book), len(registrar.again)
         return found
@@ -248,7 +248,7 @@ class Proof:
         found.latest_net = came.lateness.latest_net(lateness.stalls_of(notes))
 
     def prepare(self) -> None:
-        self.witness.make_topic()
+        self.workload.make_topic()
         for topic in (HELD, LATER):
             self.server.post(f"/topic/create?topic={topic}")
             self.server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
@@ -272,7 +272,7 @@ class Proof:
             await self.jump(offset)
             self.found.jumps += 1
             if not is_control:
-                await self.witness.goes_on(STEP_COMMANDS)
+                await self.workload.goes_on(STEP_COMMANDS)
         await until(lambda: not self.deferrer.due, "come")
         figures = [
             await asyncio.to_thread(self.server.channel, topic, CHANNEL) for topic in (HELD, TOPIC)
@@ -300,7 +300,7 @@ class Proof:
         before = self.connections()
         with stopped(self.server):
             await asyncio.sleep(seconds)
-        await self.witness.goes_on(STEP_COMMANDS)
+        await self.workload.goes_on(STEP_COMMANDS)
         await until(lambda: not self.deferrer.due, "come")
         self.found.stopped_seconds = seconds
         self.found.early = self.deferrer.early
@@ -308,18 +308,18 @@ class Proof:
 
     def connections(self) -> int:
         others = self.holder.connections + self.deferrer.connections
-        return self.witness.connections() + others
+        return self.workload.connections() + others
 
     async def start_on_other_days(self) -> None:
         """Kill nsqd with kill -9 and start it on another day, several times."""
         for day in STARTS[: max(1, self.plan.count // 5)]:
             progress("started on another day")
             self.server.kill9()
-            self.witness.history.kills += 1
+            self.workload.history.kills += 1
             self.clock.set(day * DAY_SECONDS)
             await asyncio.to_thread(self.server.start)
             self.found.starts += 1
-            await self.witness.goes_on(STEP_COMMANDS)
+            await self.workload.goes_on(STEP_COMMANDS)
 
 
 @contextmanager

@@ -267,7 +267,7 @@ def prove(plan: Plan) -> Outcome:
     control = ""
     if plan.control:
         without = attempt(plan, CONTROL_SECONDS, LATE_COMMIT)
-        control = f"with the write behind the OK: lost {without.lost:,}"
+        control = f"with the write after the OK: lost {without.lost:,}"
         held = held and without.lost > 0
     return Outcome(PROMISES, found.line(), held, control)
 

@@ -30,11 +30,12 @@ from tests.support import strace
 from tests.support.servers import NsqdServer
 
 from proofs import faults, outcome
+from proofs.actors import HABITS, READY_COUNTS, Consumer, Publisher
 from proofs.checker import Verdict, check, lost_commands, total
 from proofs.daemon_fixture import (
     DRAIN_SECONDS,
     NSQD,
-    Crew,
+    RunningActors,
     data_folder,
     is_drained,
     started,
@@ -44,7 +45,6 @@ from proofs.history import History
 from proofs.kill import FLAGS, LATE_COMMIT, LATE_FINISH
 from proofs.operator import Operator
 from proofs.outcome import Outcome, Plan, progress, skipped
-from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
 
 PROMISES = ("P1", "P3", "P9")
 TOPIC, LIVE, LATE = "proof", "live", "late"
@@ -129,7 +129,7 @@ class Chain:
             Publisher(self.server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
         ]
         consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
-        async with Crew(*publishers, *consumers, Operator(self.server.http, self.seed)):
+        async with RunningActors(*publishers, *consumers, Operator(self.server.http, self.seed)):
             for point in self.points:
                 await self.life(point)
             for publisher in publishers:
@@ -178,7 +178,7 @@ class Chain:
         began = time.monotonic()
         await asyncio.to_thread(self.server.start)
         self.recovery_seconds = time.monotonic() - began
-        async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
+        async with RunningActors(self.consumer(LATE, 3), self.consumer(LATE, 4)):
             await asyncio.to_thread(self.wait_drained)
 
     def wait_drained(self) -> None:
@@ -293,7 +293,7 @@ def controls(seed: int, folder: Path, opens: int) -> tuple[bool, str]:
     late_commit = without_guard(LATE_COMMIT, seed, folder, opens)
     late_finish = without_guard(LATE_FINISH, seed, folder, opens)
     text = (
-        f"with the write behind the OK: lost {late_commit.lost:,} · "
+        f"with the write after the OK: lost {late_commit.lost:,} · "
         f"with finishes written late: redelivered {late_finish.returned:,}"
     )
     return late_commit.lost > 0 and late_finish.returned > 0, text

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.support.servers import NsqdServer, spawn_nsqd
 
-from proofs.witness import Actor
+from proofs.actors import Actor
 
 ROOT = Path(__file__).parent.parent
 NSQD = "sparq.nsqd"
@@ -28,7 +28,7 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
-class Crew:
+class RunningActors:
     """Actors that work while the block runs."""
 
     def __init__(self, *actors: Actor) -> None:

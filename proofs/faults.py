@@ -19,11 +19,11 @@ from pathlib import Path
 from tests.support import strace
 from tests.support.servers import NsqdServer
 
+from proofs.actors import HABITS, READY_COUNTS, Consumer, Publisher
 from proofs.checker import Verdict, check, total
-from proofs.daemon_fixture import NSQD, Crew, is_drained, started, wait_until
+from proofs.daemon_fixture import NSQD, RunningActors, is_drained, started, wait_until
 from proofs.history import History, Outcome
 from proofs.operator import Operator
-from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
 
 TOPIC, LIVE, LATE = "proof", "live", "late"
 FLAGS = ("--max-bytes-per-file=262144", "--msg-timeout=60s")
@@ -93,7 +93,7 @@ class Tally:
         dark: the same for lives in which no sync succeeds.
         refused_starts: starts that nsqd refused, with a reason.
         deaths: descriptions of lives that ended in any other way, except by kill -9.
-        believed: files that were synced again after a failed sync.
+        synced_again: files that were synced again after a failed sync.
         acknowledged_dark: messages acknowledged in lives in which no sync succeeds.
         damaged: messages that nsqd reported as lost to damage.
     """
@@ -102,7 +102,7 @@ class Tally:
     dark: Counter[str] = field(default_factory=Counter)
     refused_starts: int = 0
     deaths: list[str] = field(default_factory=list)
-    believed: list[str] = field(default_factory=list)
+    synced_again: list[str] = field(default_factory=list)
     acknowledged_dark: int = 0
     damaged: int = 0
 
@@ -123,7 +123,7 @@ class Rig:
             Publisher(server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
         ]
         consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
-        self.crew = Crew(*self.publishers, *consumers, Operator(server.http, seed))
+        self.actors = RunningActors(*self.publishers, *consumers, Operator(server.http, seed))
         for path in (f"topic/create?topic={TOPIC}", *map(channel_path, (LIVE, LATE))):
             server.post(f"/{path}")
         folders = {path.name: path for path in (server.folder / "topics").iterdir()}
@@ -150,7 +150,7 @@ class Rig:
             if not await asyncio.to_thread(self.comes_up):
                 return
             late = [self.consumer(LATE, 1), self.consumer(LATE, 2)] if rule.reads else []
-            async with Crew(*late):
+            async with RunningActors(*late):
                 await asyncio.to_thread(self.wait_for_faults, record, rule.wanted)
             if (status := self.status()) is not None:
                 self.tally.deaths.append(f"{rule}: exit status {status}")
@@ -185,7 +185,7 @@ class Rig:
         yield record
         self.history.kills += 1
         (self.tally.dark if dark else self.tally.faults).update(record.injected())
-        self.tally.believed += record.synced_again()
+        self.tally.synced_again += record.synced_again()
         record.path.unlink(missing_ok=True)
 
     def comes_up(self) -> bool:
@@ -230,7 +230,7 @@ class Rig:
         await asyncio.to_thread(self.server.start)
         for publisher in self.publishers:
             publisher.stopping = True
-        async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
+        async with RunningActors(self.consumer(LATE, 3), self.consumer(LATE, 4)):
             await asyncio.to_thread(self.wait_drained, guarded)
         return total(check(self.history).values())
 

@@ -1,10 +1,10 @@
 """Runs nsqd with too few open files for its connections: `make fds`.
 
-nsqd may have 64 open files. It serves a witness: publishers and consumers of one topic, with small
+nsqd may have 64 open files. It serves a workload: publishers and consumers of one topic, with small
 segments, so that nsqd starts new ones all the time.
 
 1. A flood: N connections are opened at once and stay open. nsqd serves those within the clients'
-   share of open files, and closes the others. The flood must not affect the witness: none of its
+   share of open files, and closes the others. The flood must not affect the workload: none of its
    connections breaks, no publish is refused, and new segments are started. 100 topics, more than
    open files, can be created and published to.
 2. The limit is lowered below the number of files already open, so no file can be opened. Publishes
@@ -13,7 +13,7 @@ segments, so that nsqd starts new ones all the time.
 3. All messages are drained, and the checker counts.
 
 The control (controls/unshared_files.py) does not divide the open files: the flood must affect the
-witness.
+workload.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from proofs import outcome
 from proofs.checker import Verdict, check, total
 from proofs.daemon_fixture import NSQD, data_folder, started
 from proofs.outcome import Outcome, Plan, progress, skipped
-from proofs.workload import WAIT_SECONDS, Witness, until
+from proofs.workload import WAIT_SECONDS, Workload, until
 from sparq.protocol.commands import pub
 
 FILES = 64
@@ -40,7 +40,7 @@ TOPICS = 100
 FLAGS = ("--max-bytes-per-file=262144", "--msg-timeout=60s")
 PREFIX = ("sh", "-c", f'ulimit -n {FILES} && exec "$@"', "sh")
 STEP_COMMANDS = 1_000
-"""Commands that the witness must get acknowledged in each step: enough for several segments."""
+"""Commands that the workload must get acknowledged in each step: enough for several segments."""
 UNSHARED = "proofs.controls.unshared_files"
 REFUSALS_MIN = 20
 PROMISES = ("P12", "P7")
@@ -52,7 +52,7 @@ class Findings:
 
     Attributes:
         taken, turned_away: connections of the flood that were served, and the others.
-        hurt: the witness's broken connections and refused publishes during the flood.
+        hurt: the workload's broken connections and refused publishes during the flood.
         topics: topics created and published to during the flood, out of TOPICS.
         refused: publishes refused while no file could be opened.
         resumed: whether a new connection was served and /ping was OK after the flood.
@@ -69,7 +69,7 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Whether the witness was not affected, and no message was lost."""
+        """Whether the workload was not affected, and no message was lost."""
         unhurt = self.hurt == 0 and self.topics == TOPICS and self.turned_away > 0
         verdict = self.verdict
         return unhurt and self.refused > 0 and self.resumed and bool(verdict and verdict.holds)
@@ -108,35 +108,35 @@ class Proof:
         self.count = plan.count
         self.server = server
         self.found = Findings()
-        self.witness = Witness.of(server, plan.seed)
+        self.workload = Workload.of(server, plan.seed)
         self.flood = Flood(server.tcp)
 
     async def run(self, *, is_control: bool) -> Findings:
         """Run all steps; with a control, only those that its missing safeguard affects."""
-        await asyncio.to_thread(self.witness.make_topic)
+        await asyncio.to_thread(self.workload.make_topic)
         try:
-            async with self.witness.at_work():
-                await self.witness.goes_on(STEP_COMMANDS)
+            async with self.workload.running():
+                await self.workload.goes_on(STEP_COMMANDS)
                 await self.under_flood()
                 if not is_control:
                     await self.without_files()
                     await self.without_flood()
-                    await self.witness.drained()
+                    await self.workload.drained()
         finally:
             self.flood.goes()
-        self.found.verdict = total(check(self.witness.history).values())
+        self.found.verdict = total(check(self.workload.history).values())
         return self.found
 
     async def under_flood(self) -> None:
-        """Open the flood's connections; the witness continues, and other topics are written."""
+        """Open the flood's connections; the workload continues, and other topics are written."""
         progress("flood")
-        witness, found = self.witness, self.found
-        refused, connections = witness.refused(), witness.connections()
+        workload, found = self.workload, self.found
+        refused, connections = workload.refused(), workload.connections()
         found.taken = await self.flood.comes(self.count)
         found.turned_away = self.count - found.taken
-        await witness.goes_on(STEP_COMMANDS, or_refused=True)
+        await workload.goes_on(STEP_COMMANDS, or_refused=True)
         found.topics = await asyncio.to_thread(self.write_topics)
-        found.hurt = witness.refused() - refused + witness.connections() - connections
+        found.hurt = workload.refused() - refused + workload.connections() - connections
 
     def write_topics(self) -> int:
         """Publish a message to each of TOPICS topics over HTTP; return how many accepted it."""
@@ -149,14 +149,14 @@ class Proof:
     async def without_files(self) -> None:
         """Lower the limit until REFUSALS_MIN publishes are refused, then raise it again."""
         progress("no files")
-        before, pid = self.witness.refused(), self.server.pid
+        before, pid = self.workload.refused(), self.server.pid
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, FILES))
         try:
-            await until(lambda: self.witness.refused() >= before + REFUSALS_MIN, "refused")
+            await until(lambda: self.workload.refused() >= before + REFUSALS_MIN, "refused")
         finally:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (FILES, FILES))
-        await self.witness.goes_on(STEP_COMMANDS)
-        self.found.refused = self.witness.refused() - before
+        await self.workload.goes_on(STEP_COMMANDS)
+        self.found.refused = self.workload.refused() - before
 
     async def without_flood(self) -> None:
         """Close the flood's connections, and check that a new connection is served."""
@@ -195,7 +195,7 @@ def prove(plan: Plan) -> Outcome:
     if plan.control:
         without = attempt(plan, UNSHARED)
         control = (
-            f"with files shared out to nobody: existing sessions hurt {without.hurt:,}, "
+            f"with open files not shared out: existing sessions hurt {without.hurt:,}, "
             f"topics written {without.topics:,}/{TOPICS}"
         )
         held = held and without.hurt > 0 and without.topics < TOPICS

@@ -265,7 +265,7 @@ def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
 async def lives(rig: Rig, plan: Plan) -> Verdict:
     """Run lives until `plan.count` calls found no space; return the final verdict."""
     chance = random.Random(f"{plan.seed} points")
-    async with rig.crew:
+    async with rig.actors:
         for number, rule in zip(range(LIVES_MAX), cycle(POINTS), strict=False):
             if number and rig.tally.faults.total() >= plan.count:
                 break
@@ -298,8 +298,8 @@ def prove(plan: Plan) -> Outcome:
             spoilt = brim(folder / "control", plan.seed, finishes, NO_RESERVE)
             crowded_out = crowd(folder / "crowd-control", SMALL, NO_CHECKPOINTS)
             control = (
-                f"with no space kept back: FINs undone {spoilt.redelivered:,} · "
-                f"with no checkpoint to make room: FINs undone {crowded_out.redelivered:,}"
+                f"without reserved space: FINs undone {spoilt.redelivered:,} · "
+                f"without checkpoints: FINs undone {crowded_out.redelivered:,}"
             )
             held = held and spoilt.redelivered > 0 and crowded_out.redelivered > 0
     wrongs = [wrong for found in crowds for wrong in found.wrong]

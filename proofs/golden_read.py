@@ -16,7 +16,7 @@ from tests.support.v2_client import Message
 
 from proofs.reopened import Reopened
 from sparq.log.check import check
-from sparq.log.disk import LookingDisk, RealDisk
+from sparq.log.disk import ReadOnlyDisk, RealDisk
 from sparq.protocol.instant import Instant
 from sparq.testing import START_WALL_NS, ManualClock
 
@@ -62,7 +62,9 @@ def describe(data_path: Path) -> Document:
 
 def look(data_path: Path) -> int:
     """Return the number of damages that `nsq_check` finds."""
-    findings = check(LookingDisk(), str(data_path), Instant(STOPPED_WALL_NS, 1), lambda _size: None)
+    findings = check(
+        ReadOnlyDisk(), str(data_path), Instant(STOPPED_WALL_NS, 1), lambda _size: None
+    )
     assert findings is not None
     return len(findings.all_damage())
 

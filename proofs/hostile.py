@@ -45,10 +45,10 @@ CONTROL_FINDINGS: Final = 1
 
 def all_targets() -> list[Target]:
     """Every target. Creating them starts servers, so each process creates its own."""
-    from proofs.hostile_parts import served, spoken, stored
+    from proofs.hostile_parts import file_targets, parser_targets, server_targets
 
     logging.getLogger("sparq").setLevel(logging.ERROR)
-    return [*spoken.targets(), *stored.targets(), *served.targets()]
+    return [*parser_targets.targets(), *file_targets.targets(), *server_targets.targets()]
 
 
 def execute(count: int, seed: str) -> list[Found]:
@@ -60,11 +60,11 @@ def execute(count: int, seed: str) -> list[Found]:
 
 def execute_without(guard: str, seed: str) -> list[Found]:
     """Run the target of a control with the guard switched off; in a new process."""
-    from proofs.hostile_parts import spoken
+    from proofs.hostile_parts import parser_targets
 
     control = CONTROLS[guard]
     control.switch_off()
-    (target,) = [one for one in spoken.targets() if one.name == control.target]
+    (target,) = [one for one in parser_targets.targets() if one.name == control.target]
     return [work(target, control.executions, seed, CONTROL_FINDINGS)]
 
 

@@ -31,7 +31,7 @@ from proofs.faults import Rig, Rule, placed
 from proofs.outcome import Outcome, Plan, progress, skipped
 
 PROMISES = ("P8",)
-BELIEVING, LOADED = "proofs.controls.ignored_sync_error", "proofs.loaded"
+IGNORED_SYNC_ERROR, LOADED = "proofs.controls.ignored_sync_error", "proofs.loaded"
 STARTS = {
     "openat": 16,
     "pread64": 10,
@@ -91,7 +91,7 @@ async def lives(rig: Rig, plan: Plan, before: Counter[str]) -> Verdict:
     chance = random.Random(f"{plan.seed} faults")
     starts = start_rules(before)
     chance.shuffle(starts)
-    async with rig.crew:
+    async with rig.actors:
         for rule in starts[: max(2, round(plan.count * START_SHARE))]:
             await rig.start(rule)
             progress(f"{rig.tally.faults.total()} faults")
@@ -106,9 +106,9 @@ async def lives(rig: Rig, plan: Plan, before: Counter[str]) -> Verdict:
         return await rig.end()
 
 
-async def believing(rig: Rig) -> int:
+async def acknowledged_without_syncs(rig: Rig) -> int:
     """Number of publishes that an nsqd which ignores failed syncs acknowledges in a blackout."""
-    async with rig.crew:
+    async with rig.actors:
         await rig.load(DARK, dark=True)
     return rig.tally.acknowledged_dark
 
@@ -126,20 +126,20 @@ def prove(plan: Plan) -> Outcome:
             rig.note_damage()
         held, control = holds(rig, verdict), ""
         if plan.control:
-            dark = acknowledged_by_believing(folder / "control", plan.seed)
-            control = f"with failed syncs taken for good: OK sent for failed syncs {dark:,}"
+            dark = run_control(folder / "control", plan.seed)
+            control = f"with failed syncs ignored: OK sent for failed syncs {dark:,}"
             held = held and dark > 0
     for death in rig.tally.deaths:
         print(f"\ndeath: {death}")
     return Outcome(PROMISES, figures(rig, verdict), held, control)
 
 
-def acknowledged_by_believing(folder: Path, seed: int) -> int:
+def run_control(folder: Path, seed: int) -> int:
     """Run the control; returns the number of publishes acknowledged while every sync fails."""
-    spoilt = faults.rig(folder, seed, BELIEVING)
-    with spoilt.server:
-        spoilt.server.kill9()
-        return asyncio.run(believing(spoilt))
+    unsafe = faults.rig(folder, seed, IGNORED_SYNC_ERROR)
+    with unsafe.server:
+        unsafe.server.kill9()
+        return asyncio.run(acknowledged_without_syncs(unsafe))
 
 
 def holds(rig: Rig, verdict: Verdict) -> bool:
@@ -151,7 +151,7 @@ def holds(rig: Rig, verdict: Verdict) -> bool:
         and verdict.lost <= tally.damaged
         and not any(wrong)
         and not tally.deaths
-        and not tally.believed
+        and not tally.synced_again
     )
 
 
@@ -163,11 +163,11 @@ def figures(rig: Rig, verdict: Verdict) -> str:
         f"fault points {tally.faults.total()} ({calls}) · lives {rig.history.kills} · "
         f"server deaths {len(tally.deaths)} · starts refused with a reason {tally.refused_starts} "
         f"· OK sent while every sync failed: {tally.acknowledged_dark:,} · "
-        f"files synced again after a failed sync: {len(tally.believed)} · "
+        f"files synced again after a failed sync: {len(tally.synced_again)} · "
         f"acknowledged {verdict.acknowledged:,} · acknowledged lost {verdict.lost:,} "
         f"(reported as damaged {tally.damaged:,}) · split MPUBs {verdict.split:,} · "
         f"ghosts {verdict.ghosts:,} · corrupt {verdict.corrupt:,} · "
-        f"refused, there after a crash {verdict.refused_yet_delivered:,} · "
+        f"refused, but present after a crash {verdict.refused_yet_delivered:,} · "
         f"FINs undone by the kills {verdict.returned:,}"
     )
 

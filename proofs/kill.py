@@ -22,11 +22,11 @@ from pathlib import Path
 from tests.support.servers import NsqdServer
 
 from proofs import outcome
+from proofs.actors import HABITS, READY_COUNTS, Consumer, Publisher
 from proofs.checker import Verdict, check, lost_commands, total
-from proofs.daemon_fixture import NSQD, Crew, data_folder, is_drained, started, wait_until
+from proofs.daemon_fixture import NSQD, RunningActors, data_folder, is_drained, started, wait_until
 from proofs.history import History
 from proofs.outcome import Outcome, Plan, progress
-from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
 
 TOPIC = "proof"
 LIVE, LATE = "live", "late"
@@ -64,7 +64,7 @@ class Proof:
         publishers = [
             Publisher(self.server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
         ]
-        async with Crew(*publishers, *consumers):
+        async with RunningActors(*publishers, *consumers):
             while self.history.kills < kills:
                 await self.round(min(kills, self.history.kills + ROUND_KILLS))
             for publisher in publishers:
@@ -81,7 +81,7 @@ class Proof:
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
             self.kill()
             await self.recover()
-        async with Crew(self.consumer(LATE, 1), self.consumer(LATE, 2)):
+        async with RunningActors(self.consumer(LATE, 1), self.consumer(LATE, 2)):
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
             self.kill()
         # The consumers end only after the kill, so that no message has to wait for its timeout.
@@ -113,7 +113,7 @@ class Proof:
 
     async def drain(self) -> None:
         """Consume both channels until they are empty."""
-        async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
+        async with RunningActors(self.consumer(LATE, 3), self.consumer(LATE, 4)):
             await asyncio.to_thread(
                 wait_until, lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained"
             )
@@ -152,7 +152,7 @@ def controls(seed: int) -> tuple[bool, str]:
     late_commit, _ = attempt(seed, CONTROL_KILLS, LATE_COMMIT)
     late_finish, _ = attempt(seed, CONTROL_KILLS, LATE_FINISH)
     text = (
-        f"with the write behind the OK: lost {late_commit.lost:,} · "
+        f"with the write after the OK: lost {late_commit.lost:,} · "
         f"with finishes written late: returned {late_finish.returned:,}"
     )
     return late_commit.lost > 0 and late_finish.returned > 0, text

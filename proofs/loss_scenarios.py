@@ -1,6 +1,6 @@
 """Nine scenarios in which Go's nsqd loses messages. sparq's nsqd must not lose any.
 
-A scenario (`Exhibit`) starts a daemon, repeats the steps in which users have lost messages, and
+A scenario (`Scenario`) starts a daemon, repeats the steps in which users have lost messages, and
 counts the losses. It is the same for every kind of daemon. The numbers L1 to L9 are those of the
 list of NSQ's losses; each scenario names the issues of nsqio/nsq that report it.
 """
@@ -21,7 +21,7 @@ from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import OK, V2Client
 
 from proofs.daemon_fixture import wait_until
-from proofs.specimens import Maker, Specimen, collect, wait_depth, wait_noted
+from proofs.scenario_daemons import Maker, ScenarioDaemon, collect, wait_depth, wait_written
 from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 
 TOPIC, CHANNEL = "t", "c"
@@ -43,7 +43,7 @@ class Needs(Exception):
     """The machine lacks a requirement; the message is "needs ..."."""
 
 
-class Exhibit(NamedTuple):
+class Scenario(NamedTuple):
     """A scenario: one way to lose messages."""
 
     number: str
@@ -52,7 +52,7 @@ class Exhibit(NamedTuple):
     show: Callable[[Maker, Path], Loss]
 
 
-def channel_of(server: Specimen, topic: str = TOPIC) -> None:
+def channel_of(server: ScenarioDaemon, topic: str = TOPIC) -> None:
     """Create a topic with a channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
@@ -69,7 +69,7 @@ def publish(line: V2Client, sent: list[bytes]) -> None:
         assert line.ask(pub(TOPIC, body)) == OK
 
 
-def lost_of(sent: list[bytes], server: Specimen) -> int:
+def lost_of(sent: list[bytes], server: ScenarioDaemon) -> int:
     """Number of these messages that the channel does not deliver."""
     return len(set(sent) - {one.body for one in collect(server, TOPIC, CHANNEL)})
 
@@ -99,17 +99,18 @@ def killed_in_flight(make: Maker, folder: Path) -> Loss:
             assert consumer.ask(sub(TOPIC, CHANNEL)) == OK
             consumer.send(rdy(taken))
             consumer.messages(taken)
-            wait_noted_below(server, len(sent) - taken)
+            wait_written_below(server, len(sent) - taken)
             server.kill9()
         server.start()
         lost = lost_of(sent, server)
     return Loss(lost, f"{lost:,} of {taken:,} messages in flight lost by kill -9")
 
 
-def wait_noted_below(server: Specimen, depth: int) -> None:
+def wait_written_below(server: ScenarioDaemon, depth: int) -> None:
     """Wait until the daemon has recorded its deliveries on disk; it may read one message ahead."""
     wait_until(
-        lambda: any(server.has_noted(TOPIC, CHANNEL, depth - ahead) for ahead in (0, 1)), "noted"
+        lambda: any(server.has_written_state(TOPIC, CHANNEL, depth - ahead) for ahead in (0, 1)),
+        "written",
     )
 
 
@@ -180,7 +181,7 @@ def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
         yield disk
 
 
-def on_small_disk(make: Maker, folder: Path, small: SmallDisk) -> Specimen:
+def on_small_disk(make: Maker, folder: Path, small: SmallDisk) -> ScenarioDaemon:
     """A daemon with its data path on the small file system."""
     return make(folder, ON_DISK, prefix=small.prefix, data=small.folder)
 
@@ -238,7 +239,7 @@ def channel_unwritable(make: Maker, folder: Path) -> Loss:
     return Loss(lost, f"{lost} of {len(sent)} acknowledged messages lost on their way to a channel")
 
 
-def topic_depth(server: Specimen) -> int:
+def topic_depth(server: ScenarioDaemon) -> int:
     """Number of messages that wait in the topic itself, not in a channel."""
     (topic,) = server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
     return int(topic["depth"])
@@ -275,7 +276,7 @@ def attempts_forgotten(make: Maker, folder: Path) -> Loss:
         with V2Client(server) as line:
             publish(line, [b"poison"])
         wait_depth(server, TOPIC, CHANNEL, 1)
-        wait_noted(server, TOPIC, CHANNEL, 1)
+        wait_written(server, TOPIC, CHANNEL, 1)
         with V2Client(server) as consumer:
             assert consumer.ask(sub(TOPIC, CHANNEL)) == OK
             consumer.send(rdy(1))
@@ -293,24 +294,24 @@ def attempts_forgotten(make: Maker, folder: Path) -> Loss:
     return Loss(max(0, lost), f"comes as attempt {came[0].attempts}, which is the fourth")
 
 
-EXHIBITS = (
-    Exhibit("L1", "killed with messages in memory", "#755", killed_in_memory),
-    Exhibit("L2", "killed with messages in flight", "#1142 #1386 #1391", killed_in_flight),
-    Exhibit("L3", "restarted with deferred messages", "#674 #871 #1107", restarted_with_deferred),
-    Exhibit("L4", "a damaged length on disk", "#471 #1491 #1514", damaged_length),
-    Exhibit("L5", "a full disk", "#1231 #594 #938", disk_full),
-    Exhibit("L6", "syncs that fail", "", sync_fails),
-    Exhibit("L7", "a channel that cannot be written", "", channel_unwritable),
-    Exhibit("L8", "an MPUB refused half-way", "", mpub_split),
-    Exhibit("L9", "attempts of a message in flight", "", attempts_forgotten),
+SCENARIOS = (
+    Scenario("L1", "killed with messages in memory", "#755", killed_in_memory),
+    Scenario("L2", "killed with messages in flight", "#1142 #1386 #1391", killed_in_flight),
+    Scenario("L3", "restarted with deferred messages", "#674 #871 #1107", restarted_with_deferred),
+    Scenario("L4", "a damaged length on disk", "#471 #1491 #1514", damaged_length),
+    Scenario("L5", "a full disk", "#1231 #594 #938", disk_full),
+    Scenario("L6", "syncs that fail", "", sync_fails),
+    Scenario("L7", "a channel that cannot be written", "", channel_unwritable),
+    Scenario("L8", "an MPUB refused half-way", "", mpub_split),
+    Scenario("L9", "attempts of a message in flight", "", attempts_forgotten),
 )
 
 
-def visit(exhibit: Exhibit, make: Maker) -> Loss:
+def run_scenario(scenario: Scenario, make: Maker) -> Loss:
     """Run a scenario with one kind of daemon, in a folder of its own.
 
     Raises:
         Needs: the machine lacks a requirement.
     """
     with tempfile.TemporaryDirectory(prefix="sparq-museum-") as folder:
-        return exhibit.show(make, Path(folder))
+        return scenario.show(make, Path(folder))

@@ -40,7 +40,7 @@ from tests.support.v2_client import AsyncV2Client
 
 from proofs import mixed_noise, outcome
 from proofs.checker import Verdict, check, lost_commands
-from proofs.daemon_fixture import NSQD, Crew, data_folder, started
+from proofs.daemon_fixture import NSQD, RunningActors, data_folder, started
 from proofs.history import History
 from proofs.mixed_actors import Place, Reader, Writer, ask, insist
 from proofs.mixed_lives import Life
@@ -96,7 +96,7 @@ class Findings:
         lives: number of lives of topics, see mixed_lives.py.
         counts: totals of all topics: acknowledged, delivered, and those that must be 0.
         deaths: numbers of kills, of stops, and of stops with a status other than 0.
-        revenants: deleted topics that existed again at the end.
+        present_after_deletion: deleted topics that existed again at the end.
         lost: descriptions of lost and wrong messages.
         growths: growth of memory, open files, threads and data files.
     """
@@ -104,7 +104,7 @@ class Findings:
     lives: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
-    revenants: list[str] = field(default_factory=list)
+    present_after_deletion: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     growths: list[Growth] = field(default_factory=list)
 
@@ -117,7 +117,7 @@ class Findings:
         return (
             self.counts["delivered"] > 0
             and not any((*wrong, self.deaths["bad"], self.counts["internal errors"]))
-            and not self.revenants
+            and not self.present_after_deletion
         )
 
     @property
@@ -144,12 +144,12 @@ class Findings:
         return (
             f"{deaths if self.deaths else 'left alone · '}{bad}topics {self.lives:,} · "
             + " · ".join(f"{name} {self.counts[name]:,}" for name in figures)
-            + f" · come back after deletion {len(self.revenants):,} · "
+            + f" · present after deletion {len(self.present_after_deletion):,} · "
             + " · ".join(growth.line() for growth in self.growths)
         )
 
 
-class House:
+class MixedRun:
     """One nsqd with all of its actors."""
 
     def __init__(self, server: NsqdServer, seed: int, patience: float, *, killed: bool) -> None:
@@ -176,9 +176,9 @@ class House:
         tasks.append(asyncio.create_task(self.look(min(SAMPLE_SECONDS, seconds / SAMPLES_MIN))))
         if self.killed:
             tasks.append(asyncio.create_task(self.trouble(seconds)))
-        writer, readers = self.company()
+        writer, readers = self.make_actors()
         try:
-            async with Crew(writer, *readers):
+            async with RunningActors(writer, *readers):
                 ended, _ = await asyncio.wait(
                     tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION
                 )
@@ -191,7 +191,7 @@ class House:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await self.close_books(seconds)
+        await self.check_at_the_end(seconds)
         return self.found
 
     def chance(self, name: object) -> random.Random:
@@ -205,7 +205,7 @@ class House:
         for channel in KEPT_CHANNELS:
             await insist(self.place, f"/channel/create?topic={KEPT}&channel={channel}")
 
-    def company(self) -> tuple[Steady, list[Reader]]:
+    def make_actors(self) -> tuple[Steady, list[Reader]]:
         """Its writer and its readers."""
         readers = [
             Reader(self.place, KEPT, channel, self.history, f"{KEPT} {channel} {copy}")
@@ -282,35 +282,39 @@ class House:
 
     # The end
 
-    async def close_books(self, seconds: float) -> None:
+    async def check_at_the_end(self, seconds: float) -> None:
         """Check the topic that stays, the deleted names and the samples; then stop nsqd."""
         for verdict in check(self.history).values():
             self.found.take(verdict, may_lose=False, may_return=False)
         self.found.lost += [f"{KEPT}: {line}" for line in lost_commands(self.history)]
-        internal = [count for said, count in self.place.refusals.items() if ": 5" in said]
+        internal = [count for answer, count in self.place.refusals.items() if ": 5" in answer]
         tracebacks = self.server.log_text.count("Traceback")
         self.found.counts["internal errors"] = sum(internal) + tracebacks
         for name in sorted(self.gone):
             status, answer = await ask(self.place, "GET", f"/stats?format=json&topic={name}")
             if status == 200 and f'"topic_name":"{name}"'.encode() in answer.replace(b" ", b""):
-                self.found.revenants.append(name)
+                self.found.present_after_deletion.append(name)
         self.watch.save()
         self.found.growths = self.watch.growth(seconds, AGES if self.killed else None)
         self.found.deaths["bad"] += await asyncio.to_thread(self.server.terminate) != 0
 
 
-async def of_houses(
+async def run_both(
     servers: tuple[NsqdServer, NsqdServer], seed: int, seconds: float, patience: float
 ) -> tuple[Findings, Findings]:
     """Run both nsqds at once; returns the results of the steady one and of the killed one."""
     steady, killed = (
-        House(server, seed, patience, killed=bool(place)) for place, server in enumerate(servers)
+        MixedRun(server, seed, patience, killed=bool(place)) for place, server in enumerate(servers)
     )
     async with asyncio.timeout(seconds + GRACE_SECONDS), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(house.run(seconds)) for house in (steady, killed)]
-    for house in (steady, killed):
-        said = ", ".join(f"{name} {count:,}" for name, count in house.place.refusals.most_common(8))
-        print(f"  refused {'by the killed one' if house.killed else 'by the other'}: {said or '-'}")
+        tasks = [group.create_task(each.run(seconds)) for each in (steady, killed)]
+    for each in (steady, killed):
+        refusals = ", ".join(
+            f"{name} {count:,}" for name, count in each.place.refusals.most_common(8)
+        )
+        print(
+            f"  refused {'by the killed one' if each.killed else 'by the other'}: {refusals or '-'}"
+        )
     return tasks[0].result(), tasks[1].result()
 
 
@@ -326,7 +330,7 @@ def attempt(
             place.mkdir()
         begin = partial(started, flags=FLAGS)
         with begin(places[0], modules[0]) as steady, begin(places[1], modules[1]) as killed:
-            return asyncio.run(of_houses((steady, killed), seed, seconds, patience))
+            return asyncio.run(run_both((steady, killed), seed, seconds, patience))
 
 
 def prove(plan: Plan) -> Outcome:
@@ -351,7 +355,7 @@ def controls(seed: int) -> tuple[bool, str]:
     grown = [growth for growth in leaking.growths if not growth.is_flat]
     text = (
         f"with something of each deleted topic kept: {', '.join(g.line() for g in grown) or 'flat'}"
-        f" · with the write behind the OK: lost {late.counts['lost']:,}"
+        f" · with the write after the OK: lost {late.counts['lost']:,}"
     )
     return {"memory", "open_files"} <= {g.name for g in grown} and late.counts["lost"] > 0, text
 

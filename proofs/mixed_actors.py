@@ -1,6 +1,6 @@
 """The actors of the mixed run: a writer, a reader, a hanging consumer, and HTTP requests.
 
-They extend the publisher and consumer of witness.py, and use more of the protocol: PUB, MPUB and
+They extend the publisher and consumer of actors.py, and use more of the protocol: PUB, MPUB and
 DPUB; IDENTIFY with settings of real clients, TOUCH, REQ, NOP, RDY up and down, CLS.
 
 1. A reader counts a message as finished only if its FIN was not refused, and a later command on
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from tests.support.v2_client import FRAME_ERROR, AsyncV2Client, Message
 
 from proofs import bodies
+from proofs.actors import RECONNECT_SECONDS, Actor, Consumer, Habit, Publisher
 from proofs.history import History, Outcome
-from proofs.witness import RECONNECT_SECONDS, Actor, Consumer, Habit, Publisher
 from sparq.protocol.commands import mpub, pub, sub
 
 ASK_SECONDS = 20.0

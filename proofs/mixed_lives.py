@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from proofs.checker import Verdict, check, lost_commands
-from proofs.daemon_fixture import Crew
+from proofs.daemon_fixture import RunningActors
 from proofs.history import FINISHED, History, Outcome
 from proofs.mixed_actors import POLL_SECONDS, Hanger, Place, Reader, Writer, ask, insist
 
@@ -125,7 +125,7 @@ class Life:
             for channel in self.channels
             if self.chance.random() < HANG_SHARE
         ]
-        async with Crew(writer, *readers, *hangers):
+        async with RunningActors(writer, *readers, *hangers):
             await asyncio.sleep(self.chance.uniform(*WORK_SECONDS))
             await self.shake(writer)
             await self.end(writer, readers)

@@ -64,7 +64,7 @@ async def requests(place: Place, chance: random.Random, ending: asyncio.Event) -
 
 
 async def clients(place: Place, chance: random.Random, ending: asyncio.Event) -> None:
-    """Run sparq's own client, each time with a setting that the witness does not use."""
+    """Run sparq's own client, each time with a setting that no other actor uses."""
 
     def handle(_message: Message) -> None:
         """Return at once: the consumer then finishes the message."""

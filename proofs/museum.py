@@ -13,9 +13,9 @@ import shutil
 import sys
 
 from proofs import outcome
-from proofs.loss_scenarios import EXHIBITS, Exhibit, Loss, Needs, visit
+from proofs.loss_scenarios import SCENARIOS, Loss, Needs, Scenario, run_scenario
 from proofs.outcome import Outcome, Plan, progress
-from proofs.specimens import Maker, maker
+from proofs.scenario_daemons import Maker, maker
 
 PROMISES = ("P1", "P3", "P4", "P5", "P7", "P8", "P9")
 LATE_COMMIT = "proofs.controls.late_commit"
@@ -27,41 +27,41 @@ def program_of_go() -> str:
     return os.path.abspath(found) if found else ""
 
 
-def shown(exhibit: Exhibit, make: Maker, whose: str) -> Loss | None:
+def shown(scenario: Scenario, make: Maker, whose: str) -> Loss | None:
     """Run a scenario and print its result; None: this machine cannot run it."""
-    progress(f"{exhibit.number} {exhibit.title}: {whose}")
+    progress(f"{scenario.number} {scenario.title}: {whose}")
     try:
-        loss = visit(exhibit, make)
+        loss = run_scenario(scenario, make)
     except Needs as needs:
-        print(f"  {exhibit.number} {exhibit.title}: {whose}: skipped: {needs}")
+        print(f"  {scenario.number} {scenario.title}: {whose}: skipped: {needs}")
         return None
-    print(f"  {exhibit.number} {exhibit.title}: {whose}: {loss.text}", flush=True)
+    print(f"  {scenario.number} {scenario.title}: {whose}: {loss.text}", flush=True)
     return loss
 
 
 def prove(plan: Plan) -> Outcome:
     """Run the scenarios on sparq's nsqd, then the control."""
-    exhibits = EXHIBITS[: plan.count]
+    scenarios = SCENARIOS[: plan.count]
     go = program_of_go()
-    ours = [shown(exhibit, maker(), "sparq") for exhibit in exhibits]
+    ours = [shown(scenario, maker(), "sparq") for scenario in scenarios]
     lost = sum(loss is not None and loss.lost > 0 for loss in ours)
     figures = f"NSQ loss modes: {len(ours) - ours.count(None)} · on ours {lost}"
     if None in ours:
         figures += f" · not shown here {ours.count(None)}"
     held, control = not lost and ours.count(None) < len(ours), ""
     if plan.control and go:
-        theirs = [shown(exhibit, maker(go), "Go's nsqd") for exhibit in exhibits]
+        theirs = [shown(scenario, maker(go), "Go's nsqd") for scenario in scenarios]
         reproduced = sum(loss is not None and loss.lost > 0 for loss in theirs)
         figures += f" · reproduced on nsqd {reproduced}"
         control = f"Go's nsqd: messages lost or promises broken in {reproduced} of {len(theirs)}"
         held = held and reproduced > 0
     elif plan.control:
         figures += " · reproduced on nsqd: not tried, NSQD_GO names none"
-        late = visit(EXHIBITS[0], maker(LATE_COMMIT))
-        control = f"{EXHIBITS[0].number} with the write behind the OK: {late.text}"
+        late = run_scenario(SCENARIOS[0], maker(LATE_COMMIT))
+        control = f"{SCENARIOS[0].number} with the write after the OK: {late.text}"
         held = held and late.lost > 0
     return Outcome(PROMISES, figures, held, control)
 
 
 if __name__ == "__main__":
-    sys.exit(outcome.run("museum", prove, count=len(EXHIBITS), of="exhibits, from the first on"))
+    sys.exit(outcome.run("museum", prove, count=len(SCENARIOS), of="scenarios, from the first on"))

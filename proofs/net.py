@@ -1,9 +1,9 @@
 """Clients that reach nsqd over a bad network, and nsqlookupds that fail: `make net`.
 
-Eight clients: four publishers and two consumers of the witness, and a producer and a consumer of
-sparq's own library. Each connects through its own proxy (chaos.py), which splits, delays, doubles
-and cuts its connections; `--count` is the total number of cuts. Then the proxies stop interfering,
-every client must reconnect (else it counts under `stuck clients`), everything is consumed, and the
+Eight clients: four publishers and two consumers of the workload, and a producer and a consumer of
+sparq's own library. Each connects through its own proxy (bad_network.py), which splits, delays,
+doubles and cuts its connections; `--count` is the total number of cuts. Then the proxies stop
+interfering, every client must reconnect (else it counts under `stuck clients`), everything is consumed, and the
 checker counts.
 
 A second part (discovery.py) kills one of two nsqlookupds, or restarts both. Nothing may be lost,
@@ -25,14 +25,14 @@ from pathlib import Path
 from tests.support.servers import NsqdServer
 
 from proofs import discovery, outcome
-from proofs.chaos import Proxy, Toll
+from proofs.bad_network import NetworkCounts, Proxy
 from proofs.checker import Verdict, check, total
-from proofs.daemon_fixture import NSQD, Crew, data_folder, started
+from proofs.daemon_fixture import NSQD, RunningActors, data_folder, started
 from proofs.outcome import Outcome, Plan, progress
 from proofs.own_client import CHANNEL as OWN_CHANNEL
 from proofs.own_client import TOPIC as OWN_TOPIC
-from proofs.own_client import OwnConsumer, OwnProducer, Shelf
-from proofs.workload import WAIT_SECONDS, Witness, until
+from proofs.own_client import MessageRecord, OwnConsumer, OwnProducer
+from proofs.workload import WAIT_SECONDS, Workload, until
 
 FLAGS = ("--requeue-on-disconnect", "--msg-timeout=60s", "--max-bytes-per-file=4194304")
 CONTROL_CUTS = 40
@@ -49,83 +49,83 @@ class Findings:
     """Results of one run."""
 
     verdict: Verdict
-    shelf: Shelf
-    toll: Toll
+    record: MessageRecord
+    counts: NetworkCounts
     stuck: int = 0
     times: list[float] = field(default_factory=list)
 
     @property
     def lost(self) -> int:
-        """Acknowledged messages of the witness and the library that were never delivered."""
-        return self.verdict.lost + self.shelf.missing
+        """Acknowledged messages of the workload and the library that were never delivered."""
+        return self.verdict.lost + self.record.missing
 
     @property
     def holds(self) -> bool:
         """Whether there are no violations: no client is stuck, and no message lost or foreign."""
-        strange = self.shelf.missing + self.shelf.strange
-        return self.verdict.holds and not strange and not self.stuck and self.toll.left == 0
+        strange = self.record.missing + self.record.strange
+        return self.verdict.holds and not strange and not self.stuck and self.counts.left == 0
 
     @property
     def reconnect_p99(self) -> float:
         """99th percentile of the seconds from a cut until the client received bytes again."""
-        ordered = sorted(self.toll.reconnects)
+        ordered = sorted(self.counts.reconnects)
         return ordered[math.ceil(0.99 * len(ordered)) - 1] if ordered else 0.0
 
 
-async def go_through(plan: Plan, server: NsqdServer, *, is_patient: bool) -> Findings:
+async def run_clients(plan: Plan, server: NsqdServer, *, is_patient: bool) -> Findings:
     """Run all clients over the bad network, then over a calm one until everything is consumed."""
-    toll = Toll(plan.count)
-    witness = Witness.of(server, plan.seed, delays=True)
-    shelf = Shelf(witness.history.run)
-    producer, consumer = OwnProducer("", shelf), OwnConsumer("", shelf)
-    clients = [*witness.actors(), producer, consumer]
+    counts = NetworkCounts(plan.count)
+    workload = Workload.of(server, plan.seed, delays=True)
+    record = MessageRecord(workload.history.run)
+    producer, consumer = OwnProducer("", record), OwnConsumer("", record)
+    clients = [*workload.actors(), producer, consumer]
     async with AsyncExitStack() as stack:
         proxies = []
         for number, client in enumerate(clients):
             chance = random.Random(f"{plan.seed} network {number}")
-            proxies.append(await stack.enter_async_context(Proxy(server.tcp, chance, toll)))
+            proxies.append(await stack.enter_async_context(Proxy(server.tcp, chance, counts)))
             client.address = proxies[-1].address
-        await asyncio.to_thread(prepare, witness)
-        stack.push_async_exit(crew := Crew(*clients))
-        await crew.__aenter__()
-        await until(lambda: toll.left == 0, "cut", seconds=2 * plan.count + WAIT_SECONDS)
+        await asyncio.to_thread(prepare, workload)
+        stack.push_async_exit(running := RunningActors(*clients))
+        await running.__aenter__()
+        await until(lambda: counts.left == 0, "cut", seconds=2 * plan.count + WAIT_SECONDS)
         for proxy in proxies:
             proxy.calm = True
-        stuck = await who_is_stuck(proxies)
+        stuck = await count_stuck(proxies)
         producer.stopping = True
         if not stuck:
-            await witness.drained()
+            await workload.drained()
             await until(lambda: not producer.busy, "answered")
-            await drained(shelf, WAIT_SECONDS if is_patient else CONTROL_SECONDS)
-    return Findings(total(check(witness.history).values()), shelf, toll, stuck)
+            await drained(record, WAIT_SECONDS if is_patient else CONTROL_SECONDS)
+    return Findings(total(check(workload.history).values()), record, counts, stuck)
 
 
-def prepare(witness: Witness) -> None:
+def prepare(workload: Workload) -> None:
     """Create the topics and channels before the first publish, so that channels get everything."""
-    witness.make_topic()
-    witness.server.post(f"/topic/create?topic={OWN_TOPIC}")
-    witness.server.post(f"/channel/create?topic={OWN_TOPIC}&channel={OWN_CHANNEL}")
+    workload.make_topic()
+    workload.server.post(f"/topic/create?topic={OWN_TOPIC}")
+    workload.server.post(f"/channel/create?topic={OWN_TOPIC}&channel={OWN_CHANNEL}")
 
 
-async def who_is_stuck(proxies: list[Proxy]) -> int:
+async def count_stuck(proxies: list[Proxy]) -> int:
     """Number of clients that have not reconnected although the network is calm."""
     progress("calm")
     with suppress(AssertionError):
-        await until(lambda: not any(proxy.is_owed for proxy in proxies), "back")
-    return sum(proxy.is_owed for proxy in proxies)
+        await until(lambda: not any(proxy.awaits_reply for proxy in proxies), "back")
+    return sum(proxy.awaits_reply for proxy in proxies)
 
 
-async def drained(shelf: Shelf, seconds: float) -> None:
+async def drained(record: MessageRecord, seconds: float) -> None:
     """Wait up to `seconds` until no message is missing; the rest count as missing."""
     with suppress(AssertionError):
-        await until(lambda: not shelf.missing, "consumed", seconds)
+        await until(lambda: not record.missing, "consumed", seconds)
 
 
 def attempt(plan: Plan, module: str = NSQD) -> Findings:
     """One run in a folder of its own."""
     keep = plan.keep if module == NSQD else None
     with data_folder(keep) as folder, started(folder, module, FLAGS) as server:
-        return asyncio.run(go_through(plan, server, is_patient=module == NSQD))
+        return asyncio.run(run_clients(plan, server, is_patient=module == NSQD))
 
 
 def found_of(plan: Plan, folder: Path) -> discovery.Findings:
@@ -138,13 +138,13 @@ def prove(plan: Plan) -> Outcome:
     found = attempt(plan)
     with data_folder(None) as folder:
         lookups = found_of(plan, folder)
-    shelf = found.shelf
+    record = found.record
     figures = (
-        f"cuts {sum(found.toll.cuts.values()):,} ({len(found.toll.cuts)} kinds), doubled "
-        f"connections {found.toll.doubles:,} · acknowledged lost {found.lost:,} · "
+        f"cuts {sum(found.counts.cuts.values()):,} ({len(found.counts.cuts)} kinds), doubled "
+        f"connections {found.counts.doubles:,} · acknowledged lost {found.lost:,} · "
         f"stuck clients {found.stuck:,} · reconnect p99 {found.reconnect_p99:.1f} s · "
-        f"{found.verdict.line()} · library: acknowledged {len(shelf.acknowledged):,}, "
-        f"lost {shelf.missing:,} · {lookups.line()}"
+        f"{found.verdict.line()} · library: acknowledged {len(record.acknowledged):,}, "
+        f"lost {record.missing:,} · {lookups.line()}"
     )
     held = found.holds and lookups.holds
     if plan.count >= FULL_CUTS:
@@ -152,7 +152,7 @@ def prove(plan: Plan) -> Outcome:
     control = ""
     if plan.control:
         without = attempt(Plan(plan.seed, CONTROL_CUTS), DELIVERED_IS_DONE)
-        control = f"with what was sent taken for received: lost {without.lost:,}"
+        control = f"with sent messages taken for received: lost {without.lost:,}"
         held = held and without.lost > 0
     return Outcome(PROMISES, figures, held, control)
 

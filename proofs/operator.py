@@ -6,7 +6,7 @@ Proofs do not count its messages. It makes nsqd create and delete folders and fi
 import asyncio
 import random
 
-from proofs.witness import RECONNECT_SECONDS, Actor
+from proofs.actors import RECONNECT_SECONDS, Actor
 
 STEPS = (
     "/topic/create?topic={topic}",

@@ -26,7 +26,7 @@ OPTIONS = BrokerOptions(node_id=513, max_bytes_per_file=24_000)
 DISK_BYTES = 4 << 20
 """A small disk, because the reserve takes a share of it: so copies are fast."""
 SIZES = (12, 40, 200, 200, 330)
-LAPSE_NS = 60_000_000_000
+STOPPED_NS = 60_000_000_000
 
 
 def disk_with(files: Files) -> MemoryDisk:
@@ -70,8 +70,8 @@ class Original:
         return {path: data for path, data in self.files.items() if topic_of(path) == topic}
 
     def clock(self) -> ManualClock:
-        """A clock for a start `LAPSE_NS`, a minute, after the stop."""
-        return ManualClock(self.wall_ns + LAPSE_NS)
+        """A clock for a start `STOPPED_NS`, a minute, after the stop."""
+        return ManualClock(self.wall_ns + STOPPED_NS)
 
 
 def topic_of(path: str) -> str:

@@ -1,4 +1,4 @@
-"""sparq's own client as a witness: a producer and a consumer, each over its own connections.
+"""sparq's own client in a proof: a producer and a consumer, each over its own connections.
 
 They show that the library reconnects by itself. Its producer sends messages again after a lost
 connection, which may duplicate them, so only lost and foreign messages are counted.
@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 
 from proofs import bodies
-from proofs.witness import Actor
+from proofs.actors import Actor
 from sparq.client import Config, Consumer, Producer
 from sparq.client.errors import PublishError
 from sparq.protocol.errors import RemoteError
@@ -21,7 +21,7 @@ CONFIG = Config(max_reconnect_delay=1.0)
 
 
 @dataclass(slots=True)
-class Shelf:
+class MessageRecord:
     """Messages that were acknowledged to the producer, and delivered to the consumer.
 
     Attributes:
@@ -46,41 +46,41 @@ class Shelf:
 class OwnProducer(Actor):
     """Publishes one message after another in each of `WORKERS` concurrent tasks."""
 
-    def __init__(self, address: str, shelf: Shelf) -> None:
+    def __init__(self, address: str, record: MessageRecord) -> None:
         super().__init__(address)
-        self.shelf = shelf
+        self.record = record
         self.busy = 0
-        self.chance = random.Random(f"{shelf.run} library")
+        self.chance = random.Random(f"{record.run} library")
 
     async def live(self) -> None:
         async with Producer(self.address, config=CONFIG) as producer:
             await asyncio.gather(*(self.publish(producer) for _ in range(WORKERS)))
 
     async def publish(self, producer: Producer) -> None:
-        shelf = self.shelf
+        record = self.record
         self.busy += 1
         while not self.stopping:
-            number = shelf.attempted
-            shelf.attempted += 1
-            author = bodies.Author(shelf.run, PUBLISHER, number)
+            number = record.attempted
+            record.attempted += 1
+            author = bodies.Author(record.run, PUBLISHER, number)
             try:
                 await producer.publish(TOPIC, bodies.write(author, self.chance))
             except (PublishError, RemoteError):
                 # No answer, or an error from an nsqd that received only a part of the command.
                 continue
-            shelf.acknowledged.add(number)
+            record.acknowledged.add(number)
         self.busy -= 1
 
 
 class OwnConsumer(Actor):
     """Finishes every message."""
 
-    def __init__(self, address: str, shelf: Shelf) -> None:
+    def __init__(self, address: str, record: MessageRecord) -> None:
         super().__init__(address)
-        self.shelf = shelf
+        self.record = record
 
     async def live(self) -> None:
-        shelf = self.shelf
+        record = self.record
         async with Consumer(
             TOPIC,
             CHANNEL,
@@ -91,8 +91,8 @@ class OwnConsumer(Actor):
         ) as consumer:
             async for message in consumer:
                 author = bodies.read(message.body)
-                if author is None or author[:2] != (shelf.run, PUBLISHER):
-                    shelf.strange += 1
+                if author is None or author[:2] != (record.run, PUBLISHER):
+                    record.strange += 1
                 else:
-                    shelf.came.add(author.number)
+                    record.came.add(author.number)
                 message.finish()

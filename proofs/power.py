@@ -3,8 +3,8 @@
 nsqd's data path is an ext4 file system of its own, in an image file mounted through a loop device.
 A cut copies the image while nsqd is stopped: writes that had not reached the device are not in the
 copy. The copy is mounted, which replays its journal, opened by the broker in this process, drained,
-and compared with what the witness had been told by then. `make simulate` covers data that a drive's
-own cache would lose.
+and compared with what publishers and consumers had received by then. `make simulate` covers data
+that a drive's own cache would lose.
 
 With `--sync-every=1` no acknowledged message may be lost; with 2500 at most 2,500 messages per
 topic and cut. A FIN that was answered longer ago than `--sync-timeout` may not be undone, no MPUB
@@ -89,7 +89,7 @@ def prove(plan: Plan) -> Outcome:
     held = held and relaxed["lost_most"] <= RELAXED_LOST_MAX
     if plan.control:
         unsynced = found["control"]
-        control = f"with no sync at all: {unsynced['cuts']:,} cuts, lost {unsynced['lost']:,}"
+        control = f"without any sync: {unsynced['cuts']:,} cuts, lost {unsynced['lost']:,}"
         held = held and unsynced["lost"] > 0
     return Outcome(PROMISES, figures, held, control)
 

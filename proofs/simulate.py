@@ -122,7 +122,7 @@ def line(total: Tally) -> str:
         f"state left in memory {total.left:,} · "
         f"older than their channel allows {total.aged:,} · "
         f"delivered more often than it allows {total.overdue:,} · "
-        f"taken by an nsqd that drains, and drains that were forgotten {total.undrained:,} · "
+        f"accepted while draining, and lost drains {total.undrained:,} · "
         f"topics closed after a full disk {total.stuck:,} · broken runs {total.broken:,} · "
         f"lost in power cuts without sync before OK {total.at_risk:,} (allowed)"
     )

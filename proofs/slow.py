@@ -40,9 +40,9 @@ from tests.support.v2_client import (
 )
 
 from proofs import outcome
-from proofs.daemon_fixture import NSQD, Crew, data_folder, started
+from proofs.actors import Actor, connect
+from proofs.daemon_fixture import NSQD, RunningActors, data_folder, started
 from proofs.outcome import Outcome, Plan, progress
-from proofs.witness import Actor, connect
 from proofs.workload import WAIT_SECONDS, until
 from sparq.protocol.commands import identify, mpub, rdy, sub
 
@@ -197,7 +197,7 @@ class Proof:
     async def beside_a_healthy_topic(self) -> None:
         """Measure the healthy topic's rate alternately without and with the stuck consumers."""
         consumer = Flow(self.server.tcp, consumes=True)
-        async with Crew(Flow(self.server.tcp, consumes=False), consumer):
+        async with RunningActors(Flow(self.server.tcp, consumes=False), consumer):
             for _ in range(self.rounds):
                 self.found.alone.append(await self.pace(consumer))
                 with self.stuck_ones(self.consumers):
@@ -308,7 +308,7 @@ def prove(plan: Plan) -> Outcome:
     if plan.control:
         without = attempt(Plan(plan.seed, min(plan.count, 256)), NEVER_PAUSED)
         control = (
-            f"without a pause while nobody reads: RSS peak {without.peak >> 20:,} MiB "
+            f"without a pause while clients do not read: RSS peak {without.peak >> 20:,} MiB "
             f"(bound {without.bound >> 20:,})"
         )
         held = held and without.peak > without.bound

@@ -54,7 +54,7 @@ CONTROL_CLICKS = 40_000
 CONTROL_RUNS = 3
 NSQD_KILLS, DRIVER_KILLS = 2, 3
 SMALL_BATCHES = "proofs.small_batches"
-CARELESS = "proofs.controls.unplanned_reader"
+UNPLANNED = "proofs.controls.unplanned_reader"
 PATHS = {**os.environ, "PYTHONPATH": python_path()}
 PROMISES = ("P14",)
 
@@ -280,8 +280,8 @@ def attempt(folder: Path, seed: int, count: int, module: str = SMALL_BATCHES) ->
 def found_twice(folder: Path, seed: int) -> int:
     """Return the number of duplicate rows in the first control run that has any."""
     for number in range(CONTROL_RUNS):
-        careless = attempt(folder, seed + number, CONTROL_CLICKS, CARELESS)
-        if again := careless.found - careless.distinct:
+        unplanned = attempt(folder, seed + number, CONTROL_CLICKS, UNPLANNED)
+        if again := unplanned.found - unplanned.distinct:
             return again
     return 0
 

@@ -54,7 +54,7 @@ def attempt(folder: Path, task: Task) -> Result:
     result = ClusterRun(folder, task).go()
     verdict = "\n".join(result.wrong) or "holds"
     parts = [f"killed {'; '.join(result.kills) or 'nothing'}", *result.notes]
-    if (score := result.books.score) is not None:
+    if (score := result.checks.score) is not None:
         parts.append(f"precision {score.precision:.3f}, recall {score.recall:.3f} of findings")
     parts.append(f"{time.monotonic() - began:.0f} s")
     print(f"\r{task.variant.name} ({task.variant.text}): {'. '.join(parts)}. {verdict}", flush=True)
@@ -75,10 +75,10 @@ def prove(plan: Plan, variants: Sequence[Variant] = VARIANTS, kills: int = KILLS
             count = min(plan.count, CONTROL_CLICKS)
             task = Task(CONTROL, plan.seed, count, CONTROL_KILLS, UNGUARDED)
             unguarded = attempt(scratch.resolve() / CONTROL.name, task)
-            is_noticed = bool(unguarded.books.wrong) and unguarded.books.twice > 0
+            is_noticed = bool(unguarded.checks.wrong) and unguarded.checks.twice > 0
             control = (
                 "with batches that do not know that they are run again: rows twice"
-                f" {unguarded.books.twice:,}, the audit {'fails' if is_noticed else 'HOLDS'}"
+                f" {unguarded.checks.twice:,}, the audit {'fails' if is_noticed else 'HOLDS'}"
             )
     held = not any(result.wrong for result in results) and is_noticed
     return Outcome(PROMISES, figures(results, plan.count), held, control)
@@ -86,8 +86,8 @@ def prove(plan: Plan, variants: Sequence[Variant] = VARIANTS, kills: int = KILLS
 
 def figures(results: Sequence[Result], count: int) -> str:
     """Return the line for the report."""
-    rows = sum(result.books.rows for result in results)
-    twice = sum(result.books.twice for result in results)
+    rows = sum(result.checks.rows for result in results)
+    twice = sum(result.checks.twice for result in results)
     return (
         f"runs {len(results)} of {count:,} clicks · kills {sum(len(r.kills) for r in results)}"
         f" · archived {rows:,} · twice {twice:,}"

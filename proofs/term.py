@@ -28,11 +28,11 @@ from tests.support.servers import NsqdServer
 from tests.support.v2_client import OK
 
 from proofs import outcome
+from proofs.actors import HABITS, READY_COUNTS, Consumer, Publisher, connect
 from proofs.checker import Verdict, check, lost_commands, total
-from proofs.daemon_fixture import NSQD, Crew, is_drained, started, wait_until
+from proofs.daemon_fixture import NSQD, RunningActors, is_drained, started, wait_until
 from proofs.history import History
 from proofs.outcome import Outcome, Plan, progress
-from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher, connect
 from sparq.protocol.commands import mpub
 
 PROMISES = ("P15", "P3")
@@ -85,7 +85,7 @@ class Proof:
         publishers = [
             Publisher(self.server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
         ]
-        async with Crew(*publishers, *consumers):
+        async with RunningActors(*publishers, *consumers):
             for _ in range(stops):
                 await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
                 await asyncio.to_thread(self.stop)
@@ -141,7 +141,7 @@ class Proof:
 
     async def drain(self) -> None:
         """Consume both channels to their ends."""
-        async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
+        async with RunningActors(self.consumer(LATE, 3), self.consumer(LATE, 4)):
             await asyncio.to_thread(
                 wait_until, lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained"
             )
@@ -195,7 +195,7 @@ def prove(plan: Plan) -> Outcome:
         hasty, _ = attempt(plan.seed, CONTROL_STOPS, module=HASTY_STOP)
         late, _ = attempt(plan.seed, CONTROL_STOPS, module=LATE_FINISH)
         control = (
-            f"ended at once, writes behind the OK: lost {hasty.lost:,} · "
+            f"ended at once, writes after the OK: lost {hasty.lost:,} · "
             f"finishes written late: returned {late.returned:,}"
         )
         held = held and hasty.lost > 0 and late.returned > 0

@@ -197,7 +197,7 @@ def walk(chance: random.Random) -> Answers:
     sizes = sizes_of(chance, max(1, count_of(chance, 90)))
     parts = [size.to_bytes(4, "big") + chance.randbytes(size) for size in sizes]
     data = spoilt(chance, len(sizes).to_bytes(4, "big") + b"".join(parts), 0.3)
-    walked, held, found = mpub.Walk(0, SIZE_MAX, 5_000), b"", None
+    walked, held, found = mpub.MpubProgress(0, SIZE_MAX, 5_000), b"", None
     try:
         for piece in cut(chance, data):
             held += piece
@@ -461,7 +461,7 @@ PAIRS = (
     Pair("protocol.frames.patch_timestamps", patch_timestamps),
     Pair("protocol.runs.finish_run", finish_run),
     Pair("protocol.runs.publish_run", publish_run),
-    Pair("protocol.mpub.Walk", walk),
+    Pair("protocol.mpub.MpubProgress", walk),
     Pair("protocol.parser.CommandParser", commands_in_pieces),
     Pair("protocol.batch.encode", stored_dues),
     Pair("log.records.merge_ranges", merge_ranges),

@@ -16,7 +16,7 @@ ELSEWHERE = {
     "log.extents": "tests/log/test_extents.py",
     "log.index": "tests/log/test_index.py",
     "log.index_file": "tests/log/test_index_file.py",
-    "log.looking": "tests/log/test_looking.py",
+    "log.inspection": "tests/log/test_inspection.py",
     "log.reading": "tests/log/test_reading.py",
     "migration.check": "tests/migration/test_check.py",
     "migration.records": "tests/migration/test_records.py",

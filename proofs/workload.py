@@ -1,4 +1,4 @@
-"""The witness as a workload: publishers and consumers on one topic, and what they have seen so far.
+"""A workload: publishers and consumers on one topic, and what they have seen so far.
 
 For proofs that act on nsqd or its surroundings under load: the workload must go on.
 """
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from tests.support.servers import NsqdServer
 
-from proofs.daemon_fixture import Crew, is_drained
+from proofs.actors import Actor, Consumer, Publisher
+from proofs.daemon_fixture import RunningActors, is_drained
 from proofs.history import Command, History, Outcome
-from proofs.witness import Actor, Consumer, Publisher
 
 TOPIC, CHANNEL = "proof", "live"
 WAIT_SECONDS = 60.0
@@ -29,7 +29,7 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = WAIT_
 
 
 @dataclass(slots=True)
-class Witness:
+class Workload:
     """Four publishers and two consumers on the nsqd that runs as `server`."""
 
     server: NsqdServer
@@ -40,7 +40,7 @@ class Witness:
     @classmethod
     def of(
         cls, server: NsqdServer, seed: int, address: str = "", *, delays: bool = False
-    ) -> "Witness":
+    ) -> "Workload":
         """Return a workload with random choices from this seed; no address: nsqd's own."""
         history = History(run=seed & 0xFFFFFFFF, delays=delays)
         place = address or server.tcp
@@ -59,9 +59,9 @@ class Witness:
     def actors(self) -> list[Actor]:
         return [*self.publishers, *self.consumers]
 
-    def at_work(self) -> Crew:
+    def running(self) -> RunningActors:
         """Run all actors as long as the block lasts."""
-        return Crew(*self.actors())
+        return RunningActors(*self.actors())
 
     # What the actors have seen
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
+from bench.peers.peer import (
+    Consuming,
+    Deliveries,
+    Dialogue,
+    Peer,
+    Program,
+    Publishing,
+    RefusedError,
+)
 
 TIME_TO_RUN_SECONDS = 120
 RESERVES_AHEAD = 4
@@ -36,7 +44,7 @@ def put(body: bytes) -> bytes:
     return b"put 0 0 %d %d\r\n%s\r\n" % (TIME_TO_RUN_SECONDS, len(body), body)
 
 
-class BeanstalkTaker:
+class BeanstalkAcknowledger:
     """Turns reserved jobs into deletes, each followed by the next reserve."""
 
     is_stamped = False
@@ -46,14 +54,14 @@ class BeanstalkTaker:
         self._pattern = re.compile(head, re.DOTALL)
         self._rest = b""
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes) -> Deliveries:
         """Delete the complete jobs."""
         data = self._rest + data
         found = list(self._pattern.finditer(data))
         self._rest = data[found[-1].end() :] if found else data
         reply = b"".join([b"delete %s\r\nreserve\r\n" % match[1] for match in found])
         stamps = [int.from_bytes(match[2], "big") for match in found] if self.is_stamped else ()
-        return Taken(len(found), reply, stamps)
+        return Deliveries(len(found), reply, stamps)
 
 
 class Beanstalkd(Peer):
@@ -88,7 +96,9 @@ class Beanstalkd(Peer):
         """Consume with up to RESERVES_AHEAD reserves in advance."""
         dialogue = self.hello(f"watch {topic}", "ignore default")
         return Consuming(
-            dialogue.done(), b"reserve\r\n" * min(ready, RESERVES_AHEAD), BeanstalkTaker(size)
+            dialogue.done(),
+            b"reserve\r\n" * min(ready, RESERVES_AHEAD),
+            BeanstalkAcknowledger(size),
         )
 
 

@@ -11,7 +11,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
+from bench.peers.peer import (
+    Consuming,
+    Deliveries,
+    Dialogue,
+    Peer,
+    Program,
+    Publishing,
+    RefusedError,
+)
 
 HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":false}\r\nPING\r\n'
 
@@ -32,7 +40,7 @@ def answers(data: bytes) -> int:
     return data.count(b'"seq"')
 
 
-class NatsTaker:
+class NatsAcknowledger:
     """Acknowledges each delivery by an empty answer."""
 
     is_stamped = False
@@ -42,14 +50,14 @@ class NatsTaker:
         self._pattern = re.compile(head, re.DOTALL)
         self._rest = b""
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes) -> Deliveries:
         """Acknowledge the complete messages."""
         data = self._rest + data
         found = list(self._pattern.finditer(data))
         self._rest = data[found[-1].end() :] if found else data
         reply = b"".join([b"PUB %s 0\r\n\r\n" % match[1] for match in found])
         stamps = [int.from_bytes(match[2], "big") for match in found] if self.is_stamped else ()
-        return Taken(len(found), reply, stamps)
+        return Deliveries(len(found), reply, stamps)
 
 
 class Nats(Peer):
@@ -121,4 +129,4 @@ class Nats(Peer):
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
         """Consume from the channel's subject, which its consumers share."""
         begin = f"SUB to.{topic}.{channel} group 1\r\n".encode()
-        return Consuming(self.hello().done(), begin, NatsTaker(size))
+        return Consuming(self.hello().done(), begin, NatsAcknowledger(size))

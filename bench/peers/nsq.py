@@ -16,12 +16,12 @@ from tests.support.servers import free_port
 from bench.load import FIN_SIZE, FRAME_OVERHEAD, ID, MAGIC, OK
 from bench.peers.peer import (
     Consuming,
+    Deliveries,
     Dialogue,
     Peer,
     Program,
     Publishing,
     RefusedError,
-    Taken,
 )
 
 BODY_AT = FRAME_OVERHEAD
@@ -62,7 +62,7 @@ def http_answers(data: bytes) -> int:
     return answers
 
 
-class NsqTaker:
+class NsqAcknowledger:
     """Turns message frames of one size into FINs, one read at a time."""
 
     is_stamped = False
@@ -71,21 +71,21 @@ class NsqTaker:
         self._width = size + FRAME_OVERHEAD
         self._rest = b""
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes) -> Deliveries:
         """Make a FIN for each complete frame."""
         if self._rest:
             data = self._rest + data
         count = len(data) // self._width
         self._rest = data[count * self._width :]
         if not count:
-            return Taken(0, b"")
+            return Deliveries(0, b"")
         frames = np.frombuffer(data, np.uint8, count * self._width).reshape(count, self._width)
         fins = np.empty((count, FIN_SIZE), np.uint8)
         fins[:, :4] = np.frombuffer(b"FIN ", np.uint8)
         fins[:, 4:20] = frames[:, ID]
         fins[:, 20] = ord("\n")
         stamps = stamps_of(frames[:, STAMP]) if self.is_stamped else ()
-        return Taken(count, fins.tobytes(), stamps)
+        return Deliveries(count, fins.tobytes(), stamps)
 
 
 def stamps_of(columns: np.ndarray) -> list[int]:
@@ -203,7 +203,7 @@ class NsqPeer(Peer):
         """Send SUB now; RDY starts the deliveries."""
         dialogue = self.hello()
         self.ask(dialogue, f"SUB {topic} {channel}\n".encode())
-        return Consuming(dialogue.done(), f"RDY {ready}\n".encode(), NsqTaker(size))
+        return Consuming(dialogue.done(), f"RDY {ready}\n".encode(), NsqAcknowledger(size))
 
 
 def sized(body: bytes) -> bytes:

@@ -3,7 +3,8 @@
 1. A peer runs on a free loopback port, with its data below the bench's folder, and ends with it.
 2. Topics, queues and log-ins are set up over blocking sockets, before anything is measured.
 3. While it is measured a peer is functions over bytes: requests are built before, `answers` counts
-   what was answered, a `Taker` turns deliveries into acknowledgements. No peer knows the loop.
+   what was answered, an `Acknowledger` turns deliveries into acknowledgements. No peer knows the
+   loop.
 4. Each message is acknowledged by itself, whatever shorter ways a broker has: so does NSQ.
 """
 
@@ -32,7 +33,7 @@ class RefusedError(Exception):
     """A broker answered with an error."""
 
 
-class Taken(NamedTuple):
+class Deliveries(NamedTuple):
     """What came in one read: messages, the bytes that acknowledge them, their stamps if asked."""
 
     messages: int
@@ -40,13 +41,13 @@ class Taken(NamedTuple):
     stamps: Sequence[int] = ()
 
 
-class Taker(Protocol):
+class Acknowledger(Protocol):
     """Turns the bytes of one consumer's connection into acknowledgements."""
 
     is_stamped: bool
     """Whether the first eight bytes of each body are to be read."""
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes) -> Deliveries:
         """Bytes as they come, in any pieces."""
 
 
@@ -77,7 +78,7 @@ class Consuming:
 
     sock: socket.socket
     begin: bytes
-    taker: Taker
+    acknowledger: Acknowledger
 
 
 class Dialogue:

@@ -18,12 +18,12 @@ from tests.support.servers import free_port
 from bench.peers.nsq import stamps_of
 from bench.peers.peer import (
     Consuming,
+    Deliveries,
     Dialogue,
     Peer,
     Program,
     Publishing,
     RefusedError,
-    Taken,
     needs,
 )
 
@@ -89,7 +89,7 @@ class Confirms:
         return count
 
 
-class AmqpTaker:
+class AmqpAcknowledger:
     """Turns deliveries of one size into one basic.ack each."""
 
     is_stamped = False
@@ -103,19 +103,19 @@ class AmqpTaker:
         self._ack = np.frombuffer(method(1, ACK, bytes(9)), np.uint8)
         self._rest = b""
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes) -> Deliveries:
         """Acknowledge the complete deliveries."""
         data = self._rest + data
         count = len(data) // self._width
         self._rest = data[count * self._width :]
         if not count:
-            return Taken(0, b"")
+            return Deliveries(0, b"")
         frames = np.frombuffer(data, np.uint8, count * self._width).reshape(count, self._width)
         assert (frames[:, 0] == METHOD).all()
         acks = np.tile(self._ack, (count, 1))
         acks[:, HEAD.size + 4 : HEAD.size + 12] = frames[:, self._tag_at : self._tag_at + 8]
         stamps = frames[:, self._body_at : self._body_at + 8]
-        return Taken(count, acks.tobytes(), stamps_of(stamps) if self.is_stamped else ())
+        return Deliveries(count, acks.tobytes(), stamps_of(stamps) if self.is_stamped else ())
 
 
 class Rabbitmq(Peer):
@@ -240,7 +240,7 @@ class Rabbitmq(Peer):
         self.ask(dialogue, (60, 10), struct.pack(">IHB", 0, ready, 0))
         queue = short(f"{topic}.{channel}")
         begin = method(1, (60, 20), b"\0\0" + queue + short(TAG) + b"\x08" + bytes(4))
-        return Consuming(dialogue.done(), begin, AmqpTaker(topic, size))
+        return Consuming(dialogue.done(), begin, AmqpAcknowledger(topic, size))
 
 
 def missing() -> str:

@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
+from bench.peers.peer import (
+    Consuming,
+    Deliveries,
+    Dialogue,
+    Peer,
+    Program,
+    Publishing,
+    RefusedError,
+)
 
 FIELD = b"b"
 
@@ -38,7 +46,7 @@ class Answers:
         return data.count(self._mark)
 
 
-class RedisTaker:
+class RedisAcknowledger:
     """Turns entries into XACKs, and adds an XREADGROUP for each completed read."""
 
     is_stamped = False
@@ -52,13 +60,13 @@ class RedisTaker:
         self._rest = b""
         self._due = 0
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes) -> Deliveries:
         """Acknowledge the complete entries; start a new read for each completed one."""
         data = self._rest + data
         found = list(self._pattern.finditer(data))
         if not found:
             self._rest = data
-            return Taken(0, b"")
+            return Deliveries(0, b"")
         self._rest = data[found[-1].end() :]
         ids: list[bytes] = []
         stamps: list[int] = []
@@ -73,9 +81,9 @@ class RedisTaker:
             if self.is_stamped:
                 stamps.append(int.from_bytes(stamp, "big"))
         if not ids:
-            return Taken(0, b"")
+            return Deliveries(0, b"")
         reply = b"*%d\r\n%s%s" % (len(ids) + 3, self._prefix, b"".join(ids))
-        return Taken(len(ids), reply + self._read * reads, stamps)
+        return Deliveries(len(ids), reply + self._read * reads, stamps)
 
 
 class Redis(Peer):
@@ -152,7 +160,7 @@ class Redis(Peer):
         group = (b"XREADGROUP", b"GROUP", names[1], name, b"COUNT", half, b"BLOCK", b"0")
         read = command(*group, b"STREAMS", names[0], b">")
         begin = read * min(2, ready)
-        return Consuming(dialogue.done(), begin, RedisTaker(*names, size, read))
+        return Consuming(dialogue.done(), begin, RedisAcknowledger(*names, size, read))
 
 
 class RedisEverySecond(Redis):

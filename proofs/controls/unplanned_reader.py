@@ -37,7 +37,7 @@ class UnplannedReader(NsqStreamReader):
         return super().partitions(start, end)
 
 
-class CarelessSource(NsqDataSource):
+class UnplannedSource(NsqDataSource):
     """The format `nsq`, with a reader that ignores plans."""
 
     def streamReader(self, schema: Any) -> UnplannedReader:
@@ -46,14 +46,14 @@ class CarelessSource(NsqDataSource):
         return UnplannedReader(reader._options, reader._columns)
 
 
-def register_careless(spark: SparkSession) -> None:
+def register_unplanned(spark: SparkSession) -> None:
     """The format `nsq`, as the pipeline registers it for each query, but for its reader.
 
     Spark copies a class of the main module as it is.
     """
-    spark.dataSource.register(CarelessSource)
+    spark.dataSource.register(UnplannedSource)
 
 
 if __name__ == "__main__":
-    setattr(app, "register_nsq", register_careless)  # noqa: B010 - a replacement
+    setattr(app, "register_nsq", register_unplanned)  # noqa: B010 - a replacement
     sys.exit(small_batches.main(sys.argv[1:], "proofs.controls.unplanned_reader"))

@@ -11,7 +11,7 @@ from sparq.nsqd.main import main
 from sparq.nsqd.open_files import OpenFiles
 
 
-def nobody_is_bounded(_limit: int) -> files.FileShares:
+def unlimited_shares(_limit: int) -> files.FileShares:
     """Give all open files to whoever needs them first."""
     return files.FileShares(files.UNLIMITED, files.UNLIMITED, files.UNLIMITED)
 
@@ -22,6 +22,6 @@ def close_none(_files: OpenFiles) -> bool:
 
 
 if __name__ == "__main__":
-    setattr(files, "shares", nobody_is_bounded)  # noqa: B010 - a replacement, as types forbid it
+    setattr(files, "shares", unlimited_shares)  # noqa: B010 - a replacement, as types forbid it
     setattr(OpenFiles, "_shut_one", close_none)  # noqa: B010 - a replacement as well
     sys.exit(main())

@@ -239,7 +239,7 @@ def line_of(shapes: Sequence[Shape], all_found: Sequence[Crowd]) -> str:
     topics = sorted({shape.topics for shape in shapes})
     return (
         f"disks of {'/'.join(map(str, disks))} MiB x {'/'.join(map(str, topics))} topics: "
-        f"single FINs {finishes:,}, come again "
+        f"single FINs {finishes:,}, redelivered "
         f"{sum(found.redelivered for found in all_found):,}, "
         f"lost {sum(found.missing for found in all_found):,}, publishing again after "
         f"{max(found.resumed_seconds for found in all_found):.2f} s at most"

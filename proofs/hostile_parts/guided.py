@@ -69,7 +69,7 @@ def _fuzz(name: str, count: int, seed: int) -> Found:
         corpus = Path(folder) / "corpus"
         corpus.mkdir()
         words = [name, str(count), str(seed % (1 << 31) or 1), str(corpus)]
-        command = [sys.executable, "-m", "proofs.hostile_parts.led", *words]
+        command = [sys.executable, "-m", "proofs.hostile_parts.fuzz_process", *words]
         try:
             ended = subprocess.run(
                 command,

@@ -14,12 +14,12 @@ from sparq.protocol import compression, parser, receiver
 from sparq.protocol.layout import FRAME_HEADER_SIZE
 
 
-def _believe_digits() -> None:
+def _accept_any_number() -> None:
     """Accept a number of RDY, REQ or DPUB without a check that it has only digits."""
     setattr(parser, "_decimal", int)  # noqa: B010 - a replacement, which types do not allow
 
 
-def _believe_sizes() -> None:
+def _accept_any_size() -> None:
     """Accept negative sizes in a client's receiver, also -4, which leads to the same frame."""
 
     def frames(self: receiver.Receiver) -> Iterator[tuple[int, bytes]]:
@@ -62,7 +62,7 @@ class Control(NamedTuple):
 
 
 CONTROLS: Final = {
-    "numbers unchecked": Control(_believe_digits, "parser", 20_000, "exceptions"),
-    "frame sizes unchecked": Control(_believe_sizes, "receiver", 40_000, "hangs"),
+    "numbers unchecked": Control(_accept_any_number, "parser", 20_000, "exceptions"),
+    "frame sizes unchecked": Control(_accept_any_size, "receiver", 40_000, "hangs"),
     "inflation unbounded": Control(_inflate_all, "compression", 4_000, "memory"),
 }

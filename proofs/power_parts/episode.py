@@ -1,8 +1,8 @@
 """One nsqd on a disk image, under load, with about ten power cuts to examine later.
 
-A cut stops the process (SIGSTOP), lets the witness read the answers sent so far, copies the image
-at one moment, and resumes the process. The load before a cut is therefore never in an orderly
-state, and what is recorded with each copy was acknowledged before the copy was made.
+A cut stops the process (SIGSTOP), lets publishers and consumers read the answers sent so far,
+copies the image at one moment, and resumes the process. The load before a cut is therefore never in an
+orderly state, and what is recorded with each copy was acknowledged before the copy was made.
 
 There are two topics. Channel `late` of `proof` has no consumer, so every acknowledged message must
 be on the disk. `brief` has only a channel with consumers, so its segments are deleted all the time.
@@ -25,10 +25,10 @@ from pathlib import Path
 from tests.support.servers import NsqdServer
 from tests.support.v2_client import Message
 
-from proofs.daemon_fixture import ROOT, Crew
+from proofs.actors import Consumer, Publisher
+from proofs.daemon_fixture import ROOT, RunningActors
 from proofs.history import FINISHED, ChannelHistory, Command, History, Outcome
 from proofs.power_parts import image
-from proofs.witness import Consumer, Publisher
 
 PROOF, BRIEF = "proof", "brief"
 LIVE, LATE = "live", "late"
@@ -120,7 +120,7 @@ class Episode:
         for topic, channels in CHANNELS.items():
             await asyncio.to_thread(self.prepare, server, topic, channels)
         cuts = []
-        async with Crew(*self.publishers, *self.consumers):
+        async with RunningActors(*self.publishers, *self.consumers):
             aging = asyncio.create_task(self.note_ages())
             await asyncio.sleep(FIRST_LOAD_SECONDS)
             for number in range(count):

@@ -33,7 +33,7 @@ FAILING = 5
 """A failing consumer fails one message out of this many."""
 
 
-class Crew:
+class Client:
     """Common part of publishers and consumers: a connection, or none."""
 
     def __init__(self, world: World) -> None:
@@ -51,7 +51,7 @@ class Crew:
         self.link = None
 
 
-class Publisher(Crew):
+class Publisher(Client):
     """Publishes to one topic, with several unanswered commands at a time."""
 
     def __init__(self, world: World, topic: TopicTruth, number: int) -> None:
@@ -100,7 +100,7 @@ class Publisher(Crew):
         command.outcome = Outcome.OK if frame == (0, b"OK") else Outcome.REFUSED
         command.answered_step = self.world.step
         if command.outcome is Outcome.OK:
-            self.world.leaving.taken(command)
+            self.world.drain_truth.check_acknowledged(command)
 
     def received(self, frame: Frame) -> None:
         """Receive an answer; it needs no action, since `left` has handled it."""
@@ -113,7 +113,7 @@ class Publisher(Crew):
         self.unanswered.clear()
 
 
-class Consumer(Crew):
+class Consumer(Client):
     """Consumes one channel: finishes, requeues, touches, or lets messages time out.
 
     After each run of FINs and REQs it publishes a marker, whose answer pledges those before it.

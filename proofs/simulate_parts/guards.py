@@ -35,7 +35,7 @@ from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
-HASTE_NS = 900_000_000
+EARLY_NS = 900_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ def no_sync(_commit: Commit, _target: object) -> bool:
     return True
 
 
-def not_put_back(*_arguments: object) -> journal.PutBack:
+def not_put_back(*_arguments: object) -> journal.WriteBack:
     """Leave the journal's messages in the journal."""
-    return journal.PutBack()
+    return journal.WriteBack()
 
 
-def forgotten(_ledger: Ledger, _channel: str, _starts: object, _ends: object) -> None:
+def not_recorded(_ledger: Ledger, _channel: str, _starts: object, _ends: object) -> None:
     """Do not record what was finished."""
 
 
@@ -85,7 +85,7 @@ def recovered_without_ceiling(*arguments: Any, **options: Any) -> Any:
     return found
 
 
-def believed(_buffer: object, _at: int, _header: object) -> bool:
+def any_payload(_buffer: object, _at: int, _header: object) -> bool:
     """Accept a payload without checking its checksum."""
     return True
 
@@ -97,7 +97,7 @@ def due_at_once(*arguments: Any, **options: Any) -> Any:
     return found
 
 
-def in_two(publishing: Publishing, publish: Publish) -> None:
+def split_mpub(publishing: Publishing, publish: Publish) -> None:
     """Commit an MPUB as two."""
     bodies, half = publish.bodies, len(publish.bodies) // 2
     if not half:
@@ -114,15 +114,15 @@ def in_two(publishing: Publishing, publish: Publish) -> None:
     ADD(publishing, publish._replace(bodies=second, messages=count, size_bytes=rest))
 
 
-def last_first(publishing: Publishing, publish: Publish) -> None:
+def in_wrong_order(publishing: Publishing, publish: Publish) -> None:
     """Take the publishes that wait for a commit from the wrong end."""
     ADD(publishing, publish)
     publishing.waiting.rotate(1)
 
 
-def too_soon(in_flight: InFlight, now_ns: int) -> Expired:
+def timed_out_early(in_flight: InFlight, now_ns: int) -> Expired:
     """Time out messages before their time."""
-    return EXPIRE(in_flight, now_ns + HASTE_NS)
+    return EXPIRE(in_flight, now_ns + EARLY_NS)
 
 
 def kept(_in_flight: InFlight, _key: int, page: Page, count: int) -> None:
@@ -130,17 +130,17 @@ def kept(_in_flight: InFlight, _key: int, page: Page, count: int) -> None:
     page.count -= count
 
 
-def always_one(runs: Any, attempts: Any) -> bytearray:
+def one_attempt(runs: Any, attempts: Any) -> bytearray:
     """Do not count attempts."""
     return COPY_RUNS(runs, attempts * 0 + 1)
 
 
-def as_old_as_it_is(_handout: delivery.DeliveryContext) -> int:
+def none_too_old(_handout: delivery.DeliveryContext) -> int:
     """Treat no message as too old."""
     return 0
 
 
-def nothing_refused(_drains: Drains, _topic: str, _messages: int) -> None:
+def accepted_while_draining(_drains: Drains, _topic: str, _messages: int) -> None:
     """Accept publishes on an nsqd that drains."""
 
 
@@ -148,19 +148,17 @@ def not_written(_save: DrainSave) -> None:
     """Answer a drain, but keep it in memory only."""
 
 
-def nothing_apart(_channel: Channel, _first: int, _end: int) -> list[int]:
+def deferred_dropped_too(_channel: Channel, _first: int, _end: int) -> list[int]:
     """Drop deferred messages together with unread ones."""
     return []
 
 
-def as_often_as_it_fails(
-    _handout: delivery.DeliveryContext, runs: list[delivery.DeliveryRun]
-) -> Any:
+def no_dead_letters(_handout: delivery.DeliveryContext, runs: list[delivery.DeliveryRun]) -> Any:
     """Treat no message as a dead letter."""
     return runs
 
 
-def finished_first(broker: Broker, topic: Topic, now: Instant) -> None:
+def finished_before_stored(broker: Broker, topic: Topic, now: Instant) -> None:
     """Finish a dead letter before it is stored in its topic."""
     for letters in topic.outcome.letters:
         settle(letters, now, is_kept=True)
@@ -172,7 +170,7 @@ def no_room(*_arguments: object) -> bool:
     return False
 
 
-def nothing_finished(*_arguments: object, ends_file: bool) -> list[SegmentInfo]:
+def files_kept(*_arguments: object, ends_file: bool) -> list[SegmentInfo]:
     """Keep files that are no longer needed."""
     return []
 
@@ -197,22 +195,22 @@ COPY_RUNS = delivery.copy_runs
 GUARDS = (
     Guard("syncs", "lost", Commit, "_sync", no_sync),
     Guard("the journal", "lost", journal, "recover", not_put_back),
-    Guard("notes of FINs", "returned", Ledger, "finished", forgotten),
+    Guard("notes of FINs", "returned", Ledger, "finished", not_recorded),
     Guard("ceilings", "reused", logs, "recover", recovered_without_ceiling),
-    Guard("checksums", "corrupt", batch, "check_payload", believed),
+    Guard("checksums", "corrupt", batch, "check_payload", any_payload),
     Guard("due times", "early", logs, "recover", due_at_once),
-    Guard("whole MPUBs", "split", Publishing, "add", in_two),
-    Guard("order", "disordered", Publishing, "add", last_first),
-    Guard("timeouts", "hasty", InFlight, "expire", too_soon),
-    Guard("attempts", "recounted", delivery, "copy_runs", always_one),
+    Guard("whole MPUBs", "split", Publishing, "add", split_mpub),
+    Guard("order", "disordered", Publishing, "add", in_wrong_order),
+    Guard("timeouts", "hasty", InFlight, "expire", timed_out_early),
+    Guard("attempts", "recounted", delivery, "copy_runs", one_attempt),
     Guard("freeing", "left", InFlight, "_shrink", kept),
-    Guard("ages", "aged", delivery.DeliveryContext, "oldest_ns", as_old_as_it_is),
-    Guard("deferred beside a lag limit", "lost", Channel, "_apart_between", nothing_apart),
-    Guard("most attempts", "overdue", delivery, "_without_dead", as_often_as_it_fails),
-    Guard("letters before FINs", "lost", Broker, "_move", finished_first),
-    Guard("refusals of drains", "undrained", Drains, "check", nothing_refused),
+    Guard("ages", "aged", delivery.DeliveryContext, "oldest_ns", none_too_old),
+    Guard("deferred beside a lag limit", "lost", Channel, "_apart_between", deferred_dropped_too),
+    Guard("most attempts", "overdue", delivery, "_without_dead", no_dead_letters),
+    Guard("letters before FINs", "lost", Broker, "_move", finished_before_stored),
+    Guard("refusals of drains", "undrained", Drains, "check", accepted_while_draining),
     Guard("drains on the disk", "undrained", DrainSave, "run", not_written),
     Guard("room for ledgers", "returned", health, "make_room", no_room, on_full_disk=True),
-    Guard("deleting", "stuck", Trimming, "finished", nothing_finished, on_full_disk=True),
+    Guard("deleting", "stuck", Trimming, "finished", files_kept, on_full_disk=True),
     Guard("true answers", "refused", Topic, "_answer", stored_and_refused),
 )

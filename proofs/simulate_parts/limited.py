@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def policies(topic: str, weather: Weather) -> tuple[Policy, ...]:
-    """Return the policies of the channels that `crew` creates."""
+    """Return the policies of the channels that `consumers_with_policies` creates."""
     return (
         Policy(topic, "aged", {"message_ttl_ns": weather.ttl_ns}),
         Policy(topic, "late", {"max_channel_lag_bytes": weather.lag_bytes}),
@@ -25,7 +25,7 @@ def policies(topic: str, weather: Weather) -> tuple[Policy, ...]:
     )
 
 
-def crew(world: World, topic: TopicTruth) -> list[Consumer]:
+def consumers_with_policies(world: World, topic: TopicTruth) -> list[Consumer]:
     """Return a consumer per channel, one of which fails some messages, and one of the dead letters.
 
     If an OK does not require a sync, a power cut may lose a dead letter that was acknowledged.

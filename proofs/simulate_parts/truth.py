@@ -365,7 +365,7 @@ class TopicTruth:
         key = author.key
         if author.run != self.truth.run or key not in self.command_of:
             tally.ghosts += 1
-            tell(f"{self.name}: nobody sent {author}")
+            tell(f"{self.name}: {author} was never sent")
             return None
         seen_index, seen_key = (
             self.index_of.setdefault(key, index),

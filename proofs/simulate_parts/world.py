@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from proofs.simulate_parts import limited
 from proofs.simulate_parts import weather as weathers
 from proofs.simulate_parts.actors import Consumer, Publisher
-from proofs.simulate_parts.leaving import Leaving
+from proofs.simulate_parts.drain_truth import DrainTruth
 from proofs.simulate_parts.link import Link
 from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
 from sparq.broker.broker import Broker
@@ -69,22 +69,24 @@ class World:
         self.clock = ManualClock()
         self.disk = MemoryDisk(capacity_bytes=self.weather.capacity_bytes)
         self.step = 0
-        self.leaving = Leaving(self)
+        self.drain_truth = DrainTruth(self)
         self.links: list[Link] = []
         self.broker: Broker
         self._connections = 0
         self._next_tick_ns = 0
         self._deaths: dict[int, int] = {}
         lasting = self.truth.topic(LASTING)
-        self.crew: list[Publisher | Consumer] = [
+        self.actors: list[Publisher | Consumer] = [
             Publisher(self, lasting, number) for number in range(self.weather.publishers)
         ]
         one, two = lasting.channel("one", ordered=True), lasting.channel("two", ordered=False)
-        self.crew += [Consumer(self, channel) for channel in (one, *[two] * self.weather.consumers)]
-        self.crew += limited.crew(self, lasting)
+        self.actors += [
+            Consumer(self, channel) for channel in (one, *[two] * self.weather.consumers)
+        ]
+        self.actors += limited.consumers_with_policies(self, lasting)
         if self.weather.short_lived:
             short = self.truth.topic(SHORT)
-            self.crew += [
+            self.actors += [
                 Publisher(self, short, 60),
                 Consumer(self, short.channel("three", ordered=True)),
             ]
@@ -136,7 +138,7 @@ class World:
             try:
                 report = self.broker.load(self.clock.now())
                 if not any("left alone" in line for line in report):
-                    self.leaving.reborn()
+                    self.drain_truth.check_after_restart()
                     return
             except DiskError:
                 pass
@@ -182,7 +184,7 @@ class World:
     def act(self) -> None:
         """Let the actors act; connections are made, stall and break."""
         weather, chance = self.weather, self.chance
-        for actor in self.crew:
+        for actor in self.actors:
             if actor.link is None:
                 if self.truth.draining or chance.random() < 0.7:
                     self.connect(actor)
@@ -196,7 +198,7 @@ class World:
                 if chance.random() < weather.stalls:
                     actor.link.stall(chance.choice([0.1, 1, 30]))
         if not self.truth.draining:
-            self.befall()
+            self.cause_faults()
 
     def connect(self, actor: Publisher | Consumer) -> None:
         """Open a connection for an actor."""
@@ -213,7 +215,7 @@ class World:
         self.broker.disconnect(link.session, self.clock.now())
         link.actor.broken(link)
 
-    def befall(self) -> None:
+    def cause_faults(self) -> None:
         """Let outside faults and an operator's actions happen."""
         weather, chance = self.weather, self.chance
         fault = self.disk.fault
@@ -222,7 +224,7 @@ class World:
         if chance.random() < weather.jumps:
             self.clock.wall_ns += weathers.jump_ns(chance)
             self.truth.jumped_step = self.step
-        self.leaving.befall()
+        self.drain_truth.change_by_chance()
         kind = chance.random()
         try:
             if kind < 0.01:
@@ -438,10 +440,10 @@ class World:
             self.disconnect(link)
         self.settle()
         self.truth.draining = True
-        consumers = [actor for actor in self.crew if isinstance(actor, Consumer)]
+        consumers = [actor for actor in self.actors if isinstance(actor, Consumer)]
         for consumer in consumers:
             consumer.ready_count = 300
-        self.crew = [*consumers]
+        self.actors = [*consumers]
         self.unpause()
         wait_ns = DRAIN_STEP_NS
         while True:
@@ -449,7 +451,7 @@ class World:
             if not moved and not self.waiting():
                 return
             wait_ns = DRAIN_STEP_NS if moved else 2 * wait_ns
-            assert wait_ns < 100 * weathers.DAY_NS, "messages wait that nobody gets"
+            assert wait_ns < 100 * weathers.DAY_NS, "messages wait for no consumer"
             self.clock.advance(wait_ns)
 
     def unpause(self) -> None:

@@ -22,9 +22,9 @@ from typing import TypeVar
 from tests.support.waiting import wait_for
 
 from proofs.outcome import progress
-from proofs.spark_cluster_parts import books, event_log, steps
-from proofs.spark_cluster_parts.books import Books
+from proofs.spark_cluster_parts import checks, event_log, steps
 from proofs.spark_cluster_parts.checkpoint import QUERIES, Checkpoints
+from proofs.spark_cluster_parts.checks import CheckResult
 from proofs.spark_cluster_parts.driver import PIPELINE, Addresses, Driver, words_of
 from proofs.spark_cluster_parts.failures import Failures
 from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
@@ -87,13 +87,13 @@ class Result:
         wrong: what does not hold; empty if all does.
         kills: what was killed.
         notes: what else happened.
-        books: results of the checks of its output.
+        checks: results of the checks of its output.
     """
 
     wrong: list[str]
     kills: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    books: Books = field(default_factory=Books)
+    checks: CheckResult = field(default_factory=CheckResult)
 
 
 class ClusterRun:
@@ -138,13 +138,13 @@ class ClusterRun:
 
     def go(self) -> Result:
         """Do the whole run; every process that it starts has ended when this returns."""
-        found, wrong = Books(), []
+        found, wrong = CheckResult(), []
         try:
             self._start()
             self._go_through_steps()
             self._finish()
             written = self.feed.written_down()
-            found = books.read(self.data, self.nsq, written, self.clicks.labels)
+            found = checks.read(self.data, self.nsq, written, self.clicks.labels)
             wrong = [*found.wrong, *self._missed()]
         except (AssertionError, OSError, ClusterError, subprocess.SubprocessError) as error:
             wrong = [str(error) or repr(error)]
@@ -192,7 +192,7 @@ class ClusterRun:
         self.driver.finish()
         driver = self.driver.program
         self.wait("end of the driver", lambda: driver.exit_status() == 0, FINISH_SECONDS)
-        assert self.driver.stage() == "done", self.told("the driver has not closed its books")
+        assert self.driver.stage() == "done", self.told("the driver has not ended")
 
     def stop(self) -> None:
         """End everything that was started, even if something does not end."""

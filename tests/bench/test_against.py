@@ -23,7 +23,7 @@ def result_of(new: list[float], old: list[float], control: list[float]) -> Resul
     return result
 
 
-def test_a_line_is_the_median_of_the_rounds_ratios() -> None:
+def test_a_line_has_the_median_of_the_rounds_ratios() -> None:
     """A round that is slow for all three nsqds does not change the result."""
     text, lost_nothing = line(result_of([99, 9, 98], [100, 10, 100], [101, 10, 100]))
 
@@ -31,7 +31,7 @@ def test_a_line_is_the_median_of_the_rounds_ratios() -> None:
     assert lost_nothing
 
 
-def test_a_line_has_lost_beyond_the_limit_and_the_control() -> None:
+def test_a_line_is_slower_beyond_the_limit_and_the_control() -> None:
     """A line is SLOWER if it lost more than the control, whose loss is due to the machine."""
     lost, lost_nothing = line(result_of([90, 90], [100, 100], [100, 100]))
 
@@ -67,7 +67,7 @@ def test_each_nsqd_runs_its_own_source(tmp_path: Path) -> None:
     ]
 
 
-def test_this_checkouts_nsqd_alone_is_told_more(tmp_path: Path) -> None:
+def test_extra_flags_go_only_to_this_checkouts_nsqd(tmp_path: Path) -> None:
     """Extra flags go only to this checkout's nsqd, to measure options that are off by default."""
     found = contestants(tmp_path / "old", Sparq, ["--max-attempts=5"])
 
@@ -92,7 +92,7 @@ def test_a_small_run_compares_with_a_commit(
 
 
 @needs_git
-def test_a_commit_that_git_does_not_have_is_named(
+def test_an_unknown_commit_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The program exits with status 2, measures nothing and leaves no files."""

@@ -90,7 +90,7 @@ def test_only_known_clients_can_be_chosen() -> None:
         keys("nsq")
 
 
-def test_consuming_is_held_against_the_best_in_any_way() -> None:
+def test_consuming_is_compared_with_the_best_other_client() -> None:
     """The best other client on any consuming line is the rival.
 
     When publishing, it is the best on the same line. The ratio of the CPU costs is printed, too.

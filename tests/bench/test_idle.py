@@ -8,7 +8,7 @@ from bench.idle import measure, report
 from tests.support.servers import spawn_nsqd
 
 
-def test_two_hundred_idle_connections(tmp_path: Path) -> None:
+def test_two_hundred_idle_connections_are_answered(tmp_path: Path) -> None:
     """All connections are answered and get heartbeats; each costs less than 30 KiB."""
     with spawn_nsqd(tmp_path) as server:
         found = uvloop.run(measure(server, 200, interval_ms=1000, rounds=2))

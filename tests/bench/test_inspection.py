@@ -1,13 +1,13 @@
 """`bench.inspection` counts only delays that recur each time the same request is made."""
 
 import pytest
-from bench.inspection import Look, report
+from bench.inspection import Probe, report
 
 ASKED = [(0.0, 0.05), (0.2, 0.25), (0.4, 0.45)]
 PAUSED = [(0.1, 0.15), (0.3, 0.35), (0.5, 0.55)]
 
 
-def held_up(*spans: tuple[float, float], seconds: float) -> list[tuple[float, float]]:
+def delayed(*spans: tuple[float, float], seconds: float) -> list[tuple[float, float]]:
     """Return the times of messages: those that begin with `spans` take `seconds`, others 1 ms."""
     every = [*ASKED, *PAUSED]
     return sorted(
@@ -18,22 +18,22 @@ def held_up(*spans: tuple[float, float], seconds: float) -> list[tuple[float, fl
 @pytest.mark.parametrize(
     ("ways", "holds"),
     [
-        (held_up(seconds=0.001), True),
-        (held_up(*ASKED, seconds=0.04), False),
-        (held_up(*ASKED[1:], seconds=0.04), True),
-        (held_up(*ASKED, *PAUSED, seconds=0.04), True),
+        (delayed(seconds=0.001), True),
+        (delayed(*ASKED, seconds=0.04), False),
+        (delayed(*ASKED[1:], seconds=0.04), True),
+        (delayed(*ASKED, *PAUSED, seconds=0.04), True),
     ],
     ids=["never", "each time", "not each time", "also when nothing is asked"],
 )
-def test_a_delay_that_comes_again(ways, holds, capsys):
+def test_only_a_recurring_delay_counts(ways, holds, capsys):
     """A delay counts only if each request had it and the pauses did not."""
-    assert report(ways, [Look("peek", ASKED, PAUSED)], []) is holds
+    assert report(ways, [Probe("peek", ASKED, PAUSED)], []) is holds
     assert ("DOES NOT HOLD" in capsys.readouterr().out) is not holds
 
 
-def test_an_answer_that_is_late_each_time(capsys):
+def test_only_an_answer_that_is_late_each_time_counts(capsys):
     """An answer counts as late only if each one takes over 100 ms."""
     late = [(0.0, 0.11), (0.2, 0.31), (0.4, 0.52)]
-    assert not report(held_up(seconds=0.001), [Look("peek", late, PAUSED)], [])
+    assert not report(delayed(seconds=0.001), [Probe("peek", late, PAUSED)], [])
     assert "first answers under 100 ms: 110.0 ms" in capsys.readouterr().out
-    assert report(held_up(seconds=0.001), [Look("peek", [*late[:2], ASKED[2]], PAUSED)], [])
+    assert report(delayed(seconds=0.001), [Probe("peek", [*late[:2], ASKED[2]], PAUSED)], [])

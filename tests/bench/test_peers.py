@@ -15,7 +15,7 @@ from bench.lines import LINES, Shape, at_once, deliver, latency, publish
 from bench.peers import CONTESTANTS, Contestant, chosen
 from bench.peers.nsq import NsqPeer
 from bench.peers.peer import Peer
-from bench.table import House, measure
+from bench.table import Servers, measure
 
 from bench import load, queued
 
@@ -68,7 +68,7 @@ def test_a_peer_does_every_kind_of_run(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("key", ["sparq", "redis-later"])
-def test_a_backlog_outlives_its_broker(key: str, tmp_path: Path) -> None:
+def test_a_backlog_is_delivered_after_a_kill(key: str, tmp_path: Path) -> None:
     """After a kill the broker delivers its backlog again; its restart time and memory are shown."""
     contestant = contestant_of(key)
 
@@ -81,7 +81,7 @@ def test_a_backlog_outlives_its_broker(key: str, tmp_path: Path) -> None:
     assert contestant.label in found.line()
 
 
-def test_a_filled_channel_holds_what_was_counted(tmp_path: Path) -> None:
+def test_generator_and_server_count_the_same(tmp_path: Path) -> None:
     """The generator counts as many messages as the server."""
     peer = contestant_of("sparq").make(tmp_path / "peer")
     assert isinstance(peer, NsqPeer)
@@ -101,13 +101,13 @@ def test_contestants_take_turns_on_a_line(tmp_path: Path) -> None:
     """Each contestant does as many rounds as requested; no server or file remains."""
     line = next(each for each in LINES if each.name == "HTTP /pub, 1 connection")
     contestants = [contestant_of("sparq"), contestant_of("sparq-later")]
-    house = House(tmp_path)
+    servers = Servers(tmp_path)
     try:
-        result = measure(line, contestants, house, rounds=2, seconds=SECONDS)
-        programs = [house.peer(each).program for each in contestants]
+        result = measure(line, contestants, servers, rounds=2, seconds=SECONDS)
+        programs = [servers.peer(each).program for each in contestants]
         assert all(program.pids() for program in programs)
     finally:
-        house.close()
+        servers.close()
 
     assert ["sparq", "sparq-later"] == list(result.cells)
     assert [2, 2] == [len(cell.rounds) for cell in result.cells.values()]
@@ -134,7 +134,7 @@ def test_the_command_prints_a_table(
     assert ["table.md"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_only_the_chosen_take_part() -> None:
+def test_contestants_are_chosen_by_part_and_name() -> None:
     """Contestants are chosen by the part of the benchmark and by name; line names are unique."""
     assert ["sparq", "nats"] == [each.key for each in chosen("speed", ["nats", "sparq"])]
     assert "go" not in [each.key for each in chosen("backlog", [])]

@@ -39,7 +39,7 @@ def put_batch(place: Path, number: int, rows: dict[str, list[object]], at: float
     os.utime(folder / "_SUCCESS", (at, at))
 
 
-def test_a_crowd_is_as_many_visitors_at_the_rate_that_was_asked_for() -> None:
+def test_a_crowd_has_the_requested_visitors_and_rate() -> None:
     """All clicks parse; each visitor has 10, the first on a page; the last is on schedule."""
     clicks = read(list(Crowd(50, 10).lines(500)))
     by_visitor = clicks.group_by("address").aggregate([("path", "count")])
@@ -53,7 +53,7 @@ def test_a_crowd_is_as_many_visitors_at_the_rate_that_was_asked_for() -> None:
     assert 100 < sum(pages[50:]) < 150
 
 
-def test_a_crowd_goes_on_where_it_stopped() -> None:
+def test_a_crowd_continues_its_sequence() -> None:
     """The clicks from a number on are the same as in an uninterrupted sequence."""
     whole = list(Crowd(7, 3).lines(20))
 
@@ -83,7 +83,7 @@ def test_parquet_has_the_lines_in_their_order(tmp_path: Path) -> None:
         write_parquet(lines, 12, tmp_path / "more")
 
 
-def test_people_are_no_robots_and_robots_are() -> None:
+def test_the_clicks_of_people_and_robots_differ() -> None:
     """People request more than pages; a robot's pages are a burst of one address."""
     paths = read(people(0, 4 * PEOPLE))["path"].to_pylist()
     address, pages = robot(3)
@@ -95,7 +95,7 @@ def test_people_are_no_robots_and_robots_are() -> None:
     assert address != robot(4)[0]
 
 
-def test_a_batch_is_read_once_it_is_marked(tmp_path: Path) -> None:
+def test_only_a_marked_batch_is_read(tmp_path: Path) -> None:
     """A folder without `_SUCCESS` is ignored; a batch is returned once, with that file's time."""
     folders = BatchFolders(tmp_path / "metrics", ["clicks"])
     before = folders.new()
@@ -120,7 +120,7 @@ def test_the_newest_revision_of_a_minute_counts(tmp_path: Path) -> None:
     assert [15, 19] == [clicks.add(batch) for batch in folders.new()]
 
 
-def test_a_latency_is_from_sending_to_what_holds_the_click() -> None:
+def test_a_latency_ends_with_the_result_of_the_click() -> None:
     """A latency ends with the total that includes the tick, or a robot's finding, or is inf."""
     ticks = [Tick(10.0, 100, "a"), Tick(10.5, 200), Tick(11.0, 300, "b"), Tick(11.5, 400)]
     seen = Seen([(100, 11.0), (300, 13.0)], {"a": 12.0})
@@ -167,14 +167,14 @@ def test_memory_is_that_of_the_process() -> None:
     assert 0 == memory_mib(0)
 
 
-def test_a_wait_ends() -> None:
+def test_until_returns_or_raises() -> None:
     """`until` returns the condition's value, or raises an error that names what was awaited."""
     assert 7 == until(lambda: 7, 1, "seven")
     with pytest.raises(BenchError, match="rain: not within 0 s"):
         until(lambda: False, 0, "rain")
 
 
-def test_aims_are_held_against_medians() -> None:
+def test_aims_are_compared_with_medians() -> None:
     """The grade depends on the aim's side; figures that were not measured are not reported."""
     least = next(aim for aim in AIMS if aim.figure == RATIO)
     most = next(aim for aim in AIMS if not aim.is_least and aim.must != aim.aim)
@@ -187,7 +187,7 @@ def test_aims_are_held_against_medians() -> None:
     assert "" == report([], "abc")
 
 
-def test_json_has_every_figure_and_null_for_what_never_came() -> None:
+def test_json_has_null_for_infinite_values() -> None:
     """Infinite values become null, so that the file is strict JSON."""
     figures = [Figure(RATIO, "", [0.7]), Figure("latency", "s", [1.0, math.inf, math.inf])]
     found = json.loads(json.dumps(as_json(figures), allow_nan=False))
@@ -234,7 +234,7 @@ def test_measures_are_chosen_by_name(tmp_path: Path, monkeypatch, capfd) -> None
     assert "FAILED" not in out
 
 
-def test_a_log_that_is_none(tmp_path: Path, monkeypatch) -> None:
+def test_a_missing_log_file_is_an_error(tmp_path: Path, monkeypatch) -> None:
     """A missing log file ends the program before it measures; the error names the option."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"--log=none\.log is no file"):
@@ -252,7 +252,7 @@ def test_the_table_of_aims_names_the_commit(tmp_path: Path, monkeypatch, capfd) 
     assert ["0.70", "at", "least", "0.6,", "aim", "0.8:", "must", "met"] == table[1].split()[-8:]
 
 
-def test_the_measures_of_the_table() -> None:
+def test_measures_have_a_fixed_order() -> None:
     """The measures have a fixed order; an empty list of names chooses none."""
     assert ["parse", "sustained", "run", "memory", "state", "latency"] == list(MEASURES)
     assert [] == list(measured(Bench(Path("nowhere"), 1), []))

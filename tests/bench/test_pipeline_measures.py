@@ -34,7 +34,7 @@ def test_a_run_is_timed_to_its_report(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_the_drivers_memory_is_told_apart_from_the_executors(tmp_path: Path) -> None:
+def test_the_drivers_memory_excludes_the_executors(tmp_path: Path) -> None:
     """On a standalone cluster the driver's process tree does not include the executors."""
     found = memory(tmp_path / "work", CLICKS, 200)
 
@@ -64,7 +64,7 @@ def test_every_click_and_robot_has_a_latency(tmp_path: Path) -> None:
     assert 0 < min(found.findings) <= max(found.findings) < 60
 
 
-def test_published_clicks_lie_before_every_query(tmp_path: Path) -> None:
+def test_every_query_has_all_published_clicks(tmp_path: Path) -> None:
     """Each query's channels have all published clicks, summed over the nsqds."""
     with Running(tmp_path / "work", nsqds=2) as running:
         running.publish(Crowd(5, 5).lines(1_234))

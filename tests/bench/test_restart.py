@@ -19,7 +19,7 @@ from tests.support.servers import spawn_nsqd
         (Backlog(500, per_batch=30, requeued=50), 500, 0),
     ],
 )
-def test_a_backlog_is_what_it_says(
+def test_a_backlog_has_the_requested_messages(
     tmp_path: Path, wanted: Backlog, depth: int, deferred: int
 ) -> None:
     """An nsqd that is started with a backlog has the requested depth and deferred count."""

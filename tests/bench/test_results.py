@@ -40,7 +40,7 @@ def test_a_line_shows_ratios_and_a_generator_without_time() -> None:
     assert 5 == len(markdown([result]).splitlines())
 
 
-def test_a_run_that_moved_nothing_is_shown_as_such() -> None:
+def test_a_rate_of_zero_has_no_ratio() -> None:
     """A rate of 0 for Go's nsqd gives no ratio, and no division by zero."""
     result = result_of("line", [figures(1000, 2)], [Figures(0, 1.0, 0.1, 0.1)])
 
@@ -48,7 +48,7 @@ def test_a_run_that_moved_nothing_is_shown_as_such() -> None:
     assert "" == result.columns("sparq")[4]
 
 
-def test_aims_are_held_against_what_was_measured() -> None:
+def test_aims_are_compared_with_measured_ratios() -> None:
     """The grade depends on the aim's side; lines that were not run are not reported."""
     name = "MPUB, pipelined, 200 of 200 B"
     said = report([result_of(name, [figures(2000, 0.5)], [figures(1000, 1)])])

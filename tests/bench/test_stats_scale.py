@@ -15,7 +15,7 @@ def test_a_small_run_has_every_figure() -> None:
     assert quiet > 0
 
 
-def test_only_what_overlaps_counts() -> None:
+def test_only_overlapping_deliveries_count() -> None:
     """A message counts if its time in transit overlaps a span; the longest time is returned."""
     ways = [(0.0, 1.5), (2.0, 2.25), (5.0, 9.0)]
 

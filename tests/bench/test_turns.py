@@ -27,7 +27,9 @@ def moved(line: Line) -> int:
     return line.session.finish_count if topic.channels else topic.message_count
 
 
-def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_table_has_each_chosen_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     """Each chosen kind has a line with its times."""
     monkeypatch.chdir(tmp_path)
     assert 0 == turns.main(["--rounds", "1", "--only", "MPUB"])

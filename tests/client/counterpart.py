@@ -25,20 +25,20 @@ class Counterpart:
     """The nsqd's side of one connection.
 
     Attributes:
-        heard: (layers, command line, body) of each command, in order.
+        received: (layers, command line, body) of each command, in order.
         layers: the active layers: "tls", "snappy", "deflate".
-        behind_json: bytes sent unencrypted directly after the answer to IDENTIFY.
-        behind_last: frames sent directly after the last answer of the handshake.
+        after_identify: bytes sent unencrypted directly after the answer to IDENTIFY.
+        after_handshake: frames sent directly after the last answer of the handshake.
         before_auth: frames sent before the answer to AUTH.
         ended: the client has closed TLS (close_notify).
     """
 
     def __init__(self, facts: dict[str, Any], context: ssl.SSLContext | None = None) -> None:
         self.facts = facts
-        self.heard: list[tuple[tuple[str, ...], bytes, bytes]] = []
+        self.received: list[tuple[tuple[str, ...], bytes, bytes]] = []
         self.layers: tuple[str, ...] = ()
-        self.behind_json = b""
-        self.behind_last = b""
+        self.after_identify = b""
+        self.after_handshake = b""
         self.before_auth = b""
         self.ended = False
         self.on_auth: Callable[[bytes], bytes] = lambda secret: frame(0, b'{"identity":"me"}')
@@ -70,7 +70,7 @@ class Counterpart:
             if not self._shaken:
                 self._tls.do_handshake()
                 self._shaken = True
-                self.say(frame(0, b"OK"))
+                self.send(frame(0, b"OK"))
                 self._compress()
             while data := self._tls.read(1 << 20):
                 self._inflate(data)
@@ -95,7 +95,7 @@ class Counterpart:
             self._tls.unwrap()
         return self._leaving.read()
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Queue plain bytes, encoded by the active layers."""
         if self._compression is not None:
             data = self._compression.compress([data])
@@ -113,14 +113,14 @@ class Counterpart:
             if line in (b"IDENTIFY", b"AUTH"):
                 (size,) = struct.unpack(">i", (yield from self._take(4)))
                 body = yield from self._take(size)
-            self.heard.append((self.layers, line, body))
+            self.received.append((self.layers, line, body))
             if line == b"IDENTIFY":
                 self._identified(json.loads(body))
             elif line == b"AUTH":
-                self.say(self.before_auth + self.on_auth(body) + self.behind_last)
+                self.send(self.before_auth + self.on_auth(body) + self.after_handshake)
 
     def _identified(self, asked: dict[str, Any]) -> None:
-        self.say(frame(0, json.dumps(self.facts).encode()) + self.behind_json)
+        self.send(frame(0, json.dumps(self.facts).encode()) + self.after_identify)
         self._asked = asked
         if asked["tls_v1"] and self.facts.get("tls_v1"):
             assert self._context is not None
@@ -134,9 +134,9 @@ class Counterpart:
             if self._asked[name] and self.facts.get(name):
                 self._compression = Snappy() if name == "snappy" else Deflate()
                 self.layers += (name,)
-                self.say(frame(0, b"OK"))
+                self.send(frame(0, b"OK"))
         if not self.facts.get("auth_required"):
-            self.say(self.behind_last)
+            self.send(self.after_handshake)
 
     def _take(self, size: int) -> Any:
         while len(self._plain) < size:

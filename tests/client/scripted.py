@@ -14,7 +14,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from sparq.client import Consumer, Producer
+from sparq.client.connection import Connection
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -135,6 +138,35 @@ class ScriptedNsqd:
     def lines(self, *names: bytes) -> list[bytes]:
         """Return the commands with these names from all connections, in order."""
         return [line for _, line in self.script if line.split(b" ")[0] in names]
+
+
+class RecordingTransport:
+    """A transport that records what is written to it."""
+
+    def __init__(self, transport: Any, writes: list[bytes] | None = None) -> None:
+        self.writes: list[bytes] = [] if writes is None else writes
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        """Record and write."""
+        self.writes.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return a list that gets each write of the client's connections made from now on."""
+    writes: list[bytes] = []
+    made = Connection.connection_made
+
+    def connection_made(connection: Connection, transport: asyncio.BaseTransport) -> None:
+        recording: Any = RecordingTransport(transport, writes)
+        made(connection, recording)
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    return writes
 
 
 async def close(writer: asyncio.StreamWriter) -> None:

@@ -50,18 +50,18 @@ GO_NSQ: dict[str, Any] = {
     "lookupd_authorization": True,
 }
 """go-nsq's options and their defaults, except for the host and client names that it fills in."""
-OURS = {
+ONLY_IN_SPARQ = {
     *("max_reconnect_delay", "stop_timeout"),
     *("publish_timeout", "publish_attempts", "max_pending_bytes"),
 }
 
 
 def test_names_and_defaults_equal_go_nsqs() -> None:
-    """Names and defaults equal go-nsq's, plus `OURS`; only write_timeout is longer, 10 s."""
+    """Names and defaults equal go-nsq's, plus `ONLY_IN_SPARQ`; only write_timeout is longer."""
     ours = {field.name: field.default for field in fields(Config)}
 
     assert {**GO_NSQ, "write_timeout": 10.0} == {
-        name: default for name, default in ours.items() if name not in OURS
+        name: default for name, default in ours.items() if name not in ONLY_IN_SPARQ
     }
 
 
@@ -120,14 +120,14 @@ def test_options_replace_those_of_a_base() -> None:
 
 def test_identify_has_durations_in_milliseconds() -> None:
     """IDENTIFY has the protocol's names, durations in milliseconds, and the client's identity."""
-    told = Config(msg_timeout=1.5, heartbeat_interval=2, output_buffer_timeout=-1).identify()
+    identity = Config(msg_timeout=1.5, heartbeat_interval=2, output_buffer_timeout=-1).identify()
 
-    assert told["msg_timeout"] == 1500
-    assert told["heartbeat_interval"] == 2000
-    assert told["output_buffer_timeout"] == -1
-    assert told["feature_negotiation"] is True
-    assert told["client_id"]
-    assert told["user_agent"].startswith("sparq")
+    assert identity["msg_timeout"] == 1500
+    assert identity["heartbeat_interval"] == 2000
+    assert identity["output_buffer_timeout"] == -1
+    assert identity["feature_negotiation"] is True
+    assert identity["client_id"]
+    assert identity["user_agent"].startswith("sparq")
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (0.0001, 1), (0.25, 250), (-1, -1)])

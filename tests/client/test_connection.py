@@ -15,25 +15,16 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
 from sparq.wire.errors import remote_error
-from tests.client.scripted import Peer, frame, listening, message_frame, scripted
+from tests.client.scripted import (
+    Peer,
+    RecordingTransport,
+    frame,
+    listening,
+    message_frame,
+    scripted,
+)
 from tests.support.servers import free_port
 from tests.support.waiting import let_all_run, until
-
-
-class Recording:
-    """A transport that records what is written to it."""
-
-    def __init__(self, transport: Any) -> None:
-        self.writes: list[bytes] = []
-        self._transport = transport
-
-    def write(self, data: bytes) -> None:
-        """Record and write."""
-        self.writes.append(data)
-        self._transport.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 async def test_identify_sends_the_options_and_keeps_nsqds_facts() -> None:
@@ -70,7 +61,7 @@ async def test_commands_of_one_loop_iteration_are_sent_in_one_write(
         connection = await open_connection(nsqd.address, Config())
         peer = await nsqd.peer()
         transport: Any = connection._transport
-        recording = Recording(transport)
+        recording = RecordingTransport(transport)
         monkeypatch.setattr(connection, "_transport", recording)
         for number in range(100):
             connection.send(commands.fin(b"%016x" % number))
@@ -87,7 +78,7 @@ async def test_every_requests_max_requests_are_written_immediately(
     """Every REQUESTS_MAX requests are written immediately, the rest at the iteration's end."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
-        recording = Recording(connection._transport)
+        recording = RecordingTransport(connection._transport)
         monkeypatch.setattr(connection, "_transport", recording)
         command = b"PUB t\n" + struct.pack(">i", 1) + b"x"
         answers = [connection.request(command) for _ in range(2 * REQUESTS_MAX + 1)]
@@ -104,7 +95,7 @@ async def test_a_single_request_is_written_immediately(
     """A request is written immediately if the previous write held one command and was answered."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
-        recording = Recording(connection._transport)
+        recording = RecordingTransport(connection._transport)
         monkeypatch.setattr(connection, "_transport", recording)
         await connection.request(commands.pub("t", b"1"))
         second = connection.request(commands.pub("t", b"2"))
@@ -332,7 +323,7 @@ def test_an_unknown_error_code_counts_as_fatal() -> None:
 async def test_cancelling_a_dial_leaves_no_exception_and_no_connection() -> None:
     """Cancelling at any point of the dial leaves no unretrieved exception and no connection."""
     complaints: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     async with scripted() as [nsqd]:
         for turns in range(8):
             dialling = asyncio.ensure_future(open_connection(nsqd.address, Config()))

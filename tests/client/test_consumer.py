@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 
 from sparq.client import ClosedError, Consumer, Message
-from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.client.batches import bodies, deliver
+from tests.client.scripted import consumer_of, record_writes, scripted, subscribed
 from tests.support.waiting import until
 
 
-async def test_messages_arrive_in_order_and_are_finished_together() -> None:
-    """Messages arrive in order, with id, attempts, timestamp and nsqd, and are finished."""
+async def test_messages_arrive_in_order_and_are_finished_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages arrive in order, with id, attempts, timestamp and nsqd; FINs leave in one write."""
+    writes = record_writes(monkeypatch)
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         assert peer.commands[1:] == [b"SUB t c", b"RDY 10"]
-        for number in range(10):
-            peer.deliver(number, b"body %d" % number, attempts=2)
+        deliver(peer, range(10), attempts=2)
         seen = []
         async for message in consumer:
             seen.append(message)
@@ -28,7 +31,9 @@ async def test_messages_arrive_in_order_and_are_finished_together() -> None:
                 break
         await until(lambda: not peer.in_flight)
 
-        assert [message.body for message in seen] == [b"body %d" % n for n in range(10)]
+        assert [message.body for message in seen] == bodies(range(10))
+        fins = b"".join(b"FIN %016x\n" % number for number in range(10))
+        assert [fins] == [data for data in writes if b"FIN" in data]
         assert seen[3].id == "0000000000000003"
         assert (seen[3].attempts, seen[3].nsqd) == (2, nsqd.address)
         assert seen[3].timestamp_ns > 10**18

@@ -40,8 +40,8 @@ async def test_a_message_that_always_fails_becomes_a_dead_letter(nsqd: NsqdServe
 
     assert letter.body == b"poison"
     assert letter.letter is not None
-    told = ("topic", "channel", "attempts", "reason")
-    assert [letter.letter[name] for name in told] == ["t", "c", "4", "given up by the client"]
+    names = ("topic", "channel", "attempts", "reason")
+    assert [letter.letter[name] for name in names] == ["t", "c", "4", "given up by the client"]
     assert letter.letter["consumer"] == f"{consumer.config.client_id}@{consumer.config.hostname}"
     assert letter.letter["last_returned"] > letter.letter["published"]
     _, body = nsqd.request("GET", f"/message?topic=t.dead&id={letter.id}&raw=true")

@@ -30,7 +30,7 @@ class Lookupd:
         self.address = f"127.0.0.1:{self.port}"
         self.tls = tls
         self.asked: list[str] = []
-        self.heard: list[str | None] = []
+        self.authorizations: list[str | None] = []
         self.status = 200
         self.body: bytes = b""
         self.headers: dict[str, str] = {}
@@ -60,7 +60,7 @@ class Lookupd:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path_qs)
-        self.heard.append(request.headers.get("Authorization"))
+        self.authorizations.append(request.headers.get("Authorization"))
         while self.hanging.is_set():  # noqa: ASYNC110 - until the test lets it go on, or ends it
             await asyncio.sleep(0.01)
         return web.Response(status=self.status, body=self.body, headers=self.headers)
@@ -144,11 +144,11 @@ async def test_a_server_that_is_no_nsqlookupd_is_an_error(
     await lookupd.start()
     async with Consumer("clicks", "c", lookupd_http_addresses=lookupd.address) as consumer:
         await until(lambda: consumer.errors)
-        [(place, told)] = consumer.errors.items()
+        [(place, reason)] = consumer.errors.items()
     await lookupd.stop()
 
     assert place == f"http://{lookupd.address}/lookup"
-    assert text in told
+    assert text in reason
 
 
 @pytest.mark.parametrize("kind", ["too large", "too many", "redirect", "error", "no list"])
@@ -371,7 +371,7 @@ async def test_only_a_verified_https_nsqlookupd_gets_the_secret(
         await each.stop()
 
     assert found[0] == {"127.0.0.1:4150"}
-    assert good.heard[0] == f"Bearer {secret}"
+    assert good.authorizations[0] == f"Bearer {secret}"
     assert bad.asked == []
     assert f"nsqlookupd https://{bad.address}" in caplog.text
     assert secret not in caplog.text

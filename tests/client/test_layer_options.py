@@ -87,14 +87,25 @@ def test_any_tls_option_turns_tls_on(files: Certificates, given: dict[str, Any])
     )
 
     assert options.tls_v1
-    assert options.asked()["tls_v1"]
+    assert options.identify_fields()["tls_v1"]
 
 
 def test_tls_min_version_may_be_an_old_version() -> None:
-    """tls_min_version may be set to an old version, too."""
-    for name, version in (("tls1.0", ssl.TLSVersion.TLSv1), ("tls1.3", ssl.TLSVersion.TLSv1_3)):
+    """tls_min_version may be set to an old version, too.
+
+    Only then are the ciphers of TLS before 1.2 offered and SHA-1 signatures accepted.
+    """
+    for name, version, is_old in (
+        ("tls1.0", ssl.TLSVersion.TLSv1, True),
+        ("tls1.1", ssl.TLSVersion.TLSv1_1, True),
+        ("tls1.2", ssl.TLSVersion.TLSv1_2, False),
+        ("tls1.3", ssl.TLSVersion.TLSv1_3, False),
+    ):
         context = LayerOptions(tls_v1=True, tls_min_version=name).tls_context()
         assert context.minimum_version is version
+        ciphers = {cipher["name"] for cipher in context.get_ciphers()}
+        assert is_old == ("ECDHE-RSA-AES128-SHA" in ciphers)
+        assert is_old == (0 == context.security_level)
 
 
 def test_a_renewed_certificate_is_read_again(files: Certificates, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 import pytest
 
 from sparq.client import Producer
-from sparq.client.lone import Lone
+from sparq.client.lone import AwaitedResult
 from sparq.client.publish import Receipt
 from tests.client.scripted import scripted
 
@@ -14,7 +14,7 @@ RECEIPT = Receipt("127.0.0.1:4150")
 NAME: ContextVar[str] = ContextVar("NAME", default="")
 
 
-async def wait(lone: Lone, seen: list[object]) -> None:
+async def wait(lone: AwaitedResult, seen: list[object]) -> None:
     try:
         seen.append(await lone)
     except BaseException as error:
@@ -25,7 +25,7 @@ async def wait(lone: Lone, seen: list[object]) -> None:
 async def test_set_result_in_a_callback_resumes_the_task_immediately() -> None:
     """``set_result`` in a loop callback resumes the task immediately, in the task's context."""
     loop, seen, after = asyncio.get_running_loop(), list[object](), list[int]()
-    lone = Lone(loop)
+    lone = AwaitedResult(loop)
 
     async def named() -> None:
         NAME.set("task")
@@ -48,7 +48,7 @@ async def test_set_result_in_a_callback_resumes_the_task_immediately() -> None:
 
 async def test_set_result_inside_a_task_resumes_the_other_in_the_next_iteration() -> None:
     """``set_result`` inside a task resumes the waiting task in the next loop iteration."""
-    lone, seen = Lone(asyncio.get_running_loop()), list[object]()
+    lone, seen = AwaitedResult(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
     await asyncio.sleep(0)
     lone.set_result(RECEIPT)
@@ -58,8 +58,8 @@ async def test_set_result_inside_a_task_resumes_the_other_in_the_next_iteration(
 
 
 async def test_awaiting_a_lone_with_a_result_does_not_wait() -> None:
-    """Awaiting a ``Lone`` that has a result or an error does not wait."""
-    lone, failed = (Lone(asyncio.get_running_loop()) for _ in range(2))
+    """Awaiting a ``AwaitedResult`` that has a result or an error does not wait."""
+    lone, failed = (AwaitedResult(asyncio.get_running_loop()) for _ in range(2))
     lone.set_result(RECEIPT)
     failed.set_exception(OSError("gone"))
     assert await lone == RECEIPT
@@ -69,7 +69,7 @@ async def test_awaiting_a_lone_with_a_result_does_not_wait() -> None:
 
 async def test_set_exception_raises_in_the_waiting_task() -> None:
     """``set_exception`` raises the error in the waiting task."""
-    lone, seen = Lone(asyncio.get_running_loop()), list[object]()
+    lone, seen = AwaitedResult(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
     await asyncio.sleep(0)
     lone.set_exception(error := OSError("gone"))
@@ -80,8 +80,8 @@ async def test_set_exception_raises_in_the_waiting_task() -> None:
 
 @pytest.mark.parametrize("early", [True, False])
 async def test_cancelling_the_waiting_task_cancels_its_lone(early: bool) -> None:
-    """Cancelling a task that waits cancels its ``Lone``, with the same message."""
-    lone, seen = Lone(asyncio.get_running_loop()), list[object]()
+    """Cancelling a task that waits cancels its ``AwaitedResult``, with the same message."""
+    lone, seen = AwaitedResult(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
     if not early:
         await asyncio.sleep(0)
@@ -97,8 +97,8 @@ async def test_cancelling_the_waiting_task_cancels_its_lone(early: bool) -> None
 
 
 async def test_a_timeout_cancels_a_lone() -> None:
-    """`asyncio.timeout` cancels a ``Lone``, as it does a future."""
-    lone = Lone(asyncio.get_running_loop())
+    """`asyncio.timeout` cancels a ``AwaitedResult``, as it does a future."""
+    lone = AwaitedResult(asyncio.get_running_loop())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await lone
@@ -107,43 +107,43 @@ async def test_a_timeout_cancels_a_lone() -> None:
 
 def test_system_exit_in_the_resumed_task_ends_the_loop() -> None:
     """SystemExit in the resumed task ends the loop, not the callback that set the result."""
-    told, tasks = list[bool](), list[asyncio.Task[None]]()
+    results, tasks = list[bool](), list[asyncio.Task[None]]()
 
-    async def leave(lone: Lone) -> None:
+    async def leave(lone: AwaitedResult) -> None:
         await lone
         raise SystemExit(3)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        lone = Lone(loop)
+        lone = AwaitedResult(loop)
         tasks.append(asyncio.create_task(leave(lone)))
         await asyncio.sleep(0)
 
         def tell() -> None:
             lone.set_result(RECEIPT)
-            told.append(True)
+            results.append(True)
 
         loop.call_soon(tell)
         await asyncio.sleep(10)
 
     with pytest.raises(SystemExit):
         asyncio.run(main())
-    assert told == [True]
+    assert results == [True]
     assert isinstance(tasks[0].exception(), SystemExit)
 
 
 async def test_sequential_publishes_use_lone() -> None:
-    """Sequential publishes use ``Lone``; of 10 concurrent ones, at most one does."""
+    """Sequential publishes use ``AwaitedResult``; of 10 concurrent ones, at most one does."""
     made: list[int] = []
 
-    class Counted(Lone):
+    class Counted(AwaitedResult):
         def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
             made.append(1)
             super().__init__(loop)
 
     async with scripted() as [nsqd], Producer([nsqd.address]) as producer:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sparq.client.producer.Lone", Counted)
+            patch.setattr("sparq.client.producer.AwaitedResult", Counted)
             for _ in range(4):
                 assert await producer.publish("t", b"x") == Receipt(nsqd.address)
             assert await producer.multi_publish("t", [b"x", b"y"]) == Receipt(nsqd.address)

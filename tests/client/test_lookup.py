@@ -6,7 +6,7 @@ import pytest
 
 from sparq.client import lookup as module
 from sparq.client.config import Config
-from sparq.client.lookup import Asker
+from sparq.client.lookup import NsqlookupdClient
 from sparq.protocol.lookup import question
 from tests.client.scripted import listening
 from tests.cluster.peers import Peer, answer, listed, peer
@@ -14,7 +14,7 @@ from tests.cluster.peers import Peer, answer, listed, peer
 
 async def ask(address: str, config: Config) -> object:
     """Query the nsqds of topic "t"."""
-    async with Asker(config) as asker:
+    async with NsqlookupdClient(config) as asker:
         return await asker.ask(question(address, "lookup", topic="t"))
 
 
@@ -26,12 +26,12 @@ def headers_of(lookupd: Peer) -> dict[str, str]:
 
 async def test_a_query_sends_the_secret_unless_it_is_switched_off() -> None:
     """A query sends the secret as a bearer token, unless lookupd_authorization is False."""
-    said = listed(("a", 1))
-    async with peer({"/lookup": answer(said)}) as lookupd:
-        assert said == await ask(lookupd.address, Config(auth_secret="open sesame"))
+    document = listed(("a", 1))
+    async with peer({"/lookup": answer(document)}) as lookupd:
+        assert document == await ask(lookupd.address, Config(auth_secret="open sesame"))
         assert "Bearer open sesame" == headers_of(lookupd)["authorization"]
         quiet = Config(auth_secret="open sesame", lookupd_authorization=False)
-        assert said == await ask(lookupd.address, quiet)
+        assert document == await ask(lookupd.address, quiet)
         assert "authorization" not in headers_of(lookupd)
 
     assert ["GET /lookup?topic=t"] * 2 == lookupd.asked

@@ -313,8 +313,8 @@ async def test_a_failure_without_a_callback_is_logged(caplog: pytest.LogCaptureF
 
 async def test_a_callback_may_publish() -> None:
     """A callback may publish; one that raises does not affect the others."""
-    said: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
 
         def again(outcome: Any) -> None:
@@ -325,7 +325,7 @@ async def test_a_callback_may_publish() -> None:
         producer.publish_nowait("t", b"first", again)
         await producer.flush()
 
-        assert 100 == producer.published == len(said)
+        assert 100 == producer.published == len(reported)
 
 
 async def test_nowait_publishes_are_sent_again_after_a_lost_connection() -> None:
@@ -347,8 +347,8 @@ async def test_nowait_publishes_are_sent_again_after_a_lost_connection() -> None
 
 async def test_a_coroutine_function_as_callback_is_reported() -> None:
     """A coroutine function as callback is reported to the loop as a TypeError with advice."""
-    said: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
 
     async def on_done(outcome: Any) -> None:
         raise AssertionError(outcome)
@@ -357,5 +357,5 @@ async def test_a_coroutine_function_as_callback_is_reported() -> None:
         producer.publish_nowait("t", b"x", on_done)
         await producer.flush()
 
-    assert [TypeError] == [type(context["exception"]) for context in said]
-    assert "use a function that is not async" in str(said[0]["exception"])
+    assert [TypeError] == [type(context["exception"]) for context in reported]
+    assert "use a function that is not async" in str(reported[0]["exception"])

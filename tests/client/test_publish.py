@@ -82,9 +82,9 @@ def test_a_body_above_the_limit_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_callbacks_exception_goes_to_the_loops_exception_handler() -> None:
     """A callback's exception goes to the loop's exception handler, not to the reader of answers."""
-    said: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: said.append(context))
+    loop.set_exception_handler(lambda _, context: reported.append(context))
 
     def fail(outcome: Outcome) -> None:
         raise RuntimeError(str(outcome))
@@ -92,5 +92,5 @@ async def test_a_callbacks_exception_goes_to_the_loops_exception_handler() -> No
     callback = Callback(fail, loop)
     callback.set_result(Receipt("nsqd"))
     assert callback.done()
-    assert said[0]["message"].startswith("publish_nowait: ")
-    assert RuntimeError is type(said[0]["exception"])
+    assert reported[0]["message"].startswith("publish_nowait: ")
+    assert RuntimeError is type(reported[0]["exception"])

@@ -13,7 +13,7 @@ KEY = ConnectionKey("nohost.invalid", 1, False, True, None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reason"),
     [
         (TimeoutError(), "no answer in time"),
         (ConnectionRefusedError(111, "refused"), "connection refused"),
@@ -25,14 +25,14 @@ KEY = ConnectionKey("nohost.invalid", 1, False, True, None, None, None)
         (ValueError("x" * 1000), "x" * 200),
     ],
 )
-def test_the_reason_is_short_and_printable(error: Exception, told: str) -> None:
+def test_the_reason_is_short_and_printable(error: Exception, reason: str) -> None:
     """The reason has no error numbers, addresses or control characters; at most 200 characters."""
     if isinstance(error, ssl.SSLError):
         wrapped = aiohttp.ClientConnectorSSLError(KEY, error)
         wrapped.__cause__ = error
-        assert http_reason(wrapped).startswith(told)
+        assert http_reason(wrapped).startswith(reason)
         assert "[" not in http_reason(wrapped)
     elif isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        assert told == http_reason(aiohttp.ClientConnectorError(KEY, error))
+        assert reason == http_reason(aiohttp.ClientConnectorError(KEY, error))
     else:
-        assert told == http_reason(error)
+        assert reason == http_reason(error)

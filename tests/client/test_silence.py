@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparq.client import Producer, Receipt
-from sparq.client.silence import SILENT_SECONDS, Silence
+from sparq.client.silence import SILENT_SECONDS, SilenceDetector
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until, until_seen
 
@@ -188,13 +188,13 @@ class Link:
 
 def test_a_connection_is_silent_after_two_checks() -> None:
     """A connection is silent after two checks without data; not if idle, ended or read from."""
-    silence, now = Silence(1.0), 10.0
-    due, heard, idle, ended = Link(now), Link(now), Link(None), Link(now)
-    links: list[Any] = [due, heard, idle, ended]
+    silence, now = SilenceDetector(1.0), 10.0
+    due, read_from, idle, ended = Link(now), Link(now), Link(None), Link(now)
+    links: list[Any] = [due, read_from, idle, ended]
     silence.look(links, now + SILENT_SECONDS / 2)
     silence.look(links, now + SILENT_SECONDS)
     assert frozenset() == silence.links
-    heard.waiting_since = now + SILENT_SECONDS / 2
+    read_from.waiting_since = now + SILENT_SECONDS / 2
     ended.live = False
     silence.look(links, now + 2 * SILENT_SECONDS)
     assert {due} == silence.links

@@ -186,11 +186,11 @@ async def test_a_channel_is_moved(fleet: Fleet, nsqds: Nsqds) -> None:
 async def test_actions_on_messages_are_reported_by_node(upstream: Upstream) -> None:
     """Each node gets its message ids in one call, and the report has its answer."""
     id_of = "{:016x}".format
-    said = {"done": [id_of(1)], "refused": []}
+    document = {"done": [id_of(1)], "refused": []}
     answers = {
         "/info": answer({}),
         "/stats": answer({"topics": []}),
-        "/message/requeue": answer(said),
+        "/message/requeue": answer(document),
     }
     async with peer(answers) as one, peer(answers) as two:
         fleet = Fleet(upstream, nsqds=[one.address, two.address])
@@ -202,5 +202,5 @@ async def test_actions_on_messages_are_reported_by_node(upstream: Upstream) -> N
             many = {one.address: [id_of(1)] * (IDS_MAX + 1)}
             await actions.messages(fleet, "requeue", "t", "c", many)
 
-    assert [said, said] == [one.answer for one in report.done]
+    assert [document, document] == [one.answer for one in report.done]
     assert "POST /message/requeue?topic=t&channel=c" == one.asked[-3]

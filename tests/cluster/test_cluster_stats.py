@@ -44,8 +44,8 @@ def latency(count: int, value: int) -> dict[str, Any]:
 def test_a_topics_figures_are_summed() -> None:
     """Figures are summed over the nodes; memory_depth is the depth without backend_depth."""
     a, b = node("a"), node("b")
-    told = {b.address: stats(topic(5, 2, paused=True)), a.address: stats(topic(3, 3))}
-    found = topic_of("t", [b, a], told, NOW).document()
+    documents = {b.address: stats(topic(5, 2, paused=True)), a.address: stats(topic(3, 3))}
+    found = topic_of("t", [b, a], documents, NOW).document()
 
     assert ("*", 8, 5, 3, 80, True) == (
         found["node"],
@@ -75,11 +75,11 @@ def test_a_channels_figures_are_summed_and_each_client_is_listed_once() -> None:
     far = {"client_id": "far", "topology_zone": "y", "topology_region": "q", "connect_ts": 900}
     near = {"client_id": "near", "topology_zone": "x", "topology_region": "r"}
     same = {"client_id": "same", "topology_zone": "z", "topology_region": "r"}
-    told = {
+    documents = {
         a.address: stats(topic(0, 0, channel(4, far, near, same, zone_local_msg_count=7))),
         b.address: stats(topic(0, 0, channel(6, {"client_id": "other"}))),
     }
-    together = channel_of("t", "c", [b, a], told, NOW)
+    together = channel_of("t", "c", [b, a], documents, NOW)
     assert together is not None
     found = together.document()
 
@@ -96,7 +96,9 @@ def test_a_channels_figures_are_summed_and_each_client_is_listed_once() -> None:
     assert ["same", "near", "far", "other"] == ids
     assert [None, None] == [part["clients"] for part in found["nodes"]]
     assert 100_000_000_000 == found["clients"][2]["connected"]
-    assert ("z", "y") == (found["clients"][2]["node_topology_zone"], "y")
+    far_client = found["clients"][2]
+    assert ("z", "r") == (far_client["node_topology_zone"], far_client["node_topology_region"])
+    assert ("y", "q") == (far_client["topology_zone"], far_client["topology_region"])
     assert "node_topology_zone" not in found["clients"][3]
 
 
@@ -146,9 +148,9 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_of_a_node_gives_integer_depths(said: Any) -> None:
+def test_any_json_of_a_node_gives_integer_depths(sent: Any) -> None:
     """Any JSON from a node results in a document whose depths are integers."""
-    told = clean(said)
-    for found in topics_at(node("a"), told, NOW):
+    documents = clean(sent)
+    for found in topics_at(node("a"), documents, NOW):
         assert isinstance(found.document()["depth"], int)
-    topic_of("t", [node("a")], {"a:4151": told}, NOW).document()
+    topic_of("t", [node("a")], {"a:4151": documents}, NOW).document()

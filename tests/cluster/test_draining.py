@@ -21,8 +21,15 @@ def test_a_status_is_read_without_its_malformed_parts() -> None:
         {"topic": "t", "channel": 3},
         "text",
     ]
-    said = {"draining": True, "by": "ops\n", "exit": 1, "depth": 5, "in_flight": 2, "deferred": -1}
-    found = draining.read({**said, "topics": "many", "empty": True, "left": left})
+    document = {
+        "draining": True,
+        "by": "ops\n",
+        "exit": 1,
+        "depth": 5,
+        "in_flight": 2,
+        "deferred": -1,
+    }
+    found = draining.read({**document, "topics": "many", "empty": True, "left": left})
 
     assert [NodeRemainder("t", "c", 6, "paused"), NodeRemainder("t", "", 1, "")] == found.left
     assert ["t/c", "t"] == [one.name for one in found.left]
@@ -38,12 +45,12 @@ def test_a_long_list_is_cut() -> None:
     assert LEFT_MAX == len(draining.read({"draining": True, "left": left}).left)
 
 
-@pytest.mark.parametrize("said", [[], "text", None, {}, {"draining": 1}])
-async def test_an_answer_that_is_no_drain_status_raises(upstream: Upstream, said: Any) -> None:
+@pytest.mark.parametrize("document", [[], "text", None, {}, {"draining": 1}])
+async def test_an_answer_that_is_no_drain_status_raises(upstream: Upstream, document: Any) -> None:
     """An answer that is no drain status raises an error."""
     with pytest.raises(ValueError, match="not a drain status"):
-        draining.read(said)
-    async with peer({**NSQD, "/drain": answer(said)}) as nsqd:
+        draining.read(document)
+    async with peer({**NSQD, "/drain": answer(document)}) as nsqd:
         fleet = Fleet(upstream, nsqds=[nsqd.address])
         with pytest.raises(UpstreamError, match="not a drain status"):
             await draining.progress(fleet, await fleet.node(nsqd.address))
@@ -51,8 +58,8 @@ async def test_an_answer_that_is_no_drain_status_raises(upstream: Upstream, said
 
 async def test_a_drain_begins_and_ends_at_one_node(upstream: Upstream) -> None:
     """A drain is started and ended only at the given node; an unknown node raises UnknownNode."""
-    said = {**NSQD, "/drain": answer({"draining": False})}
-    async with peer(said) as one, peer(said) as other:
+    document = {**NSQD, "/drain": answer({"draining": False})}
+    async with peer(document) as one, peer(document) as other:
         fleet = Fleet(upstream, nsqds=[one.address, other.address])
         reports = [
             await draining.begin(fleet, one.address),

@@ -122,8 +122,8 @@ async def test_given_nsqds_are_listed_without_nsqlookupds(upstream: Upstream, ns
 async def test_a_node_is_called_where_it_was_configured(upstream: Upstream) -> None:
     """A node is called at its configured address, not at the one that it reports."""
     told = {"broadcast_address": "169.254.169.254", "http_port": 80, "hostname": "h"}
-    said = {"/info": answer(told), "/stats": answer({"topics": []})}
-    async with peer(said) as one, peer(said) as two:
+    document = {"/info": answer(told), "/stats": answer({"topics": []})}
+    async with peer(document) as one, peer(document) as two:
         fleet = Fleet(upstream, nsqds=[one.address, f"http://{two.address}"])
         found = await fleet.nodes()
         stats = await fleet.stats(nodes=found.value)
@@ -200,12 +200,12 @@ async def test_look_at_replaces_the_nsqlookupds(
     assert sorted(nsqd.http for nsqd in nsqds) == addresses(await fleet.nodes())
 
 
-@pytest.mark.parametrize("said", [[], {}, {"producers": 3}, "text", None, 7])
+@pytest.mark.parametrize("document", [[], {}, {"producers": 3}, "text", None, 7])
 async def test_a_malformed_answer_of_an_nsqlookupd_is_an_error(
-    upstream: Upstream, said: object
+    upstream: Upstream, document: object
 ) -> None:
     """An answer without a list of producers is an error, not an empty list."""
-    async with peer({"/nodes": answer(said)}) as lookupd:
+    async with peer({"/nodes": answer(document)}) as lookupd:
         found = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
 
     assert {lookupd.address: "answer has no list of producers"} == found.errors

@@ -55,9 +55,9 @@ def test_versions_compare_by_number() -> None:
 
 def test_nodes_below_the_highest_version_are_out_of_date() -> None:
     """Nodes below the highest version are out of date."""
-    said = listed(("a", 1), ("b", 2))["producers"]
+    nodes = listed(("a", 1), ("b", 2))["producers"]
     nodes = [
-        read_node({**one, "version": v}) for one, v in zip(said, ("1.3.0", "1.2.0"), strict=True)
+        read_node({**one, "version": v}) for one, v in zip(nodes, ("1.3.0", "1.2.0"), strict=True)
     ]
     found = merged([("l", [node for node in nodes if node])])
 

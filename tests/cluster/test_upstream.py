@@ -84,7 +84,7 @@ async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("sent", "reason"),
     [
         (answer(b"{"), "answer is not JSON"),
         (answer(b""), "answer is not JSON"),
@@ -101,13 +101,13 @@ async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
     ],
 )
 async def test_bad_answers_are_errors(
-    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, said: bytes, reason: str | None
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, sent: bytes, reason: str | None
 ) -> None:
     """Any bad answer is an UpstreamError with printable text and the address."""
     monkeypatch.setattr(
         module, "ANSWER_BYTES_MAX", 1000 if reason and "1000" in reason else 1 << 20
     )
-    async with peer({"/x": said}) as there:
+    async with peer({"/x": sent}) as there:
         upstream.own([there.address])
         error = await refused(upstream, there.address)
 
@@ -118,8 +118,8 @@ async def test_bad_answers_are_errors(
 
 async def test_errors_have_the_text_of_nsqs_nsqadmin(upstream: Upstream) -> None:
     """An error has the text of NSQ's nsqadmin, the status and the code."""
-    said = answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 Not Found")
-    async with peer({"/x": said}) as there:
+    sent = answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 Not Found")
+    async with peer({"/x": sent}) as there:
         upstream.own([there.address])
         error = await refused(upstream, there.address)
 
@@ -131,8 +131,8 @@ async def test_look_up_checks_and_bounds_the_answer(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``look_up`` uses the path of the nsqlookupd's URL; wrong answers raise UpstreamError."""
-    said = {"/nsq/nodes": answer({"producers": []}), "/nsq/topics": answer(b"<html>")}
-    async with peer({**said, "/nsq/channels": answer(b"x" * 2000)}) as there:
+    sent = {"/nsq/nodes": answer({"producers": []}), "/nsq/topics": answer(b"<html>")}
+    async with peer({**sent, "/nsq/channels": answer(b"x" * 2000)}) as there:
         at = f"http://{there.address}/nsq/lookup"
         upstream.own([at])
         monkeypatch.setattr(lookup, "ANSWER_BYTES_MAX", 1000)
@@ -151,8 +151,8 @@ async def test_look_up_checks_and_bounds_the_answer(
 
 async def test_a_wrapped_document_is_unwrapped(upstream: Upstream) -> None:
     """A document is unwrapped if it has the wrapper of daemons before NSQ 1.0."""
-    said = answer({"status_code": 200, "status_txt": "OK", "data": {"a": 1}})
-    async with peer({"/x": said}) as there:
+    sent = answer({"status_code": 200, "status_txt": "OK", "data": {"a": 1}})
+    async with peer({"/x": sent}) as there:
         upstream.own([there.address])
         assert {"a": 1} == await upstream.get(there.address, "/x")
 

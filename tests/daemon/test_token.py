@@ -57,8 +57,8 @@ def test_a_token_is_accepted_only_in_a_bearer_header(headers: list[str], shown: 
 
 def test_a_command_line_is_shown_without_secrets() -> None:
     """A command line is shown without tokens and without users, passwords and queries of URLs."""
-    said = "nsqd --http-token=abc -http-token abc --http-token=@/f --x=y http://u:p@w@h/?k=v -x"
-    told = "nsqd --http-token=*** -http-token *** --http-token=@/f --x=y http://h/ -x"
+    given = "nsqd --http-token=abc -http-token abc --http-token=@/f --x=y http://u:p@w@h/?k=v -x"
+    shown = "nsqd --http-token=*** -http-token *** --http-token=@/f --x=y http://h/ -x"
 
-    assert told.split() == without_secrets(said.split())
+    assert shown.split() == without_secrets(given.split())
     assert ("", "***", "@f") == (hidden(""), hidden("abc"), hidden("@f"))

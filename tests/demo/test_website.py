@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from sparq.demo.website import BROWSERS, HOST, ROBOTS, SHARED, Browser, Population, World, pages
+from sparq.demo.website import BROWSERS, HOST, ROBOTS, SHARED, Browser, VisitorFactory, SiteModel, pages
 from sparq.pipeline.visits import declared_name
 
 
@@ -19,7 +19,7 @@ def test_a_seed_always_gives_the_same_site() -> None:
 
 def test_the_first_pages_are_the_most_visited() -> None:
     """People visit the first page over 10 times as often as the last; robots choose evenly."""
-    world = World(random.Random(3))
+    world = SiteModel(random.Random(3))
     visits = Counter(world.page().path for _ in range(5_000))
     crawled = Counter(world.any_page().path for _ in range(5_000))
     first, last = world.pages[0].path, world.pages[-1].path
@@ -34,7 +34,7 @@ def test_a_browser_loads_each_resource_once(warm: bool) -> None:
 
     A warm cache already has the resources that all pages share.
     """
-    world = World(random.Random(4))
+    world = SiteModel(random.Random(4))
     page = next(page for page in world.pages if page.images)
     browser = Browser(world, world.population.person(), warm=warm)
     for second in (100.0, 200.0, 300.0):
@@ -49,7 +49,7 @@ def test_a_browser_loads_each_resource_once(warm: bool) -> None:
 
 def test_two_percent_of_requests_fail() -> None:
     """About 2 % of the requests get 404 or 500, with an error page of 512 bytes."""
-    world = World(random.Random(5))
+    world = SiteModel(random.Random(5))
     visitor = world.population.person()
     hits = [world.hit(visitor, 0, "/", 9_000) for _ in range(10_000)]
     statuses = Counter(hit.status for hit in hits)
@@ -62,7 +62,7 @@ def test_two_percent_of_requests_fail() -> None:
 def test_only_the_people_of_an_office_share_an_address() -> None:
     """One person in 20 shares the address of one of 40 offices; all other addresses are unique."""
     rng = random.Random(6)
-    population = Population(rng)
+    population = VisitorFactory(rng)
     state = rng.getstate()
     twins = [population.robot().address]
     rng.setstate(state)
@@ -80,7 +80,7 @@ def test_only_the_people_of_an_office_share_an_address() -> None:
 
 def test_only_declared_robots_name_themselves() -> None:
     """People and undeclared robots have a browser's user agent, declared robots their own."""
-    population = Population(random.Random(7))
+    population = VisitorFactory(random.Random(7))
 
     assert set(BROWSERS).isdisjoint(ROBOTS)
     assert {population.person().user_agent for _ in range(200)} <= set(BROWSERS)

@@ -195,11 +195,11 @@ def test_topics_channels_and_pauses_are_read(tmp_path: Path) -> None:
 
     data = survey(DISK, str(tmp_path))
 
-    told = {
+    pauses = {
         topic.name: (topic.paused, {c.name: c.paused for c in topic.channels.values()})
         for topic in data.topics.values()
     }
-    assert told == {
+    assert pauses == {
         "clicks": (False, {"archive": True, "empty": False, "new": False}),
         "none": (True, {}),
         "forgotten": (False, {}),

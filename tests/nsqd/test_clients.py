@@ -63,14 +63,14 @@ def test_connections_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixtu
 async def test_a_client_that_reads_leaves_in_peace() -> None:
     """Clients that read everything within STOP_SECONDS are closed but not aborted."""
     clients = made()
-    await clients.gone()
+    await clients.wait_closed()
     early = Connection(clients)
     admitted(clients, early)
     early.close()
     connections = [Connection(clients, reads_in=seconds) for seconds in (0.0, 0.01, 0.02)]
     admitted(clients, *connections)
     clients.close()
-    await clients.gone()
+    await clients.wait_closed()
 
     assert [(1, 0)] * 3 == [(one.closed, one.aborted) for one in connections]
 
@@ -82,7 +82,7 @@ async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.Monkey
     quiet = Connection(clients, reads_in=None)
     admitted(clients, quiet)
     clients.close()
-    await clients.gone()
+    await clients.wait_closed()
 
     assert (1, 1) == (quiet.closed, quiet.aborted)
     assert not clients.connections

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparq.log.looking import StoredMessage
+from sparq.log.inspection import StoredMessage
 from sparq.nsqd import inspection, message_json, stats_format
 from tests.nsqd.daemon import start, stop
 from tests.nsqd.test_inspection import channel, get

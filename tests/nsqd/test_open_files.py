@@ -14,7 +14,7 @@ import pytest
 
 from sparq.log.disk import DiskError, RealFile
 from sparq.log.log import Log, LogOptions
-from sparq.nsqd.open_files import KeepingDisk, KeptFile
+from sparq.nsqd.open_files import CachingDisk, CachedFile, CachedFileSystem
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
@@ -44,13 +44,13 @@ def open_the_last_file() -> None:
             os.open("/dev/null", os.O_RDONLY)
 
 
-def made(disk: KeepingDisk, folder: Path, count: int) -> list[KeptFile]:
+def made(disk: CachingDisk, folder: Path, count: int) -> list[CachedFile]:
     return [disk.create(f"{folder}/{number}") for number in range(count)]
 
 
 def test_no_more_are_open_than_may_be(tmp_path: Path) -> None:
     """At most 3 of 20 files are open; all can be written, read, synced, cut and reserved."""
-    disk = KeepingDisk(3)
+    disk = CachingDisk(3)
     before = open_count()
     files = made(disk, tmp_path, 20)
     for round_number in range(3):
@@ -72,7 +72,7 @@ def test_no_more_are_open_than_may_be(tmp_path: Path) -> None:
 
 def test_those_used_last_stay_open(tmp_path: Path) -> None:
     """A file that is used all the time is never closed and reopened."""
-    disk = KeepingDisk(2)
+    disk = CachingDisk(2)
     busy, *others = made(disk, tmp_path, 5)
     for file in (busy, *others):
         file.sync()
@@ -90,7 +90,7 @@ def test_those_used_last_stay_open(tmp_path: Path) -> None:
 
 def test_what_is_unsynced_stays_open_before_what_is_synced(tmp_path: Path) -> None:
     """A synced file is closed before an unsynced one, even if it was used more recently."""
-    disk = KeepingDisk(2)
+    disk = CachingDisk(2)
     dirty, clean = made(disk, tmp_path, 2)
     dirty.append([b"x"], 0)
     clean.append([b"x"], 0)
@@ -106,7 +106,7 @@ def test_an_unsynced_file_is_synced_before_it_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing syncs a file; its next sync does nothing, or raises once if that one failed."""
-    disk = KeepingDisk(1)
+    disk = CachingDisk(1)
     synced: list[str] = []
     fails = False
 
@@ -139,7 +139,7 @@ def test_what_a_killed_process_left_is_synced_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An existing file that was closed before its first sync is synced by its next sync."""
-    disk = KeepingDisk(1)
+    disk = CachingDisk(1)
     synced: list[str] = []
     monkeypatch.setattr(RealFile, "sync", lambda file: synced.append(file.path))
     for name in ("found", "other"):
@@ -153,7 +153,7 @@ def test_what_a_killed_process_left_is_synced_when_asked(
 
 def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> None:
     """A file replaced while it was closed raises ESTALE; the new file is not touched."""
-    disk = KeepingDisk(1)
+    disk = CachingDisk(1)
     first, _second = made(disk, tmp_path, 2)
     os.rename(first.path, f"{tmp_path}/elsewhere")
     Path(first.path).write_bytes(b"another")
@@ -167,7 +167,7 @@ def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> No
 
 def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
     """Using a closed file raises EBADF; closing it twice is allowed."""
-    disk = KeepingDisk(1)
+    disk = CachingDisk(1)
     file = disk.create(f"{tmp_path}/1")
     file.close()
     file.close()
@@ -186,7 +186,7 @@ def test_without_any_file_left_one_of_its_own_is_closed(tmp_path: Path) -> None:
 def go_on_with_two_files(folder: Path) -> None:
     open_the_last_file()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    disk = KeepingDisk()
+    disk = CachingDisk()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft + 2, hard))
     files = made(disk, folder, 4)
     for file in files:
@@ -205,7 +205,7 @@ def test_with_nothing_to_close_the_system_says_why(tmp_path: Path) -> None:
 
 def be_refused(folder: Path) -> None:
     open_the_last_file()
-    disk = KeepingDisk()
+    disk = CachingDisk()
     for attempt in (
         lambda: disk.create(f"{folder}/1"),
         lambda: disk.sync_directory(str(folder)),
@@ -218,11 +218,11 @@ def be_refused(folder: Path) -> None:
 
 def test_threads_share_few_files(tmp_path: Path) -> None:
     """Appends, reads and syncs of six threads work, though only two files may be open."""
-    disk = KeepingDisk(2)
+    disk = CachingDisk(2)
     files = made(disk, tmp_path, 6)
     wrong: list[BaseException] = []
 
-    def work(file: KeptFile) -> None:
+    def work(file: CachedFile) -> None:
         try:
             for number in range(200):
                 file.append([b"%03d" % number], 3 * number)
@@ -245,7 +245,7 @@ def test_threads_share_few_files(tmp_path: Path) -> None:
 
 def test_many_logs_share_few_files(tmp_path: Path) -> None:
     """Ten logs with three open files store all messages and find them after a restart."""
-    disk = KeepingDisk(3)
+    disk = CachingDisk(3)
     now = Instant(1_790_000_000_000_000_000, 1)
     options = LogOptions(max_bytes_per_file=16_000)
     folders = [f"{tmp_path}/{number}" for number in range(10)]
@@ -271,7 +271,7 @@ def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
 
     Files that are written after it are synced one by one again.
     """
-    disk = KeepingDisk(1)
+    disk = CachingDisk(1)
     together = disk.file_system(str(tmp_path))
     if together is None:
         pytest.skip("needs a temporary folder whose file system is synced as a whole")
@@ -290,3 +290,41 @@ def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
     files[0].append([b"y"], 1)
     files[1].append([b"y"], 1)
     assert len(syncs) == 1
+
+
+class FailingFileSystem:
+    """A file system whose sync fails."""
+
+    def covers(self, _folder: str) -> bool:
+        return True
+
+    def sync(self) -> None:
+        raise DiskError("sync", "/", errno.EIO)
+
+    def close(self) -> None:
+        pass
+
+
+def test_after_a_failed_sync_of_the_file_system_each_file_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is raised; the next sync of each file, open or closed, syncs that file."""
+    disk = CachingDisk(2)
+    together = CachedFileSystem(disk.files, FailingFileSystem())
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    files = made(disk, tmp_path, 4)
+    for file in files:
+        file.append([b"x"], 0)
+    assert [False, False, True, True] == [file.opened is not None for file in files]
+
+    with pytest.raises(DiskError) as caught:
+        together.sync()
+    together.close()
+    assert ("sync", errno.EIO) == (caught.value.operation, caught.value.number)
+    assert [] == synced
+    for file in files:
+        file.sync()
+
+    assert {os.stat(file.path).st_ino for file in files} == set(synced)
+    assert 4 == len(synced)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparq.broker.drain_file import Drain
-from sparq.nsqd.server import Waiting
+from sparq.nsqd.server import FutureTicket
 from sparq.protocol.commands import sub
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
@@ -19,7 +19,7 @@ from tests.support.v2_client import Closed
 async def test_a_ticket_is_answered_once() -> None:
     """The first answer, None or an error, counts; later answers and cancelled waits are ignored."""
     loop = asyncio.get_running_loop()
-    good, bad, given_up = (Waiting(loop) for _ in range(3))
+    good, bad, given_up = (FutureTicket(loop) for _ in range(3))
     good.answered(None)
     good.answered(RemoteError("E_INVALID", "late"))
     bad.answered(RemoteError("PUB_FAILED", "full"))

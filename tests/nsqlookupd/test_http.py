@@ -53,12 +53,12 @@ class Peer:
         facts = {"broadcast_address": name, "hostname": f"{name}.host", "tcp_port": 4150}
         facts |= {"http_port": 4151, "version": "1.3.0", "topology_zone": "z"}
         body = json.dumps(facts).encode()
-        await peer.say(b"  V1IDENTIFY\n" + struct.pack(">i", len(body)) + body)
+        await peer.send(b"  V1IDENTIFY\n" + struct.pack(">i", len(body)) + body)
         for words in registers:
-            assert await peer.say(f"REGISTER {words}\n".encode()) == b"OK"
+            assert await peer.send(f"REGISTER {words}\n".encode()) == b"OK"
         return peer
 
-    async def say(self, data: bytes) -> bytes:
+    async def send(self, data: bytes) -> bytes:
         self._writer.write(data)
         async with asyncio.timeout(10):
             (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -258,7 +258,7 @@ class TestExpiry:
         assert entry["tombstoned_at"] > 1_700_000_000_000_000_000
 
         async def is_back() -> bool:
-            assert await a.say(b"PING\n") == b"OK"
+            assert await a.send(b"PING\n") == b"OK"
             return len((await lookup.get("/lookup?topic=t"))["producers"]) == 1
 
         await until(is_back)
@@ -270,7 +270,7 @@ class TestExpiry:
         """A topic unregistered during its tombstone is not listed after the tombstone's end."""
         a = await Peer.connect(lookup, "a", "t")
         await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151")
-        assert await a.say(b"UNREGISTER t\n") == b"OK"
+        assert await a.send(b"UNREGISTER t\n") == b"OK"
 
         async def is_gone() -> bool:
             return (await lookup.get("/lookup?topic=t"))["producers"] == []
@@ -289,16 +289,29 @@ class TestExpiry:
 
         await until(is_gone)
         assert (await lookup.get("/lookup?topic=t"))["producers"] == []
-        await a.say(b"PING\n")
+        await a.send(b"PING\n")
         assert len((await lookup.get("/lookup?topic=t"))["producers"]) == 1
         await a.leave()
 
 
+async def samples_of(lookup: Lookup) -> dict[tuple[str, ...], float]:
+    """Return the samples of /metrics by name and label values."""
+    text = (await lookup.get("/metrics")).decode()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
 async def test_draining_nsqds_and_topics_are_marked(lookup: Lookup) -> None:
-    """Draining nsqds or topics are marked in `/lookup` and `/nodes`; others have no such field."""
+    """Draining nsqds or topics are marked in `/lookup` and `/nodes`; others have no such field.
+
+    `/metrics` counts the nsqds that drain as a whole.
+    """
     one, two = await Peer.connect(lookup, "one", "t", "u"), await Peer.connect(lookup, "two", "t")
-    assert await one.say(b"DRAIN u\n") == b"OK"
-    assert await two.say(b"DRAIN\n") == b"OK"
+    assert await one.send(b"DRAIN u\n") == b"OK"
+    assert await two.send(b"DRAIN\n") == b"OK"
 
     async def drains(topic: str) -> dict[str, Any]:
         found = (await lookup.get(f"/lookup?topic={topic}"))["producers"]
@@ -307,11 +320,13 @@ async def test_draining_nsqds_and_topics_are_marked(lookup: Lookup) -> None:
     assert {"one": None, "two": True} == await drains("t")
     assert {"one": True} == await drains("u")
     nodes = (await lookup.get("/nodes"))["producers"]
-    told = {each["broadcast_address"]: set(each) for each in nodes}
-    assert {"draining"} == told["two"] - told["one"]
-    assert {"draining_topics"} == told["one"] - told["two"]
-    assert await two.say(b"UNDRAIN\n") == b"OK"
+    fields = {each["broadcast_address"]: set(each) for each in nodes}
+    assert {"draining"} == fields["two"] - fields["one"]
+    assert {"draining_topics"} == fields["one"] - fields["two"]
+    assert 1 == (await samples_of(lookup))[("nsqlookupd_draining",)]
+    assert await two.send(b"UNDRAIN\n") == b"OK"
     assert {"one": None, "two": None} == await drains("t")
+    assert 0 == (await samples_of(lookup))[("nsqlookupd_draining",)]
     for peer in (one, two):
         await peer.leave()
 
@@ -321,12 +336,7 @@ async def test_metrics_have_the_numbers_of_the_registry(lookup: Lookup) -> None:
     one = await Peer.connect(lookup, "one", "t c", "u")
     two = await Peer.connect(lookup, "two", "t d")
     assert (await lookup.ask("POST", "/topic/tombstone?topic=t&node=two:4151"))[0] == 200
-    text = (await lookup.get("/metrics")).decode()
-    samples = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    samples = await samples_of(lookup)
 
     for name, value in {"producers": 2, "topics": 2, "channels": 2, "tombstones": 1}.items():
         assert samples[(f"nsqlookupd_{name}",)] == value

@@ -11,7 +11,7 @@ from sparq.program.flags import flags_of, parse
 from tests.support import log_flags
 
 SECOND = 1_000_000_000
-OURS = {
+ONLY_IN_SPARQ = {
     *("allow-broadcast-address", "debug-routes", "http-request-timeout", "http-token"),
     *("audit-file", "token-file", "require-token"),
     *("max-connections", "max-connections-per-address", "max-names", "max-registrations"),
@@ -35,7 +35,7 @@ def test_the_defaults_are_those_of_nsq() -> None:
 def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
     """Flags have NSQ's names, and keys in the file the same names with underscores."""
     flags = {flag.name: flag.key for flag in flags_of(NsqlookupdOptions)}
-    nsqs = {name: key for name, key in flags.items() if name not in OURS}
+    nsqs = {name: key for name, key in flags.items() if name not in ONLY_IN_SPARQ}
     assert list(nsqs) == [
         "broadcast-address",
         "http-address",

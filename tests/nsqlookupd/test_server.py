@@ -65,10 +65,10 @@ async def test_sighup_sets_the_log_level(
     await serving
 
     assert [logging.WARNING, logging.DEBUG, logging.DEBUG] == levels
-    told = [line for line in caplog.messages if line.startswith("SIGHUP: ")]
-    assert told[0] == "SIGHUP: nothing is changed: no such file"
-    assert told.count('SIGHUP: log_level is now "debug"') == 1
-    assert told.count("SIGHUP: max_names has changed: that needs a restart") == 2
+    logged = [line for line in caplog.messages if line.startswith("SIGHUP: ")]
+    assert logged[0] == "SIGHUP: nothing is changed: no such file"
+    assert logged.count('SIGHUP: log_level is now "debug"') == 1
+    assert logged.count("SIGHUP: max_names has changed: that needs a restart") == 2
 
 
 class RecordedReviews:

@@ -28,14 +28,14 @@ from sparq.protocol.instant import Instant
 from tests.nsqlookupd.mistakes import HELLO, MISTAKES, PEER, identify
 from tests.support.waiting import until
 
-ME = {"tcp_port": 4160, "http_port": 4161, "version": "1.3.0"}
+FACTS = {"tcp_port": 4160, "http_port": 4161, "version": "1.3.0"}
 
 
 def talk() -> CommandHandlers:
     clock = iter(range(1, 1 << 30))
     registry = Registry(1 << 60, 1 << 60)
     now = lambda: Instant(0, next(clock))  # noqa: E731 - a clock that advances with each call
-    return CommandHandlers(registry, ME, "1.2.3.4:5", "1.2.3.4:5", now)
+    return CommandHandlers(registry, FACTS, "1.2.3.4:5", "1.2.3.4:5", now)
 
 
 def known(conversation: CommandHandlers) -> list[str]:
@@ -44,7 +44,7 @@ def known(conversation: CommandHandlers) -> list[str]:
     return [f"{category}:{key}:{subkey}={len(found)}" for category, key, subkey, found in entries]
 
 
-def parted(answers: bytes) -> list[bytes]:
+def split_answers(answers: bytes) -> list[bytes]:
     found = []
     while answers:
         (size,) = struct.unpack_from(">i", answers)
@@ -55,10 +55,10 @@ def parted(answers: bytes) -> list[bytes]:
 
 
 def answers_to(*commands: bytes) -> list[bytes]:
-    return parted(talk().feed(b"  V1" + b"".join(commands)))
+    return split_answers(talk().feed(b"  V1" + b"".join(commands)))
 
 
-ME_JSON = json.dumps(ME, separators=(",", ":")).encode()
+FACTS_JSON = json.dumps(FACTS, separators=(",", ":")).encode()
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -69,7 +69,7 @@ def test_commands_are_answered_in_any_pieces(size: int) -> None:
     sent += b"UNREGISTER u d\n"
 
     answers = b"".join(conversation.feed(sent[at : at + size]) for at in range(0, 999, size))
-    assert parted(answers) == [b"OK", ME_JSON, *[b"OK"] * 5]
+    assert split_answers(answers) == [b"OK", FACTS_JSON, *[b"OK"] * 5]
     assert known(conversation) == [
         "client::=1",
         "topic:t:=1",
@@ -77,7 +77,7 @@ def test_commands_are_answered_in_any_pieces(size: int) -> None:
         "channel:t:c=1",
         "channel:u:d=0",
     ]
-    assert parted(conversation.feed(b"UNREGISTER t\n")) == [b"OK"]
+    assert split_answers(conversation.feed(b"UNREGISTER t\n")) == [b"OK"]
     assert known(conversation)[1:] == ["topic:t:=0", "topic:u:=1", "channel:t:c=0", "channel:u:d=0"]
     conversation.close()
     assert known(conversation)[:3] == ["client::=0", "topic:t:=0", "topic:u:=0"]
@@ -113,7 +113,7 @@ def test_identify_may_have_optional_and_null_fields() -> None:
 def test_an_error_is_answered_and_ends_the_parsing(commands: bytes, error: bytes) -> None:
     """An error has NSQ's text and ends the connection; later commands are not executed."""
     conversation = talk()
-    answers = parted(conversation.feed(b"  V1" + commands + b"PING\n"))
+    answers = split_answers(conversation.feed(b"  V1" + commands + b"PING\n"))
 
     assert answers[-1] == error
     assert conversation.ended
@@ -193,8 +193,8 @@ def test_answers_do_not_depend_on_how_the_input_is_split(
 @given(st.binary(max_size=300), st.booleans())
 def test_random_bytes_are_answered_or_end_the_connection(sent: bytes, greeted: bool) -> None:
     """Random bytes are answered with OK, facts, E_ errors or nothing."""
-    for answer in parted(talk().feed((b"  V1" if greeted else b"") + sent)):
-        assert answer in (b"OK", ME_JSON) or answer.startswith(b"E_")
+    for answer in split_answers(talk().feed((b"  V1" if greeted else b"") + sent)):
+        assert answer in (b"OK", FACTS_JSON) or answer.startswith(b"E_")
 
 
 def test_an_nsqd_reports_that_it_drains() -> None:
@@ -202,18 +202,20 @@ def test_an_nsqd_reports_that_it_drains() -> None:
 
     If IDENTIFY has the field `draining`, the answer has `knows_drain`.
     """
-    told = json.loads(parted(talk().feed(b"  V1" + HELLO))[0])
-    assert "knows_drain" not in told
+    facts = json.loads(split_answers(talk().feed(b"  V1" + HELLO))[0])
+    assert "knows_drain" not in facts
     conversation = talk()
-    answers = parted(conversation.feed(b"  V1" + identify(PEER | {"draining": True})))
-    assert json.loads(answers[0]) == {**told, "knows_drain": True}
+    answers = split_answers(conversation.feed(b"  V1" + identify(PEER | {"draining": True})))
+    assert json.loads(answers[0]) == {**facts, "knows_drain": True}
     producer = conversation.producer
     assert producer is not None
     assert (True, True) == (producer.draining, producer.drains("t"))
-    assert parted(conversation.feed(b"UNDRAIN\nDRAIN t\nDRAIN u\nUNDRAIN t\n")) == [b"OK"] * 4
+    assert (
+        split_answers(conversation.feed(b"UNDRAIN\nDRAIN t\nDRAIN u\nUNDRAIN t\n")) == [b"OK"] * 4
+    )
     assert (False, {"u"}) == (producer.draining, producer.draining_topics)
     assert (False, True) == (producer.drains("t"), producer.drains("u"))
-    assert parted(conversation.feed(b"DRAIN\n")) == [b"OK"]
+    assert split_answers(conversation.feed(b"DRAIN\n")) == [b"OK"]
     assert producer.draining is True
 
 
@@ -233,7 +235,7 @@ def test_an_nsqd_reports_that_it_drains() -> None:
 def test_a_wrong_drain_ends_the_connection(commands: bytes, error: bytes) -> None:
     """A wrong DRAIN ends the connection, as does one above DRAINING_TOPICS_MAX topics."""
     conversation = talk()
-    assert parted(conversation.feed(b"  V1" + commands))[-1] == error
+    assert split_answers(conversation.feed(b"  V1" + commands))[-1] == error
     assert conversation.ended
 
 
@@ -302,7 +304,7 @@ async def test_another_protocol_is_refused(daemon: Nsqlookupd, magic: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "expected"),
     [
         (b"PING\n", b"OK"),
         (b"PING ignored words\n", b"OK"),
@@ -318,12 +320,12 @@ async def test_another_protocol_is_refused(daemon: Nsqlookupd, magic: bytes) -> 
     ],
 )
 async def test_a_valid_command_leaves_the_connection_open(
-    daemon: Nsqlookupd, command: bytes, said: bytes
+    daemon: Nsqlookupd, command: bytes, expected: bytes
 ) -> None:
     """After a valid command the connection stays open: the next PING is answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
     writer.write(b"  V1" + command)
-    wanted = identify_answer(daemon) * command.startswith(HELLO) + answer(said)
+    wanted = identify_answer(daemon) * command.startswith(HELLO) + answer(expected)
     async with asyncio.timeout(SECONDS):
         assert await reader.readexactly(len(wanted)) == wanted
         writer.write(b"PING\n")
@@ -345,8 +347,8 @@ async def test_the_error_of_a_peer_that_resets_is_logged(
         # Closes with a reset: sending to it fails.
         rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         rude.sendall(b"  V1" + HELLO + b"NONSENSE\n")
-    told = "E_INVALID invalid command NONSENSE"
-    await until(lambda: told in caplog.text and not daemon.connections)
+    facts = "E_INVALID invalid command NONSENSE"
+    await until(lambda: facts in caplog.text and not daemon.connections)
 
     assert {r.levelno for r in caplog.records if "NONSENSE" in r.getMessage()} == {logging.ERROR}
     assert daemon.registry.nodes(instant()) == []

@@ -6,7 +6,11 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from sparq.demo.generator import generate
+from sparq.pipeline.text_spans import Text
 
 ACCESS_LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log"
 TIME = "[10/Oct/2025:13:55:36 -0700]"
@@ -192,6 +196,15 @@ def as_line(words):
 def as_json(values):
     found = {name: value for name, value in values.items() if value is not None}
     return json.dumps(found).encode()
+
+
+def ordinary_clicks(find, bodies):
+    """The rows that `find` reads as ordinary, and the click of each: its time, and its texts."""
+    text = Text(pa.array(bodies, pa.binary()))
+    found = find(text, np.arange(len(bodies)))
+    columns = {name: text.strings(spans).to_pylist() for name, spans in found.spans.items()}
+    clicks = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return found.rows.tolist(), list(zip(found.micros.tolist(), clicks, strict=True))
 
 
 def odd_bodies():

@@ -5,7 +5,7 @@ import pytest
 from sparq.demo.generator import generate
 from sparq.pipeline import archive
 from tests.pipeline.archived import QUERY
-from tests.pipeline.feed import Feed, message_table
+from tests.pipeline.query_input import QueryInput, message_table
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def messages(spark):
 
 
 @pytest.fixture
-def feed(spark, tmp_path):
+def query_input(spark, tmp_path):
     """A function that makes the input of a query; its checkpoint is where the pipeline puts it."""
-    return lambda name: Feed(spark, tmp_path / "checkpoint" / name)
+    return lambda name: QueryInput(spark, tmp_path / "checkpoint" / name)
 
 
 @pytest.fixture

@@ -12,14 +12,6 @@ from sparq.pipeline.folders import Folders
 from sparq.pipeline.settings import SettingsError
 
 
-@pytest.fixture
-def query(spark):
-    """Make this thread look like that of a streaming query."""
-    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "11111111-aaaa")
-    yield
-    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
-
-
 @pytest.mark.parametrize("chosen", ["parquet", "delta"])
 def test_readers_detect_the_format(spark, query, messages, tmp_path, chosen):
     """Readers detect the format; a sink of the other format refuses the folder."""

@@ -44,7 +44,7 @@ def written(bodies: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.frombuffer(hashes(bodies), np.uint64)
 
 
-def held(
+def audit_result(
     *,
     logged: int = 10,
     archived: list[bytes] = BODIES[:9],
@@ -68,7 +68,7 @@ def held(
 
 def test_the_audit_passes_if_every_message_is_stored_once() -> None:
     """The audit passes if every message is stored exactly once."""
-    found = held()
+    found = audit_result()
 
     assert found.exactly_once
     assert (found.archived, found.distinct, found.rejected) == (9, 9, 1)
@@ -77,11 +77,11 @@ def test_the_audit_passes_if_every_message_is_stored_once() -> None:
 
 def test_each_audit_rule_has_its_own_failure() -> None:
     """A lost, duplicated, foreign or uncounted message each has its own failure."""
-    assert "the logs hold 11" in held(logged=11).failures[0]
-    assert "1 message ids occur more than once" in held(rejected_first_id=0).failures[0]
-    assert "are missing" in held(acknowledged=[*BODIES, b"lost"]).failures[0]
-    assert "more often than they were sent" in held(acknowledged=BODIES[1:]).failures[0]
-    assert "metrics + late is 8" in held(late_clicks=0).failures[0]
+    assert "the logs hold 11" in audit_result(logged=11).failures[0]
+    assert "1 message ids occur more than once" in audit_result(rejected_first_id=0).failures[0]
+    assert "are missing" in audit_result(acknowledged=[*BODIES, b"lost"]).failures[0]
+    assert "more often than they were sent" in audit_result(acknowledged=BODIES[1:]).failures[0]
+    assert "metrics + late is 8" in audit_result(late_clicks=0).failures[0]
 
 
 def test_a_resent_body_may_be_stored_twice_but_not_more_often() -> None:
@@ -89,9 +89,9 @@ def test_a_resent_body_may_be_stored_twice_but_not_more_often() -> None:
     twice = [*BODIES[:9], BODIES[0]]
     even = minutes((0, 1, 9))
 
-    assert held(logged=11, archived=twice, rows=even, resent=(BODIES[0],)).exactly_once
-    assert held(resent=(BODIES[0],)).exactly_once
-    assert not held(logged=11, archived=twice, rows=even).exactly_once
+    assert audit_result(logged=11, archived=twice, rows=even, resent=(BODIES[0],)).exactly_once
+    assert audit_result(resent=(BODIES[0],)).exactly_once
+    assert not audit_result(logged=11, archived=twice, rows=even).exactly_once
 
 
 def test_the_newest_revision_counts() -> None:

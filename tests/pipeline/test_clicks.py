@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparq.demo.generator import generate
 from sparq.pipeline import click_reader, clicks
-from tests.pipeline import plain, staged_clicks
+from tests.pipeline import plain, spark_sql_clicks
 from tests.pipeline.click_examples import (
     ACCESS_LOG,
     HOSTILE,
@@ -41,7 +41,7 @@ def parsed(bodies):
     return table.to_pylist()
 
 
-def carefully(body):
+def read_carefully(body):
     """The row that the careful reader gives for a message."""
     click = click_reader.read(body)._asdict()
     if click["time"] is not None:
@@ -117,7 +117,7 @@ def test_ordinary_and_careful_readers_agree():
     """Ordinary and careful readers agree in all columns, for any batch and any slice of it."""
     bodies = odd_bodies()
     random.Random(13).shuffle(bodies)
-    expected = [carefully(body) for body in bodies]
+    expected = [read_carefully(body) for body in bodies]
     whole = batch_of(bodies)
 
     assert clicks_of(parsed(bodies)) == expected
@@ -144,7 +144,7 @@ def nearly_ordinary_bodies(draw):
 @given(st.lists(nearly_ordinary_bodies() | st.binary(max_size=30), max_size=6))
 def test_a_rows_result_does_not_depend_on_its_batch(bodies):
     """A row's result does not depend on the other rows of its batch."""
-    assert clicks_of(parsed(bodies)) == [carefully(body) for body in bodies]
+    assert clicks_of(parsed(bodies)) == [read_carefully(body) for body in bodies]
 
 
 def test_nearly_all_messages_are_ordinary(monkeypatch):
@@ -197,12 +197,12 @@ def as_json_module_reads(body):
 
 
 def test_spark_gives_the_same_columns_as_its_own_functions(messages):
-    """Rows, types and reasons equal those of Spark's own functions (`staged_clicks`).
+    """Rows, types and reasons equal those of Spark's own functions (`spark_sql_clicks`).
 
     Exception: there, a string with a bad escape or a control character ended the JSON object.
     """
     frame = messages(odd_bodies()).coalesce(1)
-    found, expected = clicks.parse(frame), staged_clicks.parse(frame)
+    found, expected = clicks.parse(frame), spark_sql_clicks.parse(frame)
 
     assert [(field.name, field.dataType) for field in found.schema] == [
         (field.name, field.dataType) for field in expected.schema

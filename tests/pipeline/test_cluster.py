@@ -1,6 +1,6 @@
-"""The cluster of a run: real processes, brought back when they die, ended when the run ends.
+"""The cluster of a run: real processes, restarted if they die, and stopped when the run ends.
 
-The console, nsqadmin beside `sparq up`, is one of them, and never in the pipeline's way.
+One of them is the console, the nsqadmin of `sparq up`; its failure does not stop the pipeline.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_a_killed_nsqd_is_restarted_and_all_members_end(tmp_path: Path) -> None:
 
 
 def test_the_error_names_a_member_that_cannot_start(tmp_path: Path) -> None:
-    """The error says which, and where its log is; what had started is ended."""
+    """The error names the member and its log; members that had started are stopped."""
     cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
     cluster.nsqds[1].command.append("--no-such-flag")
 
@@ -69,7 +69,7 @@ def test_the_error_names_a_member_that_cannot_start(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What it asks."""
+    """The nsqlookupd of the console."""
     with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
         yield server
 
@@ -77,9 +77,9 @@ def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_a_killed_console_is_restarted_at_its_address(
     tmp_path: Path, lookupd: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It answers where it says; killed, it is started again in the same place; at last it ends.
+    """The console answers at its URL, and again after it was killed, until `stop`.
 
-    What is done there is in its audit log, and `sparq admin audit` shows it.
+    Its actions are in its audit log, and `sparq admin audit` shows them.
     """
     console = Console(tmp_path, tmp_path / "nsqadmin.log", lookupd.http)
     console.start()
@@ -115,18 +115,18 @@ def test_a_killed_console_is_restarted_at_its_address(
 
 
 def test_a_console_that_cannot_start_is_reported_and_not_restarted(tmp_path: Path) -> None:
-    """After some starts it stays away; nothing is raised."""
+    """After ADMIN_STARTS_MAX starts the console is not restarted; nothing is raised."""
     console = Console(tmp_path, tmp_path / "nsqadmin.log", "127.0.0.1:1", "no.such.module")
     console.start()
     assert not console.is_ready(30.0)
-    told = []
+    messages = []
     for _ in range(ADMIN_STARTS_MAX):
         wait_for(console.has_ended)
-        told.append(console.watch())
+        messages.append(console.watch())
 
     assert ADMIN_STARTS_MAX == console.starts
-    assert all("was restarted" in one for one in told[:-1])
-    assert f"will not be restarted; see its log: {console.log}" in told[-1]
+    assert all("was restarted" in one for one in messages[:-1])
+    assert f"will not be restarted; see its log: {console.log}" in messages[-1]
     assert "" == console.watch()
     console.stop()
 
@@ -134,7 +134,7 @@ def test_a_console_that_cannot_start_is_reported_and_not_restarted(tmp_path: Pat
 def test_the_console_uses_another_port_if_nsqadmins_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NSQ's port if it is free."""
+    """The console uses nsqadmin's usual port if it is free, otherwise another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(module, "ADMIN_PORT", port)

@@ -211,10 +211,10 @@ def test_help_has_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
 
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert 0 == ended.value.code
-    assert "sparq pipeline --data data --lookupd-http-address 127.0.0.1:4161" in said
-    assert all(f"--{name}" in said for name in (*(flag.name for flag in flags()), "config"))
+    assert "sparq pipeline --data data --lookupd-http-address 127.0.0.1:4161" in output
+    assert all(f"--{name}" in output for name in (*(flag.name for flag in flags()), "config"))
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ QUERY = "0a1b2c3d"
 HOUR = "file:/a/date=2026-03-02/hour=10"
 
 
-def made(*sizes, age_s=0, hour=HOUR):
+def files_of(*sizes, age_s=0, hour=HOUR):
     """Files of these sizes, written `age_s` seconds ago."""
     return [
         FileStatus(f"{hour}/{at}-{size}.parquet", size, NOW_MS - age_s * 1000)
@@ -39,40 +39,40 @@ def merged(files):
 
 def test_small_files_of_a_recent_hour_wait_for_target_bytes():
     """In a recent hour small files wait until they add up to target_bytes."""
-    assert merged(made(40, 40)) == []
-    assert merged(made(40, 40, 50)) == [[40, 40, 50]]
-    assert merged(made(40, 40, 50, 200)) == [[40, 40, 50]]
+    assert merged(files_of(40, 40)) == []
+    assert merged(files_of(40, 40, 50)) == [[40, 40, 50]]
+    assert merged(files_of(40, 40, 50, 200)) == [[40, 40, 50]]
 
 
 def test_small_files_of_a_settled_hour_are_merged():
     """After settle_s all small files of an hour are merged; a lone file is left as it is."""
-    assert merged(made(1, 2, age_s=601)) == [[1, 2]]
-    assert merged(made(1, 2, age_s=599)) == []
-    assert merged(made(1, age_s=10**6)) == []
-    assert merged(made(64, 200, age_s=10**6)) == []
+    assert merged(files_of(1, 2, age_s=601)) == [[1, 2]]
+    assert merged(files_of(1, 2, age_s=599)) == []
+    assert merged(files_of(1, age_s=10**6)) == []
+    assert merged(files_of(64, 200, age_s=10**6)) == []
 
 
 def test_late_clicks_do_not_rewrite_a_large_file_each_time():
     """Beside a large file, small ones wait until they are 4, or 64 bytes in all, or a day old."""
-    assert merged(made(1, 2, 3, 200, age_s=3600)) == []
-    assert merged(made(1, 2, 3, 4, 200, age_s=3600)) == [[1, 2, 3, 4]]
-    assert merged(made(40, 41, 200, age_s=3600)) == [[40, 41]]
-    assert merged(made(1, 100, 200, age_s=86_400)) == [[1, 100]]
+    assert merged(files_of(1, 2, 3, 200, age_s=3600)) == []
+    assert merged(files_of(1, 2, 3, 4, 200, age_s=3600)) == [[1, 2, 3, 4]]
+    assert merged(files_of(40, 41, 200, age_s=3600)) == [[40, 41]]
+    assert merged(files_of(1, 100, 200, age_s=86_400)) == [[1, 100]]
 
 
 def test_the_hour_with_the_most_files_is_merged_first():
     """Hours are separate, the one with the most files first; a merge is limited in bytes."""
-    others = made(1, 2, 3, age_s=700, hour=HOUR.replace("10", "11"))
+    others = files_of(1, 2, 3, age_s=700, hour=HOUR.replace("10", "11"))
 
-    assert merged(made(4, 5, age_s=700) + others) == [[1, 2, 3], [4, 5]]
-    assert len(due(made(*[60] * 30), SIZES, NOW_MS)[0]) == 1024 // 60
-    assert len(due(made(*[60] * 30), Sizes(64, 128, 1), NOW_MS)[0]) == 2
+    assert merged(files_of(4, 5, age_s=700) + others) == [[1, 2, 3], [4, 5]]
+    assert len(due(files_of(*[60] * 30), SIZES, NOW_MS)[0]) == 1024 // 60
+    assert len(due(files_of(*[60] * 30), Sizes(64, 128, 1), NOW_MS)[0]) == 2
 
 
 @given(st.lists(st.integers(1, 300), max_size=30), st.integers(0, 100_000))
 def test_repeated_merges_end_with_at_most_one_small_file(sizes, age_s):
     """Every merge leaves fewer files; a day-old hour ends with at most one small file."""
-    files = made(*sizes, age_s=age_s)
+    files = files_of(*sizes, age_s=age_s)
     for _ in range(40):
         chosen = next(iter(due(files, SIZES, NOW_MS)), None)
         if chosen is None:

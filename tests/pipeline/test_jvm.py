@@ -167,7 +167,7 @@ def test_valid_java_options_pass(java: str, options: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("-no-such-flag", "(Unrecognized option: -no-such-flag)"),
         ("-Da=b -XX:+NoSuchFlag", "(Unrecognized VM option 'NoSuchFlag'"),
@@ -177,13 +177,13 @@ def test_valid_java_options_pass(java: str, options: str) -> None:
         ("-Xmx1g", "the maximum heap has its own flag: --driver-memory"),
     ],
 )
-def test_an_invalid_java_option_is_one_sentence(java: str, options: str, said: str) -> None:
+def test_an_invalid_java_option_is_one_sentence(java: str, options: str, message: str) -> None:
     """The one-sentence error has Spark's option, its value, and Java's message."""
     with pytest.raises(SettingsError) as raised:
         check_java_options(java, {EXTRA: options})
 
     assert str(raised.value).startswith(f"--spark {EXTRA}={shown(options)}: ")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from sparq.pipeline.listener import READ, WRITTEN, ProgressListener, observed
 from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import COUNTS, Timeline
+from tests.pipeline.spark_progress import recorded
 from tests.pipeline.test_query_metrics import samples_of
-from tests.pipeline.told_by_spark import recorded
 from tests.support.published import numbered, publish_batches
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
@@ -32,15 +32,15 @@ SETTINGS = {
 }
 
 
-class Told(ProgressListener):
-    """The listener; `said` has all progress that Spark reported."""
+class RecordingListener(ProgressListener):
+    """The listener; `reported` has all progress that Spark reported."""
 
     def __init__(self, metrics, timeline):
         super().__init__(metrics, timeline)
-        self.said = []
+        self.reported = []
 
     def onQueryProgress(self, event):
-        self.said.append(json.loads(event.progress.json))
+        self.reported.append(json.loads(event.progress.json))
         super().onQueryProgress(event)
 
 
@@ -57,7 +57,7 @@ def listener(spark):
     before = {name: spark.conf.get(name) for name in SETTINGS}
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
-    made = Told(metrics := QueryMetrics(), Timeline())
+    made = RecordingListener(metrics := QueryMetrics(), Timeline())
     made.timeline, made.server = made._timeline, MetricsServer(metrics, "127.0.0.1:0")
     spark.streams.addListener(made)
     yield made
@@ -126,7 +126,7 @@ def test_state_and_observed_counts_are_reported(spark, nsqd, listener, tmp_path)
     """The rows and bytes of RocksDB are reported, and the sums that a query observes."""
     publish_batches(nsqd, "counting", numbered(0, 500))
     counted = messages(spark, nsqd, "counting", 1_000).groupBy(F.length("body").alias("n")).count()
-    told = observed(counted, WRITTEN, late=F.col("count"), evicted_visits=F.lit(1))
+    rows = observed(counted, WRITTEN, late=F.col("count"), evicted_visits=F.lit(1))
     kept = []
 
     def write(frame, batch_id):
@@ -134,7 +134,7 @@ def test_state_and_observed_counts_are_reported(spark, nsqd, listener, tmp_path)
         kept.append((held.count(), held.count()))
         held.unpersist()
 
-    query = start(told.writeStream.outputMode("update").foreachBatch(write), tmp_path, "counting")
+    query = start(rows.writeStream.outputMode("update").foreachBatch(write), tmp_path, "counting")
     wait_for(lambda: value(listener, "late_total") == 500, WAIT_SECONDS)
     query.stop()
 
@@ -166,14 +166,14 @@ def test_recorded_progress_has_the_keys_of_this_spark_version(spark, nsqd, liste
     publish_batches(nsqd, "recorded", numbered(0, 50))
     rows = observed(messages(spark, nsqd, "recorded"), newest_published=F.col("timestamp"))
     query = start(rows.writeStream.format("noop"), tmp_path, "recorded")
-    wait_for(lambda: listener.said, WAIT_SECONDS)
+    wait_for(lambda: listener.reported, WAIT_SECONDS)
     query.stop()
-    said, known = listener.said[0], recorded()["plain"][0]
+    progress, known = listener.reported[0], recorded()["plain"][0]
 
-    assert known.keys() == said.keys()
-    assert known["sources"][0].keys() == said["sources"][0].keys()
-    assert known["observedMetrics"][READ].keys() == said["observedMetrics"][READ].keys()
-    assert set(known["durationMs"]) == set(said["durationMs"])
+    assert known.keys() == progress.keys()
+    assert known["sources"][0].keys() == progress["sources"][0].keys()
+    assert known["observedMetrics"][READ].keys() == progress["observedMetrics"][READ].keys()
+    assert set(known["durationMs"]) == set(progress["durationMs"])
 
 
 @pytest.mark.parametrize(

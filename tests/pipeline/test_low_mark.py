@@ -99,8 +99,8 @@ def test_the_mark_never_decreases(batches):
 def test_a_restored_mark_continues_as_the_original(batches, cut):
     """A mark restored from its fields continues as the original would."""
     whole = advanced(*batches)
-    books = asdict(advanced(*batches[:cut]))
-    again = advanced(*batches[cut:], mark=LowMark(**books))
+    fields = asdict(advanced(*batches[:cut]))
+    again = advanced(*batches[cut:], mark=LowMark(**fields))
 
     assert whole == again
-    assert asdict(advanced(*batches[:cut])) == books
+    assert asdict(advanced(*batches[:cut])) == fields

@@ -1,4 +1,4 @@
-"""One run: what is restarted and counted, what ends it, and how far its queries are."""
+"""A run: restarts of its processes, errors that end it, and the progress of its queries."""
 
 import io
 import json
@@ -16,7 +16,7 @@ CHANNELS = ("archive", "metrics", "spam_analysis")
 
 
 class Cluster:
-    """Two nsqds that do as they are told."""
+    """Two nsqds whose state and answers a test sets."""
 
     def __init__(self):
         self.nsqds = [SimpleNamespace(name="nsqd-1"), SimpleNamespace(name="nsqd-2")]
@@ -45,14 +45,14 @@ class Application:
         self.pid = 7
         self.log = "app.log"
         self.status = None
-        self.said = ""
+        self.message = ""
         self.calls = []
 
     def exit_status(self):
         return self.status
 
     def mistake(self):
-        return self.said
+        return self.message
 
     def start(self):
         self.calls.append("start")
@@ -72,13 +72,13 @@ def folders(tmp_path):
 
 @pytest.fixture
 def stream():
-    """What the terminal gets."""
+    """The output on the terminal."""
     return io.StringIO()
 
 
 @pytest.fixture
 def run(folders, stream):
-    """A run of stand-ins."""
+    """A run with replacements for the cluster and the application."""
     return PipelineRun(folders, Cluster(), Application(), RunProgress(stream))
 
 
@@ -87,7 +87,10 @@ def state_of(folders):
 
 
 def test_ended_processes_are_restarted_and_counted(run, folders, stream):
-    """nsqds by the cluster, the application here: killed first, so that no JVM outlives it."""
+    """Ended nsqds and applications are restarted; the application is killed first.
+
+    Otherwise its JVM could outlive it.
+    """
     assert run.watch() is False
     run.cluster.dead = ["nsqd-2"]
     run.app.status = 137
@@ -99,20 +102,20 @@ def test_ended_processes_are_restarted_and_counted(run, folders, stream):
 
 
 def test_an_application_that_ended_with_status_0_is_not_restarted(run):
-    """With status 0 it is done, and not started again."""
+    """An application that ends with status 0 ends the run without a restart."""
     run.app.status = 0
 
     assert run.watch() is True
     assert [] == run.app.calls
 
 
-@pytest.mark.parametrize("what", ["mistake", "cluster", "restarts"])
-def test_mistakes_and_too_many_restarts_end_a_run(run, what):
-    """A setting that is wrong, an nsqd that does not come back, too many restarts."""
-    if what == "mistake":
-        run.app.status, run.app.said = 1, "--spark x: no"
+@pytest.mark.parametrize("cause", ["mistake", "cluster", "restarts"])
+def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
+    """A wrong setting, an nsqd that does not restart, or too many restarts end the run."""
+    if cause == "mistake":
+        run.app.status, run.app.message = 1, "--spark x: no"
         expected = "the pipeline does not start: --spark x: no"
-    elif what == "cluster":
+    elif cause == "cluster":
         run.cluster.dead = ClusterError("nsqd-1 does not come back")
         expected = "nsqd-1 does not come back"
     else:
@@ -125,7 +128,7 @@ def test_mistakes_and_too_many_restarts_end_a_run(run, what):
 
 
 def test_depths_are_summed_if_all_nsqds_answer(run):
-    """Only if all of them answer: else a run would be taken for drained."""
+    """Depths are unknown unless all nsqds answer: a run could otherwise appear drained."""
     run.cluster.answers = {"nsqd-1": {"archive": 3, "metrics": 1}, "nsqd-2": {"archive": 4}}
     assert dict(zip(CHANNELS, (7, 1, 0), strict=True)) == run.depths()
 
@@ -136,7 +139,7 @@ def test_depths_are_summed_if_all_nsqds_answer(run):
 
 
 def test_the_state_has_the_stage_and_its_durations(run, folders):
-    """The state names the present one."""
+    """The state file has the current stage; durations of earlier stages are kept."""
     run.began -= 5
     run.enter("starting")
     run.enter("publishing")
@@ -150,7 +153,7 @@ def test_the_state_has_the_stage_and_its_durations(run, folders):
 
 
 def test_a_refused_topic_request_ends_the_run(run):
-    """The sentence has the nsqd, the request and its answer."""
+    """The error names the nsqd, the request and its answer."""
     asked = []
 
     def request(_method, path):
@@ -165,19 +168,19 @@ def test_a_refused_topic_request_ends_the_run(run):
 
 
 def test_only_complete_files_of_the_application_are_read(folders):
-    """Nothing before it has written anything, nor while a file is half there."""
+    """A missing or incomplete status file gives an empty status."""
     app = App(folders, "127.0.0.1:4161")
-    assert ({}, []) == (app.figures(), app.samples())
+    assert ({}, []) == (app.status(), app.samples())
     (folders.run / "app.json").write_text('{"pid": 1')
-    assert {} == app.figures()
+    assert {} == app.status()
     (folders.run / "app.json").write_text('{"pid": 1}')
-    assert {"pid": 1} == app.figures()
+    assert {"pid": 1} == app.status()
     app.finish()
     assert (folders.run / "finish").exists()
 
 
 def test_a_mistake_is_the_last_sentence_before_the_application_was_up(folders):
-    """The last sentence of this start alone; none once it has been up."""
+    """The mistake is the last sentence since this start; none after the application was up."""
     app = App(folders, "127.0.0.1:4161")
     app.process = SimpleNamespace(pid=5)
     folders.logs.mkdir(parents=True)
@@ -194,7 +197,7 @@ def test_a_mistake_is_the_last_sentence_before_the_application_was_up(folders):
 
 
 def test_an_unreadable_log_fails_the_publishing(folders, tmp_path):
-    """In its thread: the run is told the reason."""
+    """If the log cannot be read, the publishing thread keeps the error for the run."""
     publishing = BackgroundPublishing(
         RunOptions(tmp_path, clicks=tmp_path / "missing.log"), folders, ["127.0.0.1:1"]
     )

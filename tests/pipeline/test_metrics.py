@@ -8,11 +8,12 @@ from sparq.demo.generator import generate
 from sparq.pipeline import metrics
 from sparq.pipeline.audit import newest_rows
 from sparq.pipeline.cluster import LocalCluster
-from sparq.pipeline.folders import Folders, Places
+from sparq.pipeline.folders import FolderAddresses, Folders
 from sparq.pipeline.minutes_state import processor
 from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.results import ResultTopics
 from tests.pipeline import plain
+from tests.pipeline.query_input import forget_last_commit
 
 SIZE, BATCH = 1200, 500
 
@@ -33,14 +34,14 @@ def topics(cluster):
     return ResultTopics({"nsqd_tcp_addresses": cluster.nsqds[0].tcp})
 
 
-class OnceDown(ResultTopics):
+class FailsOnce(ResultTopics):
     """Topics whose third publish of a batch fails."""
 
     published = 0
 
     def publish(self, topic, bodies):
-        OnceDown.published += 1
-        if OnceDown.published == 3:
+        FailsOnce.published += 1
+        if FailsOnce.published == 3:
             raise ConnectionError("killed")
         super().publish(topic, bodies)
 
@@ -90,18 +91,20 @@ def on_topic(cluster, topic):
     return sum(found["message_count"] for _, found in cluster.topics(topic))
 
 
-def test_failed_and_repeated_batches_leave_the_figures_exact(feed, topics, tmp_path, cluster):
+def test_failed_and_repeated_batches_leave_the_figures_exact(
+    query_input, topics, tmp_path, cluster
+):
     """A batch that fails half-way and one that a new driver repeats leave the figures exact."""
     bodies = generate(SIZE, 6).lines
     bodies[10] = bodies[700] = b"no click"
-    query, places = feed(metrics.QUERY), Places(str(tmp_path))
+    query, places = query_input(metrics.QUERY), FolderAddresses(str(tmp_path))
     for at in range(0, SIZE, BATCH):
         query.add(bodies[at : at + BATCH])
-    OnceDown.published = 0
+    FailsOnce.published = 0
     with pytest.raises(Exception, match="killed"):
-        query.run(plan, metrics.MetricsSink(places, OnceDown(topics.options)))
+        query.run(plan, metrics.MetricsSink(places, FailsOnce(topics.options)))
     query.run(plan, metrics.MetricsSink(places, topics))
-    query.forget_last_commit()
+    forget_last_commit(query.checkpoint)
     query.run(plan, metrics.MetricsSink(places, topics))
     metrics.MetricsSink(places, topics).close(query.spark, query.batches)
 
@@ -115,11 +118,11 @@ def test_failed_and_repeated_batches_leave_the_figures_exact(feed, topics, tmp_p
     assert on_topic(cluster, topics.minutes) >= len(expected)
 
 
-def test_late_clicks_are_counted_by_minute(feed, tmp_path):
+def test_late_clicks_are_counted_by_minute(query_input, tmp_path):
     """A click more than a day after its publish time is counted as late, in no minute."""
     line = '1.2.3.4 - - [%s +0000] "GET / HTTP/1.1" 200 1'
     times = ["20/Nov/2026:10:00:00", "24/Nov/2026:10:00:07", "24/Nov/2026:10:00:59"]
-    query, places = feed(metrics.QUERY), Places(str(tmp_path))
+    query, places = query_input(metrics.QUERY), FolderAddresses(str(tmp_path))
     query.add([(line % time).encode() for time in times])
     query.run(plan, metrics.MetricsSink(places))
     late = metrics.read_late(Folders(tmp_path)).to_pylist()
@@ -128,12 +131,12 @@ def test_late_clicks_are_counted_by_minute(feed, tmp_path):
     assert [row["clicks"] for row in metrics.read(Folders(tmp_path)).to_pylist()] == [1]
 
 
-def test_a_rejected_message_fits_its_topic(feed, topics, tmp_path, cluster):
+def test_a_rejected_message_fits_its_topic(query_input, topics, tmp_path, cluster):
     """Rejected messages of 1 MB, also of control characters or binary data, can be published."""
     before = on_topic(cluster, topics.rejected)
     bodies = [b"\x01" * 1_000_000, b"\xff" * 1_000_000, b'"' * 1_000_000, b"x"]
-    query = feed(metrics.QUERY)
+    query = query_input(metrics.QUERY)
     query.add(bodies)
-    query.run(plan, metrics.MetricsSink(Places(str(tmp_path)), topics))
+    query.run(plan, metrics.MetricsSink(FolderAddresses(str(tmp_path)), topics))
 
     assert on_topic(cluster, topics.rejected) - before == len(bodies)

@@ -1,27 +1,14 @@
 """Ordinary lines, found a batch at a time: same result as with the careful reader."""
 
-import numpy as np
-import pyarrow as pa
-
 from sparq.demo.generator import generate
 from sparq.pipeline.click_reader import read
 from sparq.pipeline.ordinary_lines import find_lines
-from sparq.pipeline.text_spans import Text
-from tests.pipeline.click_examples import ORDINARY, WORDS, as_line, nearly_ordinary
+from tests.pipeline.click_examples import ORDINARY, WORDS, as_line, nearly_ordinary, ordinary_clicks
 
 LINES = [body for body in ORDINARY if not body.startswith(b"{")]
 
 
-def found_in(bodies):
-    """The ordinary rows, and the click of each: its time, and its columns as text."""
-    text = Text(pa.array(bodies, pa.binary()))
-    found = find_lines(text, np.arange(len(bodies)))
-    columns = {name: text.strings(spans).to_pylist() for name, spans in found.spans.items()}
-    clicks = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return found.rows.tolist(), list(zip(found.micros.tolist(), clicks, strict=True))
-
-
-def carefully(body, names):
+def read_carefully(body, names):
     """The careful reader's result, without status and bytes: "000" and "-" also mean 0."""
     click = read(body)._asdict()
     assert click["reason"] is None, body
@@ -31,17 +18,17 @@ def carefully(body, names):
 def test_ordinary_clicks_are_read_as_by_the_careful_reader():
     """A line that is found as ordinary is read as by the careful reader, and is valid."""
     bodies = list(nearly_ordinary(WORDS, as_line))
-    rows, clicks = found_in(bodies)
+    rows, clicks = ordinary_clicks(find_lines, bodies)
 
     assert 50 < len(rows) < len(bodies) / 2
     for row, (micros, click) in zip(rows, clicks, strict=True):
         texts = {name: text for name, text in click.items() if name not in ("status", "bytes")}
-        assert carefully(bodies[row], click) == (micros, texts)
+        assert read_carefully(bodies[row], click) == (micros, texts)
 
 
 def test_ordinary_lines_are_found():
     """Ordinary lines may have host and port, more words after the agent, and any UTC offset."""
-    rows, clicks = found_in([*LINES, b'{"time": 1}', b"hello"])
+    rows, clicks = ordinary_clicks(find_lines, [*LINES, b'{"time": 1}', b"hello"])
 
     assert [0, 1] == rows
     assert [("200", "17"), ("404", "-")] == [
@@ -55,9 +42,9 @@ def test_nearly_all_generated_lines_are_ordinary():
     lines = [line for line in made.lines if not line.startswith(b"{")]
 
     assert len(lines) > 1_000
-    assert len(lines) - len(found_in(lines)[0]) <= made.damaged
+    assert len(lines) - len(ordinary_clicks(find_lines, lines)[0]) <= made.damaged
 
 
 def test_a_batch_without_lines_gives_no_clicks():
     """A batch without lines gives no clicks."""
-    assert ([], []) == found_in([b"\x00"])
+    assert ([], []) == ordinary_clicks(find_lines, [b"\x00"])

@@ -17,7 +17,7 @@ from sparq.pipeline.query_progress import (
     thinned,
     time_of,
 )
-from tests.pipeline.told_by_spark import FIRST, SECOND, STATE, place, progress, recorded
+from tests.pipeline.spark_progress import FIRST, SECOND, STATE, place, progress, recorded
 
 LAGS = st.lists(st.one_of(st.none(), st.integers(0, 10**9)), min_size=1, max_size=200)
 
@@ -77,9 +77,9 @@ def test_a_log_marked_as_gone_adds_no_lag():
 @pytest.mark.parametrize("latest", [None, "17", 17, []])
 def test_a_source_without_sparq_offsets_has_no_lag(latest):
     """A source without our offsets, such as files, has an unknown lag."""
-    told = progress()
-    told["sources"][0]["latestOffset"] = latest
-    found = parse(told)
+    raw = progress()
+    raw["sources"][0]["latestOffset"] = latest
+    found = parse(raw)
 
     assert (None, 0) == (found.lag_messages, found.logs_out_of_reach)
 
@@ -161,9 +161,9 @@ def test_a_watermark_of_1970_is_none():
 
 def test_a_query_without_a_name_is_identified_by_its_id():
     """A query without a name is identified by its id."""
-    told = progress(name=None)
+    raw = progress(name=None)
 
-    assert told["id"] == parse(told).query
+    assert raw["id"] == parse(raw).query
 
 
 def test_a_sample_has_the_values_of_the_charts():

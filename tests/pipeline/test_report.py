@@ -7,7 +7,7 @@ from sparq.pipeline import report
 from sparq.pipeline.audit import AuditResult
 from sparq.pipeline.report import PipelineOutput, RunFacts, Score, newest_findings, scores
 from sparq.pipeline.visits import BARE, BURST, REASONS
-from tests.pipeline.report_page import made
+from tests.pipeline.report_page import sample_reports
 
 CLICKS = [("/b", "a", "1", 10), ("/a", "a", "1", 20), ("/b", "c", "2", 30), (None, "c", "2", None)]
 ARCHIVE = pa.table(
@@ -67,8 +67,10 @@ def test_a_report_has_counts_and_scores():
         surplus=0,
     )
     rejected = pa.table({"reason": ["empty", "empty", "odd"]})
-    minutes = made.minutes([made.BEGIN_MINUTE] * 2, [1, 4], revision=[1, 2])
-    output = PipelineOutput(ARCHIVE, rejected, minutes, made.findings(0), {"evicted_visits": 3})
+    minutes = sample_reports.minutes([sample_reports.BEGIN_MINUTE] * 2, [1, 4], revision=[1, 2])
+    output = PipelineOutput(
+        ARCHIVE, rejected, minutes, sample_reports.findings(0), {"evicted_visits": 3}
+    )
     run = RunFacts("a log", 5, 1, {"publishing": 1.26, "total": 2.0}, ["nsqd-1"])
     found = report.report_of(run, audit, output)
 
@@ -91,7 +93,7 @@ def test_a_report_has_counts_and_scores():
 def test_the_text_ends_with_the_audits_result(passed):
     """The text ends with the audit's result or its failures."""
     failures = [] if passed else ["3 acknowledged messages are missing"]
-    text = report.text_of(made.report(exactly_once=passed, failures=failures))
+    text = report.text_of(sample_reports.report(exactly_once=passed, failures=failures))
     last = text.rstrip().splitlines()[-1].strip()
 
     expected = "audit passed: every acknowledged click is stored exactly once"
@@ -101,9 +103,9 @@ def test_the_text_ends_with_the_audits_result(passed):
 
 def test_the_text_lists_restarts_and_dropped_visits():
     """Restarts and dropped visits are listed, if there are any."""
-    usual = report.text_of(made.report())
+    usual = report.text_of(sample_reports.report())
     evicted = dict(zip(report.EVICTED, (1_000, 2_000, 0), strict=True))
-    text = report.text_of(made.report(restarts=["nsqd-1", "spark"], **evicted))
+    text = report.text_of(sample_reports.report(restarts=["nsqd-1", "spark"], **evicted))
 
     assert "dropped                1,000   visits, 2,000 clicks and 0 findings for lack of" in text
     assert "restarted                  2   nsqd-1, spark" in text
@@ -112,7 +114,7 @@ def test_the_text_lists_restarts_and_dropped_visits():
 
 def test_the_text_fits_its_width():
     """No line is longer than WIDTH; a long page is cut."""
-    text = report.text_of(made.report(pages=("/" + "x" * 200,)))
+    text = report.text_of(sample_reports.report(pages=("/" + "x" * 200,)))
 
     assert f"/{'x' * 48}..." in text
     assert max(map(len, text.splitlines())) <= report.WIDTH

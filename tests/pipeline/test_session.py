@@ -20,16 +20,16 @@ import json, os, sys
 from sparq.pipeline.session import session
 from sparq.pipeline.settings import Settings
 
-def made(**values):
+def settings_with(**values):
     return Settings(**{"lookupd_http_addresses": ("127.0.0.1:4161",), **values})
 
 def refused(**values):
     try:
-        session(made(**values))
+        session(settings_with(**values))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-def told(spark, **more):
+def print_state(spark, **more):
     context = spark.sparkContext
     runtime = context._jvm.java.lang.Runtime.getRuntime()
     state = {
@@ -54,8 +54,8 @@ def run(program: str, *command: str, **variables: str) -> dict[str, object]:
     words = command or (sys.executable, "-c", PRELUDE + program)
     done = run_whole(words, env={**inherited, **variables}, seconds=SECONDS)
     assert 0 == done.returncode, done.stderr[-3000:]
-    told: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
-    return told
+    state: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return state
 
 
 def listeners(port: int) -> set[str]:
@@ -76,15 +76,15 @@ def test_a_local_session_has_its_default_options(tmp_path: Path) -> None:
 
     It runs Python workers.
     """
-    told = run(
+    state = run(
         f"""
-spark = session(made(data={str(tmp_path)!r}, driver_memory="640m"))
+spark = session(settings_with(data={str(tmp_path)!r}, driver_memory="640m"))
 from sparq.pipeline.session_options import FILE_MANAGER, ROCKSDB
 port = int(spark.sparkContext.uiWebUrl.rpartition(":")[2])
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.pipeline.test_session import listeners
 rows = spark.range(3).mapInArrow(lambda batches: batches, "id BIGINT").count()
-told(
+print_state(
     spark,
     rows=rows,
     listeners=sorted(listeners(port)),
@@ -95,14 +95,14 @@ told(
 """
     )
 
-    assert ("local[*]", "UTC", "60s") == (told["master"], told["zone"], told["stop_timeout"])
-    assert 600 < told["heap_mib"] <= 640
-    assert str(told["cores"]) == told["partitions"]
-    assert told["ui"].startswith("http://127.0.0.1:")
-    assert all(address.endswith("0100007F") for address in told["listeners"])
-    assert (3, True, True) == (told["rows"], told["manager"], told["store"])
-    assert Path(sys.executable).name == Path(told["python"]).name
-    assert "sparq clicks" == told["conf"]["spark.app.name"]
+    assert ("local[*]", "UTC", "60s") == (state["master"], state["zone"], state["stop_timeout"])
+    assert 600 < state["heap_mib"] <= 640
+    assert str(state["cores"]) == state["partitions"]
+    assert state["ui"].startswith("http://127.0.0.1:")
+    assert all(address.endswith("0100007F") for address in state["listeners"])
+    assert (3, True, True) == (state["rows"], state["manager"], state["store"])
+    assert Path(sys.executable).name == Path(state["python"]).name
+    assert "sparq clicks" == state["conf"]["spark.app.name"]
 
 
 @pytest.mark.slow
@@ -118,26 +118,26 @@ def test_spark_defaults_override_defaults_but_not_flags(tmp_path: Path) -> None:
         encoding="utf-8",
     )
 
-    told = run(
+    state = run(
         f"""
 nowhere = refused(data="nosuch://host/clicks")
 bucket = refused(data="s3a://bucket/clicks")
-chosen = made(data={str(tmp_path)!r}, spark=("spark.sql.streaming.stopTimeout=5s",))
-told(session(chosen), nowhere=nowhere, bucket=bucket)
+chosen = settings_with(data={str(tmp_path)!r}, spark=("spark.sql.streaming.stopTimeout=5s",))
+print_state(session(chosen), nowhere=nowhere, bucket=bucket)
 """,
         SPARK_CONF_DIR=str(tmp_path),
     )
 
     assert ("local[1]", "UTC", "5s", "1") == (
-        told["master"],
-        told["zone"],
-        told["stop_timeout"],
-        told["partitions"],
+        state["master"],
+        state["zone"],
+        state["stop_timeout"],
+        state["partitions"],
     )
-    assert 500 < told["heap_mib"] <= 600
-    assert "FIFO" == told["conf"]["spark.scheduler.mode"]
+    assert 500 < state["heap_mib"] <= 600
+    assert "FIFO" == state["conf"]["spark.scheduler.mode"]
     for found, address in (("nowhere", "nosuch://host"), ("bucket", "s3a://bucket")):
-        sentence = told[found]
+        sentence = state[found]
         assert sentence.startswith(f"SettingsError: --data={address}/clicks: Spark has no file sys")
         assert "\n" not in sentence
 
@@ -150,7 +150,7 @@ def test_options_of_spark_submit_count(tmp_path: Path) -> None:
 data = {str(tmp_path)!r}
 late = refused(data=data, driver_memory="1g")
 other = refused(data=data, master="local[2]")
-told(session(made(data=data)), late=late, other=other)
+print_state(session(settings_with(data=data)), late=late, other=other)
 """,
         encoding="utf-8",
     )
@@ -161,7 +161,7 @@ told(session(made(data=data)), late=late, other=other)
         check=True,
     ).stdout.strip()
 
-    told = run(
+    state = run(
         "",
         f"{home}/bin/spark-submit",
         *("--master", "local[1]", "--driver-memory", "600m", "--name", "mine", str(program)),
@@ -172,13 +172,13 @@ told(session(made(data=data)), late=late, other=other)
     )
 
     assert ("local[1]", "1", "mine") == (
-        told["master"],
-        told["partitions"],
-        told["conf"]["spark.app.name"],
+        state["master"],
+        state["partitions"],
+        state["conf"]["spark.app.name"],
     )
-    assert 500 < told["heap_mib"] <= 600
-    assert told["late"].startswith("SettingsError: --driver-memory: Spark's JVM is already run")
-    assert told["other"].startswith("SettingsError: --master=local[2]: Spark was started with lo")
+    assert 500 < state["heap_mib"] <= 600
+    assert state["late"].startswith("SettingsError: --driver-memory: Spark's JVM is already run")
+    assert state["other"].startswith("SettingsError: --master=local[2]: Spark was started with lo")
 
 
 def java_home() -> dict[str, str]:

@@ -28,7 +28,7 @@ MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 DRIVER_HOST = "spark.driver.host"
 
 
-def made(**values):
+def settings_with(**values):
     return Settings(**{"data": "data", "lookupd_http_addresses": ("a:4161",), **values})
 
 
@@ -42,9 +42,9 @@ def test_groups_of_options_are_disjoint() -> None:
 
 def test_the_default_master_is_local() -> None:
     """The default master is local[*]; settings override it."""
-    assert {"spark.master": "local[*]"} == at_launch(made(), {})
+    assert {"spark.master": "local[*]"} == at_launch(settings_with(), {})
     assert {"spark.master": "yarn", "spark.driver.memory": "2g"} == at_launch(
-        made(master="yarn", driver_memory="2g"), {}
+        settings_with(master="yarn", driver_memory="2g"), {}
     )
 
 
@@ -63,8 +63,8 @@ def test_a_master_in_an_environment_variable_counts(
     environment: dict[str, str], master: str
 ) -> None:
     """A master in Spark's environment variables counts, unless a setting overrides it."""
-    assert {"spark.master": master} == at_launch(made(), environment)
-    assert {"spark.master": "local[3]"} == at_launch(made(master="local[3]"), environment)
+    assert {"spark.master": master} == at_launch(settings_with(), environment)
+    assert {"spark.master": "local[3]"} == at_launch(settings_with(master="local[3]"), environment)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_master_in_spark_defaults_counts(text: str, master: str, tmp_path: Pat
 
 def test_environment_variables_of_a_local_master() -> None:
     """The heap is set for every master, loopback for a local one; set variables stay."""
-    here, there = at_launch(made(), {}), at_launch(made(master="yarn"), {})
+    here, there = at_launch(settings_with(), {}), at_launch(settings_with(master="yarn"), {})
 
     assert {"SPARK_DRIVER_MEMORY": "3g", "SPARK_LOCAL_IP": "127.0.0.1"} == variables(here, {}, "3g")
     assert {"SPARK_DRIVER_MEMORY": "3g"} == variables(there, {}, "3g")
@@ -97,7 +97,7 @@ def test_environment_variables_of_a_local_master() -> None:
 
 def test_a_local_master_uses_loopback_and_the_fast_checkpoint_manager() -> None:
     """A local master uses loopback, and the fast checkpoint manager for a local disk."""
-    wanted = of_session(made(), LOCAL)
+    wanted = of_session(settings_with(), LOCAL)
 
     assert ("127.0.0.1", "127.0.0.1") == (
         wanted[DRIVER_HOST],
@@ -109,14 +109,14 @@ def test_a_local_master_uses_loopback_and_the_fast_checkpoint_manager() -> None:
 
 def test_a_cluster_uses_no_local_options() -> None:
     """A cluster uses neither loopback nor the manager for a local disk."""
-    wanted = of_session(made(), CLUSTER)
+    wanted = of_session(settings_with(), CLUSTER)
 
     assert not {DRIVER_HOST, "spark.driver.bindAddress", MANAGER} & set(wanted)
 
 
 def test_an_object_store_uses_sparks_checkpoint_manager() -> None:
     """On an object store Spark chooses the checkpoint manager: a rename is not atomic there."""
-    wanted = of_session(made(data="s3a://bucket/clicks"), LOCAL)
+    wanted = of_session(settings_with(data="s3a://bucket/clicks"), LOCAL)
 
     assert MANAGER not in wanted
     assert DRIVER_HOST in wanted
@@ -132,7 +132,7 @@ def test_precedence_of_options() -> None:
         "spark.ui.showConsoleProgress": "true",
         "spark.app.name": "mine",
     }
-    settings = made(
+    settings = settings_with(
         spark=("spark.sql.streaming.stopTimeout=5s", "spark.extra=1"),
         shuffle_partitions=3,
         executor_memory="2g",
@@ -150,35 +150,37 @@ def test_precedence_of_options() -> None:
     bars = "spark.ui.showConsoleProgress"
     assert ("false", "true") == (
         wanted[bars],
-        of_session(made(spark=(f"{bars}=true",)), found)[bars],
+        of_session(settings_with(spark=(f"{bars}=true",)), found)[bars],
     )
     assert not {"spark.scheduler.mode", "spark.app.name", "spark.master"} & set(wanted)
 
 
 def test_the_session_sets_a_master_if_the_jvm_has_none() -> None:
     """If the JVM has no master, the session sets one."""
-    assert "local[*]" == of_session(made(), {})["spark.master"]
-    assert "yarn" == of_session(made(master="yarn"), {})["spark.master"]
+    assert "local[*]" == of_session(settings_with(), {})["spark.master"]
+    assert "yarn" == of_session(settings_with(master="yarn"), {})["spark.master"]
 
 
 def test_every_session_uses_rocksdb() -> None:
     """Every session uses RocksDB, and one state format: a checkpoint keeps its format."""
-    wanted = of_session(made(), {**CLUSTER, STATE_FORMAT: "1"})
+    wanted = of_session(settings_with(), {**CLUSTER, STATE_FORMAT: "1"})
 
     assert ROCKSDB == wanted["spark.sql.streaming.stateStore.providerClass"]
     assert "2" == wanted[STATE_FORMAT]
     with pytest.raises(SettingsError, match=f"{STATE_FORMAT} must be 2: a checkpoint keeps"):
-        made(spark=(f"{STATE_FORMAT}=1",))
+        settings_with(spark=(f"{STATE_FORMAT}=1",))
 
 
 def test_two_different_masters_are_an_error() -> None:
     """Two different masters are an error; spellings of one Kubernetes address are not."""
-    sentence = other_master(made(master="yarn"), LOCAL)
+    sentence = other_master(settings_with(master="yarn"), LOCAL)
 
     assert sentence.startswith("--master=yarn: Spark was started with local[*]: name the mas")
-    assert "" == other_master(made(), LOCAL)
-    assert "" == other_master(made(master="local[*]"), LOCAL)
-    assert "" == other_master(made(master="k8s://a:1"), {"spark.master": "k8s://https://a:1"})
+    assert "" == other_master(settings_with(), LOCAL)
+    assert "" == other_master(settings_with(master="local[*]"), LOCAL)
+    assert "" == other_master(
+        settings_with(master="k8s://a:1"), {"spark.master": "k8s://https://a:1"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,4 +205,4 @@ def test_options_that_a_running_jvm_ignores_are_an_error(
     values: dict[str, object], sentence: str
 ) -> None:
     """Options that a running JVM would ignore are an error."""
-    assert sentence == too_late(made(**values), {**LOCAL, "spark.driver.memory": "2g"})
+    assert sentence == too_late(settings_with(**values), {**LOCAL, "spark.driver.memory": "2g"})

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.pipeline.made_settings import made, refused
+from tests.pipeline.settings_examples import refusal, settings_with
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tests.pipeline.made_settings import made, refused
 )
 def test_the_data_address_is_normalised(given: str, expected: str, is_local: bool) -> None:
     """A URI is kept, a path becomes absolute, and a slash at the end is removed."""
-    settings = made(data=given)
+    settings = settings_with(data=given)
 
     assert (expected, is_local) == (settings.data, settings.is_local)
 
@@ -31,7 +31,7 @@ def test_a_tilde_is_replaced_by_the_home_directory(monkeypatch: pytest.MonkeyPat
     """`~` is replaced: a settings file has no shell that would do it."""
     monkeypatch.setenv("HOME", "/somebody")
 
-    assert "/somebody/clicks" == made(data="~/clicks").data
+    assert "/somebody/clicks" == settings_with(data="~/clicks").data
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_tilde_is_replaced_by_the_home_directory(monkeypatch: pytest.MonkeyPat
 )
 def test_a_wrong_data_address_is_refused(given: str, sentence: str) -> None:
     """The error says what to write instead."""
-    assert refused(data=given).startswith(sentence)
+    assert refusal(data=given).startswith(sentence)
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_a_wrong_data_address_is_refused(given: str, sentence: str) -> None:
 )
 def test_valid_triggers_are_parsed(given: str, expected: str) -> None:
     """An interval is seconds, Spark's words, or the short units of Spark's options."""
-    assert expected == made(trigger=given).trigger
+    assert expected == settings_with(trigger=given).trigger
 
 
 @pytest.mark.parametrize("given", ["", "soon", "5 parsecs", "1 second later", "-1", "1e3", "1 s s"])
 def test_a_wrong_trigger_is_refused(given: str) -> None:
     """A wrong interval is refused before Spark starts, which takes ten seconds."""
-    assert "is not a time: write 5 (seconds), 500 milliseconds or 1 minute" in refused(
+    assert "is not a time: write 5 (seconds), 500 milliseconds or 1 minute" in refusal(
         trigger=given
     )
 
@@ -93,7 +93,7 @@ def test_a_wrong_trigger_is_refused(given: str) -> None:
 )
 def test_valid_heap_sizes_are_accepted(given: str, expected: str) -> None:
     """Sizes are written as for Spark and Java."""
-    settings = made(driver_memory=given, executor_memory=given)
+    settings = settings_with(driver_memory=given, executor_memory=given)
 
     assert (expected, expected) == (settings.driver_memory, settings.executor_memory)
 
@@ -110,13 +110,13 @@ def test_valid_heap_sizes_are_accepted(given: str, expected: str) -> None:
 )
 def test_a_wrong_heap_size_is_refused(given: str, reason: str) -> None:
     """A size needs a unit (Java would read bytes) and 512m at least (Spark needs 450 MiB)."""
-    assert f"--driver-memory={given} {reason}" in refused(driver_memory=given)
+    assert f"--driver-memory={given} {reason}" in refusal(driver_memory=given)
 
 
 def test_archive_file_size_is_in_bytes() -> None:
     """archive_file_bytes is in bytes; 0: files are never merged."""
-    assert 0 == made(archive_file_size="0").archive_file_bytes
-    assert 1 << 30 == made(archive_file_size="1g").archive_file_bytes
+    assert 0 == settings_with(archive_file_size="0").archive_file_bytes
+    assert 1 << 30 == settings_with(archive_file_size="1g").archive_file_bytes
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_archive_file_size_is_in_bytes() -> None:
 )
 def test_every_kind_of_master_is_accepted(given: str) -> None:
     """Every kind of master that Spark has is accepted."""
-    assert given == made(master=given).master
+    assert given == settings_with(master=given).master
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_every_kind_of_master_is_accepted(given: str) -> None:
 )
 def test_an_unknown_master_is_refused(given: str) -> None:
     """An unknown master is an error: Spark itself would end with a stack trace."""
-    assert refused(master=given).startswith(f"--master={given} is not a master: ")
+    assert refusal(master=given).startswith(f"--master={given} is not a master: ")
 
 
 def test_nsqlookupd_addresses_are_parsed() -> None:
     """Addresses are host:port or URLs, in a list or with commas; duplicates are removed."""
-    settings = made(lookupd_http_addresses=("a:4161,https://b/x", "[::1]:4161", "a:4161"))
+    settings = settings_with(lookupd_http_addresses=("a:4161,https://b/x", "[::1]:4161", "a:4161"))
 
     assert ("a:4161", "https://b/x", "[::1]:4161") == settings.lookupd_http_addresses
 
@@ -149,7 +149,7 @@ def test_nsqlookupd_addresses_are_parsed() -> None:
 @pytest.mark.parametrize("given", ["4161", "host", "host:port", "host:70000", "ftp://host"])
 def test_a_wrong_nsqlookupd_address_is_refused(given: str) -> None:
     """The error shows a valid address."""
-    sentence = refused(lookupd_http_addresses=(given,))
+    sentence = refusal(lookupd_http_addresses=(given,))
 
     assert (
         f"--lookupd-http-address={given} is not an address: write host:port, such as 127.0.0.1:4161"
@@ -159,9 +159,9 @@ def test_a_wrong_nsqlookupd_address_is_refused(given: str) -> None:
 
 def test_the_metrics_address_may_be_empty() -> None:
     """The address may be empty; a wrong one is refused."""
-    assert "" == made(metrics_address="").metrics_address
-    assert "0.0.0.0:80" == made(metrics_address="0.0.0.0:80").metrics_address
-    assert "--metrics-address=4180 is not an address: write host:port" in refused(
+    assert "" == settings_with(metrics_address="").metrics_address
+    assert "0.0.0.0:80" == settings_with(metrics_address="0.0.0.0:80").metrics_address
+    assert "--metrics-address=4180 is not an address: write host:port" in refusal(
         metrics_address="4180"
     )
 
@@ -170,9 +170,9 @@ def test_spark_options_are_parsed() -> None:
     """Spark options are texts, pairs or a mapping; the last value of a key counts."""
     expected = (("spark.a", "2"), ("spark.b", "x=y"))
 
-    assert expected == made(spark=("spark.a=1", "spark.b=x=y", "spark.a=2")).spark
-    assert expected == made(spark=expected).spark
-    assert expected == made(spark=dict(expected)).spark
+    assert expected == settings_with(spark=("spark.a=1", "spark.b=x=y", "spark.a=2")).spark
+    assert expected == settings_with(spark=expected).spark
+    assert expected == settings_with(spark=dict(expected)).spark
 
 
 @pytest.mark.parametrize(
@@ -200,19 +200,19 @@ def test_spark_options_are_parsed() -> None:
 )
 def test_a_refused_spark_option_names_the_alternative(given: str, sentence: str) -> None:
     """The error names the option, and what to write instead or the reason."""
-    assert refused(spark=(given,)).startswith(sentence)
+    assert refusal(spark=(given,)).startswith(sentence)
 
 
 def test_a_required_spark_option_may_be_given() -> None:
     """The required value itself is accepted."""
-    assert made(spark=("spark.sql.session.timeZone=UTC",)).spark
+    assert settings_with(spark=("spark.sql.session.timeZone=UTC",)).spark
 
 
 def test_source_options_are_passed_by_name() -> None:
     """Timeouts, TLS and AUTH are set by the source's own option names."""
     given = (("nsqdTimeoutMs", "60000"), ("auth_secret", "hush"))
 
-    assert given == made(source=given).source
+    assert given == settings_with(source=given).source
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_source_options_are_passed_by_name() -> None:
 )
 def test_a_wrong_source_option_is_refused_before_spark_starts(given: str, sentence: str) -> None:
     """The source's own checks run before Spark starts; a secret is not in the error."""
-    found = refused(source=(given,))
+    found = refusal(source=(given,))
 
     assert found.startswith(sentence)
     assert "hush" not in found

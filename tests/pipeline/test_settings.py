@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from sparq.pipeline.settings import QUERIES, Settings, flags
-from tests.pipeline.made_settings import made, refused
+from tests.pipeline.settings_examples import refusal, settings_with
 
 
 def test_defaults() -> None:
@@ -31,7 +31,7 @@ def test_defaults() -> None:
 
 def test_settings_made_from_other_settings_are_equal() -> None:
     """Settings made from the values of other settings are equal to them."""
-    settings = made(master="local[2]", driver_memory="2G", spark=(("spark.a", "b"),))
+    settings = settings_with(master="local[2]", driver_memory="2G", spark=(("spark.a", "b"),))
 
     assert settings == dataclasses.replace(settings)
 
@@ -46,7 +46,7 @@ def test_every_setting_is_documented_with_its_flag() -> None:
 
 def test_names_of_result_topics_follow_the_topic() -> None:
     """Names of result topics follow the topic, so that pipelines do not collide, or are set."""
-    settings = made(topic="shop", spam_topic="abuse#ephemeral", metrics_channel="m")
+    settings = settings_with(topic="shop", spam_topic="abuse#ephemeral", metrics_channel="m")
 
     assert {
         "metrics": "shop.metrics",
@@ -54,7 +54,7 @@ def test_names_of_result_topics_follow_the_topic() -> None:
         "spam": "abuse#ephemeral",
     } == settings.result_topics
     assert "m" == settings.channels["metrics"]
-    assert {} == made(publish=False).result_topics
+    assert {} == settings_with(publish=False).result_topics
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,16 @@ def test_names_of_result_topics_follow_the_topic() -> None:
 )
 def test_a_mistake_is_one_sentence_with_the_flag(values: dict[str, object], sentence: str) -> None:
     """The sentence begins with the flag and its value."""
-    assert refused(**values).startswith(sentence)
+    assert refusal(**values).startswith(sentence)
 
 
 def test_queries_that_do_not_run_have_no_channel() -> None:
     """A query that does not run has no channel, and its channel's name cannot conflict."""
-    settings = made(queries=("metrics",), archive_channel="metrics")
+    settings = settings_with(queries=("metrics",), archive_channel="metrics")
 
     assert {"metrics": "metrics"} == settings.channels
 
 
 def test_a_secret_is_not_shown() -> None:
     """The representation of settings, which may be logged, has no secret."""
-    assert "hush" not in repr(made(source=("auth_secret=hush",)))
+    assert "hush" not in repr(settings_with(source=("auth_secret=hush",)))

@@ -14,6 +14,7 @@ from sparq.pipeline.visits import (
     OTHER,
     PAGE,
     REPEAT_CLICKS,
+    REPEAT_S,
     REPEATS,
     RESOURCE,
     ROBOTS_TXT,
@@ -70,9 +71,13 @@ def test_many_clicks_on_one_page_are_repeats(count, expected):
     assert [one.details["page"] for one in evidence] == ["/same"] * expected
 
 
-def test_a_page_seen_daily_is_no_repeat():
-    """As many clicks on one page over a longer time are no repeats."""
-    rows = clicks(*pages((600 * at for at in range(REPEAT_CLICKS * 2)), same=True))
+@pytest.mark.parametrize("gap_s", [REPEAT_S // (REPEAT_CLICKS - 1) + 1, REPEAT_S, 86_400])
+def test_as_many_clicks_on_one_page_over_a_longer_time_are_no_repeats(gap_s):
+    """Clicks on one page are no repeats if fewer than REPEAT_CLICKS fall within ten minutes.
+
+    The smallest of the gaps is just too long; with the largest the page is requested daily.
+    """
+    rows = clicks(*pages((gap_s * at for at in range(REPEAT_CLICKS * 2)), same=True))
 
     assert found(visits.at_once(rows, declared=False)) == []
 

@@ -29,11 +29,11 @@ def test_a_mistake_in_the_file_is_named(
 ) -> None:
     """An unknown key is an error with the file and the nearest key; NSQ ignores unknown keys."""
     config = file(tmp_path, text)
-    status, said = refused(capsys, config)
+    status, error = refused(capsys, config)
 
     assert status == 1
     path = config.removeprefix("--config=")
-    assert FATAL.sub("", said) == f"config file {path}: {sentence}\n"
+    assert FATAL.sub("", error) == f"config file {path}: {sentence}\n"
     assert options(config, "--go-compatible").tcp_address == "0.0.0.0:1"
     with pytest.raises(FileError, match=r"there is no|too small"):
         parse_again(Options, "prog", [config])

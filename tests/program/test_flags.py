@@ -80,13 +80,13 @@ def test_limits_apply_only_to_given_values() -> None:
     assert options("--msg-timeout=1ms").wait_ns == SECOND
 
 
-GO_WOULD_START = [
+ACCEPTED_BY_NSQ = [
     (["--size=0", "--mode=first"], 2),
     (["word", "--size=0"], 1),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "count"), GO_WOULD_START)
+@pytest.mark.parametrize(("arguments", "count"), ACCEPTED_BY_NSQ)
 def test_go_compatible_starts_with_a_warning(
     capsys: pytest.CaptureFixture[str], arguments: list[str], count: int
 ) -> None:

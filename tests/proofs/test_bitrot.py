@@ -14,7 +14,7 @@ from sparq.protocol import batch
 
 
 @pytest.mark.timeout(300)
-def test_damage_costs_what_it_touches() -> None:
+def test_only_damaged_batches_are_lost() -> None:
     """Any damage: no body is corrupt, only damaged batches are lost, each loss is reported."""
     outcome = prove(Plan(seed=20261121, count=40))
 
@@ -22,7 +22,7 @@ def test_damage_costs_what_it_touches() -> None:
     assert "corrupt bodies delivered 0" in outcome.figures
 
 
-def test_the_proof_sees_what_is_not_reported() -> None:
+def test_the_proof_finds_unreported_damage() -> None:
     """A recovery that does not report its findings fails the proof."""
     sound, tally = original.make(3), Tally()
     path = damages.segments(sound.files_of(TOPIC))[0]
@@ -35,7 +35,7 @@ def test_the_proof_sees_what_is_not_reported() -> None:
     assert tally.wrong["unreported"] > 0
 
 
-def test_the_proof_sees_loss_beside_the_damage() -> None:
+def test_the_proof_finds_loss_outside_the_damage() -> None:
     """A recovery that stops at the first bad byte, as Go's nsqd does, fails the proof."""
     sound, tally = original.make(3), Tally()
     files = sound.files_of(SMALL)

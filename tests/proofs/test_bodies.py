@@ -6,7 +6,7 @@ import pytest
 from proofs.bodies import SIZE_MIN, Author, read, write
 
 
-def test_a_body_is_known_again() -> None:
+def test_a_body_names_its_author() -> None:
     """A body of any random size names its author."""
     chance = random.Random(1)
     authors = [Author(7, 3, number) for number in range(200)]
@@ -14,7 +14,7 @@ def test_a_body_is_known_again() -> None:
     assert authors == [read(write(author, chance)) for author in authors]
 
 
-def test_a_spoilt_body_is_not_taken_for_whole() -> None:
+def test_a_damaged_body_has_no_author() -> None:
     """A body with a byte changed, removed or added has no author."""
     whole = write(Author(7, 3, 1), random.Random(2))
 
@@ -24,7 +24,7 @@ def test_a_spoilt_body_is_not_taken_for_whole() -> None:
 
 
 @pytest.mark.parametrize("size", range(SIZE_MIN))
-def test_a_body_too_short_is_nobodys(size: int) -> None:
+def test_a_body_that_is_too_short_has_no_author(size: int) -> None:
     """A body that is too short for a header and checksum has no author."""
     assert read(b"\0" * size) is None
 

@@ -50,7 +50,7 @@ def verdict(found: History) -> Verdict:
     return check(found)[CHANNEL]
 
 
-def test_all_that_was_acknowledged_came() -> None:
+def test_exactly_the_acknowledged_messages_are_no_violation() -> None:
     """No violation is found if exactly the acknowledged messages arrive, each once."""
     found = verdict(history(*ALL_ACKNOWLEDGED, finished=ALL_ACKNOWLEDGED))
 
@@ -58,7 +58,7 @@ def test_all_that_was_acknowledged_came() -> None:
     assert found.holds
 
 
-def test_what_was_unknown_may_come_or_not() -> None:
+def test_an_unanswered_mpub_may_arrive_or_not() -> None:
     """An unanswered MPUB may arrive as a whole: it counts as revived, and is not a violation."""
     found = verdict(history(*ALL_ACKNOWLEDGED, key(5), key(6)))
 
@@ -77,7 +77,7 @@ def test_what_was_unknown_may_come_or_not() -> None:
         ((*ALL_ACKNOWLEDGED, key(2)), {"duplicates": 1}),
     ],
 )
-def test_each_kind_of_wrong_is_found(events: tuple[int, ...], wrong: dict[str, int]) -> None:
+def test_each_kind_of_violation_is_found(events: tuple[int, ...], wrong: dict[str, int]) -> None:
     """Lost, invented, refused but delivered, split and duplicated messages have separate counts."""
     found = verdict(history(*events))
 
@@ -89,7 +89,7 @@ def test_each_kind_of_wrong_is_found(events: tuple[int, ...], wrong: dict[str, i
     ("before", "after", "split"),
     [((key(6),), (), 0), ((key(6),), (key(0),), 0), ((), (key(6),), 1), ((key(5),), (key(5),), 1)],
 )
-def test_a_power_cut_may_take_an_mpub_that_was_partly_delivered(
+def test_a_power_cut_may_lose_a_partly_delivered_mpub(
     before: tuple[int, ...], after: tuple[int, ...], split: int
 ) -> None:
     """An MPUB is split only if a part of it is delivered after the cut.
@@ -106,7 +106,7 @@ def test_a_power_cut_may_take_an_mpub_that_was_partly_delivered(
     assert verdict(found).split == split
 
 
-def test_a_delivery_after_an_answered_finish_is_returned() -> None:
+def test_a_delivery_after_an_answered_fin_is_a_violation() -> None:
     """A message that is delivered after its FIN was answered is a violation, whatever the bound."""
     found = history(*ALL_ACKNOWLEDGED, finished=(key(1), key(2)))
     channel = found.channels[CHANNEL]
@@ -121,7 +121,7 @@ def test_a_delivery_after_an_answered_finish_is_returned() -> None:
 
 
 @pytest.mark.parametrize("name", ["corrupt", "refused"])
-def test_what_the_witness_counted_counts(name: str) -> None:
+def test_corrupt_bodies_and_refused_fins_are_violations(name: str) -> None:
     """A corrupt body, or a FIN that was answered with an error, is a violation."""
     found = history(*ALL_ACKNOWLEDGED)
     setattr(found.channels[CHANNEL], name, 1)
@@ -130,7 +130,7 @@ def test_what_the_witness_counted_counts(name: str) -> None:
     assert not verdict(found).holds
 
 
-def test_what_was_in_flight_or_sent_back_may_come_twice() -> None:
+def test_in_flight_and_requeued_messages_may_be_duplicates() -> None:
     """Duplicates are limited to the messages in flight at the kills and the requeued ones."""
     found = history(*ALL_ACKNOWLEDGED, key(2), key(2))
     found.channels[CHANNEL].in_flight_at_kills = 1
@@ -140,7 +140,7 @@ def test_what_was_in_flight_or_sent_back_may_come_twice() -> None:
     assert verdict(found).holds
 
 
-def test_totals_add_channels_up() -> None:
+def test_totals_are_sums_over_channels() -> None:
     """The counts of all channels are added; those of the publishers are not."""
     found = total([CLEAN, replace(CLEAN, lost=2)])
 
@@ -148,7 +148,7 @@ def test_totals_add_channels_up() -> None:
     assert "attempted 8 · acknowledged 5 · delivered 10 · lost 2" in found.line()
 
 
-def test_an_empty_history_is_no_error() -> None:
+def test_an_empty_history_can_be_checked() -> None:
     """A run without messages can be checked, but proves nothing."""
     nothing = check(History(9, {}, {CHANNEL: ChannelHistory()}))[CHANNEL]
 
@@ -156,7 +156,7 @@ def test_an_empty_history_is_no_error() -> None:
     assert not nothing.holds
 
 
-def test_what_was_lost_is_named() -> None:
+def test_commands_with_lost_messages_are_printed() -> None:
     """Each command with lost messages is printed with its publisher and its last kill."""
     found = history(*ALL_ACKNOWLEDGED[:2], *ALL_ACKNOWLEDGED[3:])
 

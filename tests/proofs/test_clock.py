@@ -5,7 +5,7 @@ from proofs.clock import prove
 from proofs.outcome import Plan
 
 
-def test_a_clock_that_jumps_brings_nothing_back_and_nothing_early() -> None:
+def test_clock_jumps_redeliver_nothing_and_deliver_nothing_early() -> None:
     """No message is redelivered or early, no id is used twice, no connection breaks."""
     found = prove(Plan(seed=1, count=2))
     if found.skipped:

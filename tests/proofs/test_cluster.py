@@ -4,7 +4,7 @@ from proofs.cluster import BOUNDS, Findings, prove
 from proofs.outcome import Plan
 
 
-def test_a_cluster_in_trouble_loses_nothing() -> None:
+def test_a_cluster_with_killed_daemons_loses_nothing() -> None:
     """Daemons are killed and restarted; both consumers reconnect and handle every message."""
     found = prove(Plan(seed=2683, count=2, control=False))
 
@@ -14,7 +14,7 @@ def test_a_cluster_in_trouble_loses_nothing() -> None:
     assert "lost 0 · stuck 0" in found.figures
 
 
-def test_what_is_found_decides() -> None:
+def test_each_finding_fails_the_proof() -> None:
     """An unhandled message, a stuck consumer and a late one are each found."""
     good = Findings(acknowledged=1, missing={"given": 0})
     late = Findings(acknowledged=1, delays={"given": [0.1, BOUNDS["given"] + 0.1], "found": []})

@@ -15,7 +15,7 @@ needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "
 
 @needs_strace
 @pytest.mark.timeout(300)
-def test_no_crash_point_costs_anything() -> None:
+def test_no_crash_point_loses_a_message() -> None:
     """nsqd that is killed at the Nth call of a kind loses, splits and redelivers nothing."""
     outcome = prove(Plan(seed=20261121, count=6, control=False))
 
@@ -41,7 +41,7 @@ def test_the_proof_finds_a_late_finish(tmp_path: Path) -> None:
     assert verdict.returned > 0, verdict.line()
 
 
-def test_each_call_is_met_from_its_first_time_on() -> None:
+def test_crash_points_count_from_the_first_call() -> None:
     """The points of a call are N = 1, 2, 3 and so on, without repetition, as many as requested."""
     found = points(500, random.Random(1))
 
@@ -51,7 +51,7 @@ def test_each_call_is_met_from_its_first_time_on() -> None:
     assert list(range(1, SHARES["write"] + 1)) == writes
 
 
-def test_pythons_own_files_are_passed_over() -> None:
+def test_files_opened_before_the_data_are_not_counted() -> None:
     """For openat, N counts from nsqd's first data file."""
     assert "inject=openat:signal=KILL:when=703" in Point("openat", 3).prefix(700)
     assert "inject=unlink:signal=KILL:when=3" in Point("unlink", 3).prefix(700)

@@ -43,7 +43,7 @@ def works_with_arrays(node: ast.AST) -> bool:
     )
 
 
-def test_every_module_of_arrays_is_held_to_plain_code() -> None:
+def test_every_module_with_arrays_is_compared_with_plain_code() -> None:
     """Each such module is checked by a pair of this proof, or by a test that ELSEWHERE names."""
     paired = {pair.name.rsplit(".", 2 if ".InFlight." in pair.name else 1)[0] for pair in PAIRS}
     used = {name for name, text in modules() if works_with_arrays(text)}
@@ -54,7 +54,7 @@ def test_every_module_of_arrays_is_held_to_plain_code() -> None:
     assert [test for test in ELSEWHERE.values() if not (ROOT / test).exists()] == []
 
 
-def test_every_scalar_path_has_its_pair() -> None:
+def test_every_scalar_function_has_a_pair() -> None:
     """Each public `_scalar` or `_few` function of sparq is compared with its sibling here."""
     siblings = {
         f"{name}.{node.name.removesuffix('_scalar').removesuffix('_few')}"

@@ -4,7 +4,7 @@ from proofs.fds import TOPICS, prove
 from proofs.outcome import Plan
 
 
-def test_few_files_serve_all_the_same() -> None:
+def test_a_limit_of_files_affects_no_connected_client() -> None:
     """A flood affects no client; without free files publishes are refused, then resume."""
     found = prove(Plan(seed=1, count=100))
 

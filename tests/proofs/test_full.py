@@ -14,7 +14,7 @@ FINISHES = 400
 
 @needs_strace
 @pytest.mark.timeout(300)
-def test_a_full_disk_costs_nothing() -> None:
+def test_a_full_disk_loses_nothing() -> None:
     """Acknowledged messages arrive, refused ones do not, and finished ones do not return."""
     outcome = full.prove(Plan(seed=20261121, count=5, control=False))
 
@@ -24,7 +24,7 @@ def test_a_full_disk_costs_nothing() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_proof_finds_that_nothing_is_kept_back(tmp_path: Path) -> None:
+def test_the_proof_finds_a_missing_reserve(tmp_path: Path) -> None:
     """An nsqd that reserves no space for FINs redelivers finished messages."""
     found = full.brim(tmp_path, 20261121, FINISHES, full.NO_RESERVE)
 
@@ -33,7 +33,7 @@ def test_the_proof_finds_that_nothing_is_kept_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_proof_finds_that_no_checkpoint_makes_room(tmp_path: Path) -> None:
+def test_the_proof_finds_missing_checkpoints(tmp_path: Path) -> None:
     """Without checkpoints, single FINs use up the reserve, and a kill redelivers their messages."""
     found = full.crowd(tmp_path, full.SMALL, full.NO_CHECKPOINTS)
 

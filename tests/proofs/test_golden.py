@@ -21,7 +21,7 @@ def closed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         yield
 
 
-def test_every_golden_data_path_is_opened_as_it_was() -> None:
+def test_every_golden_data_path_is_read() -> None:
     """This version reads every golden data path.
 
     A reader that knows only the newest format fails the proof.
@@ -32,14 +32,14 @@ def test_every_golden_data_path_is_opened_as_it_was() -> None:
     assert not outcome.skipped
 
 
-def test_the_present_version_has_golden_data_paths() -> None:
+def test_this_version_has_golden_data_paths() -> None:
     """A release includes data paths that it wrote."""
     names = {pack.parent.name.partition("-")[0] for pack in golden.packs()}
 
     assert sparq_version() in names
 
 
-def test_golden_data_paths_are_never_written_again(
+def test_golden_data_paths_are_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command writes a new version's data paths, which this version opens.
@@ -55,7 +55,7 @@ def test_golden_data_paths_are_never_written_again(
     assert golden_write.main([]) == 2
 
 
-def test_another_body_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_body_fails_the_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A data path with one message that differs from its document fails the proof."""
     pack = next(pack for pack in golden.packs() if pack.name.startswith("deferred"))
     folder = tmp_path / "1.0"

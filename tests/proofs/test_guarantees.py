@@ -16,7 +16,7 @@ from proofs import __main__ as proofs
 from proofs import guarantees, machine
 
 ROOT = Path(__file__).parents[2]
-HELD = Outcome(("P1",), "kills 50 · lost 0", True, "lost 7", "", "kill", "make kill SEED=1", 12.0)
+HOLDS = Outcome(("P1",), "kills 50 · lost 0", True, "lost 7", "", "kill", "make kill SEED=1", 12.0)
 
 
 def book(**outcomes: Outcome) -> Book:
@@ -25,7 +25,7 @@ def book(**outcomes: Outcome) -> Book:
     )
 
 
-def test_the_page_is_what_the_results_say() -> None:
+def test_the_page_is_current() -> None:
     """GUARANTEES.md is generated from the promises and proofs/results.json, not edited."""
     written = (ROOT / "GUARANTEES.md").read_text(encoding="utf-8")
 
@@ -41,7 +41,7 @@ def test_each_promise_has_a_proof_and_each_proof_a_promise() -> None:
     assert set(proofs.VERBS) == named
 
 
-def test_the_verbs_are_those_of_the_makefile() -> None:
+def test_the_proofs_are_those_of_the_makefile() -> None:
     """`make proofs` runs exactly the proofs that have a make target."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
     found = re.search(r"^PROOFS := (.*)", text, re.M)
@@ -50,21 +50,21 @@ def test_the_verbs_are_those_of_the_makefile() -> None:
     assert set(proofs.VERBS) == set(found[1].split())
 
 
-def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_read_back_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results are read back as they were written; without a file there are none."""
     monkeypatch.setattr(guarantees, "RESULTS", tmp_path / "results.json")
     assert Book() == guarantees.read()
-    known = book(kill=HELD, power=skipped(("P2",), "needs root"))
+    known = book(kill=HOLDS, power=skipped(("P2",), "needs root"))
 
     guarantees.write(known)
 
     assert known == guarantees.read()
 
 
-def test_a_promise_stands_beside_its_figures() -> None:
+def test_a_promise_shows_its_figures() -> None:
     """A promise shows the figures of its first proof and links to all its proofs."""
     p1 = next(promise for promise in PROMISES if promise.name == "P1")
-    text = guarantees.section(p1, book(kill=HELD))
+    text = guarantees.section(p1, book(kill=HOLDS))
 
     assert "> [`make kill`](#kill): holds. kills 50 · lost 0" in text
     assert "[`make crash`](#crash) (not run yet)" in text
@@ -73,12 +73,12 @@ def test_a_promise_stands_beside_its_figures() -> None:
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
-        (HELD, "P1: holds"),
+        (HOLDS, "P1: holds"),
         (Outcome(("P1",), "lost 3", held=False), "P1: **FAILED**"),
         (skipped(("P2",), "needs root"), "P2: skipped: needs root"),
     ],
 )
-def test_what_a_proof_came_to_is_told(outcome: Outcome, told: str) -> None:
+def test_failed_and_skipped_proofs_are_shown(outcome: Outcome, told: str) -> None:
     """Failures and skipped proofs are visible on the page."""
     page = guarantees.page(book(kill=outcome), ["kill"])
 
@@ -87,7 +87,7 @@ def test_what_a_proof_came_to_is_told(outcome: Outcome, told: str) -> None:
     assert (outcome.control or told) in page
 
 
-def proof_of(folder: Path, body: str) -> None:
+def write_proof(folder: Path, body: str) -> None:
     """Write a package `proofs` that has only the proof `kill`."""
     (folder / "proofs").mkdir()
     (folder / "proofs" / "__init__.py").touch()
@@ -96,7 +96,7 @@ def proof_of(folder: Path, body: str) -> None:
 
 def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None:
     """Such a proof is recorded as failed, with the promises that it should have proved."""
-    proof_of(tmp_path, "raise SystemExit(3)")
+    write_proof(tmp_path, "raise SystemExit(3)")
 
     outcome = proofs.run("kill", None, tmp_path)
 
@@ -105,10 +105,10 @@ def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None
     assert "P1" in outcome.promises
 
 
-def test_the_outcome_of_a_proof_is_taken_over(tmp_path: Path) -> None:
+def test_the_outcome_of_a_proof_is_recorded(tmp_path: Path) -> None:
     """The outcome that a proof writes is recorded, and the proof gets the seed."""
     row = json.dumps({"promises": ["P1"], "figures": "kills 1", "held": True})
-    proof_of(
+    write_proof(
         tmp_path,
         f"import sys, pathlib\nassert sys.argv[3:] == ['--seed', '9']\n"
         f"pathlib.Path(sys.argv[2]).write_text('''{row}''')\n",
@@ -122,7 +122,7 @@ def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(guarantees, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(guarantees, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(machine, "facts", lambda: {"cores": "2"})
-    came = {"kill": HELD, "crash": Outcome(("P1",), "lost 1", held=False)}
+    came = {"kill": HOLDS, "crash": Outcome(("P1",), "lost 1", held=False)}
     monkeypatch.setattr(proofs, "run", lambda verb, _seed: came[verb])
 
     assert 0 == proofs.main(["--only", "kill"])
@@ -133,7 +133,7 @@ def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert "P1: **FAILED**" in page
 
 
-def test_the_mixed_run_goes_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mixed_run_is_parallel_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mixed run starts first and ends last; the others run one after another in their order."""
     begun = threading.Event()
     others = threading.Event()
@@ -145,7 +145,7 @@ def test_the_mixed_run_goes_beside_the_others(monkeypatch: pytest.MonkeyPatch) -
             assert others.wait(60)
         else:
             assert begun.wait(60)
-        return replace(HELD, verb=verb)
+        return replace(HOLDS, verb=verb)
 
     monkeypatch.setattr(proofs, "run", run)
 
@@ -158,7 +158,7 @@ def test_the_mixed_run_goes_beside_the_others(monkeypatch: pytest.MonkeyPatch) -
     assert ["kill", "crash", "mixed"] == came
 
 
-def test_the_commit_is_named(tmp_path: Path) -> None:
+def test_a_modified_commit_gets_a_plus(tmp_path: Path) -> None:
     """A modified tree gets a "+", unless only files that the proofs write have changed."""
     for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
         (tmp_path / "code.py").write_text("")
@@ -173,7 +173,7 @@ def test_the_commit_is_named(tmp_path: Path) -> None:
     assert clean + "+" == proofs.commit(tmp_path)
 
 
-def test_a_verb_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_proof_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """No proof is run, and the error names the unknown proof."""
     with pytest.raises(SystemExit):
         proofs.main(["--only", "kil"])

@@ -10,7 +10,7 @@ COUNT = 3_000
 
 
 @pytest.mark.timeout(300)
-def test_hostile_bytes_come_to_documented_errors_alone() -> None:
+def test_hostile_bytes_cause_only_documented_errors() -> None:
     """Hostile input causes no exception, hang or memory growth; without a guard it does."""
     outcome = prove(Plan(seed=20261121, count=COUNT))
 
@@ -18,7 +18,7 @@ def test_hostile_bytes_come_to_documented_errors_alone() -> None:
     assert "undocumented exceptions 0 · hangs > 1 s 0" in outcome.figures
 
 
-def test_a_hang_is_found_while_it_lasts() -> None:
+def test_a_hang_is_interrupted_and_found() -> None:
     """An execution that would not end is interrupted, and is a finding with its input."""
 
     def wait(data: bytes) -> object:
@@ -44,14 +44,14 @@ def test_an_exception_is_found_with_its_place_and_input() -> None:
     assert found.exceptions[0].startswith("stumbles: IndexError('index out of range') at test_")
 
 
-def test_memory_that_is_kept_or_needed_is_noticed() -> None:
+def test_kept_memory_and_peak_memory_are_findings() -> None:
     """Kept memory or peak memory alone is a finding."""
     assert {"memory"} == noticed(Found("keeps", kept_bytes=1 << 30))
     assert {"memory"} == noticed(Found("needs", peak_bytes=PEAK_BYTES_MAX + 1))
     assert set() == noticed(Found("neither", kept_bytes=1, peak_bytes=PEAK_BYTES_MAX))
 
 
-def test_a_seed_repeats_its_inputs_and_chunks_lose_nothing() -> None:
+def test_a_seed_repeats_its_inputs_and_chunks_add_up() -> None:
     """A seed gives the same bytes in the same order; the chunks of an input add up to it."""
 
     def inputs(seed: str) -> list[bytes]:

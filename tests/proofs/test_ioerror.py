@@ -21,7 +21,7 @@ RECORD = """\
 
 @needs_strace
 @pytest.mark.timeout(300)
-def test_no_failing_call_costs_anything() -> None:
+def test_failing_calls_lose_nothing() -> None:
     """nsqd with failing calls keeps running, acknowledges only synced messages, and loses none."""
     outcome = ioerror.prove(Plan(seed=20261121, count=10, control=False))
 
@@ -30,12 +30,12 @@ def test_no_failing_call_costs_anything() -> None:
 
 @needs_strace
 @pytest.mark.timeout(300)
-def test_the_proof_finds_who_believes_in_failed_syncs(tmp_path: Path) -> None:
+def test_the_proof_finds_ignored_sync_errors(tmp_path: Path) -> None:
     """An nsqd that ignores failed syncs acknowledges messages that are not on disk."""
     assert ioerror.acknowledged_by_believing(tmp_path, 20261121) > 0
 
 
-def test_what_was_injected_is_counted(tmp_path: Path) -> None:
+def test_injected_errors_are_counted_once(tmp_path: Path) -> None:
     """Each failed call counts once, also if strace prints it in two parts."""
     (tmp_path / "record").write_text(RECORD)
 

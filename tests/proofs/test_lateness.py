@@ -7,7 +7,7 @@ from pathlib import Path
 from proofs.lateness import Lateness, Stalls, sleeping, stalls_of
 
 
-def test_what_was_overslept_is_taken_off_once() -> None:
+def test_simultaneous_stalls_are_subtracted_once() -> None:
     """Simultaneous stalls are subtracted once, and stalls before the due time are not."""
     lateness, machine = Lateness(), Stalls()
     lateness.note(10.0, 10.5)
@@ -21,7 +21,7 @@ def test_what_was_overslept_is_taken_off_once() -> None:
     assert round(lateness.latest_net(Stalls()), 9) == 0.3
 
 
-def test_nobody_asleep_is_no_excuse() -> None:
+def test_without_a_stall_a_delivery_stays_late() -> None:
     """A late delivery stays late if neither the machine nor the proof stalled."""
     lateness = Lateness()
     lateness.note(1.0, 1.25)
@@ -30,7 +30,7 @@ def test_nobody_asleep_is_no_excuse() -> None:
     assert Lateness().latest_net(Stalls()) == 0.0
 
 
-def test_a_process_beside_sleeps_and_notes_whole_lines(tmp_path: Path) -> None:
+def test_notes_of_the_sleeping_process_are_read_by_lines(tmp_path: Path) -> None:
     """The sleeping process's notes are read up to the last complete line."""
     with sleeping(tmp_path) as notes:
         assert notes.exists()

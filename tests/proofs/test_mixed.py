@@ -29,7 +29,7 @@ def samples(seconds: int, *, memory_a_second: int = 0, files_a_second: int = 0) 
 
 
 @pytest.mark.timeout(240)
-def test_everything_at_once_loses_nothing() -> None:
+def test_the_mixed_run_loses_nothing() -> None:
     """Despite deleted topics and kills, acknowledged messages arrive and nothing grows."""
     steady, killed = attempt(seed=20261122, seconds=SECONDS)
 
@@ -52,7 +52,7 @@ def test_the_run_finds_a_leak_and_a_late_commit() -> None:
     assert late.counts["lost"] > 0, late.line()
 
 
-def test_an_hour_may_grow_by_little() -> None:
+def test_slight_growth_is_allowed() -> None:
     """A slow leak is within an allocator's variation; 30 MiB an hour is not."""
     hour = 3600
     slow = watch(samples(hour, memory_a_second=MIB // 600)).growth(hour)
@@ -76,7 +76,7 @@ def test_processes_are_compared_at_the_same_age() -> None:
     assert 20 * MIB == grown[0].first == grown[0].last
 
 
-def test_what_is_found_decides() -> None:
+def test_each_finding_fails_the_proof() -> None:
     """Each violation is found; a loss is not one if the topic was emptied."""
     whole = Verdict(10, 10, 9, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     good, emptied, lost = Findings(), Findings(), Findings()

@@ -6,7 +6,7 @@ from proofs.outcome import Plan
 
 
 @pytest.mark.timeout(180)
-def test_channels_do_what_the_model_says() -> None:
+def test_channels_agree_with_the_model() -> None:
     """Publish, deliver, finish, requeue, touch, expire, pause, seek, crash, trim: no difference."""
     outcome = prove(Plan(seed=20261121, count=12, control=False))
 
@@ -15,6 +15,6 @@ def test_channels_do_what_the_model_says() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_guard_that_is_off_contradicts_the_model() -> None:
+def test_without_due_times_a_counterexample_is_found() -> None:
     """If due times are forgotten at a start, some story delivers a message too early."""
     assert without("due times", 20261121).story

@@ -3,19 +3,19 @@
 from pathlib import Path
 
 import pytest
-from proofs.loss_scenarios import EXHIBITS, Exhibit, Loss, Needs, visit
+from proofs.loss_scenarios import SCENARIOS, Loss, Needs, Scenario, run_scenario
 from proofs.outcome import Plan
-from proofs.specimens import Maker, maker
+from proofs.scenario_daemons import Maker, maker
 
 from proofs import museum
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.number)
-def test_ours_does_not_lose_what_nsq_loses(exhibit: Exhibit) -> None:
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.number)
+def test_sparq_loses_nothing_in_any_scenario(scenario: Scenario) -> None:
     """sparq's nsqd loses no message in any of the scenarios."""
     try:
-        loss = visit(exhibit, maker())
+        loss = run_scenario(scenario, maker())
     except Needs as needs:
         pytest.skip(str(needs))
 
@@ -23,7 +23,7 @@ def test_ours_does_not_lose_what_nsq_loses(exhibit: Exhibit) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_without_go_the_control_is_ours_with_a_guard_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_the_control_is_sparq_with_late_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Go's nsqd the figures say so, and sparq's control loses a message in one scenario."""
     monkeypatch.delenv("NSQD_GO", raising=False)
 
@@ -34,7 +34,7 @@ def test_without_go_the_control_is_ours_with_a_guard_off(monkeypatch: pytest.Mon
     assert "lost by kill -9" in outcome.control
 
 
-def test_a_loss_on_ours_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_on_sparq_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """One scenario with a loss fails the proof; scenarios that cannot run are counted."""
 
     def loses(_make: Maker, _folder: Path) -> Loss:
@@ -46,11 +46,11 @@ def test_a_loss_on_ours_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None
     def keeps(_make: Maker, _folder: Path) -> Loss:
         return Loss(0, "none lost")
 
-    kept, lost, lacking = (Exhibit("L", "", "", show) for show in (keeps, loses, lacks))
+    kept, lost, lacking = (Scenario("L", "", "", show) for show in (keeps, loses, lacks))
 
-    monkeypatch.setattr(museum, "EXHIBITS", (kept, lost))
+    monkeypatch.setattr(museum, "SCENARIOS", (kept, lost))
     assert not museum.prove(Plan(seed=1, count=2, control=False)).held
-    monkeypatch.setattr(museum, "EXHIBITS", (kept, lacking))
+    monkeypatch.setattr(museum, "SCENARIOS", (kept, lacking))
     outcome = museum.prove(Plan(seed=1, count=2, control=False))
     assert outcome.held
     assert "NSQ loss modes: 1 · on ours 0 · not shown here 1" == outcome.figures

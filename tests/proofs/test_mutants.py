@@ -54,7 +54,7 @@ def test_a_failing_test_kills_and_a_passing_one_does_not(workplace: Workplace) -
     assert (ROOT / MODULE).read_bytes() == (workplace.folder / MODULE).read_bytes()
 
 
-def test_only_the_tests_that_reach_it_are_run(workplace: Workplace) -> None:
+def test_only_tests_that_reach_the_mutant_are_run(workplace: Workplace) -> None:
     """Other tests do not kill a mutant; if a change renames an example, all examples are run."""
     wrong = mutant('return "0s"', 'return "0ms"')
 

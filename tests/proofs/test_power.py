@@ -25,7 +25,7 @@ with image.mounted(folder / "left", folder / "at") as device:
 
 
 @pytest.mark.timeout(300)
-def test_what_is_acknowledged_survives_a_power_cut() -> None:
+def test_acknowledged_messages_survive_a_power_cut() -> None:
     """With each sync policy, two power cuts lose no message that the policy protects.
 
     Without any sync the same check finds lost messages.
@@ -54,7 +54,7 @@ def test_nothing_stays_mounted(tmp_path: Path) -> None:
     wait_until(lambda: not serves(backing, tmp_path), "let go of")
 
 
-def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
+def test_killing_a_proof_ends_its_processes(tmp_path: Path) -> None:
     """Killing a proof also ends the processes in its namespaces."""
     if power.lacking():
         pytest.skip(power.lacking())

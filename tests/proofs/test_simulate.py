@@ -48,14 +48,14 @@ def test_a_run_is_repeated_by_its_seed() -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ["syncs", "order", "room for ledgers", "deleting"])
-def test_the_simulation_finds_a_guard_that_is_off(name: str) -> None:
+def test_the_simulation_finds_a_missing_guard(name: str) -> None:
     """Without the guard a few runs find violations; `make simulate` checks this for all guards."""
     _, _, found = without(name, 3000)
 
     assert found > 0
 
 
-def test_every_finding_has_a_guard_that_brings_it_about() -> None:
+def test_every_finding_has_a_guard() -> None:
     """Two counts have none: no guard prevents ghosts, and a broken run needs none."""
     counted = list(asdict(Tally()))
     findings = set(counted[counted.index("lost") : -1])

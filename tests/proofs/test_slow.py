@@ -6,7 +6,7 @@ from proofs.outcome import Plan
 from proofs import slow
 
 
-def test_consumers_that_never_read_cost_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumers_that_never_read_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """nsqd's memory stays below its bound, they are disconnected, and nothing is lost."""
     monkeypatch.setattr(slow, "ROUNDS", 1)
     found = slow.prove(Plan(seed=1, count=320))

@@ -37,7 +37,7 @@ def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path)
     assert {("archive", 2), ("metrics", 0)} == run.batches_under_way()
 
 
-def test_the_archive_is_what_its_log_names(tmp_path: Path) -> None:
+def test_only_files_in_the_log_are_archived(tmp_path: Path) -> None:
     """Files count if the log's newest complete entry or a later one names them."""
     log = tmp_path / "_spark_metadata"
     log.mkdir()
@@ -80,7 +80,7 @@ def test_a_drivers_processes_are_those_of_its_session() -> None:
         driver.communicate(b"")
 
 
-def test_only_what_lives_is_killed(tmp_path: Path) -> None:
+def test_only_running_processes_are_killed(tmp_path: Path) -> None:
     """A driver needs a session and an nsqd a process to count; each is killed only once."""
     run = PipelineRun(tmp_path, 1, 1, random.Random(1))
     assert run.living_driver() is None
@@ -101,7 +101,9 @@ def test_only_what_lives_is_killed(tmp_path: Path) -> None:
     assert run.living_nsqd() is None
 
 
-def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unplanned_reader_reads_beyond_plans_it_did_not_make(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A planned batch is read as planned, and any other one to the end of the logs."""
     monkeypatch.setattr(NsqStreamReader, "latestOffset", lambda *_: {"log": 90})
     monkeypatch.setattr(NsqStreamReader, "partitions", lambda _self, start, end: [start, end])
@@ -111,7 +113,7 @@ def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) 
 
     assert [{"log": 1}, {"log": 50}] == planned.partitions({"log": 1}, {"log": 50})
     assert [{"log": 1}, {"log": 90}] == rerun.partitions({"log": 1}, {"log": 50})
-    assert "nsq" == unplanned_reader.CarelessSource.name()
+    assert "nsq" == unplanned_reader.UnplannedSource.name()
 
 
 def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +122,9 @@ def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.Monke
     session = SimpleNamespace(dataSource=SimpleNamespace(register=registered.append))
     pipeline = object.__new__(app.Application)
     monkeypatch.setattr(pipeline, "_spark", session, raising=False)
-    monkeypatch.setattr(app, "register_nsq", unplanned_reader.register_careless)
+    monkeypatch.setattr(app, "register_nsq", unplanned_reader.register_unplanned)
 
     with pytest.raises(AttributeError, match="_settings"):
         pipeline._plan("archive")
 
-    assert [unplanned_reader.CarelessSource] == registered
+    assert [unplanned_reader.UnplannedSource] == registered

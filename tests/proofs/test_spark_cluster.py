@@ -17,8 +17,8 @@ import pytest
 from proofs.daemon_fixture import python_path
 from proofs.spark_cluster_parts import another_batch_id, event_log, failures
 from proofs.spark_cluster_parts import feed as feeds
-from proofs.spark_cluster_parts.books import archived
 from proofs.spark_cluster_parts.checkpoint import Checkpoints
+from proofs.spark_cluster_parts.checks import archived
 from proofs.spark_cluster_parts.driver import Addresses, Driver, words_of
 from proofs.spark_cluster_parts.feed import Feed
 from proofs.spark_cluster_parts.programs import Program
@@ -30,7 +30,7 @@ from proofs import spark_cluster
 from sparq.program.supervised import members_of
 from tests.support.waiting import wait_for
 
-FAMILY = """
+PARENT = """
 import os, subprocess, sys
 child = subprocess.Popen(
     [sys.executable, "-c", "import time; time.sleep(600)"], process_group=0
@@ -40,16 +40,16 @@ child.wait()
 """
 
 
-def plant(folder: Path, *names: str) -> None:
+def create_files(folder: Path, *names: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).touch()
 
 
 @pytest.fixture
-def family(tmp_path: Path):
+def parent(tmp_path: Path):
     """A program that has started another one in a process group of its own."""
-    program = Program("family", [sys.executable, "-c", FAMILY], tmp_path / "log")
+    program = Program("parent", [sys.executable, "-c", PARENT], tmp_path / "log")
     program.start()
     try:
         wait_for(lambda: len(members_of(program.pid)) == 2)
@@ -58,49 +58,49 @@ def family(tmp_path: Path):
         program.kill()
 
 
-def test_all_that_a_program_has_started_ends_with_it(family: Program) -> None:
+def test_killing_a_program_ends_its_descendants(parent: Program) -> None:
     """Killing a worker includes its executors and their Python, even in groups of their own."""
-    pid, (child,) = family.pid, family.started()
+    pid, (child,) = parent.pid, parent.started()
 
-    family.kill()
+    parent.kill()
 
     assert [] == members_of(pid)
     assert child != pid
-    assert 0 == family.pid
-    assert family.exit_status() is None
+    assert 0 == parent.pid
+    assert parent.exit_status() is None
 
 
-def test_a_program_whose_head_is_killed_still_has_its_members(family: Program) -> None:
+def test_a_child_that_outlives_its_parent_is_ended(parent: Program) -> None:
     """A JVM that outlives its Python is found and ended before the next start."""
-    (child,) = family.started()
-    assert family.process is not None
-    family.process.kill()
+    (child,) = parent.started()
+    assert parent.process is not None
+    parent.process.kill()
 
-    assert -signal.SIGKILL == family.process.wait()
-    assert [child] == members_of(family.pid)
+    assert -signal.SIGKILL == parent.process.wait()
+    assert [child] == members_of(parent.pid)
 
 
 def test_a_batch_is_under_way_until_it_is_done(tmp_path: Path) -> None:
     """A batch that is planned and not done is under way; a query without any is settled."""
     checkpoints = Checkpoints(tmp_path)
-    plant(tmp_path / "archive" / "offsets", "9", "10", ".10.crc")
-    plant(tmp_path / "archive" / "commits", "8", "9", ".10.crc")
-    plant(tmp_path / "metrics" / "offsets", "0")
-    plant(tmp_path / "metrics" / "commits", "0")
+    create_files(tmp_path / "archive" / "offsets", "9", "10", ".10.crc")
+    create_files(tmp_path / "archive" / "commits", "8", "9", ".10.crc")
+    create_files(tmp_path / "metrics" / "offsets", "0")
+    create_files(tmp_path / "metrics" / "commits", "0")
 
     assert [("archive", 10)] == checkpoints.under_way()
     assert ["metrics"] == checkpoints.settled()
     assert 11 == checkpoints.batches_done()
     assert 0 == checkpoints.least_done()
-    plant(tmp_path / "spam_analysis" / "commits", "0")
+    create_files(tmp_path / "spam_analysis" / "commits", "0")
     assert 1 == checkpoints.least_done()
 
 
-def test_a_forgotten_commit_is_a_batch_to_be_done_again(tmp_path: Path) -> None:
+def test_forget_deletes_the_last_commit(tmp_path: Path) -> None:
     """Only the last file of `commits` and its checksum are deleted."""
     checkpoints = Checkpoints(tmp_path)
-    plant(tmp_path / "archive" / "offsets", "1", "2")
-    plant(tmp_path / "archive" / "commits", "1", ".1.crc", "2", ".2.crc")
+    create_files(tmp_path / "archive" / "offsets", "1", "2")
+    create_files(tmp_path / "archive" / "commits", "1", ".1.crc", "2", ".2.crc")
 
     assert 2 == checkpoints.forget("archive")
 
@@ -111,7 +111,7 @@ def test_a_forgotten_commit_is_a_batch_to_be_done_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, CONTROL], ids=lambda variant: variant.name)
-def test_each_way_has_its_kills_by_chance_from_the_seed(variant) -> None:
+def test_the_seed_determines_the_kills_of_each_variant(variant) -> None:
     """The seed determines the order of ten kills of all kinds; each step exists."""
     steps = variant.steps(10, random.Random("5"))
 
@@ -122,7 +122,7 @@ def test_each_way_has_its_kills_by_chance_from_the_seed(variant) -> None:
     assert set(steps) <= set(STEPS)
 
 
-def test_clicks_are_held_back_for_what_is_still_to_happen(
+def test_only_released_clicks_are_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the released share is published, in slices, and in the end all clicks."""
@@ -151,7 +151,7 @@ def test_clicks_are_held_back_for_what_is_still_to_happen(
     assert [b"%d" % at for at in range(20)] == [line for part in slices for line in part]
 
 
-def test_a_feed_that_cannot_publish_says_so(
+def test_a_feed_that_cannot_publish_keeps_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is kept for the threads that wait; a feed that is ended has none."""
@@ -172,13 +172,13 @@ def test_a_feed_that_cannot_publish_says_so(
     assert ended.failure is None
 
 
-def test_a_driver_is_what_its_newest_start_says(tmp_path: Path) -> None:
+def test_a_drivers_status_is_that_of_its_newest_start(tmp_path: Path) -> None:
     """An earlier driver's app.json is ignored."""
     driver = Driver([], tmp_path / "driver", tmp_path / "run", "timeit")
     said = {"pid": 1, "stage": "running", "queries": {"archive": {"batches": 1, "rows": 7}}}
     (tmp_path / "run" / "app.json").write_text(json.dumps(said))
     assert not driver.is_running()
-    driver.program.command = [sys.executable, "-c", FAMILY]
+    driver.program.command = [sys.executable, "-c", PARENT]
     driver.start()
     try:
         assert "" == driver.stage()
@@ -213,7 +213,7 @@ def test_the_control_gives_each_start_its_own_numbers(monkeypatch: pytest.Monkey
     assert [7, 100_007] == given
 
 
-def test_the_archive_is_counted_by_its_log(tmp_path: Path) -> None:
+def test_only_files_in_the_log_are_counted(tmp_path: Path) -> None:
     """Files that the newest commit does not name are not counted."""
     log = tmp_path / "_spark_metadata"
     log.mkdir()
@@ -243,7 +243,7 @@ def test_speculative_tasks_are_counted(tmp_path: Path) -> None:
     assert 2 == event_log.speculative_tasks(tmp_path)
 
 
-def test_ways_are_chosen_by_their_names() -> None:
+def test_variants_are_chosen_by_name() -> None:
     """The error for an unknown name is a sentence, not a traceback."""
     assert ["cores", "kills"] == [way.name for way in spark_cluster.chosen("cores,kills")]
     assert [] == spark_cluster.chosen("control")
@@ -265,7 +265,7 @@ def test_the_failing_commit_protocol_compiles(tmp_path: Path) -> None:
     assert (found / "proofs" / "FailsOnceAfterWriting.class").exists()
 
 
-WHO_WORKS = r"""
+PYTHON_OF_WORKERS = r"""
 import sys
 from sparq.pipeline.session import use_this_python
 use_this_python()
@@ -279,7 +279,7 @@ print(*sorted(set(found)), sep="\n")
 def workers_of(cluster: StandaloneCluster, folder: Path) -> str:
     """Return the programs of the cluster's Python workers; the driver's Python is in `folder`."""
     folder.symlink_to(sys.prefix)
-    command = [str(folder / "bin" / "python"), "-c", WHO_WORKS, cluster.url]
+    command = [str(folder / "bin" / "python"), "-c", PYTHON_OF_WORKERS, cluster.url]
     variables = {**environment(cluster.folder), "PYTHONPATH": python_path()}
     return subprocess.run(
         command, env=variables, check=True, stdout=subprocess.PIPE, encoding="utf-8"

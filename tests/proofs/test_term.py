@@ -23,7 +23,7 @@ def test_a_stop_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_the_proof_finds_a_hasty_stop() -> None:
+def test_the_proof_finds_an_immediate_stop() -> None:
     """An nsqd that exits immediately, with writes after their OKs, loses messages."""
     verdict, _ = attempt(seed=20261121, stops=2, module=HASTY_STOP)
 

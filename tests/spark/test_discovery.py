@@ -41,12 +41,12 @@ class Lookupd:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def knows(self, *addresses: tuple[str, int]) -> None:
+    def set_producers(self, *addresses: tuple[str, int]) -> None:
         """Answer with these producers."""
         producers = [{"broadcast_address": host, "tcp_port": port} for host, port in addresses]
         self.body = json.dumps({"channels": [], "producers": producers}).encode()
 
-    def has_nodes(self, **topics: dict[str, bool]) -> None:
+    def set_nodes(self, **topics: dict[str, bool]) -> None:
         """Answer with these nsqds, port 1, each with its topics and whether they are tombstoned."""
         producers = [
             {
@@ -72,13 +72,13 @@ def lookupd():
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
+def no_pauses(monkeypatch):
     """Set the pause between two requests to nsqlookupd to 0."""
     monkeypatch.setattr(discovery, "INTERVAL_SECONDS", 0)
     monkeypatch.setattr(discovery, "RETRY_SECONDS", 0)
 
 
-def nobody() -> str:
+def unused_address() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
@@ -91,7 +91,7 @@ def test_nsqds_given_by_address_need_no_request():
 
 def test_nsqlookupd_is_asked_for_the_topic(lookupd):
     """/lookup gives the producers' TCP addresses, also of IPv6; the topic name is URL-encoded."""
-    lookupd.knows(("a", 4150), ("::1", 4152))
+    lookupd.set_producers(("a", 4150), ("::1", 4152))
 
     assert NsqdDiscovery(
         ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("t#ephemeral")
@@ -106,7 +106,7 @@ def test_several_topics_need_one_request(lookupd):
     """Several topics or a pattern need one request to /nodes; tombstoned topics are left out."""
     cluster = ClusterOptions((), (lookupd.address,), 1)
     plain = {"x2": False, "x#ephemeral": False}
-    lookupd.has_nodes(a={"x1": False, "y": False, "x2": True}, b=plain)
+    lookupd.set_nodes(a={"x1": False, "y": False, "x2": True}, b=plain)
     for topics, expected in (
         (TopicSelection((), "x.*", several=True), [("a:1", "x1"), ("b:1", "x2")]),
         (TopicSelection(("x2", "y"), several=True), [("a:1", "y"), ("b:1", "x2")]),
@@ -122,12 +122,12 @@ def test_a_forgotten_topic_returns_when_nsqlookupd_lists_it(lookupd):
     found = NsqdDiscovery(
         ClusterOptions((), (lookupd.address,), 1), TopicSelection((), ".*", several=True)
     )
-    lookupd.has_nodes(a={"x": False, "y": False})
+    lookupd.set_nodes(a={"x": False, "y": False})
     first, second = found.found()
-    lookupd.has_nodes(a={"y": False})
+    lookupd.set_nodes(a={"y": False})
     found.forget(first)
     assert (second,) == found.found()
-    lookupd.has_nodes(a={"x": False})
+    lookupd.set_nodes(a={"x": False})
 
     assert (second, first) == found.found()
 
@@ -154,9 +154,9 @@ def test_nsqds_that_are_no_longer_listed_are_kept(lookupd):
     found = NsqdDiscovery(
         ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("clicks")
     )
-    lookupd.knows(("a", 1))
+    lookupd.set_producers(("a", 1))
     found.addresses()
-    lookupd.knows(("b", 2))
+    lookupd.set_producers(("b", 2))
     found.addresses()
     lookupd.status = 500
 
@@ -177,9 +177,9 @@ def test_an_unknown_topic_has_no_nsqds(lookupd):
 
 def test_the_answer_of_one_nsqlookupd_of_two_is_enough(lookupd):
     """If one of two nsqlookupds is down, the answer of the other counts."""
-    lookupd.knows(("a", 1))
+    lookupd.set_producers(("a", 1))
     found = NsqdDiscovery(
-        ClusterOptions((), (nobody(), lookupd.address), 1), TopicSelection.of_one("clicks")
+        ClusterOptions((), (unused_address(), lookupd.address), 1), TopicSelection.of_one("clicks")
     )
 
     assert found.addresses() == ("a:1",)
@@ -188,7 +188,7 @@ def test_the_answer_of_one_nsqlookupd_of_two_is_enough(lookupd):
 def test_without_an_answer_the_error_lists_each_nsqlookupd(lookupd):
     """Until one nsqlookupd has answered, an OSError lists each address with its failure."""
     lookupd.status, lookupd.body = 500, b"oh"
-    gone = nobody()
+    gone = unused_address()
     found = NsqdDiscovery(
         ClusterOptions((), (gone, lookupd.address), 1), TopicSelection.of_one("clicks")
     )
@@ -196,7 +196,7 @@ def test_without_an_answer_the_error_lists_each_nsqlookupd(lookupd):
     with pytest.raises(OSError, match=f"(?s){gone}.*{lookupd.address}: status 500"):
         found.addresses()
     lookupd.status = 200
-    lookupd.knows(("a", 1))
+    lookupd.set_producers(("a", 1))
 
     assert found.addresses() == ("a:1",)
 
@@ -218,7 +218,7 @@ def test_an_https_nsqlookupd_is_verified_and_gets_the_secret(tmp_path):
     layers = LayerOptions(tls_root_ca_file=str(files.authority), auth_secret="open sesame")
     for cert, trusted in ((files.server, True), (files.stranger, False)):
         running = Lookupd(server_context(files, cert))
-        running.knows(("127.0.0.1", 4150))
+        running.set_producers(("127.0.0.1", 4150))
         url = f"https://{running.address}/behind/lookup"
         found = NsqdDiscovery(
             ClusterOptions((), (url,), 1000, layers), TopicSelection.of_one("clicks")

@@ -12,7 +12,7 @@ from sparq.spark.offsets import (
     EARLIEST,
     LATEST,
     PARTITIONS_MAX,
-    Cut,
+    PartitionRule,
     Key,
     LogPosition,
     Offset,
@@ -51,7 +51,7 @@ def test_an_offset_survives_the_checkpoint():
     assert given == offset.as_json()
     assert LogPosition(1 << 53, 7) == offset.positions[f"h:1/{LOG}"]
     assert offset.positions[f"h:2/{LOG}"].gone
-    assert Cut(3, 1000) == offset.cut
+    assert PartitionRule(3, 1000) == offset.cut
 
 
 def test_an_offset_of_an_earlier_version_is_read():
@@ -168,7 +168,7 @@ def test_a_plain_word_has_no_unknown_logs():
 @given(backlogs, st.integers(1, 50), st.integers(1, 5_000))
 def test_parts_have_all_messages_within_the_limit(counts, parts, messages_max):
     """Parts hold all messages; none is above the limit or empty; sizes differ by at most 1."""
-    cut = Cut(parts, messages_max).counts(counts)
+    cut = PartitionRule(parts, messages_max).counts(counts)
 
     assert {key: sum(pieces) for key, pieces in cut.items()} == counts
     for pieces in cut.values():
@@ -179,7 +179,7 @@ def test_parts_have_all_messages_within_the_limit(counts, parts, messages_max):
 
 def test_larger_ranges_get_more_parts():
     """Larger ranges get more parts; every range gets at least one."""
-    cut = Cut(5, 1_000_000).counts({"a": 60_000, "b": 40_000, "c": 1})
+    cut = PartitionRule(5, 1_000_000).counts({"a": 60_000, "b": 40_000, "c": 1})
 
     assert {"a": 3, "b": 2, "c": 1} == {key: len(pieces) for key, pieces in cut.items()}
 
@@ -190,7 +190,7 @@ def test_by_default_the_number_of_messages_determines_the_parts(monkeypatch, cor
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
 
     assert [1, 1, 2, 20, PARTITIONS_MAX] == [
-        Cut.of(messages, 0, 1_000_000).parts
+        PartitionRule.of(messages, 0, 1_000_000).parts
         for messages in (0, 99_999, 100_000, 1_000_000, 100_000_000)
     ]
-    assert Cut(7, 10) == Cut.of(1_000_000, 7, 10)
+    assert PartitionRule(7, 10) == PartitionRule.of(1_000_000, 7, 10)

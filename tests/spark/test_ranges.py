@@ -15,7 +15,7 @@ from sparq.spark.ranges import Loss, Range, read_range
 from tests.spark.range_server import RangeServer
 from tests.support.waiting import wait_for
 
-FAIL, GO_ON = Loss(fail=True), Loss(fail=False)
+FAIL, CONTINUE = Loss(fail=True), Loss(fail=False)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_without_fail_on_data_loss_damage_is_skipped_and_logged(server, caplog):
     """Without failOnDataLoss all other messages are read, and each loss is logged."""
     server.lost = 1
     with caplog.at_level(logging.WARNING):
-        assert bodies(range_of(server)._replace(messages=15), GO_ON) == ALL
+        assert bodies(range_of(server)._replace(messages=15), CONTINUE) == ALL
 
     assert ["damaged" in line for line in caplog.messages] == [True] * 5
 
@@ -125,7 +125,7 @@ def test_another_log_is_data_loss(server):
 
     with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log no longer"):
         bodies(wanted)
-    assert bodies(wanted, GO_ON) == []
+    assert bodies(wanted, CONTINUE) == []
 
 
 def test_a_topic_that_is_gone_is_data_loss(server):
@@ -145,7 +145,7 @@ def test_deleted_messages_are_data_loss(server):
 
     with pytest.raises(DataLossError, match=r"2 messages of .* are lost: they were deleted"):
         bodies(wanted)
-    assert bodies(wanted, GO_ON) == ALL[2:]
+    assert bodies(wanted, CONTINUE) == ALL[2:]
 
 
 def test_a_gap_before_the_first_message_is_no_loss(server):

@@ -185,7 +185,7 @@ def test_a_batch_has_no_committed_offset():
         SourceOptions.of({"topic": "t", "startingOffsets": "committed", **NSQD}, stream=False)
 
 
-def told(server) -> list[str]:
+def user_agents(server) -> list[str]:
     """The user agents that an nsqd has received in IDENTIFY."""
     heard = (command for command in server.heard if isinstance(command, commands.Identify))
     return [json.loads(bytes(command.body))["user_agent"] for command in heard]
@@ -201,7 +201,7 @@ def told(server) -> list[str]:
 def test_the_query_name_is_part_of_the_user_agent(servers, readers, options, expected):
     """The option queryName is part of the user agent in IDENTIFY."""
     readers(servers[1], **options).initialOffset()
-    assert {*told(servers[1])} == {expected}
+    assert {*user_agents(servers[1])} == {expected}
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "x" * (NAME_CHARACTERS_MAX + 1)])

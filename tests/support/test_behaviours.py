@@ -19,30 +19,30 @@ def marks() -> dict[str, list[str]]:
     return found
 
 
-def test_every_line_is_asserted_somewhere_or_left_out_with_a_reason() -> None:
+def test_every_behaviour_has_a_test_or_a_reason() -> None:
     """Every behaviour that NSQ's tests assert has a test or a reason here."""
     found = marks()
 
     assert [] == [name for name in ALL if name not in found and name not in LEFT_OUT]
 
 
-def test_no_mark_names_what_is_not_in_the_table() -> None:
+def test_every_mark_names_a_behaviour() -> None:
     """A mark with a misspelt name would count for nothing."""
     assert {} == {name: places for name, places in marks().items() if name not in ALL}
 
 
-def test_what_is_left_out_is_in_the_table_and_has_no_test() -> None:
+def test_behaviours_with_a_reason_have_no_test() -> None:
     """A behaviour that a test asserts needs no reason."""
     assert set() == set(LEFT_OUT) - set(ALL)
     assert set() == set(LEFT_OUT) & set(marks())
 
 
-def test_no_line_stands_twice() -> None:
+def test_no_behaviour_is_listed_twice() -> None:
     """No name occurs twice, so that the count is right."""
     assert len(set(ALL)) == len(ALL)
 
 
-def test_a_run_tells_what_was_covered_and_what_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_its_covered_behaviours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only passed tests count; one failure voids a behaviour; each uncovered one has its reason."""
     monkeypatch.setattr(behaviours, "ALL", ("good", "bad", "skipped", "nobody", "argued"))
     monkeypatch.setattr(behaviours, "LEFT_OUT", {"argued": "for this reason"})

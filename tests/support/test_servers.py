@@ -10,7 +10,7 @@ import pytest
 from tests.support import servers
 from tests.support.servers import Server, spawn_nsqd
 
-DEAF = """
+IGNORES_SIGTERM = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 def deaf_to_signals():
@@ -21,23 +21,23 @@ deaf_to_signals()
 """
 
 
-class Deaf(Server):
+class IgnoringSigterm(Server):
     """A program that ignores SIGTERM."""
 
     def program(self) -> tuple[str, ...]:
         """Its flags are not used."""
-        return sys.executable, "-c", DEAF
+        return sys.executable, "-c", IGNORES_SIGTERM
 
     def answers(self) -> bool:
         return "deaf" in self.log_text
 
 
-def test_a_server_that_does_not_end_tells_where_it_is(
+def test_a_server_that_does_not_end_shows_its_stacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failure shows the stacks of its threads, and the process has been killed."""
     monkeypatch.setattr(servers, "STOP_SECONDS", 0.2)
-    deaf = Deaf("sparq.nsqd", tmp_path, ())
+    deaf = IgnoringSigterm("sparq.nsqd", tmp_path, ())
     deaf.start()
     process = deaf.process
 
@@ -48,7 +48,7 @@ def test_a_server_that_does_not_end_tells_where_it_is(
     assert process.poll() is not None
 
 
-def test_a_forked_daemon_is_its_program(tmp_path: Path) -> None:
+def test_a_forked_daemon_runs_like_its_program(tmp_path: Path) -> None:
     """A forked daemon has its folder, log, flags and exit status as with `python -m`."""
     with spawn_nsqd(tmp_path, "--log-level=debug") as nsqd:
         process = nsqd.process

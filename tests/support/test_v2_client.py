@@ -32,7 +32,7 @@ def test_answers_and_messages_are_kept_apart(nsqd: NsqdServer) -> None:
         assert [b"four"] == [message.body for message in client.messages_within(10)]
 
 
-def test_drain_takes_all_there_is(nsqd: NsqdServer) -> None:
+def test_drain_finishes_every_message(nsqd: NsqdServer) -> None:
     """`drain` returns every message of the channel and finishes it."""
     nsqd.post("/topic/create?topic=drained")
     nsqd.post("/channel/create?topic=drained&channel=c")
@@ -44,7 +44,7 @@ def test_drain_takes_all_there_is(nsqd: NsqdServer) -> None:
     assert 0 == nsqd.channel("drained", "c")["depth"]
 
 
-def test_the_end_is_raised(nsqd: NsqdServer) -> None:
+def test_the_end_of_a_connection_is_raised(nsqd: NsqdServer) -> None:
     """nsqd answers a wrong command, then closes; bytes that it sent before can be read."""
     with V2Client(nsqd) as client, V2Client(nsqd) as other:
         kind, text = client.ask(b"WRONG\n")
@@ -69,7 +69,7 @@ async def test_frames_come_in_order(nsqd: NsqdServer) -> None:
     await client.close()
 
 
-async def test_nobody_listens() -> None:
+async def test_a_failed_connect_is_raised() -> None:
     """A failed connect raises Closed."""
     with pytest.raises(Closed):
         await AsyncV2Client.connect("127.0.0.1:1")

@@ -10,7 +10,7 @@ OK = struct.pack(">ii", 6, FRAME_RESPONSE) + b"OK"
 MESSAGE = struct.pack(">iiqH16s", 4 + 26 + 4, FRAME_MESSAGE, 7, 2, b"0123456789abcdef") + b"body"
 
 
-def test_frames_are_taken_when_they_are_whole() -> None:
+def test_only_complete_frames_are_returned() -> None:
     """The bytes of an incomplete frame stay in the buffer."""
     stream = V2Stream()
     stream.feed(OK + OK[:7])
@@ -36,7 +36,7 @@ def test_frames_are_the_same_however_they_are_cut(cut: int) -> None:
     assert (7, 2, b"0123456789abcdef", b"body") == decode_message(found[1][1])
 
 
-def test_what_cannot_be_a_frame_is_told() -> None:
+def test_an_invalid_frame_is_an_error() -> None:
     """A size too small for the frame type raises ValueError from `frame` and ends `frames`."""
     stream = V2Stream()
     stream.feed(struct.pack(">ii", 3, 0))

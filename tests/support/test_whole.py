@@ -29,7 +29,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("seconds", [0, 600])
-def test_the_other_ends_when_the_time_is_over(tmp_path: Path, seconds: int) -> None:
+def test_a_child_is_killed_on_a_timeout(tmp_path: Path, seconds: int) -> None:
     """A child that holds the output open for ten minutes is killed, with or without its parent."""
     told = tmp_path / "pid"
     command = [sys.executable, "-c", STARTS_ANOTHER, str(told), str(seconds)]
@@ -43,7 +43,7 @@ def test_the_other_ends_when_the_time_is_over(tmp_path: Path, seconds: int) -> N
     wait_for(lambda: not is_running(pid))
 
 
-def test_what_it_is_given_and_what_it_says() -> None:
+def test_input_outputs_and_status_are_passed() -> None:
     """`run_whole` passes the input, and returns both outputs and the exit status."""
     code = "import sys; print(input()); print('no', file=sys.stderr); sys.exit(3)"
     ran = run_whole([sys.executable, "-c", code], seconds=30, given="yes\n")

@@ -24,7 +24,7 @@ from sparq.tools.nsq_to_http import (
     open_session,
     parse_headers,
 )
-from sparq.tools.relay import NotSentError, NotTakenError
+from sparq.tools.relay import NotSentError, NotAcceptedError
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import listening
 from tests.support.servers import free_port
@@ -174,7 +174,7 @@ async def test_an_invalid_answer_fails_its_request(
         writer.close()
 
     async with listening(answer) as address:
-        with pytest.raises(NotTakenError, match=reason) as failed:
+        with pytest.raises(NotAcceptedError, match=reason) as failed:
             await HttpTarget("POST", f"http://{address}/?k=hush", {}).send(session, b"x")
 
     assert len(str(failed.value)) < 400

@@ -74,6 +74,7 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     rest = rest[~np.isin(rest, np.array([*refused], np.int64))]
     # Even before the channel's start: such a message must not count as due for other channels.
     pending = _take_apart(channel, rest, start=0)
+    # `|` keeps the order of `rest`, so the counts below fit the indexes.
     attempts = dict.fromkeys(rest.tolist(), 0) | delayed
     if len(rest):
         counts = np.array(list(attempts.values()), np.int64)
@@ -88,6 +89,7 @@ def finish(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     """Finish messages in any state; parameters and errors as in `requeue`."""
     refused, rest = _seen(topic, channel, indexes)
     flying = channel.in_flight.take(rest)
+    # Opens the owners' windows only; `take_back` would also make the messages ready again.
     channel.returned(flying)
     again, _ = channel.requeued.remove(rest)
     delayed = [index for index, _ in channel.delays.take(set(rest.tolist()))]
@@ -164,10 +166,10 @@ def _refuse_ranges(channel: Channel) -> None:
 def _seen(topic: Topic, channel: Channel, indexes: Indexes) -> tuple[Refused, Indexes]:
     """Refuse messages that are not stored or not yet visible; returns the other indexes, too."""
     _refuse_ranges(channel)
-    looking, end = topic.stream.log.looking, topic.stream.end
+    inspection, end = topic.stream.log.inspection, topic.stream.end
     refused: Refused = {}
     for index in indexes.tolist():
-        if looking.part(index) is None:
+        if inspection.part(index) is None:
             refused[index] = GONE
         elif index >= end:
             refused[index] = UNSEEN

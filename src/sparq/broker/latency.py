@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sparq.broker.options import SECOND_NS
 
 if TYPE_CHECKING:
-    from sparq.log.looking import Looking
+    from sparq.log.inspection import LogInspection
     from sparq.protocol.instant import Instant
 
 
@@ -39,6 +39,8 @@ UNIT_NS: Final = 1000
 """Shorter times are recorded as this: clocks are not more precise."""
 
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000
+# Not NSQ's targeted sketch: fixed bins are added as arrays, have a bounded size, and windows of
+# several channels merge exactly.
 GROWTH: Final = 1.02
 _SCALE: Final = 1 / math.log(GROWTH)
 BINS: Final = math.ceil(math.log(LONGEST_NS / UNIT_NS) * _SCALE) + 1
@@ -182,20 +184,22 @@ class Outlook:
         self._older = self._newer = (0, -1)
         self._known = (-1, 0)
 
-    def oldest_waiting_ns(self, index: int | None, looking: Looking, now: Instant) -> int | None:
+    def oldest_waiting_ns(
+        self, index: int | None, inspection: LogInspection, now: Instant
+    ) -> int | None:
         """The age of the oldest waiting message in ns; None: unknown, or no message waits.
 
         If its own publish time is not in memory, that of the newest message in its extent is used.
 
         Args:
             index: that message's index; None: no message waits.
-            looking: view of the topic's log.
+            inspection: view of the topic's log.
             now: the current time; the wall clock counts.
         """
         if index is None:
             return None
         if index != self._known[0]:
-            told = looking.known_time(index)
+            told = inspection.known_time(index)
             if told is None:
                 return None
             if not told[1]:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sparq.broker.options import SECOND_NS
 from sparq.protocol.names import NAME_SIZE_MAX
-from sparq.protocol.patterns import Pattern, PatternError, StepBudget, TooLong
+from sparq.protocol.patterns import Pattern, PatternError, StepBudget, TooManySteps
 
 AUTHORIZATIONS_MAX: Final = 1_000
 PATTERNS_MAX: Final = 5_000
@@ -93,6 +93,7 @@ class Permissions:
         self._known: dict[tuple[str, str | None], bool] = {}
         self._expires_ns = 0
         size = sum(len(one) for entry in entries for one in (entry.topic, *entry.channels))
+        # The most that a check can take: each instruction at each character of a name.
         self._is_heavy = size * NAME_SIZE_MAX > HEAVY_STEPS
 
     def begin(self, mono_ns: int) -> None:
@@ -117,6 +118,8 @@ class Permissions:
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= REMEMBERED_MAX:
+                # The oldest answer goes: a client chooses the names, so their number must be
+                # bounded.
                 del self._known[next(iter(self._known))]
             known = self._known[key] = self._ask(topic, channel)
         return known
@@ -126,7 +129,8 @@ class Permissions:
         patience = StepBudget(QUESTION_STEPS_MAX)
         try:
             return any(e.allows(permission, topic, channel, patience) for e in self._entries)
-        except TooLong:
+        # Denied, not delayed: one check must not stall the other clients (rule 4).
+        except TooManySteps:
             return False
 
     def reply_data(self) -> bytes:
@@ -218,6 +222,8 @@ def _entry(entry: dict[str, Any], room: int) -> Authorization:
 
 
 def _pattern(text: str) -> Pattern:
+    # Not `re`: it backtracks, and one pattern could block the loop. Not `google-re2` either: it
+    # has no wheel for Alpine or older macOS (ARCHITECTURE.md, "Tried and rejected").
     known = _compiled.get(text)
     if known is not None:
         return known
@@ -237,6 +243,7 @@ def _value(answer: dict[str, Any], key: str, kind: type, default: Any) -> Any:
     value = answer.get(key)
     if value is None:
         return default
+    # Not `isinstance`: a bool is an int in Python, and `"ttl": true` must be refused.
     if type(value) is not kind:
         raise AnswerError(f"{key} has the wrong type")
     if isinstance(value, str) and not value.isascii():

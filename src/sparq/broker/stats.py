@@ -220,8 +220,8 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
 
 def _oldest_waiting_ns(channel: Channel, now: Instant) -> int | None:
     """The age (ns) of the oldest waiting message; None: unknown, or no message waits."""
-    looking = channel.stream.log.looking
-    return channel.outlook.oldest_waiting_ns(oldest_waiting(channel), looking, now)
+    inspection = channel.stream.log.inspection
+    return channel.outlook.oldest_waiting_ns(oldest_waiting(channel), inspection, now)
 
 
 def _since_commit(channel: Channel, now: Instant) -> int | None:

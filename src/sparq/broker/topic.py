@@ -34,7 +34,7 @@ from sparq.log.ledger_file import Checkpoint, LedgerSync
 from sparq.log.log import Log
 from sparq.log.records import TopicState
 from sparq.log.task import Work
-from sparq.log.upkeep import Drop, Prepare, Sweep, UpkeepWork
+from sparq.log.upkeep import Drop, LeftoverRemoval, Prepare, UpkeepWork
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -53,7 +53,6 @@ class Topic:
         had_channel: an ephemeral topic that has had a channel is deleted with its last one.
         is_deleted: whether it is being deleted; `is_closed`: whether its files are closed.
         woken: channels to look at when the turn ends: they may have messages to deliver.
-        outcome: results since the broker last took them.
         due_ns: a lower bound (mono ns) of the next time at which something is due.
         under_way: number of works that were handed out and have not finished.
     """
@@ -92,6 +91,7 @@ class Topic:
         self.paused = state.paused
         self.flows = bool(state.channels) and not state.paused
         mark = stream.log.written_end
+        # The ledger has P only where it stopped: while messages flow, P follows the log.
         if not self.flows:
             mark = min(mark, stream.log.first_index if state.mark is None else state.mark)
         stream.end = max([mark, *map(seen_end, state.channels.values())])
@@ -112,7 +112,7 @@ class Topic:
         self.woken[channel] = None
 
     def expect(self, at_ns: int) -> None:
-        """Make sure that `on_time` runs at this time (mono ns) at the latest."""
+        """Have `on_time` run at this time (mono ns) at the latest."""
         self.due_ns = min(self.due_ns, at_ns)
 
     def end_turn(self, sampler: Sampler, waited: Histogram, now: Instant) -> dict[V2Session, None]:
@@ -129,6 +129,7 @@ class Topic:
             woken, self.woken = self.woken, {}
             for channel in woken:
                 served |= hand_out(DeliveryContext(channel, sampler, waited, now, letters))
+                # After the delivery: what consumers take now need not be dropped.
                 if channel.ephemeral:
                     channel.bound(self.options.mem_queue_size)
                 self.due_ns = min(self.due_ns, channel.due_ns)
@@ -192,6 +193,7 @@ class Topic:
                 indexes = range(first, min(first + publish.messages, end))
                 if publish.due is not None:
                     self._defer(indexes, publish.due)
+                # Before `advance`: the other channels must not see these messages.
                 if publish.only is not None and self.flows:
                     for_one(self.channels, publish.only, indexes)
                 first += publish.messages
@@ -228,6 +230,7 @@ class Topic:
             return
         stream.end = end
         stream.ordinal = stream.log.ordinal_at(end)
+        # Deferred publishes that became due while P stood before them.
         overdue = stream.due.hold_back([], end) if stream.due.overdue else []
         for channel in self.channels.values():
             if overdue:
@@ -379,10 +382,7 @@ class Topic:
         return now.mono_ns + self.options.sync_timeout_ns
 
     def sync_file(self) -> bool:
-        """Submit a sync of the log's own file.
-
-        False: everything written is synced already, or a commit is in flight.
-        """
+        """Submit a sync of the log's file; False: nothing is unsynced, or a commit is in flight."""
         if (commit := self.stream.log.sync_task()) is not None:
             self.outcome.works.append(commit)
         return commit is not None
@@ -496,5 +496,5 @@ class Topic:
         Drop: _take_drop,
         Prepare: _take_upkeep,
         IndexWrite: _take_upkeep,
-        Sweep: _take_upkeep,
+        LeftoverRemoval: _take_upkeep,
     }

@@ -53,7 +53,7 @@ class DeadLetterPublisher:
     async def take(self, message: Message) -> None:
         """Publish a message as a dead letter and finish it; requeue it if publishing fails."""
         try:
-            await self._producer.publish(self.topic, self._letter(message))
+            await self._producer.publish(self.topic, self._dead_letter_body(message))
         except (SparqClientError, RemoteError) as error:
             text = "publishing a dead letter to %s failed, %r is requeued: %s"
             log.warning(text, self.topic, message, error, extra=of_message(message))
@@ -62,7 +62,7 @@ class DeadLetterPublisher:
         self.published += 1
         await message.finish()
 
-    def _letter(self, message: Message) -> bytes:
+    def _dead_letter_body(self, message: Message) -> bytes:
         if not self._keeps_history:
             return message.body
         topic, channel = self._origin

@@ -36,7 +36,7 @@ from sparq.client.pool import Pool, background
 from sparq.protocol.lookup import ListedNsqd, producers, question, shown
 
 if TYPE_CHECKING:
-    from sparq.client.lookup import Asker
+    from sparq.client.lookup import NsqlookupdClient
 
 log = FieldLogger(__name__)
 
@@ -126,7 +126,7 @@ class Discovery:
         self._found = found
         if not self._polls:
             await self._changed.wait()
-        asker: Asker = import_module(ASKER).Asker(self._config)
+        asker: NsqlookupdClient = import_module(ASKER).Asker(self._config)
         async with asker:
             try:
                 while True:
@@ -148,18 +148,18 @@ class Discovery:
             return question(lookupd, "nodes")
         return question(lookupd, "lookup", topic=self._topic)
 
-    def _ask_all(self, asker: Asker) -> None:
+    def _ask_all(self, asker: NsqlookupdClient) -> None:
         for url in self._polls.keys() - self._asking.keys():
             work = self._ask_often(asker, url, self._polls[url])
             self._asking[url] = background(work, f"polling {shown(url)}")
 
-    async def _ask_often(self, asker: Asker, url: str, poll: _Poll) -> None:
+    async def _ask_often(self, asker: NsqlookupdClient, url: str, poll: _Poll) -> None:
         while True:
             poll.begin()
             await self._ask(asker, url, poll)
             await poll.pause()
 
-    async def _ask(self, asker: Asker, url: str, poll: _Poll) -> None:
+    async def _ask(self, asker: NsqlookupdClient, url: str, poll: _Poll) -> None:
         try:
             found = producers_in(await asker.ask(url))
         except (ConnectionError, ValueError) as error:

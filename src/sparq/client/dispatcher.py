@@ -42,9 +42,9 @@ from sparq.client.errors import (
     WrongPeerError,
 )
 from sparq.client.log_fields import FieldLogger
-from sparq.client.publish import Moved, PendingPublish, Receipt
+from sparq.client.publish import PendingPublish, Receipt, ResentPublish
 from sparq.client.requests import PendingRequest
-from sparq.client.silence import LOOK_SECONDS, Silence
+from sparq.client.silence import LOOK_SECONDS, SilenceDetector
 from sparq.protocol.errors import DRAINING, RemoteError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Dispatcher:
         self._queue_bytes = 0
         self._receipts: dict[str, Receipt] = {}
         self._taken: set[Connection] = set()  # each reserved for one suspect until it is idle
-        self._silence = Silence(config.write_timeout)
+        self._silence = SilenceDetector(config.write_timeout)
         self._looking: asyncio.TimerHandle | None = None
         self._ended = False
 
@@ -360,7 +360,7 @@ class Dispatcher:
             if link is None or link in self._silence.links:
                 break
             if publish.attempts - publish.spared < self._config.publish_attempts:
-                moved[publish] = Moved(publish, silent)
+                moved[publish] = ResentPublish(publish, silent)
                 publish.unanswered += 1
                 publish.moved += 1
                 self.expire_in(publish)

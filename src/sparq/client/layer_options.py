@@ -92,7 +92,7 @@ class LayerOptions:
         if self.tls_v1:
             self.tls_context()
 
-    def asked(self) -> dict[str, Any]:
+    def identify_fields(self) -> dict[str, Any]:
         """Return the TLS and compression fields of IDENTIFY."""
         return {
             "tls_v1": self.tls_v1,

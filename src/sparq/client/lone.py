@@ -1,8 +1,8 @@
 """A future-like object for the outcome of the only pending publish.
 
 A future resumes its task in the next loop iteration, so a program that awaits each publish before
-the next one needs two iterations per message. ``Lone`` resumes the task directly where nsqd's
-answer is read.
+the next one needs two iterations per message. ``AwaitedResult`` resumes the task directly where
+nsqd's answer is read.
 
 1. It resumes the task directly only for a receipt and only while no task runs; otherwise in the
    next loop iteration, like a future.
@@ -23,14 +23,14 @@ from typing import Final
 
 from sparq.client.publish import Receipt
 
-Wake = Callable[["Lone"], object]
+Wake = Callable[["AwaitedResult"], object]
 
 _WAITING: Final = 0
 _TOLD: Final = 1
 _CANCELLED: Final = 2
 
 
-class Lone:
+class AwaitedResult:
     """A ``ResultSink`` that one task awaits."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Lone:
 
     # Called by the task
 
-    def __await__(self) -> Generator[Lone, None, Receipt]:
+    def __await__(self) -> Generator[AwaitedResult, None, Receipt]:
         """Wait for the outcome."""
         if self._state == _WAITING:
             self._asyncio_future_blocking = True

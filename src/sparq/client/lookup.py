@@ -21,7 +21,7 @@ CHUNK_SIZE: Final = 65_536
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
-class Asker:
+class NsqlookupdClient:
     """Queries nsqlookupds; an async context manager, as it keeps connections open.
 
     Args:

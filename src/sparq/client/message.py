@@ -92,7 +92,7 @@ class Message:
         """
         return getattr(self, "_letter", None)  # set only for dead letters: others do not pay for it
 
-    def open_letter(self) -> None:
+    def split_dead_letter(self) -> None:
         """Move the history of a dead letter from its body to ``letter``."""
         fields, body = unseal(self.body)
         if fields:

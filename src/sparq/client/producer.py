@@ -31,7 +31,7 @@ from sparq.client.drained import Drained
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.handling import require_callable
 from sparq.client.log_fields import FieldLogger
-from sparq.client.lone import Lone
+from sparq.client.lone import AwaitedResult
 from sparq.client.pool import Pool, background
 from sparq.client.publish import (
     Callback,
@@ -131,11 +131,11 @@ class Producer(Connecting):
             PublishError: no nsqd acknowledged it in time or within ``publish_attempts``.
             ClosedError: the producer is closed.
         """
-        # A copy of `_told`: one coroutine less for each message.
+        # A copy of `_await_outcome`: one coroutine less for each message.
         command, loop = publish_command(topic, body), self._started()
         is_lone = self._dispatcher.lone and not self._dispatcher.under_way
-        outcome: Lone | asyncio.Future[Receipt]
-        outcome = Lone(loop) if is_lone else loop.create_future()
+        outcome: AwaitedResult | asyncio.Future[Receipt]
+        outcome = AwaitedResult(loop) if is_lone else loop.create_future()
         publish = self._submit(loop, command, 1, outcome, timeout_seconds)
         try:
             return await outcome
@@ -154,7 +154,7 @@ class Producer(Connecting):
             TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
         command = multi_publish_command(topic, bodies)
-        return await self._told(command, len(bodies), timeout_seconds)
+        return await self._await_outcome(command, len(bodies), timeout_seconds)
 
     async def publish_deferred(
         self, topic: str, body: bytes, delay_seconds: float, *, timeout_seconds: float | None = None
@@ -166,14 +166,14 @@ class Producer(Connecting):
             TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
         command = publish_deferred_command(topic, body, delay_seconds)
-        return await self._told(command, 1, timeout_seconds)
+        return await self._await_outcome(command, 1, timeout_seconds)
 
-    async def _told(self, command: bytes, count: int, seconds: float | None) -> Receipt:
+    async def _await_outcome(self, command: bytes, count: int, seconds: float | None) -> Receipt:
         """Submit a command and wait for its outcome."""
         loop = self._started()
         is_lone = self._dispatcher.lone and not self._dispatcher.under_way
-        outcome: Lone | asyncio.Future[Receipt]
-        outcome = Lone(loop) if is_lone else loop.create_future()
+        outcome: AwaitedResult | asyncio.Future[Receipt]
+        outcome = AwaitedResult(loop) if is_lone else loop.create_future()
         publish = self._submit(loop, command, count, outcome, seconds)
         try:
             return await outcome

@@ -171,7 +171,7 @@ class PendingPublish(PendingRequest):
             self.dispatcher.failed_one(self, error)
 
 
-class Moved(PendingRequest):
+class ResentPublish(PendingRequest):
     """Takes the place of a publish on a silent connection, once it was sent on another as well."""
 
     __slots__ = ("_link", "_publish")

@@ -34,7 +34,7 @@ OVERDUE_MAX: Final = 1_000
 """Limit per connection and check, so as not to block the event loop."""
 
 
-class Silence:
+class SilenceDetector:
     """Finds silent connections; ``look`` is called repeatedly.
 
     Attributes:

@@ -196,7 +196,7 @@ class Subscription:
         messages = [Message(self, expires_at, decoded) for decoded in run.messages()]
         if self.has_letters:
             for message in messages:
-                message.open_letter()
+                message.split_dead_letter()
         if received.expires_at != expires_at:
             for message in messages:
                 message.expires_at = received.expires_at
@@ -305,13 +305,13 @@ class Subscription:
         for received in [each for each in self.unopened if each.expires_at <= now]:
             received.stale = True
             del self.unopened[received]
-            self._gone(len(received))
+            self._count_expired(len(received))
         for message in [each for each in self.outstanding.values() if each.expires_at <= now]:
             message.stale = True
             del self.outstanding[message.raw_id]
-            self._gone(1)
+            self._count_expired(1)
 
-    def _gone(self, count: int) -> None:
+    def _count_expired(self, count: int) -> None:
         self.window.in_flight -= count
         self._counters.expired += count
 

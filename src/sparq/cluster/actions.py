@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
 from sparq.cluster.nodes import Node
-from sparq.cluster.upstream import told
+from sparq.cluster.upstream import error_text
 
 IDS_MAX: Final = 1000
 """Maximum messages per node in one call."""
@@ -74,8 +74,8 @@ class Report:
     @property
     def text(self) -> str:
         """All warnings and errors in NSQ's form, one per line; "" if there are none."""
-        lines = [told(address, reason) for address, reason in self.warnings.items()]
-        lines += [told(one.address, one.error) for one in self.errors]
+        lines = [error_text(address, reason) for address, reason in self.warnings.items()]
+        lines += [error_text(one.address, one.error) for one in self.errors]
         return "\n".join([*lines, *([self.failed] if self.failed else ())])
 
     def see(self, found: Gathered[Any]) -> bool:
@@ -109,14 +109,14 @@ async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
         everybody = await fleet.nodes()
         if report.see(everybody):
             for step, query in steps.items():
-                await _tell_nodes(fleet, report, everybody.value, step, **query)
+                await _call_nodes(fleet, report, everybody.value, step, **query)
         return report
     for step, query in steps.items():
-        await _tell_lookupds(fleet, report, step, **query)
+        await _call_lookupds(fleet, report, step, **query)
     if channel:
         producers = await fleet.producers(topic)
         if report.see(producers):
-            await _tell_nodes(fleet, report, producers.value, "channel/create", **of_channel)
+            await _call_nodes(fleet, report, producers.value, "channel/create", **of_channel)
     return report
 
 
@@ -163,7 +163,7 @@ async def seek(
         chosen = [node for node in producers.value if not wanted or node.address in wanted]
         query = {"topic": topic, "channel": channel, "to": to}
         query |= {"dry_run": "true"} if dry_run else {}
-        await _tell_nodes(fleet, report, chosen, "channel/seek", **query)
+        await _call_nodes(fleet, report, chosen, "channel/seek", **query)
     return report
 
 
@@ -175,8 +175,8 @@ async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:
     """
     node = await fleet.node(address)
     report = Report()
-    await _tell_lookupds(fleet, report, "topic/tombstone", topic=topic, node=address)
-    await _tell_nodes(fleet, report, [node], "topic/delete", topic=topic)
+    await _call_lookupds(fleet, report, "topic/tombstone", topic=topic, node=address)
+    await _call_nodes(fleet, report, [node], "topic/delete", topic=topic)
     return report
 
 
@@ -213,12 +213,12 @@ async def messages(
     query = {"topic": topic, "channel": channel, "to": to}
     query |= {"to_all": "true"} if to_all else {}
 
-    async def tell(address: str) -> Any:
+    async def call(address: str) -> Any:
         body = json.dumps({"ids": [*ids[address]]}).encode()
         return await fleet.post(known[address], f"/{step}", body, **query)
 
     report = Report()
-    answers, errors = await gathered(ids, tell)
+    answers, errors = await gathered(ids, call)
     report.add(step, ids, answers, errors)
     return report
 
@@ -230,19 +230,19 @@ async def _at_producers(fleet: Fleet, verb: str, topic: str, channel: str) -> Re
         step = f"channel/{verb}" if channel else f"topic/{verb}"
         query = {"topic": topic, "channel": channel}
         if verb == "delete":
-            await _tell_lookupds(fleet, report, step, **query)
-        await _tell_nodes(fleet, report, producers.value, step, **query)
+            await _call_lookupds(fleet, report, step, **query)
+        await _call_nodes(fleet, report, producers.value, step, **query)
     return report
 
 
-async def _tell_lookupds(fleet: Fleet, report: Report, step: str, /, **query: str) -> None:
+async def _call_lookupds(fleet: Fleet, report: Report, step: str, /, **query: str) -> None:
     answers, errors = await gathered(
         fleet.lookupds, lambda address: fleet.upstream.post(address, f"/{step}", **query)
     )
     report.add(step, fleet.lookupds, answers, errors)
 
 
-async def _tell_nodes(
+async def _call_nodes(
     fleet: Fleet, report: Report, nodes: Iterable[Node], step: str, /, **query: str
 ) -> None:
     nodes = [*nodes]

@@ -182,7 +182,7 @@ def topic_of(
     for part in _parts(name, nodes, stats, now_seconds):
         together.add(part)
         for channel in part.channels:
-            _put_together(channels, channel)
+            _add_to_aggregate(channels, channel)
     together.channels = [channels[each] for each in sorted(channels)]
     return together
 
@@ -199,7 +199,7 @@ def channel_of(
     for part in _parts(topic, nodes, stats, now_seconds):
         for one in part.channels:
             if one.channel_name == channel:
-                _put_together(found, one)
+                _add_to_aggregate(found, one)
     together = found.get(channel)
     if together is not None and together.clients:
         together.clients.sort(key=_nearness)
@@ -242,7 +242,7 @@ def _parts(
                     yield part
 
 
-def _put_together(found: dict[str, ChannelSummary], part: ChannelSummary) -> None:
+def _add_to_aggregate(found: dict[str, ChannelSummary], part: ChannelSummary) -> None:
     """Add a node's channel to its aggregate; the node's entry stays in the node's topic."""
     topic, name = part.topic_name, part.channel_name
     together = found.get(name)

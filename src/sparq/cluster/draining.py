@@ -137,15 +137,15 @@ async def begin(fleet: Fleet, address: str, *, leave: bool = False) -> Report:
     Raises:
         UnknownNode: the node does not belong to this cluster.
     """
-    return await _tell(fleet, "POST", address, **({"exit": "true"} if leave else {}))
+    return await _call(fleet, "POST", address, **({"exit": "true"} if leave else {}))
 
 
 async def end(fleet: Fleet, address: str) -> Report:
     """Make a node accept publishes again. Raises the errors of `begin`."""
-    return await _tell(fleet, "DELETE", address)
+    return await _call(fleet, "DELETE", address)
 
 
-async def _tell(fleet: Fleet, method: str, address: str, **query: str) -> Report:
+async def _call(fleet: Fleet, method: str, address: str, **query: str) -> Report:
     node = await fleet.node(address)
     report = Report()
     answers, errors = await fleet.each(

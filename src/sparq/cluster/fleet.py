@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.nodes import NODES_MAX, Node, given_address, is_name, merged, read_node
-from sparq.cluster.upstream import Upstream, UpstreamError, told
+from sparq.cluster.upstream import Upstream, UpstreamError, error_text
 from sparq.protocol import lookup
 from sparq.protocol.address import lookupd_url
 
@@ -52,7 +52,7 @@ class Gathered(Generic[T]):
     @property
     def text(self) -> str:
         """The errors in NSQ's form, one per line; "" if there are none."""
-        return "\n".join(told(address, reason) for address, reason in self.errors.items())
+        return "\n".join(error_text(address, reason) for address, reason in self.errors.items())
 
     @property
     def failure(self) -> str:
@@ -170,12 +170,12 @@ class Fleet:
             if everybody.failed and not nodes:
                 return Gathered({}, errors, everybody.asked, failed=True)
         answers, failures = await self.each(
-            nodes, lambda n: self.figures(n, topic, channel, clients=clients, mem=mem)
+            nodes, lambda n: self.node_stats(n, topic, channel, clients=clients, mem=mem)
         )
         found = {address: clean(answer) for address, answer in answers.items()}
         return Gathered(found, {**errors, **failures}, NSQD, failed=not answers)
 
-    async def figures(
+    async def node_stats(
         self,
         node: Node,
         topic: str = "",

@@ -32,15 +32,15 @@ async def read(fleet: Fleet, topic: str = "", channel: str = "") -> Gathered[dic
 
 async def put(fleet: Fleet, document: bytes, content_type: str, *, dry_run: bool) -> Report:
     """Make every nsqd replace the policies set at run time with a document."""
-    return await _tell(fleet, "PUT", document, content_type, dry_run=dry_run)
+    return await _call(fleet, "PUT", document, content_type, dry_run=dry_run)
 
 
 async def drop(fleet: Fleet, *, dry_run: bool) -> Report:
     """Make every nsqd drop the policies set at run time."""
-    return await _tell(fleet, "DELETE", b"", JSON, dry_run=dry_run)
+    return await _call(fleet, "DELETE", b"", JSON, dry_run=dry_run)
 
 
-async def _tell(
+async def _call(
     fleet: Fleet, method: str, body: bytes, content_type: str, *, dry_run: bool
 ) -> Report:
     report = Report()

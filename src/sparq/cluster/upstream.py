@@ -53,7 +53,7 @@ class UpstreamError(Exception):
     """
 
     def __init__(self, address: str, reason: str, status: int = 0, code: str = "") -> None:
-        super().__init__(told(address, reason))
+        super().__init__(error_text(address, reason))
         self.address, self.reason = address, reason
         self.status, self.code = status, code
 
@@ -64,7 +64,7 @@ class UpstreamError(Exception):
         return UpstreamError(self.address, f"{self.reason}: {hint}", self.status, self.code)
 
 
-def told(address: str, reason: str) -> str:
+def error_text(address: str, reason: str) -> str:
     """Error text with the address; NSQ's words come first, since scripts search for them."""
     return f"{reason} ({address})"
 

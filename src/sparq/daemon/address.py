@@ -133,7 +133,7 @@ def _listen_unix(path: str) -> socket.socket:
         raise OSError("missing address")
     listener = socket.socket(socket.AF_UNIX)
     try:
-        if _is_left_over(path):
+        if _is_stale_socket(path):
             os.unlink(path)
         listener.bind(path)
         listener.listen(BACKLOG)
@@ -143,7 +143,7 @@ def _listen_unix(path: str) -> socket.socket:
     return listener
 
 
-def _is_left_over(path: str) -> bool:
+def _is_stale_socket(path: str) -> bool:
     """Whether the path is a socket file that no process listens on."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):

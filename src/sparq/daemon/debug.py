@@ -223,7 +223,7 @@ def thread_stacks() -> Iterator[str]:
     """Yield each thread with its stack."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
-        yield _standing(f"thread {names.get(ident, ident)}", stack_of(frame))
+        yield _stack_text(f"thread {names.get(ident, ident)}", stack_of(frame))
 
 
 def task_stacks() -> Iterator[str]:
@@ -231,10 +231,10 @@ def task_stacks() -> Iterator[str]:
     for task in list(asyncio.all_tasks())[:TASKS_MAX]:
         frames = task.get_stack(limit=DEPTH_MAX)
         places = [stack_of(frame).rpartition(";")[2] for frame in frames]
-        yield _standing(f"task {task.get_name()}", ";".join(places))
+        yield _stack_text(f"task {task.get_name()}", ";".join(places))
 
 
-def _standing(who: str, stack: str) -> str:
+def _stack_text(who: str, stack: str) -> str:
     return "\n".join([f"{who}:", *(f"    {place}" for place in stack.split(";")), ""])
 
 

@@ -80,7 +80,7 @@ def access_families(access: Access | None, program: str) -> Iterator[Family]:
 
     Nothing if there are no access checks.
     """
-    if access is None or not access.asks:
+    if access is None or not access.needs_token:
         return
     refused = Family(
         f"{program}_refused_requests_total", "counter", "Requests and commands refused, by reason"

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
 from sparq.demo import website
-from sparq.demo.website import HOST, Browser, Hit, Visitor, World
+from sparq.demo.website import HOST, Browser, Hit, SiteModel, Visitor
 
 DECLARED, UNDECLARED, BURST, BARE, REPEATS = (
     "declared_robot",
@@ -36,31 +36,31 @@ DECLARED, UNDECLARED, BURST, BARE, REPEATS = (
 The pipeline imports this package, so this package cannot import the words from there."""
 
 Planted = tuple[Visitor, frozenset[str], list[Hit]]
-Plant = Callable[[World, float], Planted]
+Plant = Callable[[SiteModel, float], Planted]
 TIMID_EVERY = 25
 
 
-def _count(world: World, low: int, high: int) -> int:
+def _count(world: SiteModel, low: int, high: int) -> int:
     """The number of requests of a plant; one in TIMID_EVERY makes only 3 to 5."""
     world.pretenders += 1
     timid = world.pretenders % TIMID_EVERY == 0
     return world.rng.randint(3, 5) if timid else world.rng.randint(low, high)
 
 
-def _moments(world: World, start: float, count: int, mean_s: float) -> list[float]:
+def _moments(world: SiteModel, start: float, count: int, mean_s: float) -> list[float]:
     """Times with random gaps, `mean_s` on average."""
     return list(
         accumulate((world.rng.expovariate(1 / mean_s) for _ in range(count - 1)), initial=start)
     )
 
 
-def _ticks(world: World, start: float, count: int, gap_s: float) -> list[float]:
+def _ticks(world: SiteModel, start: float, count: int, gap_s: float) -> list[float]:
     """Times with nearly equal gaps."""
     jitter = gap_s * 0.06
     return [start + at * gap_s + world.rng.uniform(-jitter, jitter) for at in range(count)]
 
 
-def _bare(world: World, visitor: Visitor, times: list[float]) -> list[Hit]:
+def _bare(world: SiteModel, visitor: Visitor, times: list[float]) -> list[Hit]:
     """Pages without the resources that a browser would load with them."""
     pages = [world.any_page() for _ in times]
     return [
@@ -68,7 +68,7 @@ def _bare(world: World, visitor: Visitor, times: list[float]) -> list[Hit]:
     ]
 
 
-def crawler(world: World, start: float) -> Planted:
+def crawler(world: SiteModel, start: float) -> Planted:
     """A declared robot: it reads robots.txt and requests pages slowly."""
     visitor = world.population.robot()
     times = _moments(world, start, world.rng.randint(5, 160), world.rng.uniform(8, 90))
@@ -76,7 +76,7 @@ def crawler(world: World, start: float) -> Planted:
     return visitor, frozenset({DECLARED}), hits
 
 
-def hidden_crawler(world: World, start: float) -> Planted:
+def hidden_crawler(world: SiteModel, start: float) -> Planted:
     """A robot that claims to be a browser, but reads robots.txt and loads no images."""
     visitor = world.population.pretender()
     times = _moments(world, start, _count(world, 9, 80), world.rng.uniform(6, 60))
@@ -84,7 +84,7 @@ def hidden_crawler(world: World, start: float) -> Planted:
     return visitor, frozenset({UNDECLARED, BARE}), hits
 
 
-def headless(world: World, start: float) -> Planted:
+def headless(world: SiteModel, start: float) -> Planted:
     """A real browser controlled by a program: it loads everything, at regular intervals."""
     visitor = world.population.pretender()
     browser = Browser(world, visitor)
@@ -93,21 +93,21 @@ def headless(world: World, start: float) -> Planted:
     return visitor, frozenset({UNDECLARED}), browser.hits
 
 
-def scraper(world: World, start: float) -> Planted:
+def scraper(world: SiteModel, start: float) -> Planted:
     """A robot that requests only pages, at irregular intervals."""
     visitor = world.population.pretender()
     times = _moments(world, start, _count(world, 9, 70), world.rng.uniform(8, 70))
     return visitor, frozenset({BARE}), _bare(world, visitor, times)
 
 
-def flood(world: World, start: float) -> Planted:
+def flood(world: SiteModel, start: float) -> Planted:
     """A robot that requests as many pages as it can, all at once."""
     visitor = world.population.pretender()
     times = _moments(world, start, _count(world, 60, 150), world.rng.uniform(0.06, 0.22))
     return visitor, frozenset({BURST, BARE}), _bare(world, visitor, times)
 
 
-def clicker(world: World, start: float) -> Planted:
+def clicker(world: SiteModel, start: float) -> Planted:
     """A visitor that clicks one offer again and again, for money or to harm; half use a browser."""
     visitor = world.population.pretender()
     offer = next(page for page in world.pages if page.path.startswith("/offers/spring-"))
@@ -159,7 +159,7 @@ class Generated:
 def generate(size: int = SIZE, seed: int = 1) -> Generated:
     """Generate `size` clicks of one day; a fixed share of them is planted."""
     rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
-    world = website.World(rng)
+    world = website.SiteModel(rng)
     hits: list[Hit] = []
     labels: dict[tuple[str, str], frozenset[str]] = {}
     for plant in _plants(size):
@@ -184,7 +184,7 @@ def _second(rng: random.Random) -> float:
     return hour * 3600 + rng.random() * 3600
 
 
-def _person(world: website.World, start: float) -> list[Hit]:
+def _person(world: website.SiteModel, start: float) -> list[Hit]:
     """One visit of a person with a browser."""
     rng = world.rng
     browser = website.Browser(world, world.population.person(), warm=rng.random() < 0.1)

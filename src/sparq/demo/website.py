@@ -130,7 +130,7 @@ class Hit:
     referer: str
 
 
-class World:
+class SiteModel:
     """The site and its visitors, with the source of all random choices.
 
     Attributes:
@@ -141,7 +141,7 @@ class World:
         self.rng = rng
         self.pretenders = 0
         self.pages = pages(rng)
-        self.population = Population(rng)
+        self.population = VisitorFactory(rng)
         self._weights = list(accumulate(1 / (3 + at) for at in range(len(self.pages))))
 
     def page(self) -> SitePage:
@@ -162,7 +162,7 @@ class World:
 class Browser:
     """A visitor's browser: with a page it loads those resources that it has not cached."""
 
-    def __init__(self, world: World, visitor: Visitor, *, warm: bool = False) -> None:
+    def __init__(self, world: SiteModel, visitor: Visitor, *, warm: bool = False) -> None:
         self._world = world
         self._visitor = visitor
         self._kept = {path for path, _ in SHARED} if warm else set()
@@ -186,7 +186,7 @@ class Browser:
                 self.hits.append(self._world.hit(self._visitor, at, name, size, source))
 
 
-class Population:
+class VisitorFactory:
     """Creates visitors; no two share an address except within an office."""
 
     def __init__(self, rng: random.Random) -> None:

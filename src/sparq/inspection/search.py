@@ -30,12 +30,12 @@ from sparq.inspection import json_path
 from sparq.inspection.snapshot import UNKNOWN, ChannelSnapshot, MessageState
 from sparq.log.block import Block, Buffer
 from sparq.log.disk import DiskError
-from sparq.log.looking import LogPart, Looking, StoredMessage, stored_at
+from sparq.log.inspection import LogInspection, LogPart, StoredMessage, stored_at
 from sparq.log.reading import pieces_of, read_extent
 from sparq.log.task import TaskKind
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.layout import FRAME_OVERHEAD
-from sparq.protocol.patterns import StepBudget, TooLong
+from sparq.protocol.patterns import StepBudget, TooManySteps
 
 if TYPE_CHECKING:
     from sparq.inspection.json_path import JsonFilter
@@ -150,7 +150,7 @@ class Search:
         work: the work that a step has left to the next one.
     """
 
-    looking: Looking
+    inspection: LogInspection
     criteria: Criteria
     position: int
     end: int
@@ -198,7 +198,7 @@ class Search:
         if self.work is not None:
             return Step(self, self.work, going)
         if self.candidates is None:
-            parts = self.looking.parts(self.position, self.end, PARTS_MAX)
+            parts = self.inspection.parts(self.position, self.end, PARTS_MAX)
         else:
             parts = list(self._parts_of(self.candidates))
         if not parts:
@@ -214,7 +214,7 @@ class Search:
             while part is None:
                 if at >= len(candidates) or candidates[at] >= self.end:
                     return
-                part = self.looking.part(int(candidates[at]))
+                part = self.inspection.part(int(candidates[at]))
                 at += 1
             yield part
             at = int(np.searchsorted(candidates, part.end))
@@ -264,7 +264,7 @@ class PartSearch:
         blocks: Sequence[Block] = part.blocks
         if not part.blocks:
             try:
-                data = read_extent(search.looking.disk, part.place)
+                data = read_extent(search.inspection.disk, part.place)
             except DiskError as error:
                 search.failed.append((part, error))
                 search.position = end
@@ -363,7 +363,7 @@ class PartSearch:
         """Whether a pattern, which is limited to ASCII, matches somewhere in the body."""
         try:
             return pattern.search(body.decode("latin-1"), StepBudget(PATTERN_STEPS_MAX))
-        except TooLong:
+        except TooManySteps:
             self.search.unsearched += 1
             return False
 

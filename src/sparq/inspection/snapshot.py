@@ -48,7 +48,7 @@ class MessageState(IntEnum):
     FINISHED = 3
 
 
-class Standing(NamedTuple):
+class StateDetails(NamedTuple):
     """The details of a message's state on a channel; times on the mono clock.
 
     Attributes:
@@ -174,16 +174,16 @@ class ChannelSnapshot:
             attempts[found] = counts[rows[found]]
         return states, attempts
 
-    def standings(self, indexes: Sequence[int]) -> dict[int, Standing]:
+    def state_details(self, indexes: Sequence[int]) -> dict[int, StateDetails]:
         """Return the details of each of these messages' states."""
         ascending = np.unique(np.array(indexes, np.int64))
         states, attempts = self.states(ascending)
         flying = _rows_in(self.in_flight.indexes, ascending)
         waiting = _rows_in(self.deferred.indexes, ascending)
-        found: dict[int, Standing] = {}
+        found: dict[int, StateDetails] = {}
         for position, index in enumerate(ascending.tolist()):
             state, count = MessageState(int(states[position])), int(attempts[position])
-            standing = Standing(state, None if count == UNKNOWN else count)
+            standing = StateDetails(state, None if count == UNKNOWN else count)
             if state is MessageState.IN_FLIGHT:
                 row, rows = flying[position], self.in_flight
                 standing = standing._replace(
@@ -235,7 +235,7 @@ def fresh_after(channel: Channel, after: int, count: int) -> list[int]:
         if not channel.range_epoch:
             index = due.next_unskipped(index)
             stop = min(stop, due.next_skipped(index))
-        part = log.looking.part(index)
+        part = log.inspection.part(index)
         if part is None:
             index = log.next_stored(index)
         if index >= end:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.log.disk import DiskError
-from sparq.log.looking import Curve, LogPart, Looking, blocks_of
+from sparq.log.inspection import Curve, LogInspection, LogPart, blocks_of
 from sparq.log.task import TaskKind
 
 Indexes = NDArray[np.int64]
@@ -37,7 +37,7 @@ class CurveCount:
         indexes: an index of each column for a seek: no message before it belongs there.
     """
 
-    looking: Looking
+    inspection: LogInspection
     curve: Curve
     edges: Indexes
     parts: dict[int, LogPart]
@@ -51,7 +51,7 @@ class CurveCount:
         times, weights, firsts = self._spread()
         for part in self.parts.values():
             try:
-                blocks = blocks_of(self.looking.disk, part)
+                blocks = blocks_of(self.inspection.disk, part)
             except DiskError:  # its file was deleted meanwhile, and its messages with it
                 continue
             for block in blocks:
@@ -87,9 +87,9 @@ class CurveCount:
         self.indexes = np.minimum.accumulate(lowest[::-1])[::-1]
 
 
-def columns_of(looking: Looking, count: int) -> CurveCount | None:
+def columns_of(inspection: LogInspection, count: int) -> CurveCount | None:
     """Return work for `count` columns of equal width; None: the log has no message."""
-    curve = looking.curve()
+    curve = inspection.curve()
     if not len(curve.firsts):
         return None
     begin, end = int(curve.begins.min()), int(curve.ends.max())
@@ -99,11 +99,11 @@ def columns_of(looking: Looking, count: int) -> CurveCount | None:
     parts: dict[int, LogPart] = {}
     size = 0
     for row in np.flatnonzero(spans).tolist():
-        part = looking.part(int(curve.firsts[row]))
+        part = inspection.part(int(curve.firsts[row]))
         if part is not None and part.end - part.first == curve.counts[row]:
             size += part.size
             if size > READ_BYTES_MAX or len(parts) == PARTS_MAX:
                 break
             parts[row] = part
     nothing = np.empty(0, np.int64)
-    return CurveCount(looking, curve, edges, parts, nothing, nothing)
+    return CurveCount(inspection, curve, edges, parts, nothing, nothing)

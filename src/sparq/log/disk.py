@@ -399,7 +399,7 @@ class RealDisk:
             return RealFile(os.open(path, flags | _COMMON_FLAGS, 0o600), path)
 
     def _changing(self, operation: str, path: str) -> _Failing:
-        """Return the context for operations that change names; `LookingDisk` refuses them."""
+        """Return the context for operations that change names; `ReadOnlyDisk` refuses them."""
         return _Failing(operation, path)
 
     def listdir(self, path: str) -> list[str]:
@@ -477,7 +477,7 @@ class RealDisk:
         return file
 
 
-class LookingFile(RealFile):
+class ReadOnlyFile(RealFile):
     """A file that is open for reading only."""
 
     def overwrite(self, data: Buffer, offset: int) -> None:
@@ -485,13 +485,13 @@ class LookingFile(RealFile):
         raise DiskError("write", self.path, errno.EROFS)
 
 
-class LookingDisk(RealDisk):
+class ReadOnlyDisk(RealDisk):
     """The operating system's files, for reading only: every change is refused."""
 
     def open(self, path: str) -> RealFile:
         """See `Disk`; the file is opened for reading only."""
         opened = self._open("open", path, os.O_RDONLY)
-        return LookingFile(opened._fd, opened.path)
+        return ReadOnlyFile(opened._fd, opened.path)
 
     def sync_directory(self, path: str) -> None:
         """Do nothing, since nothing was changed."""

@@ -289,7 +289,7 @@ class Cleaning:
 
 
 @dataclass(slots=True)
-class PutBack:
+class WriteBack:
     """The result of writing journals back.
 
     Attributes:
@@ -314,13 +314,13 @@ def found(disk: Disk, data_path: str) -> list[int]:
     return sorted(number for number in numbers if number is not None)
 
 
-def recover(disk: Disk, data_path: str, journal: Journal) -> PutBack:
+def recover(disk: Disk, data_path: str, journal: Journal) -> WriteBack:
     """Write the contents of journals back to their files, and delete the journals.
 
     Raises:
         DiskError: a journal cannot be read.
     """
-    outcome = PutBack()
+    outcome = WriteBack()
     numbers = found(disk, data_path)
     for (path, salt), entries in _by_file(disk, numbers, journal, outcome).items():
         folder = path.rpartition("/")[0]
@@ -342,7 +342,7 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> PutBack:
 
 
 def _by_file(
-    disk: Disk, numbers: list[int], journal: Journal, outcome: PutBack
+    disk: Disk, numbers: list[int], journal: Journal, outcome: WriteBack
 ) -> dict[tuple[str, int], list[JournalEntry]]:
     """Group all entries by (path, salt), in the order in which they were written."""
     entries: dict[tuple[str, int], list[JournalEntry]] = {}

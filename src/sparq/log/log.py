@@ -27,7 +27,7 @@ from sparq.log.commit import ON_DISK, SPOILT, Commit, CommitState, PendingBatch,
 from sparq.log.disk import Disk, FileSystem, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
-from sparq.log.looking import Looking
+from sparq.log.inspection import LogInspection
 from sparq.log.reading import BlockRead, RangeRead, Rescan
 from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
 from sparq.log.reserve import Reserve
@@ -70,7 +70,7 @@ class Log:
         log_id: 16 random bytes: another log with the same topic name has others.
         node_id: part of each message's id.
         upkeep: background work that makes later commits and the next start faster.
-        looking: the log for inspection, without changes.
+        inspection: the log for inspection, without changes.
         end_index, written_end, synced_end, end_ordinal: see the module's text.
         active: the segment that is appended to.
         flight: the commit in flight: no other may begin; None: none is.
@@ -112,7 +112,7 @@ class Log:
         self._now_ns = now.wall_ns
         self.synced_end, self._cache = self.written_end, cache
         self._owner = cache.new_owner()
-        self.looking = Looking(place.disk, self._index, cache, self._owner)
+        self.inspection = LogInspection(place.disk, self._index, cache, self._owner)
         self._tail = Tail(cache, self._owner)
         self._recent: weakref.ref[Block] | None = None  # the block returned last
 

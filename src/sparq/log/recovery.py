@@ -52,7 +52,7 @@ VERIFY_BYTES: Final = 16 << 20
 NO_HEADER: Final = "no readable file header"
 
 
-class Unread(NamedTuple):
+class UnusableFile(NamedTuple):
     """A file that, by its name, should hold messages of this log, but holds none."""
 
     first: int
@@ -81,7 +81,7 @@ class Recovered:
     log_id: bytes | None = None
     ceiling: int = 0
     epoch: int = 0
-    unread: list[Unread] = field(default_factory=list)
+    unread: list[UnusableFile] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     torn_bytes: int = 0
     dues: list[tuple[int, int]] = field(default_factory=list)
@@ -110,7 +110,7 @@ def recover(
             found.segments.append(segment)
         else:
             first = first_index_of(segment.path.rpartition("/")[2]) or 0
-            found.unread.append(Unread(first, segment.path, 0, "file of another log"))
+            found.unread.append(UnusableFile(first, segment.path, 0, "file of another log"))
     found.segments.sort(key=lambda segment: (segment.first_index, segment.header.generation))
     for position, segment in enumerate(found.segments):
         found.ceiling = max(found.ceiling, segment.header.ceiling)
@@ -148,7 +148,7 @@ def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
             if isinstance(candidate, Segment):
                 segments.append(candidate)
             else:
-                found.unread.append(Unread(first, path, candidate, NO_HEADER))
+                found.unread.append(UnusableFile(first, path, candidate, NO_HEADER))
     return segments
 
 
@@ -168,7 +168,7 @@ def _candidate(disk: Disk, path: str) -> Segment | int:
     return size if header is None else Segment(path, header, size=size)
 
 
-def _damage_of(unread: Unread, segments: list[Segment]) -> Damage | None:
+def _damage_of(unread: UnusableFile, segments: list[Segment]) -> Damage | None:
     """Return what an unread file has cost, according to the file after it, if that is there.
 
     None: the file was being made when its run ended. Nothing in it was acknowledged.

@@ -74,7 +74,7 @@ class Drop:
 
 
 @dataclass(slots=True, eq=False)
-class Sweep:
+class LeftoverRemoval:
     """Work that deletes files left by earlier runs."""
 
     place: LogDir
@@ -137,7 +137,7 @@ class Prepare:
         return f"{self._place.directory}/{self._first_index:016x}{suffix}{NEXT}"
 
 
-UpkeepWork = Prepare | IndexWrite | Sweep
+UpkeepWork = Prepare | IndexWrite | LeftoverRemoval
 
 
 class Upkeep:
@@ -189,7 +189,7 @@ class Upkeep:
         if not self._place.directory:
             return works
         if self._leftovers:
-            works.append(Sweep(self._place, self._leftovers))
+            works.append(LeftoverRemoval(self._place, self._leftovers))
             self._leftovers = []
         reserve = self._place.reserve
         is_short = reserve is not None and reserve.is_short

@@ -156,7 +156,7 @@ class DataPathImport:
         disk.sync_directory(self._data_path)
 
     def _write_plan(self, names: list[str]) -> None:
-        plan = {"format": FORMAT, "aside": self._aside(), "originals": names}
+        plan = {"format": FORMAT, "aside": self._unused_folder(), "originals": names}
         file = self._disk.create(self._path(TEMPORARY, PLAN))
         try:
             file.append([json.dumps(plan, indent=1).encode() + b"\n"], 0)
@@ -164,7 +164,7 @@ class DataPathImport:
         finally:
             file.close()
 
-    def _aside(self) -> str:
+    def _unused_folder(self) -> str:
         """Return a folder name that is not in use."""
         seconds = self._clock().wall_ns // 1_000_000_000
         name = ASIDE + datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")

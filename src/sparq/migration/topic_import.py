@@ -188,7 +188,7 @@ def _append(
         logger.info("%s: %s", queue.name, note)
     before, damaged = tally.messages, tally.damaged
 
-    def whole() -> Iterator[GoRecords]:
+    def whole_records() -> Iterator[GoRecords]:
         for found in read_queue(disk, data_path, queue):
             if isinstance(found, BadBytes):
                 tally.damaged += 1
@@ -196,7 +196,7 @@ def _append(
             else:
                 yield found
 
-    for records in batches(whole()):
+    for records in batches(whole_records()):
         yield target.append(records), records
         sizes = sum(int(piece.sizes.sum()) + LENGTH_SIZE * len(piece) for piece in records)
         tally.add(sum(map(len, records)), sizes)

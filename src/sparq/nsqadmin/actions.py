@@ -116,11 +116,11 @@ class Actions:
             raise HttpError(404, "NODE_NOT_FOUND") from None
         except ValueError as error:
             await self._write_down(request, order, "failed", str(error))
-            is_refused = isinstance(error, policies.NotTaken)
+            is_refused = isinstance(error, policies.DocumentRefused)
             code = f"{policies.REFUSED}: {error}" if is_refused else "INVALID_ARGUMENT"
             raise HttpError(400, code) from None
         await self._write_down(request, _written(order, report), report.result, report.text)
-        self._tell(request, who, order, report)
+        self._notify(request, who, order, report)
         return report
 
     async def _write_down(
@@ -130,7 +130,7 @@ class Actions:
         entry = self._access.entry(request, order.action, outcome, detail=detail, **about)
         await self._audit.record(entry)
 
-    def _tell(
+    def _notify(
         self, request: web.BaseRequest, who: Identity, order: ActionRequest, report: Report
     ) -> None:
         if report.failed and not order.action.startswith(ALWAYS_TOLD):
@@ -139,7 +139,7 @@ class Actions:
         if order.action == "create_channel":
             told.insert(0, "create_topic")
         for action in told:
-            self._notifier.tell(
+            self._notifier.queue(
                 request,
                 action,
                 topic=order.topic,

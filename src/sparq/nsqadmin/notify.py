@@ -52,7 +52,7 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
         self._via = socket.gethostname()
 
-    def tell(
+    def queue(
         self,
         request: web.BaseRequest,
         action: str,
@@ -82,7 +82,7 @@ class Notifier:
             logger.error("NOTIFY: dropped %s: %d notifications are queued", action, WAITING_MAX)
             return
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._tell_all())
+            self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     async def close(self) -> None:
         """Stop sending; all queued notifications together get the timeout of one."""
@@ -94,7 +94,7 @@ class Notifier:
         self._task.cancel()
         await asyncio.wait([self._task])
 
-    async def _tell_all(self) -> None:
+    async def _send_all(self) -> None:
         connector = aiohttp.TCPConnector(limit=1, ssl=self._tls or True)
         async with aiohttp.ClientSession(
             connector=connector, timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
@@ -102,11 +102,11 @@ class Notifier:
             while True:
                 told = await self._waiting.get()
                 try:
-                    await self._tell(session, told)
+                    await self._send(session, told)
                 finally:
                     self._waiting.task_done()
 
-    async def _tell(self, session: aiohttp.ClientSession, told: dict[str, Any]) -> None:
+    async def _send(self, session: aiohttp.ClientSession, told: dict[str, Any]) -> None:
         headers = {"Content-Type": "application/json"}
         why = ""
         try:

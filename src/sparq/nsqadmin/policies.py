@@ -41,7 +41,7 @@ Policy = dict[str, int | str]
 """One policy of a document: patterns and settings by key."""
 
 
-class NotTaken(ValueError):
+class DocumentRefused(ValueError):
     """A document is refused; the text names the nsqd and the reason."""
 
 
@@ -77,7 +77,7 @@ class ClusterPolicies:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class AppliedSettings:
     """The settings that apply to a topic or a channel, by address of the nsqd.
 
     A setting is `{"value", "source"}`, with the policy's `number` if a policy decided it.
@@ -101,11 +101,11 @@ async def look(fleet: Fleet) -> ClusterPolicies:
     return ClusterPolicies(nodes, *_apart(read.errors))
 
 
-async def holding(fleet: Fleet, topic: str, channel: str = "") -> Holding:
+async def holding(fleet: Fleet, topic: str, channel: str = "") -> AppliedSettings:
     """Fetch the settings that apply to a topic, or to one of its channels, from all nsqds."""
     read = await cluster.read(fleet, topic, channel)
     nodes = {address: _held(answer.get("settings")) for address, answer in read.value.items()}
-    return Holding(nodes, *_apart(read.errors))
+    return AppliedSettings(nodes, *_apart(read.errors))
 
 
 async def try_out(fleet: Fleet, document: bytes | None) -> Report:
@@ -119,11 +119,13 @@ async def try_out(fleet: Fleet, document: bytes | None) -> Report:
     if document is None:
         return await cluster.drop(fleet, dry_run=True)
     if len(document) > BYTES_MAX:
-        raise NotTaken(f"the document has {len(document):,} bytes, the limit is {BYTES_MAX:,}")
+        raise DocumentRefused(
+            f"the document has {len(document):,} bytes, the limit is {BYTES_MAX:,}"
+        )
     report = await cluster.put(fleet, document, _kind(document), dry_run=True)
     for one in report.errors:
         if why := refusal(one.error):
-            raise NotTaken(f"{one.address}: {why}")
+            raise DocumentRefused(f"{one.address}: {why}")
     return report
 
 

@@ -101,7 +101,7 @@ class Nsqadmin:
         await self._stack.enter_async_context(services.watch)
         self.site = Site(
             routes(services),
-            services.access.gate,
+            services.access.check_origin,
             options.http_connections or _connections(),
             request_seconds=options.http_request_timeout_ns / SECOND,
             base=base_of(options),

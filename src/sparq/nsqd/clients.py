@@ -75,7 +75,7 @@ class Clients:
         for connection in tuple(self.connections):
             connection.close()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until all connections are closed; abort those that are not after `STOP_SECONDS`."""
         if self.connections:
             self._all_gone.clear()  # it is set whenever the last client has disconnected

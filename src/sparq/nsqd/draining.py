@@ -53,7 +53,7 @@ class DrainRoutes:
         drains = self._broker.drains
         shown = heapq.nlargest(LEFT_SHOWN, left, key=lambda one: (bool(one.held_up), one.messages))
         return {
-            **_told(drains.now.node),
+            **_document(drains.now.node),
             "refused": drains.refused_count,
             "empty": not left and has_nothing_left(self._broker),
             "topics": len({one.topic for one in left}),
@@ -62,12 +62,12 @@ class DrainRoutes:
             "in_flight": sum(one.in_flight for one in left),
             "deferred": sum(one.deferred for one in left),
             "left": [one._asdict() for one in shown],
-            "draining_topics": {name: _told(one) for name, one in drains.now.topics.items()},
+            "draining_topics": {name: _document(one) for name, one in drains.now.topics.items()},
         }
 
     async def begin(self, call: Call) -> dict[str, Any]:
         """Refuse publishes from now on; with `exit`, end the process once nothing is left."""
-        drain = Drain(time.time_ns(), _who(call), call.flag("exit", False))
+        drain = Drain(time.time_ns(), _client_address(call), call.flag("exit", False))
 
         def make(now: Draining) -> Draining:
             # A repeated request keeps the start time; its own `exit` replaces the earlier one.
@@ -84,7 +84,7 @@ class DrainRoutes:
         was_on = self._broker.drains.now.node is not None
         await self._change(lambda now: now._replace(node=None))
         if was_on:
-            logger.info("DRAIN: ended by %s: publishes are accepted again", _who(call))
+            logger.info("DRAIN: ended by %s: publishes are accepted again", _client_address(call))
         return await self.show(call)
 
     async def begin_topic(self, call: Call) -> dict[str, Any]:
@@ -93,10 +93,10 @@ class DrainRoutes:
         topics = self._broker.drains.now.topics
         if topic not in topics and len(topics) >= TOPICS_MAX:
             raise HttpError(403, f"LIMIT_REACHED: {TOPICS_MAX} topics are draining already")
-        drain = Drain(time.time_ns(), _who(call))
+        drain = Drain(time.time_ns(), _client_address(call))
         await self._change(lambda now: now._replace(topics={topic: drain, **now.topics}))
         logger.info("DRAIN: topic %s: begun by %s: publishes are refused", topic, drain.by)
-        return {"topic": topic, **_told(self._broker.drains.now.topics.get(topic))}
+        return {"topic": topic, **_document(self._broker.drains.now.topics.get(topic))}
 
     async def end_topic(self, call: Call) -> dict[str, Any]:
         """Accept publishes to a topic again."""
@@ -109,9 +109,11 @@ class DrainRoutes:
         await self._change(make)
         if was_on:
             logger.info(
-                "DRAIN: topic %s: ended by %s: publishes are accepted again", topic, _who(call)
+                "DRAIN: topic %s: ended by %s: publishes are accepted again",
+                topic,
+                _client_address(call),
             )
-        return {"topic": topic, **_told(self._broker.drains.now.topics.get(topic))}
+        return {"topic": topic, **_document(self._broker.drains.now.topics.get(topic))}
 
     async def _change(self, make: Make) -> None:
         if self._nsqd.exiting:
@@ -122,12 +124,12 @@ class DrainRoutes:
             raise HttpError(500, f"INTERNAL_ERROR: {error.text}") from error
 
 
-def _who(call: Call) -> str:
+def _client_address(call: Call) -> str:
     """Return the client's address, or "a unix socket", cut to `BY_MAX` characters."""
     return (call.request.remote or "a unix socket")[:BY_MAX]
 
 
-def _told(drain: Drain | None) -> dict[str, Any]:
+def _document(drain: Drain | None) -> dict[str, Any]:
     if drain is None:
         return {"draining": False, "since": None, "by": None, "exit": False}
     since = shown_time(drain.since_ns)

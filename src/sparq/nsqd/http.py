@@ -33,7 +33,7 @@ from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.errors import DRAINING, RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.identify import NSQ_VERSION
-from sparq.protocol.mpub import walk_whole
+from sparq.protocol.mpub import parse_body
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class NsqdEndpoints:
     async def stats(self, call: Call) -> Content:
         """Return the statistics of topics, channels and clients."""
         query = call.query
-        wanted = stats_format.Wanted(
+        wanted = stats_format.StatsRequest(
             query.get("topic") or None,
             query.get("channel") or None,
             call.flag("include_clients", True),
@@ -173,7 +173,7 @@ class NsqdEndpoints:
 
     def _read_binary(self, body: bytes) -> BodySlices:
         try:
-            return walk_whole(body, self._limits.max_msg_size, self._limits.max_body_size)
+            return parse_body(body, self._limits.max_msg_size, self._limits.max_body_size)
         except RemoteError as error:
             raise HttpError(413, error.code.removeprefix("E_")) from error
 

@@ -19,8 +19,8 @@ from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_chann
 from sparq.inspection import snapshot as pictures
 from sparq.inspection import times
 from sparq.inspection.search import Search
-from sparq.inspection.snapshot import ChannelSnapshot, MessageState, Standing
-from sparq.log.looking import Errand, Glance, LogPart, wanted_parts
+from sparq.inspection.snapshot import ChannelSnapshot, MessageState, StateDetails
+from sparq.log.inspection import Computation, LogPart, SingleMessageRead, wanted_parts
 from sparq.nsqd import parameters
 from sparq.nsqd.message_json import (
     Pieces,
@@ -28,7 +28,7 @@ from sparq.nsqd.message_json import (
     document_of,
     message_of,
     pieces_of,
-    standing_of,
+    state_json,
     unsealed,
 )
 from sparq.nsqd.seeking import shown_time, target_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sparq.broker.channel import Channel
     from sparq.broker.topic import Topic
     from sparq.log.disk import DiskError
-    from sparq.log.looking import StoredMessage
+    from sparq.log.inspection import StoredMessage
     from sparq.log.task import Work
     from sparq.nsqd.server import Nsqd
 
@@ -64,11 +64,11 @@ PLACE_READS_MAX: Final = 8
 BYTES: Final = "application/octet-stream"
 
 T = TypeVar("T")
-Seen = tuple["Channel", "ChannelSnapshot", dict[int, "Standing"]]
+Seen = tuple["Channel", "ChannelSnapshot", dict[int, "StateDetails"]]
 """A channel, a snapshot of it, and the messages' states in the snapshot, by index."""
 
 
-class Slice:
+class SearchBudget:
     """The time budget of a search step; it starts with the first call."""
 
     def __init__(self, seconds: float) -> None:
@@ -143,24 +143,24 @@ class Inspection:
 
     async def compute(self, topic: Topic, call: Callable[[], None]) -> None:
         """Run a function in the inspection thread."""
-        await self.run(topic, Errand(call))
+        await self.run(topic, Computation(call))
 
     async def read(
         self, topic: Topic, indexes: Sequence[int], body_bytes: int
     ) -> tuple[dict[int, StoredMessage], int]:
         """Read messages; return those found by index, and how many of `indexes` were processed."""
-        looking = topic.stream.log.looking
-        wanted, covered = wanted_parts(looking, indexes, READ_BYTES_MAX)
+        inspection = topic.stream.log.inspection
+        wanted, covered = wanted_parts(inspection, indexes, READ_BYTES_MAX)
         if not wanted:
             return {}, covered
-        glance = Glance(looking.disk, wanted, max(0, body_bytes))
+        glance = SingleMessageRead(inspection.disk, wanted, max(0, body_bytes))
         await self.run(topic, glance)
         check_failed(topic, glance.failed)
         if glance.left:
             covered = next(at for at, index in enumerate(indexes) if index in glance.left)
         return glance.found, covered
 
-    async def place(self, topic: Topic, text: str, name: str, end: int) -> int:
+    async def index_at(self, topic: Topic, text: str, name: str, end: int) -> int:
         """Return the index of a place (one of `seeking.FORMS`) in the log before `end`."""
         target = target_of(text, time.time_ns(), name)
         for _ in range(PLACE_READS_MAX):
@@ -189,7 +189,7 @@ class Inspection:
         snapshot = pictures.take(channel, self._nsqd.runner.now())
         page = ChannelPage(channel, snapshot, state, after, limit)
         await self.compute(topic, page.fill)
-        found, covered = await self.read(topic, page.indexes, room_of(topic, body_bytes))
+        found, covered = await self.read(topic, page.indexes, body_read_bytes(topic, body_bytes))
         head = {
             "topic": topic.name,
             "channel": channel.name,
@@ -208,7 +208,7 @@ class Inspection:
         """Build an answer with a list of messages between `head` and `tail`."""
         pieces = await encoded(document_of(head, messages, tail))
         size = sum(map(len, pieces))
-        return Content(await self._aside(topic, size, lambda: b"".join(pieces)), JSON)
+        return Content(await self._in_thread_if_large(topic, size, lambda: b"".join(pieces)), JSON)
 
     async def _messages(
         self, topic: Topic, found: Sequence[StoredMessage], seen: Seen | None, body_bytes: int
@@ -222,13 +222,13 @@ class Inspection:
             found = [stored for stored, _ in opened]
         if body_bytes >= 0:
             size = sum(len(stored.body) for stored in found)
-            bodies = await self._aside(topic, size, lambda: bodies_of(found))
+            bodies = await self._in_thread_if_large(topic, size, lambda: bodies_of(found))
 
         def message(stored: StoredMessage) -> Pieces:
             standing = None if seen is None else seen[2][stored.index]
             behind: dict[str, Any] = {}
             if seen is not None and standing is not None:
-                behind = standing_of(standing, seen[0], seen[1].now)
+                behind = state_json(standing, seen[0], seen[1].now)
             if stored.index in histories:
                 behind["letter"] = histories[stored.index]
             head = message_of(stored, topic.stream.log.node_id, standing)
@@ -236,7 +236,7 @@ class Inspection:
 
         return map(message, found)
 
-    async def _aside(self, topic: Topic, size: int, call: Callable[[], T]) -> T:
+    async def _in_thread_if_large(self, topic: Topic, size: int, call: Callable[[], T]) -> T:
         """Return the result of `call`; for `size` above `ASIDE_BYTES` it runs in the thread."""
         if size <= ASIDE_BYTES:
             return call()
@@ -251,8 +251,8 @@ class Inspection:
         if channel is None:
             return None
         snapshot = pictures.take(channel, self._nsqd.runner.now())
-        standings: dict[int, Standing] = {}
-        await self.compute(topic, lambda: standings.update(snapshot.standings(indexes)))
+        standings: dict[int, StateDetails] = {}
+        await self.compute(topic, lambda: standings.update(snapshot.state_details(indexes)))
         return channel, snapshot, standings
 
     # A topic's messages
@@ -268,11 +268,11 @@ class Inspection:
         stream, log = topic.stream, topic.stream.log
         end = stream.log.written_end
         if after is None:
-            first = await self.place(topic, call.query.get("from", "earliest"), "FROM", end)
+            first = await self.index_at(topic, call.query.get("from", "earliest"), "FROM", end)
         else:
             first = after[0]
-        indexes = log.looking.stored_from(first, end, limit)
-        found, covered = await self.read(topic, indexes, room_of(topic, body_bytes))
+        indexes = log.inspection.stored_from(first, end, limit)
+        found, covered = await self.read(topic, indexes, body_read_bytes(topic, body_bytes))
         shown = [found[index] for index in indexes[:covered] if index in found]
         seen = await self._seen(topic, channel, [stored.index for stored in shown])
         is_all = covered == len(indexes) < limit
@@ -294,7 +294,7 @@ class Inspection:
             raise HttpError(404, "MESSAGE_NOT_FOUND: the id belongs to another node or topic")
         found: dict[int, StoredMessage] = {}
         if index < topic.stream.log.written_end:
-            size = room_of(topic, self._broker.limits.max_body_size if raw else body_bytes)
+            size = body_read_bytes(topic, self._broker.limits.max_body_size if raw else body_bytes)
             found, _ = await self.read(topic, [index], size)
         if index not in found:
             raise HttpError(404, f"MESSAGE_NOT_FOUND: {_reach(topic)}")
@@ -322,9 +322,9 @@ class Inspection:
         channel = self.channel_of(topic, call)
         first, position, end = after or await self._range(topic, call)
         snapshot = None if channel is None else pictures.take(channel, self._nsqd.runner.now())
-        looking = topic.stream.log.looking
+        inspection = topic.stream.log.inspection
         search = Search(
-            looking, criteria, position, end, snapshot, limit, room_of(topic, body_bytes)
+            inspection, criteria, position, end, snapshot, limit, body_read_bytes(topic, body_bytes)
         )
         if snapshot is not None:
             await self.compute(topic, search.prepare)
@@ -332,9 +332,9 @@ class Inspection:
             await self._look(topic, search, budget_ms * MILLISECOND / SECOND)
         seen = None
         if channel is not None and snapshot is not None:
-            standings: dict[int, Standing] = {}
+            standings: dict[int, StateDetails] = {}
             indexes = [stored.index for stored in search.found]
-            await self.compute(topic, lambda: standings.update(snapshot.standings(indexes)))
+            await self.compute(topic, lambda: standings.update(snapshot.state_details(indexes)))
             seen = channel, snapshot, standings
         messages = await self._messages(topic, search.found, seen, body_bytes)
         tail = _outcome(topic, search, first)
@@ -344,15 +344,15 @@ class Inspection:
         """Return where a search begins, where it continues, and where it ends (indexes)."""
         readable = topic.stream.log.written_end
         query = call.query
-        first = await self.place(topic, query.get("from", "earliest"), "FROM", readable)
-        end = await self.place(topic, query.get("to", "latest"), "TO", readable)
+        first = await self.index_at(topic, query.get("from", "earliest"), "FROM", readable)
+        end = await self.index_at(topic, query.get("to", "latest"), "TO", readable)
         return first, first, end
 
     async def _look(self, topic: Topic, search: Search, seconds: float) -> None:
         """Search step by step for `seconds`, or longer until at least one message is searched."""
         first, until = search.position, time.perf_counter() + seconds
         while not search.is_over:
-            step = search.next_step(Slice(STEP_SECONDS))
+            step = search.next_step(SearchBudget(STEP_SECONDS))
             if step is None:
                 break
             await self.run(topic, step)
@@ -370,7 +370,7 @@ class Inspection:
         channel = self.channel_of(topic, call)
         answer: dict[str, Any] = {"topic": name, "from": None, "to": None, **_ends(topic)}
         answer["buckets"] = []
-        columns = times.columns_of(topic.stream.log.looking, count)
+        columns = times.columns_of(topic.stream.log.inspection, count)
         if columns is not None:
             await self.run(topic, columns)
             edges, counts = columns.edges.tolist(), columns.counts.tolist()
@@ -395,7 +395,7 @@ class Inspection:
         return found[first].time_ns if first in found else None
 
 
-def room_of(topic: Topic, body_bytes: int) -> int:
+def body_read_bytes(topic: Topic, body_bytes: int) -> int:
     """Return how many bytes of each body to read; a dead letter has its history before the body."""
     return max(0, body_bytes) + (ENVELOPE_BYTES_MAX if topic.stream.has_letters else 0)
 
@@ -418,7 +418,7 @@ class ChannelPage:
     ) -> None:
         """`after`: (key, index) of the last message of the previous page, as in its `next`."""
         self.indexes: list[int] = []
-        self.standings: dict[int, Standing] = {}
+        self.standings: dict[int, StateDetails] = {}
         self._picture, self._state, self._limit = snapshot, state, limit
         self._after = (-(1 << 62), -1) if after is None else (after[0], after[1])
         self._fresh: list[int] = []
@@ -437,7 +437,7 @@ class ChannelPage:
             self.indexes = flying[low : low + limit].tolist()
         else:
             self.indexes = snapshot.due_after(after, limit)[0].tolist()
-        self.standings = snapshot.standings(self.indexes)
+        self.standings = snapshot.state_details(self.indexes)
 
     def token(self, covered: int) -> str | None:
         """Return where the next page begins; None: this is the last page."""
@@ -454,7 +454,7 @@ class ChannelPage:
 def check_failed(topic: Topic, failed: list[tuple[LogPart, DiskError]]) -> None:
     """Raise HttpError 500 if a read failed, unless its part of the log was deleted meanwhile."""
     for part, error in failed:
-        if topic.stream.log.looking.has(part):
+        if topic.stream.log.inspection.has(part):
             raise HttpError(500, f"INTERNAL_ERROR: {error.reason}")
 
 

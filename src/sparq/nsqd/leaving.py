@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sparq.broker.drain_file import Drain, Draining
-from sparq.nsqd.stats_format import SLICE_SECONDS, standing
+from sparq.nsqd.stats_format import SLICE_SECONDS, remaining
 from sparq.protocol.durations import SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import rfc3339
@@ -86,7 +86,7 @@ async def looked(broker: Broker) -> list[QueueRemainder]:
     """Return the messages left, largest first; the event loop runs in between."""
     found: list[QueueRemainder] = []
     until = time.perf_counter() + SLICE_SECONDS
-    for topic in standing(broker, list(broker.topics.values())):
+    for topic in remaining(broker, list(broker.topics.values())):
         found += left_in(topic)
         if time.perf_counter() >= until:
             await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def looked(broker: Broker) -> list[QueueRemainder]:
     return sorted(found, key=attrgetter("messages"), reverse=True)
 
 
-class Leave:
+class ExitWhenDrained:
     """End the process when a drain with `exit` has nothing left."""
 
     def __init__(self, nsqd: Nsqd, stop: asyncio.Event) -> None:

@@ -249,9 +249,9 @@ class LookupPeers:
         options = self._nsqd.options
         self.set_addresses(options.lookupd.tcp_addresses)
         self._nsqd.turns.on_changes = self.tell
-        self._nsqd.drain_watchers.append(self.tell_drains)
+        self._nsqd.drain_watchers.append(self.send_drains)
         self.tell()
-        self.tell_drains()
+        self.send_drains()
 
     @property
     def addresses(self) -> list[str]:
@@ -303,7 +303,7 @@ class LookupPeers:
             if kind == "created" and channel is None and self._peers:
                 self._begin(self._ask_channels(topic))
 
-    def tell_drains(self) -> None:
+    def send_drains(self) -> None:
         """Send the changes of the drains."""
         now = self._broker.drains.now
         lines, self._told_of = drain_commands(self._told_of, now), now

@@ -68,7 +68,7 @@ def listen(options: NsqdOptions, *, has_tls: bool = False) -> Listeners:
     )
 
 
-class Beginning(NamedTuple):
+class EarlyResources(NamedTuple):
     """Resources acquired before the rest of nsqd is loaded; `certificates` is None without TLS."""
 
     data_path: Path
@@ -78,7 +78,7 @@ class Beginning(NamedTuple):
     listeners: Listeners
 
 
-def begin(options: NsqdOptions) -> Beginning:
+def begin(options: NsqdOptions) -> EarlyResources:
     """Lock the data path, check the options, then listen, in NSQ's order.
 
     Raises:
@@ -90,7 +90,7 @@ def begin(options: NsqdOptions) -> Beginning:
     held = lock(RealDisk(), data_path)
     certificates = option_checks.check(options, build_tls)
     listeners = listen(options, has_tls=certificates is not None)
-    return Beginning(data_path, share, held, certificates, listeners)
+    return EarlyResources(data_path, share, held, certificates, listeners)
 
 
 def build_tls(options: NsqdOptions) -> Certificates | None:

@@ -15,7 +15,7 @@ import numpy as np
 from sparq.broker.admin import GONE
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
-from sparq.nsqd.inspection import room_of
+from sparq.nsqd.inspection import body_read_bytes
 from sparq.protocol.dead_letters import is_dead_letter_topic, unseal
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
@@ -76,7 +76,7 @@ class MessageActions:
         end = topic.stream.log.written_end
         left = [index for index in wanted.values() if index < end]
         refused |= {text: GONE for text, index in wanted.items() if index >= end}
-        size = room_of(topic, self._nsqd.limits.max_body_size)
+        size = body_read_bytes(topic, self._nsqd.limits.max_body_size)
         # A dead letter is copied without its history, unless it goes to a dead-letter topic.
         opens = topic.stream.has_letters and not is_dead_letter_topic(to)
         while left:

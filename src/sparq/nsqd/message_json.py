@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.inspection.snapshot import MessageState, Standing
-from sparq.log.looking import StoredMessage
+from sparq.inspection.snapshot import MessageState, StateDetails
+from sparq.log.inspection import StoredMessage
 from sparq.nsqd.seeking import shown_time
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.durations import SECOND
@@ -59,7 +59,9 @@ def unsealed(stored: StoredMessage, body_bytes: int) -> tuple[StoredMessage, Map
     return StoredMessage(stored.index, stored.time_ns, size, body[: max(0, body_bytes)]), fields
 
 
-def message_of(stored: StoredMessage, node_id: int, standing: Standing | None) -> dict[str, Any]:
+def message_of(
+    stored: StoredMessage, node_id: int, standing: StateDetails | None
+) -> dict[str, Any]:
     """Return a message's JSON members before its body; `standing`: its state on a channel."""
     return {
         "id": id_of(stored.index, node_id),
@@ -71,12 +73,12 @@ def message_of(stored: StoredMessage, node_id: int, standing: Standing | None) -
     }
 
 
-def standing_of(standing: Standing, channel: Channel, now: Instant) -> dict[str, Any]:
+def state_json(standing: StateDetails, channel: Channel, now: Instant) -> dict[str, Any]:
     """Return a message's state on a channel, with details if it is in flight or deferred."""
     return {"state": standing.state.name.lower(), **_whereabouts(standing, channel, now)}
 
 
-def _whereabouts(standing: Standing, channel: Channel, now: Instant) -> dict[str, Any]:
+def _whereabouts(standing: StateDetails, channel: Channel, now: Instant) -> dict[str, Any]:
     if standing.state is MessageState.IN_FLIGHT:
         session = channel.sessions.get(standing.owner)
         return {

@@ -19,7 +19,7 @@ from prometheus_client import generate_latest
 
 from sparq.broker import stats
 from sparq.daemon.prometheus_text import Family, access_families, labels, process_registry
-from sparq.nsqd.stats_format import standing
+from sparq.nsqd.stats_format import remaining
 from sparq.nsqd.timings import COMMITS, SYNCS
 from sparq.program.stdout import sparq_version
 from sparq.protocol.durations import SECOND
@@ -162,7 +162,7 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
         "Deliveries by location of the consumer: nsqd's zone, its region, or elsewhere",
     )
     found = 0
-    for topic in standing(broker, stats.selected(broker, None) or ()):
+    for topic in remaining(broker, stats.selected(broker, None) or ()):
         topics.add(stats.of_topic(topic, now), topic=topic.name)
         yield ""
         for figures in _of_channels(topic, now):

@@ -1,16 +1,16 @@
 """A limit on open files: the least recently used are closed, and opened again when needed.
 
 Each topic appends to two files, and a process may have only a limited number open; a thousand
-topics must not need two thousand open files (decision 28). `KeepingDisk` gives access to the
+topics must not need two thousand open files (decision 28). `CachingDisk` gives access to the
 operating system's files and limits how many are open at a time. Rules:
 
 1. A file is opened again by its path, which its owner does not change while it uses the file. It
    must then be the same file as before.
 2. A file with unsynced data is synced before it is closed: the kernel may forget write errors of a
    file that no process has open. A failure is kept and raised by the next `sync`. Files without
-   unsynced data are closed first. From the opening of a `KeptFileSystem` until its sync, files are
-   closed without a sync: the sync of the file system follows, and also reports errors of closed
-   files.
+   unsynced data are closed first. From the opening of a `CachedFileSystem` until its sync, files
+   are closed without a sync: the sync of the file system follows, and also reports errors of
+   closed files.
 3. A file in use by a thread stays open, even above the limit: hence the spare files.
 4. If the process has no file descriptor left, because other parts took more than their share, one
    more of these files is closed. An operation that still finds none fails with the system's
@@ -35,7 +35,7 @@ _NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE})
 Result = TypeVar("Result")
 
 
-class KeptFile:
+class CachedFile:
     """A file that is open while it is used, and may be closed in between.
 
     Attributes:
@@ -87,18 +87,18 @@ class KeptFile:
     def sync(self) -> None:
         """See `File`. A file that is not open was synced before it was closed."""
         if self._open is None and not self.dirty and not self._closed:
-            self._tell_failure()
+            self._log_failure()
             return
         opened = self._files.take(self, "sync")
         try:
             # Data written from here on belongs to the next sync.
             self.dirty = False
-            self._tell_failure()
+            self._log_failure()
             opened.sync()
         finally:
             self._files.give_back(self)
 
-    def _tell_failure(self) -> None:
+    def _log_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -186,7 +186,7 @@ class OpenFiles:
         self.count_max = count_max
         self._open_again = open_again
         self._lock = threading.Lock()
-        self._by_use: OrderedDict[KeptFile, None] = OrderedDict()
+        self._by_use: OrderedDict[CachedFile, None] = OrderedDict()
         self.synced_together = False
 
     @property
@@ -194,21 +194,21 @@ class OpenFiles:
         """Number of open files."""
         return len(self._by_use)
 
-    def keep(self, open_first: Callable[[], RealFile]) -> KeptFile:
+    def keep(self, open_first: Callable[[], RealFile]) -> CachedFile:
         """Open a file for the first time, after closing others if necessary.
 
         Raises:
             DiskError: it cannot be opened.
         """
         with self._lock:
-            self._make_room()
+            self._close_unused()
         opened = self.trying(open_first)
         with self._lock:
-            kept = KeptFile(self, opened)
+            kept = CachedFile(self, opened)
             self._by_use[kept] = None
         return kept
 
-    def take(self, kept: KeptFile, operation: str) -> RealFile:
+    def take(self, kept: CachedFile, operation: str) -> RealFile:
         """Begin to use a file; it stays open until `give_back`.
 
         Raises:
@@ -223,8 +223,8 @@ class OpenFiles:
             self._by_use.move_to_end(kept)
             return opened
 
-    def _open_once_more(self, kept: KeptFile, operation: str) -> RealFile:
-        self._make_room()
+    def _open_once_more(self, kept: CachedFile, operation: str) -> RealFile:
+        self._close_unused()
         for tries_left in reversed(range(TRIES)):
             try:
                 opened = kept.open_again(operation, self._open_again)
@@ -235,14 +235,14 @@ class OpenFiles:
         self._by_use[kept] = None
         return opened
 
-    def give_back(self, kept: KeptFile) -> None:
+    def give_back(self, kept: CachedFile) -> None:
         """End one use of a file."""
         with self._lock:
             kept.users -= 1
             if len(self._by_use) > self.count_max:
                 self._shut_one()
 
-    def let_go(self, kept: KeptFile) -> None:
+    def let_go(self, kept: CachedFile) -> None:
         """Close a file that its owner no longer needs."""
         with self._lock:
             self._by_use.pop(kept, None)
@@ -283,13 +283,13 @@ class OpenFiles:
                         raise
         return attempt()
 
-    def _make_room(self) -> None:
+    def _close_unused(self) -> None:
         while len(self._by_use) >= self.count_max and self._shut_one():
             pass
 
     def _shut_one(self) -> bool:
         """Close the least recently used file, clean ones first; False: all are in use."""
-        victim: KeptFile | None = None
+        victim: CachedFile | None = None
         for kept in self._by_use:
             if kept.users == 0:
                 victim = victim or kept
@@ -303,7 +303,7 @@ class OpenFiles:
         return True
 
 
-class KeptFileSystem:
+class CachedFileSystem:
     """A file system whose files may be closed between uses."""
 
     def __init__(self, files: OpenFiles, opened: FileSystem) -> None:
@@ -326,33 +326,33 @@ class KeptFileSystem:
         self._opened.close()
 
 
-class KeepingDisk(RealDisk):
+class CachingDisk(RealDisk):
     """The operating system's files, with a limit on how many are open at a time."""
 
     def __init__(self, open_files_max: int = UNBOUNDED) -> None:
         self.files = OpenFiles(open_files_max, self._again)
 
-    def open(self, path: str) -> KeptFile:
+    def open(self, path: str) -> CachedFile:
         """See `Disk`."""
         return self.files.keep(lambda: self._open("open", path, os.O_RDWR))
 
-    def create(self, path: str) -> KeptFile:
+    def create(self, path: str) -> CachedFile:
         """See `Disk`."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         return self.files.keep(lambda: self._open("create", path, flags))
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk`."""
-        return self.files.trying(lambda: super(KeepingDisk, self).listdir(path))
+        return self.files.trying(lambda: super(CachingDisk, self).listdir(path))
 
     def sync_directory(self, path: str) -> None:
         """See `Disk`."""
-        self.files.trying(lambda: super(KeepingDisk, self).sync_directory(path))
+        self.files.trying(lambda: super(CachingDisk, self).sync_directory(path))
 
     def file_system(self, path: str) -> FileSystem | None:
         """See `Disk`. Until it is synced or closed, files are closed without a sync."""
         opened = super().file_system(path)
-        return None if opened is None else KeptFileSystem(self.files, opened)
+        return None if opened is None else CachedFileSystem(self.files, opened)
 
     def _again(self, path: str) -> RealFile:
         return self._open("open", path, os.O_RDWR)

@@ -22,7 +22,7 @@ from sparq.broker.dead_letters import Letters, Only
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import snapshot as pictures
 from sparq.nsqd import parameters
-from sparq.nsqd.inspection import room_of
+from sparq.nsqd.inspection import body_read_bytes
 from sparq.nsqd.message_actions import OTHER_NODE, answer
 from sparq.nsqd.message_json import id_of
 from sparq.protocol.dead_letters import unseal
@@ -50,7 +50,7 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A dead letter that can be sent back.
 
     Attributes:
@@ -120,7 +120,7 @@ class Redriving:
         self._nsqd.turns.schedule()
         left = [index for index in indexes if index not in refused]
         claimed = np.array(left, np.int64)
-        size = room_of(topic, self._nsqd.limits.max_body_size)
+        size = body_read_bytes(topic, self._nsqd.limits.max_body_size)
         try:
             while left:
                 found, covered = await self._inspection.read(topic, left, size)
@@ -141,9 +141,9 @@ class Redriving:
 
     def _sorted(
         self, bodies: Mapping[int, bytes], refused: dict[int, str], *, to_all: bool
-    ) -> dict[Place, list[Letter]]:
+    ) -> dict[Place, list[DeadLetter]]:
         """Group the letters by target; those that cannot be sent back are added to `refused`."""
-        letters: dict[Place, list[Letter]] = {}
+        letters: dict[Place, list[DeadLetter]] = {}
         for index, sealed in bodies.items():
             fields, body = unseal(sealed)
             if not fields:
@@ -156,7 +156,7 @@ class Redriving:
                 continue
             times = fields.get("redriven", "")
             count = int(times) if times.isascii() and times.isdigit() else 0
-            letters.setdefault(place, []).append(Letter(index, place, count, body))
+            letters.setdefault(place, []).append(DeadLetter(index, place, count, body))
         return letters
 
     def _why_not(self, place: Place, *, to_all: bool) -> str | None:
@@ -175,7 +175,7 @@ class Redriving:
         return None if ranged is None else BY_RANGES.format(ranged, name)
 
     async def _publish(
-        self, channel: Channel, place: Place, group: list[Letter], *, to_all: bool
+        self, channel: Channel, place: Place, group: list[DeadLetter], *, to_all: bool
     ) -> str | None:
         """Publish letters to the topic that they came from; return the reason if refused."""
         # With `to_all` the name is "", which no channel has: the letters go to all channels.

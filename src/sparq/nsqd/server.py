@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sparq.protocol.frames import BodySlices
 
 
-class Waiting:
+class FutureTicket:
     """Let a coroutine wait for the broker: a ticket with a future."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -82,7 +82,7 @@ class Nsqd:
 
     async def publish(self, topic: str, bodies: BodySlices, defer_ms: int = 0) -> None:
         """Publish; return once the messages are stored. Raises RemoteError if they are refused."""
-        waiting = Waiting(self.loop)
+        waiting = FutureTicket(self.loop)
         self.begin_publish(topic, bodies, waiting, defer_ms)
         await waiting.future
 
@@ -99,7 +99,7 @@ class Nsqd:
         Raises:
             RemoteError: they were not stored, and wait in their channel again.
         """
-        waiting = Waiting(self.loop)
+        waiting = FutureTicket(self.loop)
         self.broker.send_back(letters, topic, self.runner.now(), waiting)
         self.turns.schedule()
         await waiting.future
@@ -118,14 +118,14 @@ class Nsqd:
             raise RemoteError("INVALID_REQUEST", f"topic {topic.name} is paused")
         if ranged := [one.name for one in others if one.range_epoch]:
             raise RemoteError("INVALID_REQUEST", f"channel {ranged[0]} is read by ranges")
-        waiting = Waiting(self.loop)
+        waiting = FutureTicket(self.loop)
         self.broker.publish(topic.name, bodies, self.runner.now(), waiting, only=channel)
         self.turns.schedule()
         await waiting.future
 
     async def inspect(self, topic: Topic, work: Work) -> None:
         """Run read-only work on a topic; return when it has finished."""
-        waiting = Waiting(self.loop)
+        waiting = FutureTicket(self.loop)
         self.broker.inspect(topic, work, waiting)
         self.turns.schedule()
         await waiting.future
@@ -136,7 +136,7 @@ class Nsqd:
         Raises:
             RemoteError: they could not be written; nothing has changed.
         """
-        waiting = Waiting(self.loop)
+        waiting = FutureTicket(self.loop)
         self.broker.choose_policies(chosen, waiting)
         self.turns.schedule()
         await waiting.future
@@ -147,7 +147,7 @@ class Nsqd:
         Raises:
             RemoteError: they could not be written; nothing has changed.
         """
-        waiting = Waiting(self.loop)
+        waiting = FutureTicket(self.loop)
         self.broker.drains.change(make, waiting)
         self.turns.schedule()
         await waiting.future
@@ -176,7 +176,7 @@ class Nsqd:
             self._listener.close()
         self.clients.close()
         await self.settle()
-        await self.clients.gone()
+        await self.clients.wait_closed()
         self.turns.stop()
         with contextlib.suppress(asyncio.CancelledError):
             is_last = False

@@ -25,7 +25,7 @@ from sparq.migration.data_path_import import DataPathImport, GoImportError
 from sparq.migration.topic_import import ImportStopped
 from sparq.nsqd import policy_document
 from sparq.nsqd.disk_threads import instant
-from sparq.nsqd.leaving import Leave
+from sparq.nsqd.leaving import ExitWhenDrained
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import TOPOLOGY, NsqdOptions, default_node_id
 from sparq.nsqd.policy_document import DocumentError
@@ -39,7 +39,7 @@ from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
     from sparq.daemon.http import Site
-    from sparq.nsqd.main import Beginning
+    from sparq.nsqd.main import EarlyResources
 
 
 OPENERS = 4
@@ -164,7 +164,7 @@ async def take_over(
 
 async def serve(
     options: NsqdOptions,
-    beginning: Beginning,
+    beginning: EarlyResources,
     read_again: Callable[[], NsqdOptions],
     stop: asyncio.Event,
 ) -> None:
@@ -206,7 +206,7 @@ async def serve(
     reports = Statsd(nsqd)
     reports.start()
     lifecycle.on_hangup(reloader.reload)
-    leave = Leave(nsqd, stop)
+    leave = ExitWhenDrained(nsqd, stop)
     leave.start()
     await stop.wait()
     logger.info("NSQ: stopping")

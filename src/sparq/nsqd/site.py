@@ -68,7 +68,7 @@ async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Si
     )
     if http is not None:
         # Requests that need a check (TLS gate, token, timeout) go through aiohttp's handlers.
-        asks = nsqd.access is not None and nsqd.access.asks
+        asks = nsqd.access is not None and nsqd.access.needs_token
         is_open = gate is None and not asks and not options.http.request_timeout_ns
         await site.start(http, fast_path=FastPublishPath(nsqd, site.protocol) if is_open else None)
         logger.info("HTTP: listening on %s", http.text)

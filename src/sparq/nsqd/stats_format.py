@@ -69,7 +69,7 @@ def memory_figures() -> dict[str, int]:
     }
 
 
-class Wanted(NamedTuple):
+class StatsRequest(NamedTuple):
     """The selection that a `/stats` request makes.
 
     Attributes:
@@ -104,7 +104,7 @@ async def encoded(pieces: Iterable[str | bytes]) -> list[bytes]:
     return found
 
 
-def standing(broker: Broker, topics: Iterable[Topic]) -> Iterator[Topic]:
+def remaining(broker: Broker, topics: Iterable[Topic]) -> Iterator[Topic]:
     """Yield the topics, except those deleted while others were processed."""
     return (topic for topic in topics if broker.topics.get(topic.name) is topic)
 
@@ -161,7 +161,7 @@ def _list(items: Iterable[Iterator[str]]) -> Iterator[str]:
     yield "[]" if comma == "[" else "]"
 
 
-def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
+def json_pieces(broker: Broker, wanted: StatsRequest, now: Instant) -> Iterator[str]:
     """Yield the JSON form of `/stats`."""
     topics = stats.selected(broker, wanted.topic)
     began = wanted.start_ns // SECOND
@@ -202,10 +202,10 @@ def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
 
 
 def _with_channels(
-    broker: Broker, topics: Iterable[Topic], wanted: Wanted
+    broker: Broker, topics: Iterable[Topic], wanted: StatsRequest
 ) -> Iterator[tuple[Topic, list[Channel]]]:
     """Yield each topic with its selected channels; skip a topic without the named channel."""
-    for topic in standing(broker, topics):
+    for topic in remaining(broker, topics):
         channels = stats.channels_of(topic, wanted.channel)
         if channels or wanted.channel is None:
             yield topic, channels
@@ -218,7 +218,7 @@ def _topic_stats(topic: Topic, now: Instant) -> TopicStats:
 
 
 def _topic_json(
-    topic: Topic, channels: list[Channel], wanted: Wanted, now: Instant
+    topic: Topic, channels: list[Channel], wanted: StatsRequest, now: Instant
 ) -> Iterator[str]:
     before, behind = _around(_topic_stats(topic, now), "channels")
     queue = topic.options.mem_queue_size
@@ -227,7 +227,9 @@ def _topic_json(
     yield behind
 
 
-def _channel_json(channel: Channel, queue: int, wanted: Wanted, now: Instant) -> Iterator[str]:
+def _channel_json(
+    channel: Channel, queue: int, wanted: StatsRequest, now: Instant
+) -> Iterator[str]:
     figures = stats.of_channel(channel, queue, now)
     if not wanted.clients:
         yield _encode(_members(figures))
@@ -246,7 +248,7 @@ def _client_json(session: V2Session, topic_name: str | None) -> Iterator[str]:
 # Text
 
 
-def text_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
+def text_pieces(broker: Broker, wanted: StatsRequest, now: Instant) -> Iterator[str]:
     """Yield the text form of `/stats`."""
     began = datetime.fromtimestamp(wanted.start_ns // SECOND).astimezone().isoformat()
     yield f"{version_line('nsqd')}\n"
@@ -270,7 +272,7 @@ def text_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
 
 
 def _topic_text(
-    topic: Topic, channels: list[Channel], wanted: Wanted, now: Instant
+    topic: Topic, channels: list[Channel], wanted: StatsRequest, now: Instant
 ) -> Iterator[str]:
     yield f"{_topic_line(_topic_stats(topic, now))}\n"
     for channel in channels:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparq.broker import stats
-from sparq.nsqd.stats_format import SLICE_SECONDS, memory_figures, standing
+from sparq.nsqd.stats_format import SLICE_SECONDS, memory_figures, remaining
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_ephemeral
 
@@ -137,7 +137,7 @@ class Statsd:
         prefix = prefix_of(options.statsd.prefix, options.lookupd.broadcast_address, port)
         now = nsqd.runner.now()
         self._last, self._counters = self._counters, {}
-        for topic in standing(nsqd.broker, stats.selected(nsqd.broker, None) or ()):
+        for topic in remaining(nsqd.broker, stats.selected(nsqd.broker, None) or ()):
             if options.statsd.exclude_ephemeral and is_ephemeral(topic.name):
                 continue
             name = f"{prefix}topic.{topic.name}"

@@ -220,7 +220,7 @@ class TcpConnection(asyncio.Protocol):
                 parser.heartbeats = session.heartbeat_interval_ms > 0
                 self._last_command_ns = now.mono_ns
                 if session.upgrade is not None:
-                    self._wire.hold(session.upgrade)
+                    self._wire.note_granted(session.upgrade)
                     break
             else:
                 self._has_more = True
@@ -234,7 +234,7 @@ class TcpConnection(asyncio.Protocol):
             names = broker.names_subscribed(session)
             self._log(text, *names, session.client_id, session.user_agent)
         if self._slow_client_limit is not None and (
-            self._last_command_ns == now.mono_ns or self._is_asking()
+            self._last_command_ns == now.mono_ns or self._awaits_authd()
         ):
             self._slow_client_limit.moved()
         if session.heartbeat_interval_ms != interval:
@@ -250,7 +250,7 @@ class TcpConnection(asyncio.Protocol):
         facts = {"client": address, **dict(zip(("topic", "channel"), named, strict=False))}
         logger.info(text, address, *named, extra=facts)
 
-    def _is_asking(self) -> bool:
+    def _awaits_authd(self) -> bool:
         """Whether a command, and all commands after it, wait for an authd."""
         return self._admission is not None and self._admission.is_waiting
 
@@ -264,7 +264,7 @@ class TcpConnection(asyncio.Protocol):
     def _must_wait(self) -> bool:
         return (
             self._wire.state is ConnectionState.UPGRADING
-            or self._is_asking()
+            or self._awaits_authd()
             or self._has_more
             or self._session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
             or self._turns.is_flooded()

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from typing import Final
 
 from sparq.log.disk import RealFile
-from sparq.nsqd.open_files import KeepingDisk
+from sparq.nsqd.open_files import CachingDisk
 
 _BUCKETS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
@@ -68,7 +68,7 @@ class MeasuredFile(RealFile):
             SYNCS.observe(time.perf_counter() - began)
 
 
-class MeasuredDisk(KeepingDisk):
+class MeasuredDisk(CachingDisk):
     """The operating system's files, with timed syncs."""
 
     def _open(self, operation: str, path: str, flags: int) -> RealFile:

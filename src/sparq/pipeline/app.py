@@ -36,7 +36,7 @@ from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
 from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.first_look import check_cluster, cluster_options
-from sparq.pipeline.folders import Places, write_json
+from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.messages import messages
@@ -178,7 +178,7 @@ class Application:
         self._figures = figures
         self._server = server
         self._settings = settings
-        self._places = Places(settings.data)
+        self._places = FolderAddresses(settings.data)
         self._files = HadoopFiles(spark)
         self._topics = self._result_topics()
         self._counters: dict[str, Counter] = {}

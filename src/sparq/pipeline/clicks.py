@@ -30,7 +30,7 @@ import pyarrow as pa
 from sparq.pipeline.click_reader import read
 from sparq.pipeline.ordinary_json import find_json
 from sparq.pipeline.ordinary_lines import find_lines
-from sparq.pipeline.text_spans import Integers, Spans, Text, TextsApart
+from sparq.pipeline.text_spans import DetachedTexts, Integers, Spans, Text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -183,7 +183,7 @@ class _Columns:
         numbers[self._odd] = [value or 0 for value in values]
         return pa.array(numbers, mask=unknown)
 
-    def _texts_apart(self) -> dict[str, TextsApart]:
+    def _texts_apart(self) -> dict[str, DetachedTexts]:
         values = zip(*self._read, strict=True)
         columns = dict(zip(CLICK_COLUMNS, values, strict=True))
         texts = {

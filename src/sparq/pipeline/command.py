@@ -117,7 +117,7 @@ def _positive(arguments: Sequence[str]) -> list[str]:
     return [meant.get(word, word) for word in arguments]
 
 
-def _from_flags(words: command_line.Words) -> dict[str, Any]:
+def _from_flags(words: command_line.SplitCommandLine) -> dict[str, Any]:
     """The values of a command line, by field; the last value of a flag counts."""
     given: dict[str, Any] = {}
     for flag, text in words.texts:

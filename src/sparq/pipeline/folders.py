@@ -8,9 +8,9 @@
     evicted               how much it has dropped for lack of room
     checkpoint/<query>    Spark's: how far a query has come, and its state
 
-The queries use only these (`Places`), on any Hadoop file system; `metrics` and `spam_analysis`
-write a folder for each batch (`results`). The data folder of a run is on a local disk and also
-has (`Folders`):
+The queries use only these (`FolderAddresses`), on any Hadoop file system; `metrics` and
+`spam_analysis` write a folder for each batch (`results`). The data folder of a run is on a local
+disk and also has (`Folders`):
 
     report.html report.json labels.json    written at the end
     nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
@@ -54,7 +54,7 @@ class Folders:
             raise AttributeError(name)
         return self.data / name
 
-    def hold(self) -> IO[str]:
+    def lock(self) -> IO[str]:
         """Lock the folder against other runs until the returned file is closed.
 
         Raises:
@@ -121,7 +121,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class FolderAddresses:
     """The addresses below a data folder: a path or a URI, without a slash at its end."""
 
     data: str

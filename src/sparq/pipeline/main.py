@@ -115,22 +115,22 @@ class App(SupervisedProcess):
         self.logged = self.log.stat().st_size if self.log.exists() else 0
         super().start()
 
-    def figures(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """The newest `app.json`; empty before the application has written it."""
-        return dict(self._told("app.json") or {})
+        return dict(self._read_json("app.json") or {})
 
     def samples(self) -> list[QuerySample]:
         """Samples of the queries' rate and lag so far."""
-        return from_json(self._told("samples.json") or [])
+        return from_json(self._read_json("samples.json") or [])
 
-    def _told(self, name: str) -> Any:
+    def _read_json(self, name: str) -> Any:
         with suppress(OSError, ValueError):
             return json.loads((self.folders.run / name).read_text(encoding="utf-8"))
         return None
 
     def mistake(self) -> str:
         """The application's message if it ended before it had started up; otherwise empty."""
-        if self.figures().get("pid") == self.pid:
+        if self.status().get("pid") == self.pid:
             return ""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(self.logged)
@@ -298,7 +298,7 @@ class PipelineRun:
             time.sleep(POLL_SECONDS)
 
     def _show(self, publishing: BackgroundPublishing, depths: dict[str, int] | None) -> None:
-        queries = self.app.figures().get("queries", {})
+        queries = self.app.status().get("queries", {})
         rows = {name: queries.get(name, {}).get("rows", 0) for name in CHANNELS}
         published = publishing.progress.acknowledged
         self.progress.show(self.stage, published, publishing.total, rows, depths)
@@ -322,7 +322,7 @@ def run(options: RunOptions) -> int:
     """
     folders = Folders(options.data)
     progress = RunProgress(sys.stderr)
-    lock = folders.hold()
+    lock = folders.lock()
     if folders.clear():
         progress.say(f"deleted the output of the last run in {options.data}")
     cluster = LocalCluster(folders.logs, options.data)
@@ -389,7 +389,7 @@ def up(data: Path) -> int:
     """Run `sparq up` until Ctrl-C or SIGTERM, then close the open minutes and visits."""
     folders = Folders(data)
     progress = RunProgress(sys.stderr)
-    lock = folders.hold()
+    lock = folders.lock()
     if folders.mode() == "run":
         folders.clear()
         progress.say(f"deleted the output of the last run in {data}")
@@ -411,7 +411,7 @@ def up(data: Path) -> int:
         with suppress(KeyboardInterrupt):
             while True:
                 runner.watch()
-                figures = runner.app.figures()
+                figures = runner.app.status()
                 if figures.get("pid") != told and figures.get("ui"):
                     told = figures["pid"]
                     sys.stdout.write(_watching(figures))

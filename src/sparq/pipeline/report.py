@@ -170,7 +170,7 @@ def text_of(report: Mapping[str, Any]) -> str:
     """Format the report as text."""
     parts = [
         ["", f"  {report['source']}", "  " + "-" * (WIDTH - 4)],
-        _figures(report),
+        _figure_lines(report),
         _findings(report),
         _pages(report),
         _verdict(report),
@@ -178,7 +178,7 @@ def text_of(report: Mapping[str, Any]) -> str:
     return "\n".join("\n".join(part) for part in parts if part)
 
 
-def _figures(report: Mapping[str, Any]) -> list[str]:
+def _figure_lines(report: Mapping[str, Any]) -> list[str]:
     statuses = ", ".join(f"{name} {n:,}" for name, n in report["statuses"].items() if n)
     minutes = f"{report['minutes']:,} minutes"
     lines = [

@@ -28,7 +28,7 @@ from sparq.pipeline.hadoop_files import HadoopFiles
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparq.pipeline.folders import Places
+    from sparq.pipeline.folders import FolderAddresses
 
 MARK = "_SUCCESS"
 COMPRESSION = "zstd"
@@ -118,7 +118,7 @@ class Sink(ABC):
 
     query: ClassVar[str]
 
-    def __init__(self, places: Places, topics: ResultTopics | None = None) -> None:
+    def __init__(self, places: FolderAddresses, topics: ResultTopics | None = None) -> None:
         self._places = places
         self._topics = topics
 

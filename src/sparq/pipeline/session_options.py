@@ -37,15 +37,15 @@ FILE_MANAGER: Final = (
 )
 
 
-class Needed(NamedTuple):
+class RequiredValue(NamedTuple):
     """The only value that an option may have, and the reason."""
 
     value: str
     why: str
 
 
-REQUIRED: Final[Mapping[str, Needed]] = {
-    "spark.sql.streaming.stateStore.providerClass": Needed(
+REQUIRED: Final[Mapping[str, RequiredValue]] = {
+    "spark.sql.streaming.stateStore.providerClass": RequiredValue(
         ROCKSDB, "transformWithState works only with the RocksDB state store"
     ),
     # A stateful task may run twice: speculation runs a second attempt at the same time, a retry
@@ -56,8 +56,10 @@ REQUIRED: Final[Mapping[str, Needed]] = {
     # commit of the state took 64 ms instead of 33 (metrics) and 17 instead of 10 (spam_analysis),
     # of batches of 1 to 4 s on two busy cores. The state cannot be read as a feed of changes
     # (readChangeFeed), and a session of another program that reads it needs this option, too.
-    STATE_FORMAT: Needed("2", "a checkpoint keeps the state format that it started with"),
-    "spark.sql.session.timeZone": Needed("UTC", "minutes and the hours of the archive are in UTC"),
+    STATE_FORMAT: RequiredValue("2", "a checkpoint keeps the state format that it started with"),
+    "spark.sql.session.timeZone": RequiredValue(
+        "UTC", "minutes and the hours of the archive are in UTC"
+    ),
 }
 """Options with only one allowed value; they override a site's spark-defaults.conf, too."""
 

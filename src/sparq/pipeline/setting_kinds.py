@@ -281,7 +281,7 @@ def _whole_of_text(text: str) -> int:
     return int(text)
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError("has the wrong type: write a whole number, without quotes")
     return value
@@ -337,7 +337,7 @@ FOLDER: Final = _text_kind("folder", local_folder)
 INTERVAL: Final = FlagType("interval", interval, partial(_from_number, interval), str)
 HEAP: Final = _text_kind("size", partial(size, least=HEAP_MIN))
 FILE_SIZE: Final = _text_kind("size", partial(size, least=0))
-WHOLE: Final = FlagType("count", _whole_of_text, _whole, str)
+WHOLE: Final = FlagType("count", _whole_of_text, _integer, str)
 TRUTH: Final = FlagType("", _truth_of_text, _truth, lambda value: str(value).lower(), bare="true")
 SPARK: Final = FlagType("KEY=VALUE", pair, _as_pair, str, gather=spark_options)
 SOURCE: Final = FlagType("KEY=VALUE", pair, _as_pair, str, gather=source_options)

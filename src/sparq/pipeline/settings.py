@@ -207,12 +207,12 @@ class Settings:
         for flag in flags():
             if flag.kind is kinds.RESULT_TOPIC and not getattr(self, flag.field):
                 self._settle(flag, f"{self.topic}.{flag.field.removesuffix('_topic')}")
-        self._check_together()
+        self._check_combinations()
 
     def _settle(self, flag: Flag, value: Any) -> None:
         object.__setattr__(self, flag.field, settled(flag, value, f"--{flag.name}"))
 
-    def _check_together(self) -> None:
+    def _check_combinations(self) -> None:
         if not self.queries:
             raise SettingsError(f"--queries is empty: name one or more of {', '.join(QUERIES)}")
         owners: dict[str, str] = {}

@@ -122,7 +122,7 @@ class FoundClicks:
 
 
 @dataclass(frozen=True, slots=True)
-class TextsApart:
+class DetachedTexts:
     """Texts of a column that are not stretches of the messages, for some rows.
 
     Attributes:
@@ -240,7 +240,7 @@ class Text:
         windows = np.lib.stride_tricks.sliding_window_view(self.bytes, count)
         return np.ascontiguousarray(windows[np.clip(places, 0, len(windows) - 1)].T)
 
-    def strings(self, spans: Spans, apart: TextsApart | None = None) -> pa.StringArray:
+    def strings(self, spans: Spans, apart: DetachedTexts | None = None) -> pa.StringArray:
         """The text of each row's stretch; null for rows without one.
 
         Args:
@@ -276,7 +276,7 @@ class Text:
 
     def texts_apart(
         self, rows: Integers, columns: dict[str, list[str | None]]
-    ) -> dict[str, TextsApart]:
+    ) -> dict[str, DetachedTexts]:
         """Store texts for some rows of some columns in one buffer, after the messages."""
         encoded = {
             name: [(text or "").encode() for text in texts] for name, texts in columns.items()
@@ -287,7 +287,7 @@ class Text:
         for name, texts in encoded.items():
             offsets = np.cumsum([at, *map(len, texts)], dtype=np.int64)
             present = np.array([text is not None for text in columns[name]], bool)
-            found[name] = TextsApart(rows, buffer, offsets, present)
+            found[name] = DetachedTexts(rows, buffer, offsets, present)
             at = int(offsets[-1])
         return found
 

@@ -19,14 +19,14 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _BOOLEANS = ("true", "false", "t", "f", "1", "0")
 
 
-class Words(NamedTuple):
+class SplitCommandLine(NamedTuple):
     """A split command line: `texts` holds the flags with their values in the order given."""
 
     texts: list[tuple[Flag, str]]
     strays: list[str]
 
 
-def split(program: str, arguments: Sequence[str], flags: Mapping[str, Flag]) -> Words:
+def split(program: str, arguments: Sequence[str], flags: Mapping[str, Flag]) -> SplitCommandLine:
     """Split a command line into flags with their texts and the words after them.
 
     Raises:
@@ -51,7 +51,7 @@ def split(program: str, arguments: Sequence[str], flags: Mapping[str, Flag]) -> 
                 raise Mistake(f"--{name} has no value: write --{name}={flag.kind.name.upper()}")
             value = rest.pop()
         texts.append((flag, value))
-    return Words(texts, rest[::-1])
+    return SplitCommandLine(texts, rest[::-1])
 
 
 def values(texts: Sequence[tuple[Flag, str]]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def values(texts: Sequence[tuple[Flag, str]]) -> dict[str, Any]:
     return given
 
 
-def stray_mistake(words: Words, flags: Mapping[str, Flag]) -> str:
+def stray_mistake(words: SplitCommandLine, flags: Mapping[str, Flag]) -> str:
     """Return the sentence about the first word that is not a flag."""
     word = words.strays[0]
     last = words.texts[-1][0] if words.texts else None

@@ -125,7 +125,7 @@ def parse(
         if given.get("version"):
             text = version if isinstance(version, str) else version()
             raise SystemExit(0 if write_stdout(f"{text}\n") else 1)
-        options, tolerated = _together(options_class, flags, given)
+        options, tolerated = _combine(options_class, flags, given)
     except (mistakes.Mistake, FileError) as error:
         raise mistakes.end(program, str(error), is_daemon=takes_file) from None
     if words.strays:
@@ -146,7 +146,7 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
     """
     flags = flags_of(options_class)
     _, given = _read(program, arguments, [*flags, CONFIG])
-    options, tolerated = _together(options_class, flags, given)
+    options, tolerated = _combine(options_class, flags, given)
     if tolerated and not _is_go_compatible(options):
         raise FileError(tolerated[0])
     return options
@@ -159,12 +159,12 @@ def differing(old: T, new: T) -> list[Flag]:
 
 def _read(
     program: str, arguments: Sequence[str], flags: Sequence[Flag]
-) -> tuple[command_line.Words, dict[str, Any]]:
+) -> tuple[command_line.SplitCommandLine, dict[str, Any]]:
     words = command_line.split(program, arguments, {flag.name: flag for flag in flags})
     return words, command_line.values(words.texts)
 
 
-def _together(
+def _combine(
     options_class: type[T], flags: Sequence[Flag], given: dict[str, Any]
 ) -> tuple[T, list[str]]:
     """Combine command line and file (rule 1); also return the mistakes that NSQ tolerates."""

@@ -209,7 +209,7 @@ def _decode(body: bytes, *, strict: bool) -> _Request:
     try:
         # Bytes that are not UTF-8 become U+FFFD, as in Go; json.loads(bytes) might assume UTF-16.
         text = body.decode("utf-8", "replace")
-        asked = json.loads(text, parse_constant=_no_constant, parse_int=_whole)
+        asked = json.loads(text, parse_constant=_no_constant, parse_int=_integer)
     except (ValueError, RecursionError):
         raise _undecodable() from None
     if asked is None:
@@ -255,7 +255,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not valid JSON")
 
 
-def _whole(digits: str) -> float:
+def _integer(digits: str) -> float:
     """Parse an integer; one too long for an int64 becomes infinite without being parsed."""
     return int(digits) if len(digits) <= INT64_CHARACTERS_MAX else math.inf
 

@@ -28,7 +28,7 @@ _SIZE: Final = struct.Struct(">i")
 _MESSAGE_MIN: Final = 5
 
 
-class Walk:
+class MpubProgress:
     """The progress through one MPUB body: the positions of the messages found so far.
 
     Positions refer to the buffer passed to `advance`; `rebase` shifts them when the caller drops
@@ -222,13 +222,13 @@ def _shifted(ends: Run, shift: int) -> Run:
     return _moved(ends, -shift) if isinstance(ends, range) else ends - shift
 
 
-def walk_whole(body: bytes, message_size_max: int, body_size_max: int) -> BodySlices:
+def parse_body(body: bytes, message_size_max: int, body_size_max: int) -> BodySlices:
     """Parse a complete body: count, then size and bytes of each message.
 
     Raises:
         RemoteError: E_BAD_BODY or E_BAD_MESSAGE; the HTTP API reports them without ``E_``.
     """
-    walk = Walk(0, message_size_max, body_size_max)
+    walk = MpubProgress(0, message_size_max, body_size_max)
     if not walk.advance(body):
         raise walk.cut_short(len(body))
     return walk.bodies(body)

@@ -19,7 +19,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices, parse_raw_id
 from sparq.protocol.identify import STRICT_BODY_BYTES, IdentifyLimits
 from sparq.protocol.layout import ID_SIZE
-from sparq.protocol.mpub import Walk
+from sparq.protocol.mpub import MpubProgress
 from sparq.protocol.names import is_valid_name, quote
 from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
 
@@ -61,7 +61,7 @@ class CommandParser:
         self._need = 0
         self.is_waiting = True
         self._multi_topic = ""
-        self._walk: Walk | None = None
+        self._walk: MpubProgress | None = None
         self._body_size = 0
         # Valid lines of PUB and MPUB with their handlers: most producers use few topics.
         self._known: dict[bytes, tuple[_Publisher, str]] = {}
@@ -255,7 +255,7 @@ class CommandParser:
         if size > size_max:
             raise RemoteError("E_BAD_BODY", f"MPUB body too big {size} > {size_max}")
         self._at += 4
-        walk = Walk(self._at, self._limits.max_msg_size, size_max)
+        walk = MpubProgress(self._at, self._limits.max_msg_size, size_max)
         if not walk.advance(data):
             walk.rebase(self._at)
             self._wait(self._at, walk.need)
@@ -264,7 +264,7 @@ class CommandParser:
         self._at, self._multi_topic = walk.at, ""
         return c.MultiPublish(topic, walk.bodies(data))
 
-    def _walk_on(self, topic: str, walk: Walk) -> c.Command | None:
+    def _walk_on(self, topic: str, walk: MpubProgress) -> c.Command | None:
         """Continue an MPUB that arrives in pieces; the tail holds all of it so far."""
         tail = self._tail
         while not walk.advance(tail):

@@ -83,7 +83,7 @@ class PatternError(ValueError):
     """Go would not compile the pattern, or its program is too large."""
 
 
-class TooLong(Exception):
+class TooManySteps(Exception):
     """A match took more steps than allowed."""
 
 
@@ -99,7 +99,7 @@ class StepBudget:
         """Subtract steps; raises TooLong if they exceed the steps left."""
         self.steps -= steps
         if self.steps < 0:
-            raise TooLong
+            raise TooManySteps
 
 
 class _Step(NamedTuple):

@@ -84,7 +84,7 @@ def share_bytes(limit: int, sizes: Mapping[str, int]) -> dict[str, int]:
     return {key: limit * size // total for key, size in sizes.items()}
 
 
-class Reach:
+class ReadableRange:
     """How far each log may be read from its current position.
 
     Args:

@@ -136,7 +136,7 @@ class Bounds:
         if position.index < start.index:
             raise OptionError(
                 f"option endingOffsets: index {position.index} is before index {start.index}, "
-                f"where the read of {self._losses.place(key)} starts"
+                f"where the read of {self._losses.describe(key)} starts"
             )
         place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
         return LogPosition(position.index, place.from_ordinal)
@@ -145,7 +145,7 @@ class Bounds:
         if position.index > ends.end:
             raise OptionError(
                 f"option {option}: index {position.index} is after index {ends.end}, the end of "
-                f"{self._losses.place(key)}"
+                f"{self._losses.describe(key)}"
             )
 
     def _check_names(self, option: str, positions: Positions) -> None:

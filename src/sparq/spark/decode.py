@@ -42,7 +42,7 @@ _TIMESTAMP_OFFSET: Final = 8
 _NS_PER_US: Final = 1000
 
 
-class Located(NamedTuple):
+class FramePositions(NamedTuple):
     """Positions of frames in a buffer; each array has the shape (n,).
 
     Attributes:
@@ -55,13 +55,13 @@ class Located(NamedTuple):
     ends: NDArray[np.int64]
     indexes: NDArray[np.int64]
 
-    def piece(self, at: int, count: int) -> "Located":
+    def piece(self, at: int, count: int) -> "FramePositions":
         """At most `count` frames, from position `at` on."""
         chosen = slice(at, at + count)
-        return Located(self.starts[chosen], self.ends[chosen], self.indexes[chosen])
+        return FramePositions(self.starts[chosen], self.ends[chosen], self.indexes[chosen])
 
 
-def locate(data: memoryview, first: int, end: int) -> Located:
+def locate(data: memoryview, first: int, end: int) -> FramePositions:
     """Locate the frames of [first, end) in consecutive whole stored batches.
 
     Raises:
@@ -79,7 +79,7 @@ def locate(data: memoryview, first: int, end: int) -> Located:
         at += header.total_size
     if not ends:
         nothing = np.empty(0, np.int64)
-        return Located(nothing, nothing, nothing)
+        return FramePositions(nothing, nothing, nothing)
     counts = np.fromiter(map(len, ends), np.int64, len(ends))
     begins = np.cumsum(counts) - counts
     stops = np.concatenate(ends).astype(np.int64) + np.repeat(np.array(bases, np.int64), counts)
@@ -88,10 +88,10 @@ def locate(data: memoryview, first: int, end: int) -> Located:
     starts[begins] = bases
     indexes = np.arange(len(stops)) + np.repeat(np.array(first_indexes, np.int64) - begins, counts)
     low, high = np.searchsorted(indexes, (first, end)).tolist()
-    return Located(starts, stops, indexes).piece(low, high - low)
+    return FramePositions(starts, stops, indexes).piece(low, high - low)
 
 
-def _fields(data: memoryview, frames: Located, offset: int, kind: str) -> NDArray[Any]:
+def _fields(data: memoryview, frames: FramePositions, offset: int, kind: str) -> NDArray[Any]:
     """One header field of each frame, by its offset in the frame and its dtype, shape (n,)."""
     size = np.dtype(kind).itemsize
     at_every_byte: NDArray[np.void] = np.ndarray(
@@ -101,23 +101,23 @@ def _fields(data: memoryview, frames: Located, offset: int, kind: str) -> NDArra
     return at_every_byte[frames.starts + offset].view(kind)
 
 
-def _ids(data: memoryview, frames: Located) -> Any:
+def _ids(data: memoryview, frames: FramePositions) -> Any:
     ids = _fields(data, frames, ID_OFFSET, f"S{ID_SIZE}")
     offsets = np.arange(0, (len(ids) + 1) * ID_SIZE, ID_SIZE, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(ids)]
     return pa.Array.from_buffers(pa.string(), len(ids), buffers)
 
 
-def _timestamps(data: memoryview, frames: Located) -> Any:
+def _timestamps(data: memoryview, frames: FramePositions) -> Any:
     stamps_ns = _fields(data, frames, _TIMESTAMP_OFFSET, ">i8").astype(np.int64)
     return pa.array(stamps_ns // _NS_PER_US).view(SCHEMA.field("timestamp").type)
 
 
-def _attempts(data: memoryview, frames: Located) -> Any:
+def _attempts(data: memoryview, frames: FramePositions) -> Any:
     return pa.array(_fields(data, frames, ATTEMPTS_OFFSET, ">u2").astype(np.int32))
 
 
-def _bodies(data: memoryview, frames: Located) -> Any:
+def _bodies(data: memoryview, frames: FramePositions) -> Any:
     count = len(frames.starts)
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = frames.starts
@@ -129,7 +129,7 @@ def _bodies(data: memoryview, frames: Located) -> Any:
     return pc.take(parts, positions, boundscheck=False)
 
 
-_MESSAGE_COLUMNS: Final[dict[str, Callable[[memoryview, Located], Any]]] = {
+_MESSAGE_COLUMNS: Final[dict[str, Callable[[memoryview, FramePositions], Any]]] = {
     "id": _ids,
     "index": lambda _, frames: pa.array(frames.indexes),
     "timestamp": _timestamps,
@@ -158,7 +158,7 @@ class Decoder:
         for at in range(0, len(located.starts), ROWS_MAX):
             yield self._record_batch(data, located.piece(at, ROWS_MAX))
 
-    def _record_batch(self, data: memoryview, frames: Located) -> Any:
+    def _record_batch(self, data: memoryview, frames: FramePositions) -> Any:
         count = len(frames.starts)
         columns = [
             self._constants[name].slice(0, count)

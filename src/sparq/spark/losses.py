@@ -46,7 +46,7 @@ class Losses:
             return
         self._reported[key] = end
         self._loss.report(
-            f"{end - begin:,} messages of {self.place(key)} are lost: they were deleted before "
+            f"{end - begin:,} messages of {self.describe(key)} are lost: they were deleted before "
             f"this query read them (it has read {position.ordinal:,} messages of the log, which "
             f"now starts at message {ends.first_ordinal:,}). If the query falls behind, raise "
             "--max-channel-lag-bytes or --max-channel-lag-time of that nsqd; do not empty the "
@@ -60,11 +60,11 @@ class Losses:
             DataLossError: failOnDataLoss is set.
         """
         self._loss.report(
-            f"messages of {self.place(key)} are lost: those from index {index} to index "
+            f"messages of {self.describe(key)} are lost: those from index {index} to index "
             f"{ends.first}, where the log now starts, were deleted"
         )
 
-    def gone(self, key: str, position: LogPosition, end: int | None = None) -> None:
+    def report_gone(self, key: str, position: LogPosition, end: int | None = None) -> None:
         """Report a log that no nsqd has any more.
 
         Args:
@@ -80,12 +80,13 @@ class Losses:
         else:
             what = f"all messages from index {position.index} on"
         self._loss.report(
-            f"{what} of {self.place(key)} are lost: its log {parse_key(key).log} no longer exists. "
+            f"{what} of {self.describe(key)} are lost: "
+            f"its log {parse_key(key).log} no longer exists. "
             "The topic was deleted at that nsqd, or the nsqd's data path was emptied or replaced: "
             "restore the data path"
         )
 
-    def place(self, key: str) -> str:
+    def describe(self, key: str) -> str:
         """Describe a log in words: its topic and nsqd."""
         parts = parse_key(key)
         topic = f"topic {parts.topic}" if parts.topic else str(self._topics)

@@ -88,7 +88,7 @@ class LogPosition:
         return {"index": self.index, "ordinal": self.ordinal, **gone}
 
 
-class Cut(NamedTuple):
+class PartitionRule(NamedTuple):
     """The numbers that decide how a batch is split into partitions.
 
     Attributes:
@@ -100,7 +100,7 @@ class Cut(NamedTuple):
     records_max: int
 
     @classmethod
-    def parse(cls, given: object) -> "Cut":
+    def parse(cls, given: object) -> "PartitionRule":
         """Parse the cut of an offset. Raises ValueError, KeyError: it is not a cut."""
         if not isinstance(given, Mapping):
             raise ValueError(given)
@@ -110,7 +110,7 @@ class Cut(NamedTuple):
         return cut
 
     @classmethod
-    def of(cls, messages: int, parts: int, records_max: int) -> "Cut":
+    def of(cls, messages: int, parts: int, records_max: int) -> "PartitionRule":
         """The cut of a batch with this number of messages.
 
         Args:
@@ -145,7 +145,7 @@ class Offset(NamedTuple):
     """
 
     positions: dict[str, LogPosition]
-    cut: Cut | None = None
+    cut: PartitionRule | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, object]) -> "Offset":
@@ -158,7 +158,7 @@ class Offset(NamedTuple):
             positions = {
                 key: parse_position(value) for key, value in given.items() if parse_key(key).log
             }
-            cut = Cut.parse(given[CUT]) if CUT in given else None
+            cut = PartitionRule.parse(given[CUT]) if CUT in given else None
         except (TypeError, KeyError, ValueError):
             positions, cut = {}, None
         if len(positions) + (cut is not None) != len(given):

@@ -117,7 +117,7 @@ def check_names(options: Mapping[str, str]) -> None:
         raise OptionError(f"unknown option {given}: {hint}")
 
 
-class Given:
+class UserOptions:
     """The options as the user gave them, read by type."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -133,7 +133,7 @@ class Given:
         except ValueError as error:
             raise OptionError(f"option {name}: {error}") from None
 
-    def whole(self, name: str, default: int, low: int) -> int:
+    def integer(self, name: str, default: int, low: int) -> int:
         """An integer of at least `low`."""
 
         def parse(text: str) -> int:
@@ -217,7 +217,7 @@ class ClusterOptions:
     begin_timeout_ms: int = 0
 
     @classmethod
-    def of(cls, given: Given) -> "ClusterOptions":
+    def of(cls, given: UserOptions) -> "ClusterOptions":
         """Parse the options.
 
         Raises:
@@ -231,8 +231,8 @@ class ClusterOptions:
                 "set one of the options nsqd_tcp_addresses and lookupd_http_addresses"
                 + (", not both" if nsqds else "")
             )
-        timeout_ms = given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1)
-        begin_ms = given.whole("nsqdTimeoutMs", BEGIN_TIMEOUT_MS, 1)
+        timeout_ms = given.integer("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1)
+        begin_ms = given.integer("nsqdTimeoutMs", BEGIN_TIMEOUT_MS, 1)
         return cls(tuple(nsqds), tuple(lookupds), timeout_ms, _layers(given), begin_ms)
 
 
@@ -244,7 +244,7 @@ def _lookupds(text: str) -> list[str]:
     return found
 
 
-def _layers(given: Given) -> LayerOptions:
+def _layers(given: UserOptions) -> LayerOptions:
     """Parse TLS, compression and AUTH, with the names and defaults of `LayerOptions`."""
     values: dict[str, Any] = {}
     for option in fields(LayerOptions):
@@ -252,7 +252,7 @@ def _layers(given: Given) -> LayerOptions:
         if isinstance(default, bool):
             values[name] = given.flag(name, default)
         elif isinstance(default, int):
-            values[name] = given.whole(name, default, 1)
+            values[name] = given.integer(name, default, 1)
         else:
             values[name] = given.read(name, default, str)
     try:
@@ -273,10 +273,10 @@ class SinkOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Parse the options. Raises OptionError: one is missing or wrong."""
-        given = Given(options)
+        given = UserOptions(options)
         return cls(
             cluster=ClusterOptions.of(given),
             topic=given.name("topic"),
-            max_msg_size=given.whole("max_msg_size", MAX_MSG_SIZE, 1),
-            max_body_size=given.whole("max_body_size", MAX_BODY_SIZE, 9),
+            max_msg_size=given.integer("max_msg_size", MAX_MSG_SIZE, 1),
+            max_body_size=given.integer("max_body_size", MAX_BODY_SIZE, 9),
         )

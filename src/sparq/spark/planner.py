@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparq.client.range_reader import Place
 from sparq.spark.errors import RetryDeadline
 from sparq.spark.losses import Losses
-from sparq.spark.offsets import Cut, LogPosition, Offset, parse_key
+from sparq.spark.offsets import LogPosition, Offset, PartitionRule, parse_key
 from sparq.spark.ranges import Range
 from sparq.spark.source_options import SourceOptions
 from sparq.spark.topic_connections import TopicConnections
@@ -75,10 +75,10 @@ class Planner:
         counts = cut.counts(messages)
         return [part for span in spans for part in self._parts(span, counts[span.key])]
 
-    def cut(self, messages: int) -> Cut:
+    def cut(self, messages: int) -> PartitionRule:
         """How a batch with this number of messages is split."""
         options = self._options
-        return Cut.of(messages, options.partitions_min, options.records_per_partition_max)
+        return PartitionRule.of(messages, options.partitions_min, options.records_per_partition_max)
 
     def _span(self, key: str, first: LogPosition, last: LogPosition) -> Span | None:
         """One log's part of a batch; None if it is empty."""
@@ -94,7 +94,7 @@ class Planner:
             self._fleet.wait_for([parts])
             member = self._fleet.member(log)
             if member is None:
-                self._losses.gone(key, first, last.ordinal)
+                self._losses.report_gone(key, first, last.ordinal)
                 if first.ordinal is None or last.ordinal is None:
                     return None
                 topic = parts.topic or self._options.topics.listed

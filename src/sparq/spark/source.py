@@ -28,9 +28,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sparq.client.range_reader import Ends
-from sparq.spark.admission import Reach, admit
+from sparq.spark.admission import ReadableRange, admit
 from sparq.spark.errors import UnreachableError
-from sparq.spark.offsets import Cut, Key, LogPosition, Offset, parse_key
+from sparq.spark.offsets import Key, LogPosition, Offset, PartitionRule, parse_key
 from sparq.spark.options import OptionError
 from sparq.spark.reader import NsqReader
 from sparq.spark.source_options import ReadLimits, SourceOptions
@@ -207,7 +207,7 @@ class NsqStreamReader(
         if now - self._missing_since.setdefault(key, now) < grace:
             return True
         del self._missing_since[key]
-        self._losses.gone(key, position)
+        self._losses.report_gone(key, position)
         return False
 
     def _aim(self) -> None:
@@ -265,7 +265,7 @@ class NsqStreamReader(
     def _admitted(self, found: Found, ends: dict[str, Ends], limits: ReadLimits) -> Found:
         """Where the next batch ends in each log that it reads; empty while it is held back."""
         logs = [log for key in found if (log := parse_key(key).log) in ends]
-        reach = Reach(self._fleet, found, {log: self._stop(log, ends[log]) for log in logs})
+        reach = ReadableRange(self._fleet, found, {log: self._stop(log, ends[log]) for log in logs})
         waited = time.monotonic() - self._last_batch_at
         counts = admit(reach.backlogs(limits.bytes_max), limits, waited)
         if counts:
@@ -279,7 +279,7 @@ class NsqStreamReader(
         target = self._targets.setdefault(log, found)
         return min(found, target, key=lambda each: each.end)
 
-    def _cut(self, begin: Found, latest: Found) -> Cut:
+    def _cut(self, begin: Found, latest: Found) -> PartitionRule:
         """How the batch from `begin` to `latest` is split."""
         messages = 0
         for key, position in begin.items():

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from sparq.protocol.names import is_ephemeral
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, parse_positions
-from sparq.spark.options import ClusterOptions, Given, OptionError
+from sparq.spark.options import ClusterOptions, OptionError, UserOptions
 from sparq.spark.topics import TopicSelection
 
 RECORDS_PER_PARTITION: Final = 1_000_000
@@ -97,7 +97,7 @@ class SourceOptions:
         Raises:
             OptionError: one is missing or wrong.
         """
-        given = Given(options)
+        given = UserOptions(options)
         topics, channel = _topics(given), given.name("channel")
         words = (EARLIEST, LATEST, COMMITTED)
         begins = _Places(words, EARLIEST, COMMITTED if stream else EARLIEST)
@@ -107,12 +107,12 @@ class SourceOptions:
             channel=channel,
             query_name=given.read("queryName", "", _shown),
             starting=_positions(given, "startingOffsets", topics, begins),
-            starting_timestamp_ms=given.whole("startingTimestamp", -1, 0),
+            starting_timestamp_ms=given.integer("startingTimestamp", -1, 0),
             ending=_positions(given, "endingOffsets", topics, _Places((LATEST,), LATEST, LATEST)),
-            ending_timestamp_ms=given.whole("endingTimestamp", -1, 0),
+            ending_timestamp_ms=given.integer("endingTimestamp", -1, 0),
             limits=_limits(given),
-            partitions_min=given.whole("minPartitions", 0, 1),
-            records_per_partition_max=given.whole(
+            partitions_min=given.integer("minPartitions", 0, 1),
+            records_per_partition_max=given.integer(
                 "maxRecordsPerPartition", RECORDS_PER_PARTITION, 1
             ),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
@@ -129,7 +129,7 @@ class SourceOptions:
         return found
 
 
-def _topics(given: Given) -> TopicSelection:
+def _topics(given: UserOptions) -> TopicSelection:
     """The topics, from one of three options."""
     one, names = given.name("topic"), given.names("topics", "topic")
     pattern = given.read("topicsPattern", "", _pattern)
@@ -175,7 +175,9 @@ class _Places(NamedTuple):
     default: str
 
 
-def _positions(given: Given, option: str, topics: TopicSelection, places: _Places) -> Positions:
+def _positions(
+    given: UserOptions, option: str, topics: TopicSelection, places: _Places
+) -> Positions:
     """Parse an option that says where to begin or to end."""
     found = given.read(
         option,
@@ -191,10 +193,10 @@ def _positions(given: Given, option: str, topics: TopicSelection, places: _Place
     return found
 
 
-def _limits(given: Given) -> ReadLimits:
+def _limits(given: UserOptions) -> ReadLimits:
     """The limits of one micro-batch."""
-    least = given.whole("minOffsetsPerTrigger", 0, 1)
-    most = given.whole("maxOffsetsPerTrigger", NO_LIMIT, 1)
+    least = given.integer("minOffsetsPerTrigger", 0, 1)
+    most = given.integer("maxOffsetsPerTrigger", NO_LIMIT, 1)
     delay_ms = given.duration_ms("maxTriggerDelay", -1)
     if least > most:
         raise OptionError(

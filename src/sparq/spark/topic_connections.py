@@ -71,7 +71,7 @@ class TopicConnection:
         """Whether it is not attached and its retry pause is over."""
         return self.attached is None and time.monotonic() >= self._retry_at
 
-    def may_hold(self, key: Key) -> bool:
+    def may_have(self, key: Key) -> bool:
         """Whether a log may be here, as far as the last contact tells."""
         return self.log == key.log or (not self.log and key.topic in ("", self.topic))
 
@@ -189,13 +189,13 @@ class TopicConnections:
         """Whether one of these logs may be at an nsqd that is unreachable but not given up."""
         return bool(keys) and (
             self._undiscovered is not None
-            or any(member.may_hold(key) for member in self._out_of_reach for key in keys)
+            or any(member.may_have(key) for member in self._out_of_reach for key in keys)
         )
 
     def may_have(self, key: Key) -> bool:
         """Whether a log may be at an nsqd that is unreachable or not yet discovered."""
         return self._undiscovered is not None or any(
-            member.failure is not None and member.may_hold(key) for member in self._members.values()
+            member.failure is not None and member.may_have(key) for member in self._members.values()
         )
 
     def give_up(self) -> bool:

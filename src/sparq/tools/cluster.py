@@ -77,7 +77,7 @@ class ClusterPoller:
             self._nodes = found.value
 
     async def _ask(self, node: Node) -> Answer:
-        figures = await self._fleet.figures(node, self._topic, self._channel)
+        figures = await self._fleet.node_stats(node, self._topic, self._channel)
         if not isinstance(figures, dict):
             raise UpstreamError(node.at, "the response is not a JSON object")
         return Answer(figures, time.monotonic())

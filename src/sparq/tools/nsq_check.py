@@ -17,7 +17,7 @@ import sys
 import time
 
 from sparq.log.check import CheckReport, CheckRow, Progress
-from sparq.log.disk import DiskError, LookingDisk
+from sparq.log.disk import DiskError, ReadOnlyDisk
 from sparq.migration.check import check, size_of
 from sparq.program.stdout import write_stdout
 from sparq.protocol.instant import Instant
@@ -54,7 +54,7 @@ def look(data_path: str) -> CheckReport:
     Raises:
         ToolError: it cannot be checked, or holds no data.
     """
-    disk = LookingDisk()
+    disk = ReadOnlyDisk()
     path = os.path.abspath(data_path)
     if not os.path.isdir(path):
         raise CheckError(f"{data_path}: no such folder")

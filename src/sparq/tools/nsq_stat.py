@@ -165,9 +165,9 @@ async def _sample(cluster: ClusterPoller, options: Options) -> StatSample:
     lookupds = set(options.lookupd_http_addresses)
     failed = {at: why for at, why in cluster.errors.items() if at not in lookupds}
     if failed:
-        raise ToolError(f"ERROR: failed to get nsqd stats - {_said(failed)}")
+        raise ToolError(f"ERROR: failed to get nsqd stats - {_error_text(failed)}")
     if lookupds and lookupds <= cluster.errors.keys():
-        raise ToolError(f"ERROR: failed to get topic producers - {_said(cluster.errors)}")
+        raise ToolError(f"ERROR: failed to get topic producers - {_error_text(cluster.errors)}")
     try:
         sample = sample_of((each.figures for each in answers.values()), topic, channel)
     except ValueError as error:
@@ -180,5 +180,5 @@ async def _sample(cluster: ClusterPoller, options: Options) -> StatSample:
     return sample
 
 
-def _said(errors: dict[str, str]) -> str:
+def _error_text(errors: dict[str, str]) -> str:
     return "; ".join(f"{address}: {reason}" for address, reason in errors.items())

@@ -38,7 +38,7 @@ import aiohttp
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.client.lookup import Asker
+from sparq.client.lookup import NsqlookupdClient
 from sparq.client.pool import background
 from sparq.program.logging import set_up
 from sparq.protocol.durations import SECOND
@@ -276,7 +276,7 @@ class Recorder:
         Raises:
             ToolError: a file could not be written; only messages on the disk were finished.
         """
-        await self._on_disk(self.output.finish_left_over)
+        await self._on_disk(self.output.recover_files)
         if self._stopping:
             return
         self.consumer.start()
@@ -401,11 +401,11 @@ class TopicFinder:
 
     async def known(self) -> list[str]:
         """Return the matching topics of the nsqlookupds that answer, in alphabetical order."""
-        async with Asker(self._config, self._timeout) as asker:
+        async with NsqlookupdClient(self._config, self._timeout) as asker:
             answers = await asyncio.gather(*(self._ask(asker, url) for url in self._questions))
         return sorted(filter(self._pattern.search, set().union(*answers)))
 
-    async def _ask(self, asker: Asker, url: str) -> set[str]:
+    async def _ask(self, asker: NsqlookupdClient, url: str) -> set[str]:
         try:
             found = topics_in(await asker.ask(url))
         except (ConnectionError, ValueError) as error:

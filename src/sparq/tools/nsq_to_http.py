@@ -53,7 +53,7 @@ from sparq.tools.command_line import UsageError
 from sparq.tools.commands import CONTENT_TYPE
 from sparq.tools.commands import NsqToHttpOptions as Options
 from sparq.tools.hostpool import hosts_of
-from sparq.tools.relay import NotSentError, NotTakenError, Relay, check_every, consumer_of
+from sparq.tools.relay import NotAcceptedError, NotSentError, Relay, check_every, consumer_of
 
 PROGRAM: Final = "nsq_to_http"
 
@@ -147,11 +147,11 @@ class HttpTarget:
             ) as response:
                 await drain(response)
                 if response.status not in (range(200, 201) if self._template else range(200, 300)):
-                    raise NotTakenError(f"{self.shown}: status {response.status}")
+                    raise NotAcceptedError(f"{self.shown}: status {response.status}")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotSentError(f"{self.shown}: {reason(error)}") from error
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise NotTakenError(f"{self.shown}: {reason(error)}") from error
+            raise NotAcceptedError(f"{self.shown}: {reason(error)}") from error
 
 
 def open_session(connect_seconds: float, request_seconds: float) -> aiohttp.ClientSession:
@@ -310,7 +310,7 @@ class NsqToHttp:
             await self._endpoints[name].send(self._session, message.body)
 
         try:
-            await self.relay.hand_on(message, send)
+            await self.relay.forward(message, send)
         except UnsendableError as error:
             # The message itself is at fault: do not back off, the others need not wait.
             logger.error("message %s is not sent: %s", message.id, error)

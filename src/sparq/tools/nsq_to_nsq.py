@@ -55,9 +55,9 @@ from sparq.tools.commands import NsqToNsqOptions as Options
 from sparq.tools.common import TOGETHER_BYTES, TOGETHER_COUNT, runs
 from sparq.tools.hostpool import hosts_of
 from sparq.tools.relay import (
+    BatchRefusedError,
+    NotAcceptedError,
     NotSentError,
-    NotTakenError,
-    NotTogetherError,
     Refusal,
     Relay,
     Told,
@@ -260,17 +260,17 @@ class Destination:
     def _refusal(self, error: Exception, count: int) -> Refusal:
         code = error.code if isinstance(error, RemoteError) else ""
         if count > 1 and code in OF_ONE_OF_THEM:
-            return NotTogetherError(str(error))
+            return BatchRefusedError(str(error))
         if isinstance(error, PublishError):
             is_stored_nowhere = not error.unanswered
         else:
             is_stored_nowhere = code in STORAGE_REFUSALS
-        kind = NotSentError if is_stored_nowhere else NotTakenError
+        kind = NotSentError if is_stored_nowhere else NotAcceptedError
         return kind(f"nsqd {self._address}: {error.__cause__ or error}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copies:
+class OutgoingBatch:
     """Messages that are published together.
 
     Attributes:
@@ -293,12 +293,12 @@ class Copies:
         """Publish them to this host."""
         await self.destinations[host].publish(self.topic, self.bodies)
 
-    def singly(self) -> Iterator[Copies]:
+    def singly(self) -> Iterator[OutgoingBatch]:
         """Yield each message on its own."""
         for message, body in zip(self.batch, self.bodies, strict=True):
-            yield Copies(self.destinations, self.topic, Batch([message]), [body])
+            yield OutgoingBatch(self.destinations, self.topic, Batch([message]), [body])
 
-    def bounded(self) -> Iterator[Copies]:
+    def bounded(self) -> Iterator[OutgoingBatch]:
         """Split the messages into parts that fit into one publish each."""
         if sum(map(len, self.bodies)) <= TOGETHER_BYTES:
             yield self
@@ -306,7 +306,7 @@ class Copies:
         at = 0
         for bodies in runs(self.bodies):
             end = at + len(bodies)
-            yield Copies(self.destinations, self.topic, Batch(self.batch[at:end]), bodies)
+            yield OutgoingBatch(self.destinations, self.topic, Batch(self.batch[at:end]), bodies)
             at = end
 
 
@@ -349,7 +349,7 @@ class NsqToNsq:
         async for batch in consumer.batches(size, wait=0):
             passed, bodies = self._passed(batch) if self._filter else (batch, batch.bodies)
             if bodies:
-                for copies in Copies(self._destinations, topic, passed, bodies).bounded():
+                for copies in OutgoingBatch(self._destinations, topic, passed, bodies).bounded():
                     self.relay.start(copies)
 
     def _passed(self, batch: Batch) -> tuple[Batch, list[bytes]]:

@@ -108,7 +108,7 @@ class TopicOutput:
         self._opened_ns = 0
         self._member: zlib._Compress | None = None
 
-    def finish_left_over(self) -> None:
+    def recover_files(self) -> None:
         """Repair and move files that a killed run has left in the folder (rule 6)."""
         if self._finished is None:
             return

@@ -281,7 +281,7 @@ RATES = {
 """Each rate of a row, and the counter that it is computed from."""
 
 
-class Gone(NamedTuple):
+class GoneNsqd(NamedTuple):
     """The last figures of an nsqd that no longer answers.
 
     ``seconds`` is their age; the figures are sums over its channels.
@@ -306,7 +306,7 @@ class Overview:
     topics: int = 0
     in_rate: float | None = None
     ill: dict[str, str] = field(default_factory=dict)
-    gone: dict[str, Gone] = field(default_factory=dict)
+    gone: dict[str, GoneNsqd] = field(default_factory=dict)
 
     def total(self, name: str) -> float | None:
         """Return the sum of a figure over all rows; None if it is unknown for each of them."""
@@ -376,10 +376,10 @@ def _worth_showing(rows: dict[Key, OverviewRow]) -> list[OverviewRow]:
     return found
 
 
-def gone_since(last: NsqdSample, at_seconds: float) -> Gone:
+def gone_since(last: NsqdSample, at_seconds: float) -> GoneNsqd:
     """Sum up the last figures of an nsqd that is gone."""
     counts = last.counts.values()
-    return Gone(
+    return GoneNsqd(
         at_seconds - last.at_seconds,
         sum(each.depth for each in counts),
         sum(each.in_flight for each in counts),

@@ -8,7 +8,7 @@
 3. While a message is under way or waits for its turn, it is kept alive with TOUCH.
 4. If a batch is refused because of one message, it is unknown which one: each is handed on by
    itself.
-5. ``hand_on`` needs a task of its own. ``start`` needs none, except after a first failure.
+5. ``forward`` needs a task of its own. ``start`` needs none, except after a first failure.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ KEPT_MAX: Final = 100_000
 """Maximum number of times kept for one line, the first ones: memory must be bounded."""
 
 
-class NotTakenError(Exception):
+class NotAcceptedError(Exception):
     """A host did not accept a message, or did not confirm it."""
 
 
-class NotSentError(NotTakenError):
+class NotSentError(NotAcceptedError):
     """A message certainly did not reach its host."""
 
 
-class NotTogetherError(Exception):
+class BatchRefusedError(Exception):
     """A host refuses several messages because of one of them."""
 
 
 Send = Callable[[str], Awaitable[None]]
 Follow = Callable[[Consumer], Coroutine[Any, Any, None]]
-Refusal = NotTakenError | NotTogetherError
+Refusal = NotAcceptedError | BatchRefusedError
 Told = Callable[[Refusal | None], None]
 """Called once: with None if the host has accepted what it was offered, else with the refusal."""
 
 
-class Parcel(Protocol):
+class RelayedBatch(Protocol):
     """Messages that are handed on together, and answered together."""
 
     @property
@@ -78,14 +78,14 @@ class Parcel(Protocol):
         ...
 
     async def send(self, host: str) -> None:
-        """Hand them to a host; raises ``NotTakenError`` or ``NotTogetherError``."""
+        """Hand them to a host; raises ``NotTakenError`` or ``BatchRefusedError``."""
 
-    def singly(self) -> Iterable[Parcel]:
+    def singly(self) -> Iterable[RelayedBatch]:
         """Return each message on its own."""
         ...
 
 
-def _requeue(held: Message | Batch, error: NotTakenError) -> Awaitable[None]:
+def _requeue(held: Message | Batch, error: NotAcceptedError) -> Awaitable[None]:
     if isinstance(held, Batch) and len(held) > 1:
         count, attempts_max = len(held), held.attempts_max
         logger.warning("%s; %d messages, highest attempt %d", error, count, attempts_max)
@@ -190,7 +190,7 @@ class Relay:
         hosts: chooses among them.
         status_every: messages per line with response times, over all hosts and, if there are
             several, for each.
-        at_a_time: parcels, or messages, that ``hand_on`` may have under way at a time.
+        at_a_time: parcels, or messages, that ``forward`` may have under way at a time.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Relay:
                 task.cancel()
             await asyncio.gather(*following, *self._tasks, return_exceptions=True)
 
-    async def hand_on(self, held: Message | Batch, send: Send) -> None:
+    async def forward(self, held: Message | Batch, send: Send) -> None:
         """Send messages to one host; finish them when it has accepted them, otherwise requeue them.
 
         Args:
@@ -259,46 +259,48 @@ class Relay:
                 async with self._turns:
                     began = time.monotonic()
                     host = await self._until_sent(send)
-        except NotTakenError as error:
+        except NotAcceptedError as error:
             await _requeue(held, error)
             return
         await self._finish(held, host, time.monotonic() - began)
 
-    def start(self, parcel: Parcel) -> None:
-        """Do the same as ``hand_on``, without waiting for it."""
+    def start(self, parcel: RelayedBatch) -> None:
+        """Do the same as ``forward``, without waiting for it."""
         now = time.monotonic()
         host = self._hosts.choose(now)
-        self._touching.hold(parcel.batch)
-        if not parcel.offer(host, partial(self._told, parcel, host, now)):
-            self._hand_on_later(parcel)
+        self._touching.add(parcel.batch)
+        if not parcel.offer(host, partial(self._log_outcome, parcel, host, now)):
+            self._forward_later(parcel)
 
-    def _told(self, parcel: Parcel, host: str, began: float, error: Refusal | None) -> None:
+    def _log_outcome(
+        self, parcel: RelayedBatch, host: str, began: float, error: Refusal | None
+    ) -> None:
         self._touching.release(parcel.batch)
         now = time.monotonic()
         if error is None:
             self._hosts.succeeded(host, now, now - began)
             self._finish(parcel.batch, host, now - began)
-        elif isinstance(error, NotTogetherError):
+        elif isinstance(error, BatchRefusedError):
             self._start_singly(parcel)
         else:
             self._hosts.failed(host, now)
             if isinstance(error, NotSentError):
-                self._hand_on_later(parcel)
+                self._forward_later(parcel)
             else:
                 _requeue(parcel.batch, error)
 
-    def _start_singly(self, parcel: Parcel) -> None:
+    def _start_singly(self, parcel: RelayedBatch) -> None:
         for each in parcel.singly():
             self.start(each)
 
-    def _hand_on_later(self, parcel: Parcel) -> None:
-        async def hand_on() -> None:
+    def _forward_later(self, parcel: RelayedBatch) -> None:
+        async def forward() -> None:
             try:
-                await self.hand_on(parcel.batch, parcel.send)
-            except NotTogetherError:
+                await self.forward(parcel.batch, parcel.send)
+            except BatchRefusedError:
                 self._start_singly(parcel)
 
-        task = asyncio.create_task(hand_on())
+        task = asyncio.create_task(forward())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -323,7 +325,7 @@ class Relay:
             host = self._hosts.choose(began, tried)
             try:
                 await send(host)
-            except NotTakenError as error:
+            except NotAcceptedError as error:
                 self._hosts.failed(host, time.monotonic())
                 tried.add(host)
                 if not isinstance(error, NotSentError) or tried == self._names:

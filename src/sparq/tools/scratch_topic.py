@@ -53,7 +53,7 @@ class ScratchTopic:
         await self._upstream.__aenter__()
         try:
             self.version = _version(await self._ask(self._upstream.get, "info"))
-            await self._tell("topic/create")
+            await self._post("topic/create")
         except BaseException:
             await self._upstream.__aexit__()
             raise
@@ -62,7 +62,7 @@ class ScratchTopic:
     async def __aexit__(self, *_: object) -> None:
         """Delete the topic."""
         try:
-            await self._tell("topic/delete")
+            await self._post("topic/delete")
         except ToolError as failure:
             at = URL(lookupd_url(self._address)) / "topic" / "delete" % {"topic": self.name}
             log.warning("topic %s was not deleted, do it with POST %s: %s", self.name, at, failure)
@@ -79,16 +79,16 @@ class ScratchTopic:
             ToolError: nsqd refuses.
         """
         if self._channels:
-            await self._tell("channel/delete", channel=f"{CHANNEL}_{self._channels}")
+            await self._post("channel/delete", channel=f"{CHANNEL}_{self._channels}")
         await self.empty()
         self._channels += 1
         name = f"{CHANNEL}_{self._channels}"
-        await self._tell("channel/create", channel=name)
+        await self._post("channel/create", channel=name)
         return name
 
     async def empty(self) -> None:
         """Drop the topic's messages that are in no channel. Raises ToolError: nsqd refuses."""
-        await self._tell("topic/empty")
+        await self._post("topic/empty")
 
     async def message_count(self) -> int:
         """Return how many messages were published. Raises ToolError: nsqd does not report it."""
@@ -100,7 +100,7 @@ class ScratchTopic:
         except (KeyError, TypeError, ValueError):
             raise ToolError(f"{self._address}: its /stats does not list {self.name}") from None
 
-    async def _tell(self, path: str, **query: str) -> None:
+    async def _post(self, path: str, **query: str) -> None:
         await self._ask(self._upstream.post, path, **query)
 
     async def _ask(self, call: Callable[..., Awaitable[Any]], path: str, **query: str) -> Any:

@@ -29,7 +29,7 @@ class Touching:
     def __init__(self) -> None:
         self._due: dict[Held, float] = {}
 
-    def hold(self, held: Held) -> None:
+    def add(self, held: Held) -> None:
         """Touch this message or batch from now on."""
         self._due[held] = halfway(held)
 
@@ -40,7 +40,7 @@ class Touching:
     @contextlib.contextmanager
     def holding(self, held: Held) -> Iterator[None]:
         """Touch this message or batch for the duration of the block."""
-        self.hold(held)
+        self.add(held)
         try:
             yield
         finally:

@@ -70,7 +70,7 @@ class Measurement:
         return ascending[max(0, math.ceil(part * len(ascending)) - 1)] * 1000
 
 
-async def together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run the coroutines concurrently; the first error cancels the others and is raised as is."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
@@ -119,7 +119,7 @@ class PublishWorkload:
                 times.append(now - before)
                 before = now
 
-        await together(task() for _ in range(tasks))
+        await run_all(task() for _ in range(tasks))
         elapsed = time.perf_counter() - began
         count = len(times) * len(self._bodies)
         return Measurement(name, count, elapsed, len(self._body), times)
@@ -134,7 +134,7 @@ class PublishWorkload:
                 left -= len(self._bodies)
                 await self.once()
 
-        await together(task() for _ in range(tasks))
+        await run_all(task() for _ in range(tasks))
 
 
 class Counting:

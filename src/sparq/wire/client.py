@@ -76,7 +76,7 @@ class RequestedLayers(Protocol):
     def auth_secret(self) -> str:
         """The secret for an nsqd that requires AUTH; "": none."""
 
-    def asked(self) -> dict[str, Any]:
+    def identify_fields(self) -> dict[str, Any]:
         """Return the fields of IDENTIFY that request the layers."""
 
     def tls_context(self, *, check_host: bool) -> ssl.SSLContext:
@@ -120,7 +120,7 @@ class ClientConnection:
         self._frame_bytes_max = frame_bytes_max
         self._arrived = self._head = b""
         self._is_shaking_hands = False
-        body = json.dumps({**identity, **options.asked()}).encode()
+        body = json.dumps({**identity, **options.identify_fields()}).encode()
         self._out = [commands.MAGIC_V2 + commands.identify(body)]
 
     def feed(self, data: bytes) -> None:

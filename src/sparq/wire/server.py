@@ -134,7 +134,7 @@ class ServerConnection:
 
     # Upgrades
 
-    def hold(self, granted: Granted) -> None:
+    def note_granted(self, granted: Granted) -> None:
         """Note that layers are granted: no command is read until they are in place."""
         self.granted = granted
         self._held = self.parser.take_rest()

@@ -52,9 +52,9 @@ def serving(counterpart: Counterpart, answers: list[Answer]) -> Iterator[str]:
             answered = 0
             while data := connection.recv(1 << 16):
                 connection.sendall(counterpart.receive(data))
-                # `heard` has one more entry than `answers`: the counterpart itself has answered
+                # `received` has one more entry than `answers`: the counterpart itself has answered
                 # IDENTIFY.
-                while answered < min(len(answers), len(counterpart.heard) - 1):
+                while answered < min(len(answers), len(counterpart.received) - 1):
                     answers[answered](counterpart, connection)
                     answered += 1
 
@@ -71,7 +71,7 @@ def sends(data: bytes) -> Answer:
     """Return an answer that sends `data` through the layers."""
 
     def answer(counterpart: Counterpart, connection: socket.socket) -> None:
-        counterpart.say(data)
+        counterpart.send(data)
         sealed, counterpart._out = counterpart._out, b""
         connection.sendall(sealed)
 
@@ -107,7 +107,7 @@ def test_damaged_data_is_an_os_error(files: Certificates, kind: str) -> None:
     """Damaged data raises OSError, like a broken connection, so that callers retry it."""
 
     def damaged(counterpart: Counterpart, connection: socket.socket) -> None:
-        counterpart.say(frame(0, b"important" * 1000))
+        counterpart.send(frame(0, b"important" * 1000))
         sealed = bytearray(counterpart._out)
         sealed[len(sealed) // 2] ^= 1
         connection.sendall(sealed)
@@ -122,10 +122,10 @@ def test_damaged_data_is_an_os_error(files: Certificates, kind: str) -> None:
 def test_a_tls_close_notify_ends_the_connection(files: Certificates, kind: str) -> None:
     """After a TLS close_notify, ``ask`` fails immediately, even if the socket is still open."""
 
-    def farewell(counterpart: Counterpart, connection: socket.socket) -> None:
+    def close_notify(counterpart: Counterpart, connection: socket.socket) -> None:
         connection.sendall(counterpart.close_tls())
 
-    with serving(counterpart_of(files), [farewell]) as address:
+    with serving(counterpart_of(files), [close_notify]) as address:
         connection = BlockingConnection(address, layers=options_of(files, kind))
         with pytest.raises(ConnectionResetError, match="closed the connection"):
             connection.ask(commands.ends("t"))
@@ -138,7 +138,7 @@ def test_a_failed_handshake_raises_an_error_with_the_reason(files: Certificates)
         """A counterpart that answers IDENTIFY and then disconnects."""
 
         def receive(self, data: bytes) -> bytes:
-            if self.heard:
+            if self.received:
                 raise ConnectionAbortedError
             return super().receive(data)
 
@@ -149,14 +149,14 @@ def test_a_failed_handshake_raises_an_error_with_the_reason(files: Certificates)
     ):
         BlockingConnection(address, layers=options_of(files, "tls"))
 
-    distrusted = Counterpart(dict(ALL), server_context(files, files.expired))
+    untrusted = Counterpart(dict(ALL), server_context(files, files.expired))
     with (
-        serving(distrusted, []) as address,
+        serving(untrusted, []) as address,
         pytest.raises(TlsError, match="certificate has expired"),
     ):
         BlockingConnection(address, layers=options_of(files, "tls"))
 
-    hasty: Any = Counterpart({})
-    hasty.behind_json = frame(0, b"OK")
-    with serving(hasty, []) as address, pytest.raises(WrongPeerError, match="before any request"):
+    early: Any = Counterpart({})
+    early.after_identify = frame(0, b"OK")
+    with serving(early, []) as address, pytest.raises(WrongPeerError, match="before any request"):
         BlockingConnection(address)

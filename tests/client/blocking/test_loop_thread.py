@@ -93,8 +93,8 @@ def test_a_post_interrupted_by_ctrl_c_runs_with_the_next_post(thread: LoopThread
 def test_a_post_that_fails_does_not_stop_the_next_one(thread: LoopThread) -> None:
     """The loop's exception handler gets the error, and the next post runs."""
     done: list[int] = []
-    told: list[object] = []
-    thread.ask(lambda: thread._loop.set_exception_handler(lambda _, what: told.append(what)))
+    reported: list[object] = []
+    thread.ask(lambda: thread._loop.set_exception_handler(lambda _, what: reported.append(what)))
 
     def post_both() -> None:
         thread.post(int, "x")
@@ -104,7 +104,7 @@ def test_a_post_that_fails_does_not_stop_the_next_one(thread: LoopThread) -> Non
     wait_for(lambda: done)
 
     assert [2] == done
-    assert 1 == len(told)
+    assert 1 == len(reported)
 
 
 def test_submit_returns_a_future(thread: LoopThread) -> None:
@@ -234,11 +234,11 @@ def test_a_forked_child_gets_closed_error_and_does_not_affect_the_parent(
     answers: multiprocessing.Queue[str] = forking.Queue()
     child = forking.Process(target=_use_in_forked_child, args=(thread, answers), daemon=True)
     child.start()
-    told = [answers.get(timeout=30) for _ in range(3)]
+    reported = [answers.get(timeout=30) for _ in range(3)]
     child.join(30)
 
     assert 0 == child.exitcode
-    assert all("process that made it" in text for text in told[:2])
-    assert told[2] == "closed"
+    assert all("process that made it" in text for text in reported[:2])
+    assert reported[2] == "closed"
     assert 3 == thread.call(add, 1, 2)
     assert os.getpid() != child.pid

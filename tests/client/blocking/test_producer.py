@@ -56,9 +56,9 @@ def test_submits_wait_after_pending_publishes() -> None:
             producer.multi_submit("t", [b"x"] * 2),
             producer.submit_deferred("t", b"x" * 10, 1.0),
         ]
-        told = [type(each.exception(20)) for each in (first, *futures)]
+        errors = [type(each.exception(20)) for each in (first, *futures)]
 
-    assert [PublishError] * 4 == told
+    assert [PublishError] * 4 == errors
 
 
 def test_a_submit_cancelled_before_it_starts_is_not_published() -> None:
@@ -145,13 +145,13 @@ def test_wrong_arguments_of_submit_are_raised_by_the_future(closed_address: str)
     """Wrong arguments to ``submit`` raise nothing; the future carries the error."""
     with sparq.connect(closed_address) as session, session.producer() as producer:
         wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
-        told = [producer.submit(*each).exception(10) for each in wrong]
-        told += [producer.multi_submit(topic, [body]).exception(10) for topic, body in wrong]
+        errors = [producer.submit(*each).exception(10) for each in wrong]
+        errors += [producer.multi_submit(topic, [body]).exception(10) for topic, body in wrong]
         several: list[Any] = ["text", b"bytes", None, []]
         none = [producer.multi_submit("t", each).exception(10) for each in several]
         never = producer.submit_deferred("t", b"x", -1).exception(10)
 
     kinds = ["bytes, not NoneType", "bytes, not int", "a str, not NoneType", "bytes, not str"]
-    assert kinds * 2 == [str(each).partition(":")[0].partition(" must be ")[2] for each in told]
+    assert kinds * 2 == [str(each).partition(":")[0].partition(" must be ")[2] for each in errors]
     assert [TypeError] * 3 + [ValueError] == [type(each) for each in none]
     assert "delay_seconds must be" in str(never)

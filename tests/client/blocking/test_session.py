@@ -168,7 +168,7 @@ def test_a_closed_session_raises_closed_error(nsqd: NsqdServer) -> None:
 
 
 def _use_in_forked_child(
-    session: Session, producer: BlockingProducer, consumer: BlockingConsumer, told: Any
+    session: Session, producer: BlockingProducer, consumer: BlockingConsumer, outcomes: Any
 ) -> None:
     with session, producer, consumer:
         uses = (lambda: producer.submit("forked", b"x"), session.producer, consumer.receive)
@@ -176,21 +176,21 @@ def _use_in_forked_child(
             try:
                 use()
             except ClosedError as error:
-                told.put(str(error))
+                outcomes.put(str(error))
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_does_not_affect_the_parent(session: Session) -> None:
     """A forked child gets ClosedError; leaving the blocks there does not affect the parent."""
     forking = multiprocessing.get_context("fork")
-    told = forking.Queue()
+    outcomes = forking.Queue()
     fill(session, "forked", 3)
     with session.producer() as producer, session.consumer("forked", "c") as consumer:
         consumer.receive(10).finish()
-        given = (session, producer, consumer, told)
+        given = (session, producer, consumer, outcomes)
         child = forking.Process(target=_use_in_forked_child, args=given, daemon=True)
         child.start()
-        texts = [told.get(timeout=30) for _ in range(4)]
+        texts = [outcomes.get(timeout=30) for _ in range(4)]
         child.join(30)
 
         assert [b"1", b"2"] == [consumer.receive(10).body for _ in range(2)]
@@ -207,14 +207,16 @@ def test_importing_sparq_loads_neither_asyncio_nor_aiohttp() -> None:
 
 def test_a_second_ctrl_c_closes_without_waiting(closed_address: str) -> None:
     """A second Ctrl-C closes without waiting for ``stop_timeout``; futures get ClosedError."""
-    told: list[BaseException | None] = []
+    outcomes: list[BaseException | None] = []
     with (
         pytest.raises(KeyboardInterrupt),
         sparq.connect(closed_address, stop_timeout=60.0) as session,
     ):
         futures = [session.producer().submit("t", b"x") for _ in range(2)]
         others = [
-            threading.Thread(target=lambda each=each: told.append(each.exception()), daemon=True)
+            threading.Thread(
+                target=lambda each=each: outcomes.append(each.exception()), daemon=True
+            )
             for each in futures
         ]
         for each in others:
@@ -224,7 +226,7 @@ def test_a_second_ctrl_c_closes_without_waiting(closed_address: str) -> None:
     for each in others:
         each.join(10)
 
-    assert [ClosedError] * 2 == [type(each) for each in told]
+    assert [ClosedError] * 2 == [type(each) for each in outcomes]
     assert not running()
 
 

@@ -75,7 +75,7 @@ def test_without_options_there_are_no_checks(tmp_path: Path) -> None:
     access = build(RIGHTS, "", AccessOptions(audit_file=str(tmp_path / "audit")))
 
     assert access is not None
-    assert not access.asks
+    assert not access.needs_token
     assert 200 == status(access, PAUSE)
 
 
@@ -93,7 +93,7 @@ def test_the_http_token_protects_changes_and_private_routes() -> None:
     access = build(RIGHTS, MASTER, AccessOptions())
     assert access is not None
 
-    assert access.asks
+    assert access.needs_token
     assert [200, 200, 401, 401] == [status(access, r) for r in (PING, STATS, CONFIG, PAUSE)]
     assert [200, 200] == [status(access, route, MASTER) for route in (CONFIG, PAUSE)]
     assert 401 == status(access, PAUSE, MASTER + "x")

@@ -116,9 +116,9 @@ async def test_refused_requests_are_limited_so_that_changes_stay_visible(
     await log.close()
     assert audit.REFUSED_MAX + 2 == len((await log.page(limit=1000)).entries)
 
-    told = (await log.page(limit=1)).entries[0]["detail"]
+    detail = (await log.page(limit=1)).entries[0]["detail"]
     left_out = 5000 - audit.REFUSED_MAX
-    assert f"FORBIDDEN; {left_out} more refused requests were not recorded" == told
+    assert f"FORBIDDEN; {left_out} more refused requests were not recorded" == detail
 
 
 async def test_entries_are_published_to_a_topic(caplog: pytest.LogCaptureFixture) -> None:

@@ -80,7 +80,7 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
 
     async def respond(request: web.BaseRequest) -> web.Response:
         try:
-            return access.gate(request) or await answer(request)
+            return access.check_origin(request) or await answer(request)
         except HttpError as error:
             return refusal(error)
 

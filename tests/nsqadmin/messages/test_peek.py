@@ -10,8 +10,8 @@ import pytest
 from sparq.nsqadmin.messages.asking import Refused
 from sparq.nsqadmin.messages.peek import (
     MessagePage,
-    Show,
-    Sought,
+    DisplayLimits,
+    SearchCriteria,
     by_node,
     find,
     log_page,
@@ -42,7 +42,7 @@ async def test_a_channel_is_shown_by_time(cluster: Cluster) -> None:
     before = [await each.channel("t", "c") for each in (cluster.one, cluster.two)]
 
     for limit in (1, 7, 50):
-        show = Show(limit)
+        show = DisplayLimits(limit)
         ask = partial(peek, cluster.fleet, "t", "c", show=show)
         shown = []
         async for page in all_pages(ask):
@@ -60,14 +60,14 @@ async def test_a_channel_is_shown_by_time(cluster: Cluster) -> None:
 async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
     """Messages finished between two pages do not make later pages skip others."""
     await fill(cluster, 20)
-    first = await peek(cluster.fleet, "t", "c", show=Show(4))
+    first = await peek(cluster.fleet, "t", "c", show=DisplayLimits(4))
     consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
     await consumer.messages(5)
     await consumer.close()
     assert first.next is not None
 
     shown = [m["body"] for m in first.messages]
-    ask = partial(peek, cluster.fleet, "t", "c", show=Show(4))
+    ask = partial(peek, cluster.fleet, "t", "c", show=DisplayLimits(4))
     async for page in all_pages(ask, first.next):
         shown += [message["body"] for message in page.messages]
 
@@ -86,9 +86,9 @@ async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
     await cluster.two.post("/pub?topic=t&defer=30000", b"sooner")
 
     held = await peek(cluster.fleet, "t", "c", state="in_flight")
-    deferred = await peek(cluster.fleet, "t", "c", state="deferred", show=Show(1))
+    deferred = await peek(cluster.fleet, "t", "c", state="deferred", show=DisplayLimits(1))
     rest = await peek(
-        cluster.fleet, "t", "c", state="deferred", after=str(deferred.next), show=Show(1)
+        cluster.fleet, "t", "c", state="deferred", after=str(deferred.next), show=DisplayLimits(1)
     )
 
     (message,) = held.messages
@@ -106,7 +106,7 @@ async def test_the_log_is_shown_and_followed(cluster: Cluster) -> None:
     """A page has the last messages, `next` the later ones; bodies can be left out."""
     bodies = await fill(cluster, 10)
 
-    page = await log_page(cluster.fleet, "t", place="last:2", show=Show(bodies=False))
+    page = await log_page(cluster.fleet, "t", place="last:2", show=DisplayLimits(bodies=False))
     assert 4 == len(page.messages)
     assert not any("body" in message for message in page.messages)
     assert set(cluster.addresses) == set(page.reach)
@@ -116,7 +116,7 @@ async def test_the_log_is_shown_and_followed(cluster: Cluster) -> None:
     assert [("new", "waiting")] == [(m["body"], m["state"]) for m in later.messages]
     whole = await log_page(cluster.fleet, "t")
     assert [*bodies, "new"] == [message["body"] for message in whole.messages]
-    alone = await log_page(cluster.fleet, "t", show=Show(nodes=(cluster.addresses[1],)))
+    alone = await log_page(cluster.fleet, "t", show=DisplayLimits(nodes=(cluster.addresses[1],)))
     assert bodies[1::2] == [message["body"] for message in alone.messages]
 
 
@@ -124,19 +124,19 @@ async def test_search_goes_over_all_nodes(cluster: Cluster) -> None:
     """A search with criteria finds the messages of all nodes, in bounded steps."""
     await fill(cluster, 40)
 
-    page = await search(cluster.fleet, "t", Sought(json="n >= 38"))
+    page = await search(cluster.fleet, "t", SearchCriteria(json="n >= 38"))
     assert (['{"n": 38}', '{"n": 39}'], True, 1.0) == (
         *([message["body"] for message in page.messages], page.done, page.progress),
     )
-    page = await search(cluster.fleet, "t", Sought(regex="[89]9?}$", state="waiting", channel="c"))
+    page = await search(cluster.fleet, "t", SearchCriteria(regex="[89]9?}$", state="waiting", channel="c"))
     assert 8 == len(page.messages)
     found, after = [], ""
     while len(found) < 5:
-        page = await search(cluster.fleet, "t", Sought(text="1"), after=after, show=Show(5))
+        page = await search(cluster.fleet, "t", SearchCriteria(text="1"), after=after, show=DisplayLimits(5))
         found += page.messages
         after = str(page.next)
     assert 5 <= len(found) <= 6
-    rest = await search(cluster.fleet, "t", Sought(text="1"), after=after)
+    rest = await search(cluster.fleet, "t", SearchCriteria(text="1"), after=after)
     numbers = {message["body"] for message in [*found, *rest.messages]}
     assert {f'{{"n": {n}}}' for n in range(40) if "1" in str(n)} == numbers
 
@@ -170,8 +170,8 @@ async def test_wrong_questions_are_refused(cluster: Cluster) -> None:
         lambda: peek(cluster.fleet, "t", "c", state="gone"),
         lambda: peek(cluster.fleet, "t", "c", after="nonsense"),
         lambda: log_page(cluster.fleet, "t", place="yesterday"),
-        lambda: search(cluster.fleet, "t", Sought(json="a b c")),
-        lambda: peek(cluster.fleet, "t", "c", show=Show(nodes=("a:1",))),
+        lambda: search(cluster.fleet, "t", SearchCriteria(json="a b c")),
+        lambda: peek(cluster.fleet, "t", "c", show=DisplayLimits(nodes=("a:1",))),
         lambda: find(cluster.fleet, "t", "xyz"),
         lambda: find(cluster.fleet, "t", "0" * 16),
         lambda: whole_body(cluster.fleet, "t", "0" * 16, "a:1"),

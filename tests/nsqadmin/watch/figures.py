@@ -8,7 +8,7 @@ from typing import Any
 from sparq.cluster.nodes import Node
 from sparq.nsqadmin.watch.node_stats import EarlierCounts, counters, read_look
 from sparq.nsqadmin.watch.rows import Lookupd, NodeState
-from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, Painter
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, SnapshotBuilder
 
 CHANNEL = {
     "depth": 0,
@@ -84,7 +84,7 @@ class Cluster:
     """
 
     def __init__(self) -> None:
-        self.painter = Painter()
+        self.painter = SnapshotBuilder()
         self.now = 1_000_000.0
         self._seen: dict[str, Observed] = {}
 

@@ -307,7 +307,7 @@ def test_a_click_may_be_a_day_late_or_a_day_ahead():
     assert (bucket.LIMITS.horizon_s, bucket.AHEAD_MAX_S) == (86_400, 86_400)
 
 
-def hold_to_twin(batches, count, limits=LIMITS, step_ms=1000, **cut):
+def compare_with_twin(batches, count, limits=LIMITS, step_ms=1000, **cut):
     """Run the same batches through the twin and the buckets; all rows must be equal."""
     twin, buckets = Twin(limits.horizon_s), Buckets(count, limits, **cut)
     messages = 0
@@ -343,21 +343,21 @@ def test_minutes_of_a_generated_day_are_exact(seed, nsqds, lag):
     """Any number of nsqds, in step or not, gives exact minutes."""
     batches = batches_of(generated(seed), nsqds, 200 // nsqds, lag)
 
-    hold_to_twin(batches, count=8, seed=seed)
+    compare_with_twin(batches, count=8, seed=seed)
 
 
 @pytest.mark.parametrize("count", [4, 16, 64])
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_numbers_of_buckets_and_partitions_do_not_change_the_minutes(count, partitions):
     """The number of buckets and partitions does not change the minutes."""
-    hold_to_twin(batches_of(generated(4), 2, 250, 1), count, partitions=partitions)
+    compare_with_twin(batches_of(generated(4), 2, 250, 1), count, partitions=partitions)
 
 
 @pytest.mark.parametrize("recent_bytes_max", [0, 3000, 20_000])
 def test_minutes_in_cold_do_not_change_the_result(recent_bytes_max):
     """The result is the same whether most, half or few of the minutes are in `cold`."""
     limits = MinutesLimits(horizon_s=3 * 3600, recent_bytes_max=recent_bytes_max)
-    hold_to_twin(batches_of(generated(5), 3, 70, 4), 4, limits)
+    compare_with_twin(batches_of(generated(5), 3, 70, 4), 4, limits)
 
 
 @settings(max_examples=40, deadline=None)
@@ -378,4 +378,4 @@ def test_minutes_in_cold_do_not_change_the_result(recent_bytes_max):
 )
 def test_any_messages_give_the_rows_of_the_twin(batches, count, limits, step_ms, partitions):
     """Late, future, rejected, huge and long-page messages and quiet nsqds give the same rows."""
-    hold_to_twin(batches, count, limits, step_ms, partitions=partitions)
+    compare_with_twin(batches, count, limits, step_ms, partitions=partitions)

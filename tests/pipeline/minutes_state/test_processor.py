@@ -34,6 +34,7 @@ from tests.pipeline.minutes_state.buckets import (
     of_kind,
 )
 from tests.pipeline.minutes_state.twin import Twin
+from tests.pipeline.query_input import forget_last_commit
 
 TIME = pa.timestamp("us", "UTC")
 PARSED = pa.schema(
@@ -164,13 +165,6 @@ class Query:
     def _write(self, rows, batch_id):
         rows.write.mode("overwrite").parquet(str(self.out / f"batch={batch_id}"))
 
-    def forget_last_commit(self):
-        """Delete the last commit, as if the driver died after its sink had written."""
-        commits = self.checkpoint / "commits"
-        last = max(int(path.name) for path in commits.glob("[0-9]*"))
-        (commits / str(last)).unlink()
-        (commits / f".{last}.crc").unlink(missing_ok=True)
-
     def state_files(self, batch_id):
         """The state files of partition 0 written by all attempts at a batch."""
         return sorted((self.checkpoint / "state" / "0" / "0").glob(f"{batch_id + 1}[._]*"))
@@ -193,7 +187,7 @@ def test_a_spark_query_gives_the_rows_of_the_twin(spark, tmp_path):
     last = len(batches) - 2
     before, files = query.written(last), query.state_files(last)
     contents = [file.read_bytes() for file in files]
-    query.forget_last_commit()
+    forget_last_commit(query.checkpoint)
     query.run()  # repeats the last batch
 
     assert in_order(query.written(last)) == in_order(before)

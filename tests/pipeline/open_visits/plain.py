@@ -50,14 +50,14 @@ FINDING_SCHEMA = pa.schema(
 
 @dataclass(slots=True)
 class Finding:
-    """A finding about one visitor; `told` is the amount in its newest reported revision."""
+    """A finding about one visitor; `reported` is the amount in its newest reported revision."""
 
     visitor: str
     address: str
     user_agent: str
     reason: str
     revision: int
-    told: int
+    reported: int
     amount: int
     first_s: int
     last_s: int
@@ -80,7 +80,7 @@ class Finding:
         }
 
 
-class FindingBooks:
+class PlainVisits:
     """Open visits and findings."""
 
     def __init__(self) -> None:
@@ -95,15 +95,15 @@ class FindingBooks:
         self._clicks = pa.concat_tables([self._clicks, on_time])
         self._low_mark.advance(newest_s, batch_ms)
         self._judge(pc.unique(on_time["visitor"]), self._low_mark.low_s - VISIT_GAP_S)
-        told = [
-            finding for finding in self._findings.values() if finding.amount >= 2 * finding.told
+        due = [
+            finding for finding in self._findings.values() if finding.amount >= 2 * finding.reported
         ]
-        return _revised(told)
+        return _revised(due)
 
     def close(self) -> pa.Table:
         """Judge the open visits at the end of the run; returns all unreported amounts."""
         self._judge(pc.unique(self._clicks["visitor"]), self._newest_s())
-        return _revised([one for one in self._findings.values() if one.amount != one.told])
+        return _revised([one for one in self._findings.values() if one.amount != one.reported])
 
     def _newest_s(self) -> int:
         return pc.max(self._clicks["second"]).as_py() or 0
@@ -222,5 +222,5 @@ def _spans(
 def _revised(findings: list[Finding]) -> pa.Table:
     for finding in findings:
         finding.revision += 1
-        finding.told = finding.amount
+        finding.reported = finding.amount
     return pa.Table.from_pylist([finding.row() for finding in findings], FINDING_SCHEMA)

@@ -6,12 +6,14 @@ from sparq.pipeline import packing
 from sparq.pipeline.open_visits.batch import VisitsBatch, touched
 from sparq.pipeline.open_visits.tiers import VisitsMeta
 from sparq.pipeline.visits import RESOURCE, VISIT_GAP_S
-from tests.pipeline.open_visits.machine import FIRST_BATCH_MS, Machine, click, hash_of
+from tests.pipeline.open_visits.in_memory_query import FIRST_BATCH_MS, InMemoryQuery, click, hash_of
 
 
 def received(rows, number=0):
     """The input of the only bucket for a batch that is divided into two partitions."""
-    frame = Machine(buckets=1).packed(rows, ["n"] * len(rows), FIRST_BATCH_MS + number * 1_000)
+    frame = InMemoryQuery(buckets=1).packed(
+        rows, ["n"] * len(rows), FIRST_BATCH_MS + number * 1_000
+    )
     return packing.receive([frame])
 
 

@@ -16,10 +16,10 @@ from sparq.pipeline.open_visits.findings import FINDING
 from sparq.pipeline.open_visits.pack import CLICKS, blobs_of
 from sparq.pipeline.open_visits.tiers import Element, VisitsLimits, held_state
 from sparq.pipeline.visits import BARE, PAGE, RESOURCE, ROBOTS_TXT, UNDECLARED, VISIT_GAP_S
-from tests.pipeline.open_visits.machine import (
+from tests.pipeline.open_visits.in_memory_query import (
     FIRST_BATCH_MS,
     PUBLISHED_S,
-    Machine,
+    InMemoryQuery,
     both,
     click,
     day,
@@ -64,14 +64,14 @@ def test_findings_of_a_day_equal_those_of_the_twin(seed, lags, step, limits, buc
     """Findings equal the twin's, for any division into batches, nsqds and buckets."""
     rows, _ = day(6000, seed)
     batches = list(batches_of(rows, len(lags), lags, step))
-    machine, twin = both(batches, limits=VisitsLimits(**limits), buckets=buckets, rows_max=300)
+    in_memory, twin = both(batches, limits=VisitsLimits(**limits), buckets=buckets, rows_max=300)
 
-    assert len(twin.told) >= 5
-    assert findings(twin.told) == findings(machine.told)
-    assert evicted(machine.told) == (0, 0, 0)
+    assert len(twin.output) >= 5
+    assert findings(twin.output) == findings(in_memory.output)
+    assert evicted(in_memory.output) == (0, 0, 0)
 
 
-def story(rng):
+def suspect_clicks(rng):
     """Clicks of suspects: bursts, repeats, even gaps, robots, pauses, and many late clicks."""
     rows, now_s = [], 10_000
     whos = [f"v{number}" for number in range(rng.choice((1, 2, 4)))]
@@ -79,7 +79,7 @@ def story(rng):
         who = rng.choice(whos)
         now_s += rng.choice((0, 5, 100, 700, 1799, 1800, 1801, 3000))
         at_s = now_s - rng.choice((0, 0, 0, 0, 300, 1200, 1700, 1790, 1801, 2500))
-        manner = rng.choice(MANNERS)
+        manner = rng.choice(SUSPECT_PATTERNS)
         rows += [(now_s + n * rng.choice((1, 40)), row) for n, row in manner(rng, who, at_s)]
     for second in range(10_000, now_s, rng.choice((397, 1300))):
         rows.append((second, click(second, who="r", robot=True, page=f"/{second % 3}")))
@@ -120,14 +120,14 @@ def _robots_txt(rng, who, at_s):
     return _clicks(rng, who, [at_s, at_s + 100], ["/robots.txt"] * 2, ROBOTS_TXT)
 
 
-MANNERS = (_burst, _repeats, _clockwork, _clockwork, _resources, _robots_txt)
+SUSPECT_PATTERNS = (_burst, _repeats, _clockwork, _clockwork, _resources, _robots_txt)
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_findings_from_disordered_clicks_equal_those_of_the_twin(seed):
     """Findings equal the twin's with late clicks, quiet nsqds and pages outside `hot`."""
     rng = random.Random(seed)
-    rows = story(rng)
+    rows = suspect_clicks(rng)
     limits = VisitsLimits(
         batches_max=rng.choice((1, 2, 5, 10**9)),
         overdue_s=rng.choice((0, 60, 1000, 10**12)),
@@ -141,10 +141,10 @@ def test_findings_from_disordered_clicks_equal_those_of_the_twin(seed):
         names = [f"n{rng.randrange(nsqds)}" for _ in rows[at : at + count]]
         batches.append((rows[at : at + count], names, batch_ms))
         at += count
-    machine, twin = both(batches, limits=limits, buckets=rng.choice((1, 2)))
+    in_memory, twin = both(batches, limits=limits, buckets=rng.choice((1, 2)))
 
-    assert findings(twin.told) == findings(machine.told)
-    assert evicted(machine.told) == (0, 0, 0)
+    assert findings(twin.output) == findings(in_memory.output)
+    assert evicted(in_memory.output) == (0, 0, 0)
 
 
 def contents(state):
@@ -154,31 +154,33 @@ def contents(state):
 def test_a_replayed_batch_gives_equal_bytes():
     """A batch replayed on the same state, with its rows in another order, gives equal bytes."""
     rows, _ = day(6000, 2)
-    machine = Machine(limits=VisitsLimits(batches_max=3))
+    in_memory = InMemoryQuery(limits=VisitsLimits(batches_max=3))
     batches = list(batches_of(rows[:4000], 2, (0, 1), 200))
     for batch in batches[:-1]:
-        before = [held_state(**contents(state)) for state in machine.states]
-        machine.apply(*batch)
-        frame = machine.packed(batch[0], batch[1], FIRST_BATCH_MS + (machine.batches - 1) * 1000)
+        before = [held_state(**contents(state)) for state in in_memory.states]
+        in_memory.apply(*batch)
+        frame = in_memory.packed(
+            batch[0], batch[1], FIRST_BATCH_MS + (in_memory.batches - 1) * 1000
+        )
         for bucket, state in enumerate(before):
             mine = frame[frame["bucket"] == bucket].iloc[::-1]
             received = packing.receive([mine.iloc[:1], mine.iloc[1:]])
-            apply(state, bucket, received, machine.limits)
-            assert contents(machine.states[bucket]) == contents(state)
+            apply(state, bucket, received, in_memory.limits)
+            assert contents(in_memory.states[bucket]) == contents(state)
 
 
-def said(told):
-    return [(row["reason"], row["revision"], row["amount"]) for row in told]
+def revisions(output):
+    return [(row["reason"], row["revision"], row["amount"]) for row in output]
 
 
 def test_a_finished_visit_is_judged_within_60_seconds_of_event_time():
     """A visit that is over is judged within 60 s of event time, before the next due compaction."""
-    machine = Machine(buckets=1)
-    assert machine.apply([click(100 * at) for at in range(7)], ["n"] * 7) == []
+    in_memory = InMemoryQuery(buckets=1)
+    assert in_memory.apply([click(100 * at) for at in range(7)], ["n"] * 7) == []
     end_s = 600 + VISIT_GAP_S
-    assert machine.apply([click(end_s + 59, who="v")], ["n"]) == []
-    assert [(BARE, 1, 7)] == said(machine.apply([click(end_s + 60, who="v")], ["n"]))
-    assert machine.close() == []
+    assert in_memory.apply([click(end_s + 59, who="v")], ["n"]) == []
+    assert [(BARE, 1, 7)] == revisions(in_memory.apply([click(end_s + 60, who="v")], ["n"]))
+    assert in_memory.close() == []
 
 
 def test_robots_txt_requests_are_counted_across_compactions():
@@ -186,14 +188,14 @@ def test_robots_txt_requests_are_counted_across_compactions():
     limits = VisitsLimits(batches_max=2, fold_pages=2)
     rows = [click(1200 * at, kind=ROBOTS_TXT, page="/robots.txt") for at in range(64)]
     batches = [([row], ["n"], None) for row in rows]
-    machine, twin = both(batches, limits=limits, buckets=1)
+    in_memory, twin = both(batches, limits=limits, buckets=1)
 
-    assert [(UNDECLARED, at + 1, 2**at) for at in range(7)] == said(machine.told)
-    assert findings(twin.told) == findings(machine.told)
-    assert len(Element.read(machine.states[0].hot.values[0]).pages) <= 4
+    assert [(UNDECLARED, at + 1, 2**at) for at in range(7)] == revisions(in_memory.output)
+    assert findings(twin.output) == findings(in_memory.output)
+    assert len(Element.read(in_memory.states[0].hot.values[0]).pages) <= 4
 
 
-def people(rng, count, visitors, second):
+def visitor_clicks(rng, count, visitors, second):
     """Clicks of random visitors, one in five on a page, as a table of CLICKS."""
     who = rng.integers(0, visitors, count)
     hashes = who * np.int64(0x9E3779B97F4A7C1) - 2**62  # spread out, and unique for each visitor
@@ -219,7 +221,7 @@ def people(rng, count, visitors, second):
     return pa.Table.from_arrays(columns, schema=CLICKS)
 
 
-def feed(states, table, limits):
+def process(states, table, limits):
     """Process one batch in two partitions in all buckets; returns the output rows."""
     half = len(table) // 2
     parts = [
@@ -258,26 +260,26 @@ def test_robots_among_half_a_million_visitors_are_found():
         (START_S + row["second"] - begin[row["visitor"]][0] + begin[row["visitor"]][1], at)
         for at, row in enumerate(suspects)
     )
-    told, at = [], 0
+    output, at = [], 0
     step = 10
     for second in range(START_S, START_S + seconds, step):
-        crowd = people(rng, 5_000 * step // share, 500_000 // share, second)
+        crowd = visitor_clicks(rng, 5_000 * step // share, 500_000 // share, second)
         theirs = []
         while at < len(moved) and moved[at][0] < second + step:
             theirs.append({**suspects[moved[at][1]], "second": moved[at][0]})
             at += 1
         batch_ms = FIRST_BATCH_MS + second * 1000
         table = pa.concat_tables([crowd, table_of(theirs, ["n"] * len(theirs), batch_ms)])
-        told += feed(states, table, VisitsLimits())
-    told += close(states[0]).to_pylist()
+        output += process(states, table, VisitsLimits())
+    output += close(states[0]).to_pylist()
 
     twin_rows = [{**suspects[number], "second": second} for second, number in moved[:at]]
     _, twin = both([(twin_rows, ["n"] * len(twin_rows), None)], buckets=1)
-    expected = {(row["visitor"], row["reason"]) for row in twin.told}
-    found = {(row["visitor"], row["reason"]) for row in told if row["kind"] == FINDING}
+    expected = {(row["visitor"], row["reason"]) for row in twin.output}
+    found = {(row["visitor"], row["reason"]) for row in output if row["kind"] == FINDING}
     assert len(expected) >= 10
     assert expected <= found
-    assert evicted(told) == (0, 0, 0)
-    visits = Machine.visits_of(states[0])
+    assert evicted(output) == (0, 0, 0)
+    visits = InMemoryQuery.visits_of(states[0])
     assert visits >= 500_000 / share * 0.98
     assert size_of(states[0]) <= 250 * visits

@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits.batch import Arrivals, robot_clicks
-from sparq.pipeline.open_visits.pack import CLICKS, blobs_of, ids_of, kinds_of, prepared
+from sparq.pipeline.open_visits.pack import CLICKS, blobs_of, ids_of, page_kinds, prepared
 from sparq.pipeline.packing import pack_partition
 from sparq.pipeline.visits import IDS_KEPT, OTHER, PAGE, RESOURCE, ROBOTS_TXT
-from tests.pipeline.open_visits.machine import FIRST_BATCH_MS, PUBLISHED_S, click, hash_of, table_of
+from tests.pipeline.open_visits.in_memory_query import (
+    FIRST_BATCH_MS,
+    PUBLISHED_S,
+    click,
+    hash_of,
+    table_of,
+)
 
 PARSED = pa.schema(
     [
@@ -204,5 +210,5 @@ def test_a_pages_path_determines_its_kind():
         "/x.tar.gz": OTHER, "/news.rss": OTHER, "-": PAGE, None: OTHER,
     }  # fmt: skip
 
-    assert [*expected.values()] == kinds_of(pa.array([*expected], pa.string())).tolist()
-    assert [] == kinds_of(pa.array([], pa.string())).tolist()
+    assert [*expected.values()] == page_kinds(pa.array([*expected], pa.string())).tolist()
+    assert [] == page_kinds(pa.array([], pa.string())).tolist()

@@ -18,7 +18,13 @@ from sparq.pipeline.open_visits.processor import (
 )
 from sparq.pipeline.open_visits.tiers import VisitsLimits
 from sparq.pipeline.packing import PACKED_DDL, pack_partition
-from tests.pipeline.open_visits.machine import FIRST_BATCH_MS, Machine, day, findings, table_of
+from tests.pipeline.open_visits.in_memory_query import (
+    FIRST_BATCH_MS,
+    InMemoryQuery,
+    day,
+    findings,
+    table_of,
+)
 
 LIMITS = VisitsLimits(batches_max=3)
 BUCKETS = 4
@@ -34,18 +40,21 @@ def test_the_processor_writes_the_state_of_apply():
     from pyspark.sql.streaming.tws_tester import TwsTester
 
     rows, _ = day(6000, 2)
-    machine, tester = Machine(buckets=BUCKETS, limits=LIMITS), TwsTester(SpamProcessor(LIMITS))
-    told = []
+    in_memory, tester = (
+        InMemoryQuery(buckets=BUCKETS, limits=LIMITS),
+        TwsTester(SpamProcessor(LIMITS)),
+    )
+    output = []
     for at in range(0, 3000, 300):
         some, names = rows[at : at + 300], ["n"] * 300
-        frame = machine.packed(some, names, FIRST_BATCH_MS + machine.batches * 1000)
-        machine.apply(some, names)
+        frame = in_memory.packed(some, names, FIRST_BATCH_MS + in_memory.batches * 1000)
+        in_memory.apply(some, names)
         for bucket, mine in frame.groupby("bucket"):
-            told += rows_of(tester.testInPandas(bucket, mine))
+            output += rows_of(tester.testInPandas(bucket, mine))
 
-    assert len(machine.told) > 3
-    assert findings(machine.told) == findings(told)
-    for bucket, state in enumerate(machine.states):
+    assert len(in_memory.output) > 3
+    assert findings(in_memory.output) == findings(output)
+    for bucket, state in enumerate(in_memory.states):
         for name in LISTS:
             held = [bytes(row[0]) for row in tester.peekListState(name, bucket)]
             assert getattr(state, name).values == held
@@ -71,11 +80,11 @@ def packed(clicks):
 
 
 def test_a_spark_query_gives_the_findings_of_the_buckets(spark, tmp_path):
-    """A Spark query's findings equal the machine's, with a replayed batch and at the end."""
+    """Findings equal those of `InMemoryQuery`, with a replayed batch and at the end."""
     import pyarrow.parquet as pq
 
     rows, _ = day(6000, 2)
-    machine = Machine(buckets=BUCKETS, limits=LIMITS)
+    in_memory = InMemoryQuery(buckets=BUCKETS, limits=LIMITS)
     source, checkpoint = tmp_path / "clicks", tmp_path / "checkpoint"
     source.mkdir()
     out = tmp_path / "out"
@@ -107,7 +116,7 @@ def test_a_spark_query_gives_the_findings_of_the_buckets(spark, tmp_path):
         some = rows[number * 300 : number * 300 + 300]
         table = table_of(some, ["n"] * 300, FIRST_BATCH_MS + number * 1000)
         pq.write_table(table, source / f"{number}.parquet")
-        machine.apply(some, ["n"] * 300)
+        in_memory.apply(some, ["n"] * 300)
         if number in (2, 4):
             run()
     before = written()
@@ -116,12 +125,12 @@ def test_a_spark_query_gives_the_findings_of_the_buckets(spark, tmp_path):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     run()
 
-    told = written()
-    assert len(told) > 2
-    assert findings(before) == findings(told)
-    assert findings(machine.told) == findings(told)
+    output = written()
+    assert len(output) > 2
+    assert findings(before) == findings(output)
+    assert findings(in_memory.output) == findings(output)
     ended = closed(spark, str(checkpoint)).toPandas()
-    assert findings(machine.close()) == findings(rows_of(ended))
+    assert findings(in_memory.close()) == findings(rows_of(ended))
 
 
 SCHEMA = ", ".join(

@@ -2,25 +2,25 @@
 
 from sparq.pipeline.open_visits.tiers import (
     LINE_BYTES,
-    Base,
+    BasePart,
     Element,
-    Hot,
+    HotPart,
     VisitsLimits,
     held_state,
 )
 from sparq.pipeline.visits import ROBOTS_TXT
-from tests.pipeline.open_visits.machine import Machine, click
+from tests.pipeline.open_visits.in_memory_query import InMemoryQuery, click
 
 
 def test_ordinary_batches_do_not_read_or_write_base():
     """An ordinary batch reads `hot` and appends to `hot` and `names`; a compaction uses `base`."""
     state, limits = held_state(), VisitsLimits(batches_max=5)
-    machine = Machine(buckets=1, limits=limits)
-    machine.states = [state]
+    in_memory = InMemoryQuery(buckets=1, limits=limits)
+    in_memory.states = [state]
     for batch in range(9):
         for part in (state.hot, state.names, state.base, state.findings):
             part.calls.clear()
-        machine.apply([click(60 * batch, who=f"{batch}"), click(60 * batch, who="u")], ["n"] * 2)
+        in_memory.apply([click(60 * batch, who=f"{batch}"), click(60 * batch, who="u")], ["n"] * 2)
         calls = [part.calls for part in (state.hot, state.names, state.base, state.findings)]
         if (batch + 1) % 5:
             assert [["get", "append"], ["append"], [], []] == calls
@@ -32,15 +32,15 @@ def test_ordinary_batches_do_not_read_or_write_base():
 
 def test_visitors_with_many_harmless_pages_are_in_base():
     """Only visitors whose next click may prove something stay in `hot`, which each batch reads."""
-    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=2))
+    in_memory = InMemoryQuery(buckets=1, limits=VisitsLimits(batches_max=2))
     person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
     again = [click(60 * at, who="again", page=f"/{at % 2}", ident=at) for at in range(16)]
     quick = [click(800 + at, who="quick", page=f"/{at}") for at in range(8)]
     asked = [click(900, who="asked", kind=ROBOTS_TXT, page="/robots.txt")]
     steady = [click(50 * at, who="steady", page=f"/{at}") for at in range(16)]
     for rows in ([click(0, who="first")], [*person, *again, *quick, *asked, *steady]):
-        machine.apply(rows, ["n"] * len(rows))
-    hot, base = Hot(machine.states[0]), Base.read(machine.states[0])
+        in_memory.apply(rows, ["n"] * len(rows))
+    hot, base = HotPart(in_memory.states[0]), BasePart.read(in_memory.states[0])
     names = {row["visitor"]: row["address"] for row in base.names.to_pylist()}
 
     assert {"again", "quick", "asked", "steady"} == {names[one] for one in hot.busy().tolist()}
@@ -49,9 +49,9 @@ def test_visitors_with_many_harmless_pages_are_in_base():
 
 def test_an_element_survives_a_round_trip():
     """An element survives a round trip; its tables begin at a multiple of 64 bytes."""
-    machine = Machine(buckets=1)
-    machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
-    (data,) = machine.states[0].hot.values
+    in_memory = InMemoryQuery(buckets=1)
+    in_memory.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
+    (data,) = in_memory.states[0].hot.values
     element = Element.read(data)
 
     assert data == element.bytes()
@@ -63,11 +63,11 @@ def test_an_element_survives_a_round_trip():
 
 def test_base_survives_a_round_trip():
     """`base` survives a round trip; before the first compaction it is empty."""
-    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=1))
-    assert 0 == len(Base.read(machine.states[0]).visits.visitor)
+    in_memory = InMemoryQuery(buckets=1, limits=VisitsLimits(batches_max=1))
+    assert 0 == len(BasePart.read(in_memory.states[0]).visits.visitor)
     for _ in range(2):  # the first batch does not compact
-        machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
-    (data,) = machine.states[0].base.values
+        in_memory.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
+    (data,) = in_memory.states[0].base.values
 
-    assert data == Base.read(machine.states[0]).bytes()
-    assert 3 == len(Base.read(machine.states[0]).names)
+    assert data == BasePart.read(in_memory.states[0]).bytes()
+    assert 3 == len(BasePart.read(in_memory.states[0]).names)

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.pipeline.report_page.page import POLICY, page_of, visible
-from tests.pipeline.report_page import made
-from tests.pipeline.report_page.made import HOSTILE, page
+from tests.pipeline.report_page import sample_reports
+from tests.pipeline.report_page.sample_reports import HOSTILE, page
 
 
-class Seen(HTMLParser):
+class ParsedPage(HTMLParser):
     """The tags, attributes and text that an HTML parser finds in the markup."""
 
     def __init__(self, markup):
@@ -40,7 +40,7 @@ def sections_of(text):
 
 def test_the_audits_result_is_before_all_figures():
     """The audit's result is before all figures."""
-    text = page(progress=made.samples())
+    text = page(progress=sample_reports.samples())
 
     assert [
         *("audit", "clicks", "statuses", "pages", "findings", "rate", "lag", "age"),
@@ -61,7 +61,7 @@ def test_a_failed_audit_lists_its_failures():
 
 def test_equal_input_gives_equal_pages():
     """Equal input gives an identical page: it has no time, random value or host name."""
-    progress = made.samples()
+    progress = sample_reports.samples()
 
     assert page(progress=progress) == page(progress=progress)
 
@@ -78,8 +78,8 @@ def test_late_clicks_dropped_visits_and_restarts_are_warnings():
 
 def test_a_report_without_planted_visitors_has_no_scores():
     """Without planted visitors the page has no precision and recall."""
-    table, found = made.day(), made.findings()
-    report = made.report(table, found)
+    table, found = sample_reports.day(), sample_reports.findings()
+    report = sample_reports.report(table, found)
     del report["scores"]
 
     text = page_of(report, table, found)
@@ -88,12 +88,12 @@ def test_a_report_without_planted_visitors_has_no_scores():
     assert "Precision" in page()
 
 
-@pytest.mark.parametrize("text", made.HOSTILE)
+@pytest.mark.parametrize("text", sample_reports.HOSTILE)
 def test_hostile_text_in_clicks_adds_no_element(text):
     """Hostile text in clicks adds no tag and no attribute."""
     harmless, hostile = ("Mozilla/5.0", "/"), text.replace("\ud800", "")
     pages = [
-        Seen(page(found=made.findings(10, (one,)), pages=(one,), source=one))
+        ParsedPage(page(found=sample_reports.findings(10, (one,)), pages=(one,), source=one))
         for one in (harmless[1], hostile)
     ]
 
@@ -106,7 +106,11 @@ def test_the_page_forbids_scripts_and_requests():
 
     It has no script, and no link to another page.
     """
-    seen = Seen(page(found=made.findings(10, made.HOSTILE), pages=made.HOSTILE))
+    seen = ParsedPage(
+        page(
+            found=sample_reports.findings(10, sample_reports.HOSTILE), pages=sample_reports.HOSTILE
+        )
+    )
     attributes = dict(seen.attributes)
 
     assert POLICY.startswith("default-src 'none';")
@@ -118,8 +122,12 @@ def test_the_page_forbids_scripts_and_requests():
 
 def test_the_size_of_a_page_is_limited():
     """A year of minutes and 5,000 findings give less than 1 MB; omissions are stated."""
-    at = made.BEGIN_MINUTE + np.arange(365 * 1_440)
-    year = page(made.minutes(at, 100 + at % 97), made.findings(5_000), made.samples(1_000))
+    at = sample_reports.BEGIN_MINUTE + np.arange(365 * 1_440)
+    year = page(
+        sample_reports.minutes(at, 100 + at % 97),
+        sample_reports.findings(5_000),
+        sample_reports.samples(1_000),
+    )
 
     assert len(year) < 1_000_000
     assert "A point is the mean per minute of 6 hours." in year
@@ -128,7 +136,7 @@ def test_the_size_of_a_page_is_limited():
 
 def test_a_run_without_data_has_a_page():
     """A run without minutes, findings, pages and samples has a page."""
-    text = page(made.minutes([], []), made.findings(0), pages=(), scores=None)
+    text = page(sample_reports.minutes([], []), sample_reports.findings(0), pages=(), scores=None)
 
     assert ["audit", "clicks", "findings", "rejected", "stages"] == sections_of(text)
     assert "No minutes." in text
@@ -137,7 +145,7 @@ def test_a_run_without_data_has_a_page():
 @given(st.one_of(st.sampled_from(HOSTILE), st.text()))
 def test_text_of_a_click_is_parsed_as_the_same_text(text):
     """Any text gives one <bdi> element without attributes; no letter or digit of it is lost."""
-    seen = Seen(visible(text, 10_000))
+    seen = ParsedPage(visible(text, 10_000))
 
     assert ["bdi"] == seen.tags
     assert [] == seen.attributes

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.pipeline.report_page.points import DAY, LEFT_OUT_SHARE, points_of, step_of
-from tests.pipeline.report_page.made import BEGIN_MINUTE, minutes
+from tests.pipeline.report_page.sample_reports import BEGIN_MINUTE, minutes
 
 COLUMNS = ["clicks", "visitors"]
 # Adjacent minutes, distant ones, and some from a wrong clock.

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sparq.pipeline.query_progress import QuerySample
-from tests.pipeline.report_page import made
-from tests.pipeline.report_page.made import page
+from tests.pipeline.report_page import sample_reports
+from tests.pipeline.report_page.sample_reports import page
 
 
 def sections_of(text):
@@ -18,8 +18,8 @@ def sections_of(text):
 
 def test_omitted_clicks_are_counted():
     """The page gives the number of clicks that a chart leaves out."""
-    at = [5, *(made.BEGIN_MINUTE + np.arange(1_440))]
-    text = page(made.minutes(at, [3, *([100] * 1_440)]))
+    at = [5, *(sample_reports.BEGIN_MINUTE + np.arange(1_440))]
+    text = page(sample_reports.minutes(at, [3, *([100] * 1_440)]))
 
     assert "3 clicks far away in time are not shown." in text
 
@@ -27,7 +27,7 @@ def test_omitted_clicks_are_counted():
 def test_a_run_of_one_minute_and_one_batch_has_all_charts():
     """A run of one minute and one batch has all charts, without NaN."""
     text = page(
-        made.minutes([made.BEGIN_MINUTE], [7]),
+        sample_reports.minutes([sample_reports.BEGIN_MINUTE], [7]),
         progress=[QuerySample(1.8e9, "archive", 10.0, 5, 0.5)],
     )
 
@@ -40,7 +40,7 @@ def test_any_year_in_the_clicks_is_drawn(years):
     """Any years from 1 to 9998 in the clicks can be drawn."""
     at = [int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // 60 for year in years]
 
-    assert "Clicks and visitors per minute" in page(made.minutes(at, [50] * len(at)))
+    assert "Clicks and visitors per minute" in page(sample_reports.minutes(at, [50] * len(at)))
 
 
 def test_unknown_lag_is_not_drawn():
@@ -52,8 +52,8 @@ def test_unknown_lag_is_not_drawn():
 
 def test_only_the_newest_revisions_are_shown():
     """Only the newest revision of a minute counts, not the sum of its revisions."""
-    at = np.repeat(made.BEGIN_MINUTE + np.arange(3), 2)
-    table = made.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))
+    at = np.repeat(sample_reports.BEGIN_MINUTE + np.arange(3), 2)
+    table = sample_reports.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))
 
     text = page(table)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.pipeline.report_page import times
-from tests.pipeline.report_page.made import BEGIN_MINUTE
+from tests.pipeline.report_page.sample_reports import BEGIN_MINUTE
 
 
 @given(st.integers(0, 2_000_000), st.integers(1, 3_000_000), st.integers(3, 9))
@@ -31,7 +31,7 @@ def test_ticks_of_a_run_start_at_0(last, count):
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (times.seconds_text(59.2), "59 s"),
         (times.seconds_text(125), "2:05"),
@@ -46,9 +46,9 @@ def test_ticks_of_a_run_start_at_0(last, count):
         (times.minute_text(BEGIN_MINUTE + 605), "21 Nov 2026 10:05"),
     ],
 )
-def test_times_have_a_readable_form(said, expected):
+def test_times_have_a_readable_form(text, expected):
     """Durations, steps, spans and times have a short readable form."""
-    assert expected == said
+    assert expected == text
 
 
 def test_midnight_is_shown_as_the_date():

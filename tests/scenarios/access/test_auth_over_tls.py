@@ -33,7 +33,7 @@ def server_side(certificates: Certificates, name: str = "server") -> ssl.SSLCont
 
 
 @asynccontextmanager
-async def guarded(
+async def nsqd_with_tls(
     folder: Path, certificates: Certificates, *addresses: str, **options: Any
 ) -> AsyncIterator[Daemon]:
     """Run an nsqd that trusts the test CA, for clients and for auth servers."""
@@ -55,7 +55,7 @@ async def guarded(
     "client",
     [("require-verify", "signed", "joe"), ("require", "self-signed", ""), ("", "", "")],
 )
-async def test_the_authd_is_told_of_tls_and_the_certificate(
+async def test_the_auth_server_gets_tls_and_the_common_name(
     tmp_path: Path,
     certificates: Certificates,
     method: str,
@@ -65,7 +65,7 @@ async def test_the_authd_is_told_of_tls_and_the_certificate(
     policy, name, expected = client
     async with (
         running(ALL, tls=server_side(certificates)) as authd,
-        guarded(
+        nsqd_with_tls(
             tmp_path,
             certificates,
             f"https://{authd.address}/auth",
@@ -84,13 +84,13 @@ async def test_the_authd_is_told_of_tls_and_the_certificate(
 
 
 @pytest.mark.parametrize("name", ["foreign", "self-signed"])
-async def test_an_authd_that_nobody_trusts(
+async def test_an_untrusted_auth_server_gets_no_secret(
     tmp_path: Path, certificates: Certificates, name: str
 ) -> None:
     """nsqd sends no secret to an auth server whose certificate the root CA has not signed."""
     async with (
         running(ALL, tls=server_side(certificates, name)) as authd,
-        guarded(tmp_path, certificates, f"https://{authd.address}/auth") as daemon,
+        nsqd_with_tls(tmp_path, certificates, f"https://{authd.address}/auth") as daemon,
         connected(daemon) as client,
     ):
         client.send(c.auth(b"key"))
@@ -99,7 +99,7 @@ async def test_an_authd_that_nobody_trusts(
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
-async def test_an_authd_that_sends_to_https(
+async def test_an_https_port_in_a_403_response_is_used(
     tmp_path: Path, certificates: Certificates, method: str
 ) -> None:
     """A 403 response with an `https_port` makes nsqd send the same request once to that port."""
@@ -107,7 +107,7 @@ async def test_an_authd_that_sends_to_https(
         there = json.dumps({"message": "TLS_REQUIRED", "https_port": secure.port}).encode()
         async with (
             running((403, there)) as plain,
-            guarded(
+            nsqd_with_tls(
                 tmp_path, certificates, plain.address, auth_http_request_method=method
             ) as daemon,
             connected(daemon) as client,
@@ -118,14 +118,14 @@ async def test_an_authd_that_sends_to_https(
             assert 1 == len(secure.asked)
 
 
-async def test_over_a_unix_socket_the_address_is_empty(
+async def test_remote_ip_is_empty_for_a_unix_socket(
     tmp_path: Path, certificates: Certificates
 ) -> None:
     """For a client on a unix socket, the auth server gets an empty `remote_ip`."""
     place = str(tmp_path / "s")
     async with (
         running(ALL) as authd,
-        guarded(tmp_path, certificates, authd.address, tcp_address=place) as daemon,
+        nsqd_with_tls(tmp_path, certificates, authd.address, tcp_address=place) as daemon,
         connected(daemon) as client,
     ):
         client.send(c.auth(b"key"))
@@ -134,7 +134,7 @@ async def test_over_a_unix_socket_the_address_is_empty(
         assert ("", "false") == (values["remote_ip"], values["tls"])
 
 
-async def test_the_root_ca_is_exchanged(tmp_path: Path, certificates: Certificates) -> None:
+async def test_sighup_replaces_the_root_ca(tmp_path: Path, certificates: Certificates) -> None:
     """After SIGHUP, nsqd uses the new root CA for auth servers.
 
     An invalid CA file changes nothing.

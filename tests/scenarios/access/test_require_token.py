@@ -25,7 +25,7 @@ FACTS = {"broadcast_address": "nsqd-1", "tcp_port": 1, "http_port": 2, "version"
 OK = b"OK"
 
 
-class House:
+class TokenLookupd:
     """An nsqlookupd that requires tokens, and its token file."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +71,7 @@ class House:
         return {reason: n for reason, n in self.lookupd.access.refused.items() if n}
 
 
-class Nsqd:
+class RawNsqd:
     """A raw connection to nsqlookupd, as an nsqd opens it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,11 +89,11 @@ class Nsqd:
 
 
 @asynccontextmanager
-async def nsqd(house: House) -> AsyncIterator[Nsqd]:
+async def nsqd(token_lookupd: TokenLookupd) -> AsyncIterator[RawNsqd]:
     """Open a connection and send the magic bytes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", house.lookupd.tcp_port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", token_lookupd.lookupd.tcp_port)
     writer.write(b"  V1")
-    yield Nsqd(reader, writer)
+    yield RawNsqd(reader, writer)
     writer.close()
 
 
@@ -104,9 +104,9 @@ def identify(**more: Any) -> bytes:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def token_lookupd(tmp_path: Path) -> TokenLookupd:
     """An nsqlookupd that is not started yet."""
-    return House(tmp_path)
+    return TokenLookupd(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -120,102 +120,107 @@ def house(tmp_path: Path) -> House:
         ("admin", "this token may not register"),
     ],
 )
-async def test_without_a_token_that_may_nobody_registers(
-    house: House, shown: Any, why: str
+async def test_registering_without_a_valid_token_is_refused(
+    token_lookupd: TokenLookupd, shown: Any, why: str
 ) -> None:
     """nsqlookupd answers IDENTIFY with E_UNAUTHORIZED and the reason, and closes the connection.
 
     So Go's nsqd, which sends no token, cannot register.
     """
-    async with house.running(), nsqd(house) as peer:
-        before = house.known
-        more = {} if shown is None else {"token": house.shown.get(shown, shown)}
+    async with token_lookupd.running(), nsqd(token_lookupd) as peer:
+        before = token_lookupd.known
+        more = {} if shown is None else {"token": token_lookupd.shown.get(shown, shown)}
         assert f"E_UNAUTHORIZED IDENTIFY {why}".encode() == await peer.ask(identify(**more))
         assert b"" == await peer.ask(b"REGISTER t\n")
-        assert before == house.known
-        assert 1 == sum(house.refused().values())
-    (entry,) = map(json.loads, house.audit.read_text().splitlines())
+        assert before == token_lookupd.known
+        assert 1 == sum(token_lookupd.refused().values())
+    (entry,) = map(json.loads, token_lookupd.audit.read_text().splitlines())
     assert ("IDENTIFY", "refused") == (entry["action"], entry["outcome"])
-    assert "nsq_" not in house.audit.read_text()
+    assert "nsq_" not in token_lookupd.audit.read_text()
 
 
-async def test_a_token_registers_the_topics_of_its_pattern(house: House) -> None:
+async def test_register_is_limited_to_the_tokens_pattern(token_lookupd: TokenLookupd) -> None:
     """REGISTER for a topic outside the token's pattern gets E_UNAUTHORIZED.
 
     IDENTIFY accepts `Token` in any case, as it does its other keys.
     """
-    async with house.running(), nsqd(house) as peer:
-        assert b"version" in await peer.ask(identify(Token=house.shown["clicks"]))
+    async with token_lookupd.running(), nsqd(token_lookupd) as peer:
+        assert b"version" in await peer.ask(identify(Token=token_lookupd.shown["clicks"]))
         assert OK == await peer.ask(b"REGISTER clicks.1 c\n")
         text = b"E_UNAUTHORIZED REGISTER this token may not register this topic"
         assert text == await peer.ask(b"REGISTER orders\n")
-        assert "orders" not in house.known
-        assert {"forbidden": 1} == house.refused()
+        assert "orders" not in token_lookupd.known
+        assert {"forbidden": 1} == token_lookupd.refused()
 
 
-async def test_a_token_that_is_taken_away_ends_its_registrations(house: House) -> None:
+async def test_a_removed_tokens_connection_is_closed(token_lookupd: TokenLookupd) -> None:
     """After SIGHUP, the removed token's connection is closed; an nsqd with another token stays."""
-    async with house.running(), nsqd(house) as gone, nsqd(house) as stays:
-        assert b"version" in await gone.ask(identify(token=house.shown["all"]))
+    async with token_lookupd.running(), nsqd(token_lookupd) as gone, nsqd(token_lookupd) as stays:
+        assert b"version" in await gone.ask(identify(token=token_lookupd.shown["all"]))
         assert OK == await gone.ask(b"REGISTER t\n")
-        assert b"version" in await stays.ask(identify(token=house.shown["clicks"]))
+        assert b"version" in await stays.ask(identify(token=token_lookupd.shown["clicks"]))
         assert OK == await stays.ask(b"REGISTER clicks\n")
-        del house.lines["all"]
-        house.write()
-        house.lookupd.reload()
+        del token_lookupd.lines["all"]
+        token_lookupd.write()
+        token_lookupd.lookupd.reload()
         assert b"" == await gone.ask(b"")
         assert OK == await stays.ask(b"PING\n")
         assert [1, 0] == [
-            len(house.lookupd.registry.producers(name, instant())) for name in ("clicks", "t")
+            len(token_lookupd.lookupd.registry.producers(name, instant()))
+            for name in ("clicks", "t")
         ]
 
 
-async def test_what_expires_ends_at_its_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_expired_tokens_connection_is_closed(
+    token_lookupd: TokenLookupd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connection of an expired token is closed without waiting for a command."""
     monkeypatch.setattr("sparq.nsqlookupd.server.LOOK_SECONDS", 0.02)
-    house.lines["all"] += " 2999-01-01"
-    house.write()
-    async with house.running() as lookupd, nsqd(house) as peer:
-        assert b"version" in await peer.ask(identify(token=house.shown["all"]))
+    token_lookupd.lines["all"] += " 2999-01-01"
+    token_lookupd.write()
+    async with token_lookupd.running() as lookupd, nsqd(token_lookupd) as peer:
+        assert b"version" in await peer.ask(identify(token=token_lookupd.shown["all"]))
         assert OK == await peer.ask(b"REGISTER t\n")
         assert lookupd.access is not None
         lookupd.access.now = lambda: tokens.end_of("2999-01-01")
         assert b"" == await peer.ask(b"")
-        assert {"expired": 1} == house.refused()
+        assert {"expired": 1} == token_lookupd.refused()
 
 
-async def test_without_the_flag_nobody_is_asked(house: House) -> None:
+async def test_a_token_file_alone_refuses_no_nsqd(token_lookupd: TokenLookupd) -> None:
     """Without `--require-token`, a token file alone refuses no nsqd.
 
     So nsqds can be given tokens before nsqlookupds require them.
     """
-    async with house.running(require_token=False), nsqd(house) as peer:
+    async with token_lookupd.running(require_token=False), nsqd(token_lookupd) as peer:
         assert b"version" in await peer.ask(identify(token="wrong"))
         assert OK == await peer.ask(b"REGISTER t\n")
 
 
-def test_it_needs_a_token_file() -> None:
+def test_require_token_needs_a_token_file() -> None:
     """Without a token file, no nsqd could register."""
     with pytest.raises(StartError, match="--require-token needs --token-file"):
         Nsqlookupd(changed(NsqlookupdOptions(), require_token=True))
 
 
-async def test_a_real_nsqd_shows_its_token(house: House, tmp_path: Path) -> None:
+async def test_nsqd_sends_its_token_to_nsqlookupd(
+    token_lookupd: TokenLookupd, tmp_path: Path
+) -> None:
     """nsqd sends its token in IDENTIFY and when it looks up a new topic's channels.
 
     SIGHUP reads the token file again; a missing file leaves the old token in use.
     """
     data, file = tmp_path / "data", tmp_path / "token"
     data.mkdir()
-    file.write_text(house.shown["wrong"])
-    async with house.running() as lookupd:
+    file.write_text(token_lookupd.shown["wrong"])
+    async with token_lookupd.running() as lookupd:
         lookupd.registry.create_channel("t", "elsewhere")
         address = (f"127.0.0.1:{lookupd.tcp_port}",)
         daemon = await nsqds.start(data, nsqlookupd_tcp_addresses=address, lookupd_token=f"@{file}")
         try:
-            await until(lambda: house.refused().get("unauthorised", 0) > 0)
-            assert "'producer'" not in house.known
-            file.write_text(house.shown["all"])
+            await until(lambda: token_lookupd.refused().get("unauthorised", 0) > 0)
+            assert "'producer'" not in token_lookupd.known
+            file.write_text(token_lookupd.shown["all"])
             daemon.reloader.reload()
             await until(lambda: daemon.peers._peers[address[0]].http_address is not None)
             await daemon.post("/topic/create?topic=t")
@@ -226,12 +231,12 @@ async def test_a_real_nsqd_shows_its_token(house: House, tmp_path: Path) -> None
             assert (200, f"@{file}".encode()) == (status, answer)
             file.unlink()
             daemon.reloader.reload()
-            assert house.shown["all"] == daemon.nsqd.lookupd_token
+            assert token_lookupd.shown["all"] == daemon.nsqd.lookupd_token
         finally:
             await nsqds.stop(daemon)
 
 
-async def test_an_nsqlookupd_that_asks_for_none_takes_no_notice(tmp_path: Path) -> None:
+async def test_without_require_token_the_token_is_ignored(tmp_path: Path) -> None:
     """An nsqlookupd that requires no tokens ignores the field, as Go's nsqlookupd does."""
     (tmp_path / "data").mkdir()
     free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}

@@ -23,7 +23,7 @@ FAILED = (1, b"E_AUTH_FAILED AUTH failed")
 SOON_SECONDS = 0.3
 
 
-class House:
+class TokenNsqd:
     """An nsqd with a token file whose lines a test changes."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +68,7 @@ class House:
             await stop(self.daemon)
 
     @asynccontextmanager
-    async def talking(self, name: str = "") -> AsyncIterator[AsyncV2Client]:
+    async def connection(self, name: str = "") -> AsyncIterator[AsyncV2Client]:
         """A connection that has authenticated with a token."""
         talk = await AsyncV2Client.connect(self.daemon.tcp)
         if name:
@@ -95,180 +95,187 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def token_nsqd(tmp_path: Path) -> TokenNsqd:
     """An nsqd that is not started yet."""
-    return House(tmp_path)
+    return TokenNsqd(tmp_path)
 
 
-async def test_a_client_is_its_token(house: House, tmp_path: Path) -> None:
+async def test_responses_show_only_the_tokens_name(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
     """IDENTIFY announces that AUTH is required.
 
     The AUTH response and /stats show only the token's name.
     """
-    house.give("web", "publish:clicks*,consume:clicks,read")
-    async with house.running(tmp_path) as daemon, house.talking() as talk:
+    token_nsqd.give("web", "publish:clicks*,consume:clicks,read")
+    async with token_nsqd.running(tmp_path) as daemon, token_nsqd.connection() as talk:
         _, facts = await talk.ask(c.identify(b'{"feature_negotiation":true}'))
         assert json.loads(facts)["auth_required"] is True
-        _, answer = await talk.ask(c.auth(house.shown["web"].encode()))
+        _, answer = await talk.ask(c.auth(token_nsqd.shown["web"].encode()))
         assert {"identity": "web", "identity_url": "", "permission_count": 2} == json.loads(answer)
         assert (1, b"E_INVALID AUTH already set") == await talk.ask(c.auth(b"x"))
         assert b"" == await talk.rest()
-        async with house.talking("web") as other:
+        async with token_nsqd.connection("web") as other:
             assert OK == await other.ask(c.sub("clicks", "c"))
-            shown = f"Authorization: Bearer {house.shown['web']}\r\n\r\n".encode()
+            shown = f"Authorization: Bearer {token_nsqd.shown['web']}\r\n\r\n".encode()
             _, _, stats = await daemon.raw("GET /stats?format=json HTTP/1.1", shown)
             assert b'"auth_identity":"web"' in stats
-            assert house.shown["web"].encode() not in stats
+            assert token_nsqd.shown["web"].encode() not in stats
 
 
-async def test_a_token_that_is_taken_away_ends_its_connections(
-    house: House, tmp_path: Path
+async def test_a_removed_tokens_connections_are_closed(
+    token_nsqd: TokenNsqd, tmp_path: Path
 ) -> None:
     """Clients of a removed token get E_AUTH_FAILED and are disconnected; others stay connected."""
     for name in ("gone", "stays"):
-        house.give(name, "publish,consume")
+        token_nsqd.give(name, "publish,consume")
     async with (
-        house.running(tmp_path),
-        house.talking("gone") as consumer,
-        house.talking("gone") as producer,
-        house.talking("stays") as other,
+        token_nsqd.running(tmp_path),
+        token_nsqd.connection("gone") as consumer,
+        token_nsqd.connection("gone") as producer,
+        token_nsqd.connection("stays") as other,
     ):
         assert OK == await consumer.ask(c.sub("t", "c"), c.rdy(1))
         assert OK == await producer.ask(c.pub("t", b"1"))
         assert (await consumer.frame())[0] == 2
-        house.change("gone", "")
+        token_nsqd.change("gone", "")
         for talk in (consumer, producer):
             assert FAILED == await talk.frame()
             assert b"" == await talk.rest()
         assert OK == await other.ask(c.pub("t", b"2"))
-        assert {"unauthorised": 2} == house.refused()
-    noted = [(entry["user"], entry["detail"]) for entry in house.entries()]
+        assert {"unauthorised": 2} == token_nsqd.refused()
+    noted = [(entry["user"], entry["detail"]) for entry in token_nsqd.entries()]
     assert [("gone", "E_AUTH_FAILED unauthorised")] * 2 == noted
 
 
-async def test_other_roles_count_from_the_next_command_on(house: House, tmp_path: Path) -> None:
+async def test_new_roles_apply_from_the_next_command(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
     """New roles apply from the next command on; a subscription they do not allow is closed."""
-    house.give("web", "publish,consume:old")
+    token_nsqd.give("web", "publish,consume:old")
     async with (
-        house.running(tmp_path),
-        house.talking("web") as consumer,
-        house.talking("web") as producer,
+        token_nsqd.running(tmp_path),
+        token_nsqd.connection("web") as consumer,
+        token_nsqd.connection("web") as producer,
     ):
         assert OK == await consumer.ask(c.sub("old", "c"))
         assert OK == await producer.ask(c.pub("old", b"1"))
-        house.change("web", "publish:new,consume:new")
+        token_nsqd.change("web", "publish:new,consume:new")
         assert (1, b'E_UNAUTHORIZED AUTH failed for SUB on "old" "c"') == await consumer.frame()
         assert b"" == await consumer.rest()
         assert OK == await producer.ask(c.pub("new", b"1"))
         text = b'E_UNAUTHORIZED AUTH failed for PUB on "old" ""'
         assert (1, text) == await producer.ask(c.pub("old", b"2"))
-        assert {"forbidden": 2} == house.refused()
+        assert {"forbidden": 2} == token_nsqd.refused()
 
 
-async def test_a_new_token_counts_after_sighup(house: House, tmp_path: Path) -> None:
+async def test_a_new_token_is_valid_after_sighup(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
     """A new token is valid after SIGHUP, and the old one remains valid.
 
     So a token can be replaced without an interruption.
     """
-    house.give("first", "publish")
-    async with house.running(tmp_path):
-        house.give("second", "publish")
-        assert 401 == await house.http("POST", "/pub?topic=t", "second")
-        house.reload()
+    token_nsqd.give("first", "publish")
+    async with token_nsqd.running(tmp_path):
+        token_nsqd.give("second", "publish")
+        assert 401 == await token_nsqd.http("POST", "/pub?topic=t", "second")
+        token_nsqd.reload()
         for name in ("first", "second"):
-            assert 200 == await house.http("POST", "/pub?topic=t", name)
-            async with house.talking(name) as talk:
+            assert 200 == await token_nsqd.http("POST", "/pub?topic=t", name)
+            async with token_nsqd.connection(name) as talk:
                 assert OK == await talk.ask(c.pub("t", b"x"))
 
 
 @pytest.mark.parametrize("text", ["web publish nonsense", "", None])
-async def test_a_file_that_is_wrong_leaves_the_old_one_in_force(
-    house: House, tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
+async def test_an_invalid_token_file_leaves_the_old_tokens_in_force(
+    token_nsqd: TokenNsqd, tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An invalid token file leaves the old tokens in force and is logged.
 
     An empty one has no tokens.
     """
-    house.give("web", "publish")
-    async with house.running(tmp_path), house.talking("web") as talk:
+    token_nsqd.give("web", "publish")
+    async with token_nsqd.running(tmp_path), token_nsqd.connection("web") as talk:
         if text is None:
-            house.file.unlink()
+            token_nsqd.file.unlink()
         else:
-            house.file.write_text(text)
-        house.reload()
+            token_nsqd.file.write_text(text)
+        token_nsqd.reload()
         if text == "":
             assert FAILED == await talk.frame()
             return
         assert "SIGHUP: keeping the old tokens: --token-file: " in caplog.text
         assert "nonsense" not in caplog.text
         assert OK == await talk.ask(c.pub("t", b"x"))
-        assert 200 == await house.http("POST", "/pub?topic=t", "web")
+        assert 200 == await token_nsqd.http("POST", "/pub?topic=t", "web")
 
 
-async def test_what_expires_stops_at_its_time(house: House, tmp_path: Path) -> None:
+async def test_an_expired_tokens_connections_are_closed(
+    token_nsqd: TokenNsqd, tmp_path: Path
+) -> None:
     """A token's open connections are closed at its expiry, even if they send no command."""
-    house.give("old", "publish,consume", "2020-01-01")
-    house.give("web", "publish,consume", "2999-01-01")
-    async with house.running(tmp_path) as daemon:
+    token_nsqd.give("old", "publish,consume", "2020-01-01")
+    token_nsqd.give("web", "publish,consume", "2999-01-01")
+    async with token_nsqd.running(tmp_path) as daemon:
         access = daemon.nsqd.access
         assert access is not None
-        async with house.talking("web") as consumer, house.talking("web") as producer:
+        async with (
+            token_nsqd.connection("web") as consumer,
+            token_nsqd.connection("web") as producer,
+        ):
             assert OK == await consumer.ask(c.sub("t", "c"))
-            assert 401 == await house.http("POST", "/pub?topic=t", "old")
-            assert 200 == await house.http("POST", "/pub?topic=t", "web")
-            async with house.talking() as talk:
-                assert FAILED == await talk.ask(c.auth(house.shown["old"].encode()))
+            assert 401 == await token_nsqd.http("POST", "/pub?topic=t", "old")
+            assert 200 == await token_nsqd.http("POST", "/pub?topic=t", "web")
+            async with token_nsqd.connection() as talk:
+                assert FAILED == await talk.ask(c.auth(token_nsqd.shown["old"].encode()))
             # The clock is set to shortly before the expiry, which each connection checks by itself.
             end = tokens.end_of("2999-01-01")
             loop = asyncio.get_running_loop()
             begun = loop.time()
             access.now = lambda: end - SOON_SECONDS + loop.time() - begun
-            house.reload()
+            token_nsqd.reload()
             assert OK == await producer.ask(c.pub("t", b"x"))
             for talk in (consumer, producer):
                 assert FAILED == await talk.frame()
                 assert b"" == await talk.rest()
-            assert 401 == await house.http("POST", "/pub?topic=t", "web")
-        assert {"expired": 5} == house.refused()
-    users = {(entry["user"], entry["detail"]) for entry in house.entries()}
+            assert 401 == await token_nsqd.http("POST", "/pub?topic=t", "web")
+        assert {"expired": 5} == token_nsqd.refused()
+    users = {(entry["user"], entry["detail"]) for entry in token_nsqd.entries()}
     assert {("old", "expired"), ("old", "E_AUTH_FAILED expired")} <= users
     assert {("web", "expired"), ("web", "E_AUTH_FAILED expired")} <= users
 
 
-async def test_the_file_comes_before_the_authds(house: House, tmp_path: Path) -> None:
+async def test_only_unknown_secrets_go_to_the_auth_server(
+    token_nsqd: TokenNsqd, tmp_path: Path
+) -> None:
     """Only secrets that are not tokens of the file are sent to an auth server."""
-    house.give("web", "publish:t")
-    house.give("old", "publish", "2020-01-01")
+    token_nsqd.give("web", "publish:t")
+    token_nsqd.give("old", "publish", "2020-01-01")
     async with (
         authd.running(authd.answer(authd.entry())) as asked,
-        house.running(tmp_path, auth_http_addresses=(asked.address,)),
+        token_nsqd.running(tmp_path, auth_http_addresses=(asked.address,)),
     ):
-        async with house.talking("web") as talk:
+        async with token_nsqd.connection("web") as talk:
             assert OK == await talk.ask(c.pub("t", b"x"))
-        async with house.talking() as talk:
-            assert FAILED == await talk.ask(c.auth(house.shown["old"].encode()))
+        async with token_nsqd.connection() as talk:
+            assert FAILED == await talk.ask(c.auth(token_nsqd.shown["old"].encode()))
         assert [] == asked.asked
-        async with house.talking() as talk:
+        async with token_nsqd.connection() as talk:
             kind, answer = await talk.ask(c.auth(b"for the authd"))
             assert (0, "somebody") == (kind, json.loads(answer)["identity"])
-            house.reload()
+            token_nsqd.reload()
             assert OK == await talk.ask(c.pub("any", b"x"))
         assert 1 == len(asked.asked)
 
 
-async def test_the_http_token_is_good_for_everything(house: House, tmp_path: Path) -> None:
+async def test_the_http_token_allows_everything(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
     """`--http-token` allows everything when there is a token file.
 
     Its audit name is `http-token`.
     """
-    house.give("web", "read")
-    house.shown["master"] = "s3cr3t-t0ken"
-    async with house.running(tmp_path, http_token="s3cr3t-t0ken"):
-        assert 401 == await house.http("GET", "/stats")
-        assert 403 == await house.http("POST", "/topic/create?topic=t", "web")
-        assert 200 == await house.http("POST", "/topic/create?topic=t", "master")
-        assert 404 == await house.http("POST", "/topic/delete?topic=none", "master")
-    noted = [(e["user"], e["via"], e["action"], e["outcome"]) for e in house.entries()]
+    token_nsqd.give("web", "read")
+    token_nsqd.shown["master"] = "s3cr3t-t0ken"
+    async with token_nsqd.running(tmp_path, http_token="s3cr3t-t0ken"):
+        assert 401 == await token_nsqd.http("GET", "/stats")
+        assert 403 == await token_nsqd.http("POST", "/topic/create?topic=t", "web")
+        assert 200 == await token_nsqd.http("POST", "/topic/create?topic=t", "master")
+        assert 404 == await token_nsqd.http("POST", "/topic/delete?topic=none", "master")
+    noted = [(e["user"], e["via"], e["action"], e["outcome"]) for e in token_nsqd.entries()]
     assert [
         ("", "nobody", "GET /stats", "refused"),
         ("web", "token", "POST /topic/create", "refused"),
@@ -277,30 +284,34 @@ async def test_the_http_token_is_good_for_everything(house: House, tmp_path: Pat
     ] == noted
 
 
-async def test_what_anybody_may_needs_no_token(house: House, tmp_path: Path) -> None:
+async def test_roles_of_anybody_apply_without_a_token(
+    token_nsqd: TokenNsqd, tmp_path: Path
+) -> None:
     """The roles of `anybody` apply only to requests without a token."""
-    house.lines["anybody"] = "anybody read:public* -"
-    house.give("web", "publish")
-    async with house.running(tmp_path):
-        assert 200 == await house.http("GET", "/stats?topic=public.1")
-        assert [401, 401] == [await house.http("GET", path) for path in ("/stats", "/metrics")]
-        assert 403 == await house.http("GET", "/stats?topic=public.1", "web")
-        async with house.talking() as talk:
+    token_nsqd.lines["anybody"] = "anybody read:public* -"
+    token_nsqd.give("web", "publish")
+    async with token_nsqd.running(tmp_path):
+        assert 200 == await token_nsqd.http("GET", "/stats?topic=public.1")
+        assert [401, 401] == [await token_nsqd.http("GET", path) for path in ("/stats", "/metrics")]
+        assert 403 == await token_nsqd.http("GET", "/stats?topic=public.1", "web")
+        async with token_nsqd.connection() as talk:
             assert (1, b"E_AUTH_FIRST AUTH required before SUB") == await talk.ask(c.sub("t", "c"))
 
 
-async def test_an_entry_says_who_where_what_and_with_what_result(
-    house: House, tmp_path: Path
+async def test_an_audit_entry_has_user_action_and_outcome(
+    token_nsqd: TokenNsqd, tmp_path: Path
 ) -> None:
     """An audit entry has user, action, outcome and arguments, but no possible secret."""
-    house.give("ann", "administer")
-    async with house.running(tmp_path):
+    token_nsqd.give("ann", "administer")
+    async with token_nsqd.running(tmp_path):
         path = "/topic/create?topic=t&token=pl4nted"
-        assert 200 == await house.http("POST", path, "ann")
-        assert 200 == await house.http("POST", "/channel/create?topic=t&channel=c", "ann")
-        assert 200 == await house.http("POST", "/channel/seek?topic=t&channel=c&to=earliest", "ann")
-        assert 403 == await house.http("POST", "/pub?topic=t", "ann")
-    done = house.entries()
+        assert 200 == await token_nsqd.http("POST", path, "ann")
+        assert 200 == await token_nsqd.http("POST", "/channel/create?topic=t&channel=c", "ann")
+        assert 200 == await token_nsqd.http(
+            "POST", "/channel/seek?topic=t&channel=c&to=earliest", "ann"
+        )
+        assert 403 == await token_nsqd.http("POST", "/pub?topic=t", "ann")
+    done = token_nsqd.entries()
     assert all(entry.pop("time").endswith("Z") for entry in done)
     assert all(entry.pop("remote").startswith("127.0.0.1:") for entry in done)
     seek = done[2]
@@ -319,36 +330,38 @@ async def test_an_entry_says_who_where_what_and_with_what_result(
     assert ("POST /pub", "refused", "forbidden") == tuple(
         done[3][key] for key in ("action", "outcome", "detail")
     )
-    assert "pl4nted" not in house.audit_file.read_text()
-    assert 0o600 == house.audit_file.stat().st_mode & 0o777
+    assert "pl4nted" not in token_nsqd.audit_file.read_text()
+    assert 0o600 == token_nsqd.audit_file.stat().st_mode & 0o777
 
 
-async def test_refused_publishes_are_noted_within_bounds(house: House, tmp_path: Path) -> None:
+async def test_logged_refusals_of_publishes_are_limited(
+    token_nsqd: TokenNsqd, tmp_path: Path
+) -> None:
     """At most REFUSED_MAX refused publishes are logged.
 
     The rest is counted, other refusals are logged.
     """
-    house.give("web", "read")
+    token_nsqd.give("web", "read")
     more = audit.REFUSED_MAX + 30
-    async with house.running(tmp_path):
+    async with token_nsqd.running(tmp_path):
         for _ in range(more):
-            assert 403 == await house.http("POST", "/pub?topic=t", "web")
-        assert 403 == await house.http("POST", "/topic/delete?topic=t", "web")
-        assert {"forbidden": more + 1} == house.refused()
-    actions = [entry["action"] for entry in house.entries()]
+            assert 403 == await token_nsqd.http("POST", "/pub?topic=t", "web")
+        assert 403 == await token_nsqd.http("POST", "/topic/delete?topic=t", "web")
+        assert {"forbidden": more + 1} == token_nsqd.refused()
+    actions = [entry["action"] for entry in token_nsqd.entries()]
     assert audit.REFUSED_MAX == actions.count("POST /pub")
     assert 1 == actions.count("POST /topic/delete")
 
 
-async def test_metrics_count_refusals_and_tokens(house: House, tmp_path: Path) -> None:
+async def test_metrics_count_refusals_and_tokens(token_nsqd: TokenNsqd, tmp_path: Path) -> None:
     """Refusals are counted by reason; expired tokens are not counted as tokens in force."""
-    house.give("web", "read")
-    house.give("old", "read", "2020-01-01")
-    async with house.running(tmp_path) as daemon:
-        assert 401 == await house.http("GET", "/metrics")
-        assert 401 == await house.http("GET", "/metrics", "old")
-        assert 403 == await house.http("POST", "/pub?topic=t", "web")
-        shown = f"Authorization: Bearer {house.shown['web']}\r\n\r\n".encode()
+    token_nsqd.give("web", "read")
+    token_nsqd.give("old", "read", "2020-01-01")
+    async with token_nsqd.running(tmp_path) as daemon:
+        assert 401 == await token_nsqd.http("GET", "/metrics")
+        assert 401 == await token_nsqd.http("GET", "/metrics", "old")
+        assert 403 == await token_nsqd.http("POST", "/pub?topic=t", "web")
+        shown = f"Authorization: Bearer {token_nsqd.shown['web']}\r\n\r\n".encode()
         _, _, text = await daemon.raw("GET /metrics HTTP/1.1", shown)
     lines = text.decode().splitlines()
     for reason in ("unauthorised", "expired", "forbidden"):
@@ -356,7 +369,7 @@ async def test_metrics_count_refusals_and_tokens(house: House, tmp_path: Path) -
     assert "nsqd_tokens 1" in lines
 
 
-async def test_nothing_of_it_is_there_without_the_flags(
+async def test_without_the_flags_there_is_no_access_control(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without the flags, AUTH is disabled, /pub uses the fast path, and nothing is audited."""
@@ -377,7 +390,7 @@ async def test_nothing_of_it_is_there_without_the_flags(
         await stop(daemon)
 
 
-async def test_changes_are_noted_without_tokens_too(tmp_path: Path) -> None:
+async def test_audit_file_alone_requires_no_token(tmp_path: Path) -> None:
     """`--audit-file` alone requires no token, and publishes keep their fast path."""
     (tmp_path / "data").mkdir()
     path = tmp_path / "audit"
@@ -394,12 +407,12 @@ async def test_changes_are_noted_without_tokens_too(tmp_path: Path) -> None:
         await stop(daemon)
 
 
-async def test_a_disk_that_hangs_holds_up_nothing(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_hanging_audit_disk_does_not_block_requests(
+    token_nsqd: TokenNsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the audit log's disk hangs, requests are still answered, after 0.2 s."""
-    house.give("ann", "operate,publish")
-    async with house.running(tmp_path) as daemon:
+    token_nsqd.give("ann", "operate,publish")
+    async with token_nsqd.running(tmp_path) as daemon:
         access = daemon.nsqd.access
         assert access is not None
         blocked = asyncio.Event()
@@ -410,7 +423,7 @@ async def test_a_disk_that_hangs_holds_up_nothing(
         assert access._audit is not None
         monkeypatch.setattr(access._audit, "_write", hangs)
         monkeypatch.setattr("sparq.daemon.access.access.WRITTEN_SECONDS", 0.2)
-        assert 200 == await house.http("POST", "/topic/create?topic=t", "ann")
-        assert 200 == await house.http("POST", "/pub?topic=t", "ann")
+        assert 200 == await token_nsqd.http("POST", "/topic/create?topic=t", "ann")
+        assert 200 == await token_nsqd.http("POST", "/pub?topic=t", "ann")
         blocked.set()
         await until(lambda: not access._audit._tasks)

@@ -72,27 +72,27 @@ class Reader:
         self.requests: list[str] = []
         self.page = context.new_page()
         self.page.set_default_timeout(WAIT_SECONDS * 1000)
-        self.page.on("console", self._said)
+        self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
-        self.page.on("requestfailed", self._failed)
-        self.page.on("response", self._answered)
+        self.page.on("requestfailed", self._on_request_failed)
+        self.page.on("response", self._on_response)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("dialog", self._asked)
+        self.page.on("dialog", self._on_request)
 
-    def _said(self, message: Any) -> None:
+    def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning", "assert"):
             self.problems.append(f"console: {message.text}")
 
-    def _failed(self, request: Any) -> None:
+    def _on_request_failed(self, request: Any) -> None:
         # Leaving a page aborts its stream and its pending requests.
         if "ERR_ABORTED" not in (request.failure or ""):
             self.problems.append(f"failed: {request.url} {request.failure}")
 
-    def _answered(self, response: Any) -> None:
+    def _on_response(self, response: Any) -> None:
         if response.status >= 400:
             self.problems.append(f"{response.status}: {response.url}")
 
-    def _asked(self, dialog: Any) -> None:
+    def _on_request(self, dialog: Any) -> None:
         self.problems.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
@@ -121,10 +121,10 @@ class Reader:
             self.page.wait_for_timeout(20)
 
     def watch_for(self, text: str, selector: str = "main") -> None:
-        """Start to record when an element contains a text, by the browser's clock (see `took`)."""
+        """Start to record when an element contains a text (see `seconds_until_seen`)."""
         self.page.evaluate(WATCH, [text, selector])
 
-    def took(self, since: float) -> float:
+    def seconds_until_seen(self, since: float) -> float:
         """Seconds from `since` (a `time.time()`) until the text appeared."""
         self.until("document.documentElement.dataset.seenAt !== undefined")
         seen_at = self.page.evaluate("document.documentElement.dataset.seenAt")

@@ -1,7 +1,7 @@
 """A small cluster with various topics and its nsqadmin, for tests of pages in a browser.
 
-It has three nsqds and an nsqlookupd, all real processes. `Cluster.lively` adds topics, consumers,
-and channels that drain, lag or stall; a thread publishes until the cluster is closed.
+It has three nsqds and an nsqlookupd, all real processes. `Cluster.start_traffic` adds topics,
+consumers, and channels that drain, lag or stall; a thread publishes until the cluster is closed.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Cluster:
         running = [nsqd for nsqd in self.nsqds if nsqd.process is not None]
         return sum(nsqd.channel(topic, channel).get("depth", 0) for nsqd in running)
 
-    def lively(self) -> None:
+    def start_traffic(self) -> None:
         """Add a shop's topics and start a thread that publishes to them."""
         fill(self)
         threading.Thread(target=self._traffic, daemon=True).start()

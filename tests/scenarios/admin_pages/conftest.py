@@ -35,10 +35,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def reader(browser: Any, cluster: Cluster) -> Iterator[Reader]:
     """A page of the cluster's nsqadmin; the test fails if a problem occurs in it."""
-    yield from reading(browser, cluster.url)
+    yield from opened_page(browser, cluster.url)
 
 
-def reading(browser: Any, url: str, **options: Any) -> Iterator[Reader]:
+def opened_page(browser: Any, url: str, **options: Any) -> Iterator[Reader]:
     """A page in a separate browser profile; the test fails if a problem occurs in it."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
     found = Reader(context, url)

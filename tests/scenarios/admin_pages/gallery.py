@@ -93,7 +93,7 @@ def prepare(cluster: Cluster) -> dict[str, str]:
             hostname="reconcile-7f6bbd8d4c-x2x9k.ledger.svc.cluster.local",
             user_agent="reconcile-nightly/2026.11.0 (go-nsq/1.1.0; linux/amd64)",
         )
-    sent_back(cluster)
+    send_back_twice(cluster)
     cluster.lookupd.post("/topic/create?topic=orders.old")
     cluster.lookupd.post("/channel/create?topic=orders.old&channel=billing")
     log = cluster.admin.get_json("/api/v2/log?topic=mixed&from=earliest")["messages"]
@@ -108,7 +108,7 @@ def prepare(cluster: Cluster) -> dict[str, str]:
     return {**found, **node_pages}
 
 
-def sent_back(cluster: Cluster) -> None:
+def send_back_twice(cluster: Cluster) -> None:
     """Send a dead letter back to its topic, and publish it as a dead letter again."""
     letters = cluster.admin.get_json("/api/v2/dead-letters?topic=orders.dead")["messages"]
     one = letters[2]
@@ -117,7 +117,7 @@ def sent_back(cluster: Cluster) -> None:
     cluster.publish("orders.dead", one["body"].encode())
 
 
-def spark(cluster: Cluster) -> list[RangeReader]:
+def start_range_readers(cluster: Cluster) -> list[RangeReader]:
     """Start a range reader on each nsqd, as Spark's driver does."""
     readers = []
     for nsqd in cluster.nsqds:
@@ -128,7 +128,7 @@ def spark(cluster: Cluster) -> list[RangeReader]:
     return readers
 
 
-def shoot(browser: Any, folder: Path, pages: Sequence[tuple[str, str]]) -> None:
+def take_screenshots(browser: Any, folder: Path, pages: Sequence[tuple[str, str]]) -> None:
     """Write `page-scheme-width.png` for all pages; print those wider than their screen."""
     for scheme in SCHEMES:
         for width in WIDTHS:
@@ -145,24 +145,24 @@ def shoot(browser: Any, folder: Path, pages: Sequence[tuple[str, str]]) -> None:
             context.close()
 
 
-def take(cluster: Cluster, folder: Path, browser: Any, seconds: float, names: str) -> None:
+def take_all(cluster: Cluster, folder: Path, browser: Any, seconds: float, names: str) -> None:
     """Take all pages of a lively cluster, and two of an nsqadmin that requires a token."""
     folder.mkdir(parents=True, exist_ok=True)
     more = prepare(cluster)
-    readers = spark(cluster)
+    readers = start_range_readers(cluster)
     time.sleep(seconds)
     cluster.nsqds[-1].kill9()
     time.sleep(3)
     pages = [(name, cluster.url + path) for name, path in {**PAGES, **more}.items()]
-    with tempfile.TemporaryDirectory() as home, signing_in(cluster, Path(home)) as admin:
+    with tempfile.TemporaryDirectory() as home, nsqadmin_with_tokens(cluster, Path(home)) as admin:
         pages += [("signin", f"{admin.url}/signin"), ("unauthorized", f"{admin.url}/topics")]
-        shoot(browser, folder, [page for page in pages if re.search(names, page[0])])
+        take_screenshots(browser, folder, [page for page in pages if re.search(names, page[0])])
     for reader in readers:
         reader.close()
 
 
 @contextmanager
-def signing_in(cluster: Cluster, home: Path) -> Iterator[AdminServer]:
+def nsqadmin_with_tokens(cluster: Cluster, home: Path) -> Iterator[AdminServer]:
     """Run an nsqadmin that allows nothing without a token."""
     _, line = tokens.make("ann", "administer,bodies")
     file = home / "tokens"

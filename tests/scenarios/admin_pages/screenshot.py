@@ -27,11 +27,11 @@ def main(seconds: float, folder: Path | None, names: str) -> None:
     """Run the cluster for some time, so that its charts have data; then take screenshots."""
     with tempfile.TemporaryDirectory() as home, Cluster(Path(home)) as cluster:
         wait_for_nodes(cluster)
-        cluster.lively()
+        cluster.start_traffic()
         cluster.admin.get_json("/api/topics")
         with started() as browser:
             if folder is not None:
-                gallery.take(cluster, folder, browser, seconds, names)
+                gallery.take_all(cluster, folder, browser, seconds, names)
                 return
             time.sleep(seconds)
             first_page(cluster, browser)

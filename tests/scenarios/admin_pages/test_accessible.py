@@ -63,7 +63,7 @@ def findings(reader: Reader, axe: str) -> list[str]:
     [(("light", 1280), PATHS), (("dark", 1280), PATHS[::3]), (("light", 360), PATHS[1::4])],
     ids=["light", "dark", "phone"],
 )
-def test_nothing_serious_is_found(
+def test_axe_finds_no_serious_violation(
     browser: Any, cluster: Cluster, axe: str, screen: tuple[str, int], paths: tuple[str, ...]
 ) -> None:
     """axe-core finds nothing serious on the pages or in a confirmation dialog."""

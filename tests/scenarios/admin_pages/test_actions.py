@@ -9,7 +9,7 @@ from sparq.nsqadmin.pages.words import UNKNOWN
 from sparq.protocol.commands import rdy, sub
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster, order
-from tests.scenarios.admin_pages.conftest import reading
+from tests.scenarios.admin_pages.conftest import opened_page
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
@@ -27,7 +27,7 @@ def topic_of(cluster: Cluster, node: int, topic: str) -> dict[str, Any]:
     return dict(found[0]) if found else {}
 
 
-def ask(reader: Reader, button: str, verb: str, typed: str = "") -> None:
+def press_and_confirm(reader: Reader, button: str, verb: str, typed: str = "") -> None:
     """Press a button and confirm its dialog."""
     reader.page.get_by_role("button", name=button, exact=True).click()
     dialog = reader.page.locator("[popover]:popover-open")
@@ -36,7 +36,7 @@ def ask(reader: Reader, button: str, verb: str, typed: str = "") -> None:
     dialog.get_by_role("button", name=verb, exact=True).click()
 
 
-def told(reader: Reader, *texts: str) -> None:
+def wait_for_notice(reader: Reader, *texts: str) -> None:
     """Wait until the result notice contains the texts."""
     for text in texts:
         reader.wait_for(text, "#result")
@@ -56,65 +56,65 @@ def open_until(reader: Reader, path: str, selector: str, count: int = 1) -> None
     wait_for(has, every=0.2)
 
 
-def chosen(reader: Reader, *rows: int) -> None:
+def select_rows(reader: Reader, *rows: int) -> None:
     """Select rows of a message list."""
     boxes = reader.page.locator("tbody input[type=checkbox]")
     for row in rows:
         boxes.nth(row).check()
 
 
-def test_a_channel_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> None:
+def test_a_channel_is_paused_and_unpaused(reader: Reader, cluster: Cluster) -> None:
     """Pause and Unpause change the channel on every nsqd; the live page shows it."""
     cluster.create("act.pause", "c")
     reader.open("/topics/act.pause/c")
-    ask(reader, "Pause", "Pause")
-    told(reader, "Paused: act.pause/c", cluster.nsqds[0].http, cluster.nsqds[1].http)
+    press_and_confirm(reader, "Pause", "Pause")
+    wait_for_notice(reader, "Paused: act.pause/c", cluster.nsqds[0].http, cluster.nsqds[1].http)
     assert paused(cluster, "act.pause", "c") == {True}
     reader.wait_for("paused", "#live")
 
-    ask(reader, "Unpause", "Unpause")
-    told(reader, "Unpaused: act.pause/c")
+    press_and_confirm(reader, "Unpause", "Unpause")
+    wait_for_notice(reader, "Unpaused: act.pause/c")
     assert paused(cluster, "act.pause", "c") == {False}
 
 
-def test_a_topic_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> None:
+def test_a_topic_is_paused_and_unpaused(reader: Reader, cluster: Cluster) -> None:
     """Pause and Unpause change the topic on every nsqd."""
     cluster.create("act.topic")
     reader.open("/topics/act.topic")
-    ask(reader, "Pause", "Pause")
-    told(reader, "Paused: act.topic")
+    press_and_confirm(reader, "Pause", "Pause")
+    wait_for_notice(reader, "Paused: act.topic")
     assert [topic_of(cluster, node, "act.topic")["paused"] for node in (0, 1)] == [True, True]
 
-    ask(reader, "Unpause", "Unpause")
-    told(reader, "Unpaused: act.topic")
+    press_and_confirm(reader, "Unpause", "Unpause")
+    wait_for_notice(reader, "Unpaused: act.topic")
     assert [topic_of(cluster, node, "act.topic")["paused"] for node in (0, 1)] == [False, False]
 
 
-def test_emptying_and_deleting_want_the_name(reader: Reader, cluster: Cluster) -> None:
+def test_emptying_and_deleting_require_the_name(reader: Reader, cluster: Cluster) -> None:
     """Empty and Delete require the exact name, and then act on every nsqd."""
     cluster.create("act.delete", "c", "kept")
     for node in (0, 1):
         cluster.publish("act.delete", b"1", b"2", node=node)
     wait_for(lambda: cluster.depth("act.delete", "c") == 4)
     reader.open("/topics/act.delete/c")
-    ask(reader, "Empty…", "Empty", typed="d")
+    press_and_confirm(reader, "Empty…", "Empty", typed="d")
     assert reader.page.locator("[popover]:popover-open input:invalid").count() == 1
     assert cluster.depth("act.delete", "c") == 4
     reader.press("Escape")
 
-    ask(reader, "Empty…", "Empty", typed="c")
-    told(reader, "Emptied: act.delete/c")
+    press_and_confirm(reader, "Empty…", "Empty", typed="c")
+    wait_for_notice(reader, "Emptied: act.delete/c")
     assert cluster.depth("act.delete", "c") == 0
     assert cluster.depth("act.delete", "kept") == 4
 
-    ask(reader, "Delete…", "Delete", typed="c")
-    told(reader, "Deleted: act.delete/c")
+    press_and_confirm(reader, "Delete…", "Delete", typed="c")
+    wait_for_notice(reader, "Deleted: act.delete/c")
     assert [nsqd.channel("act.delete", "c") for nsqd in cluster.nsqds] == [{}, {}]
     reader.wait_for("No nsqd has a channel of this name")
 
     reader.open("/topics/act.delete")
-    ask(reader, "Delete…", "Delete", typed="act.delete")
-    told(reader, "Deleted: act.delete")
+    press_and_confirm(reader, "Delete…", "Delete", typed="act.delete")
+    wait_for_notice(reader, "Deleted: act.delete")
     assert topic_of(cluster, 0, "act.delete") == topic_of(cluster, 1, "act.delete") == {}
 
 
@@ -124,8 +124,8 @@ def test_a_topic_is_emptied(reader: Reader, cluster: Cluster) -> None:
     cluster.publish("act.empty", b"1", b"2")
     wait_for(lambda: topic_of(cluster, 0, "act.empty")["depth"] == 2)
     reader.open("/topics/act.empty")
-    ask(reader, "Empty…", "Empty", typed="act.empty")
-    told(reader, "Emptied: act.empty")
+    press_and_confirm(reader, "Empty…", "Empty", typed="act.empty")
+    wait_for_notice(reader, "Emptied: act.empty")
 
     assert topic_of(cluster, 0, "act.empty")["depth"] == 0
 
@@ -136,8 +136,8 @@ def test_a_node_is_tombstoned_for_a_topic(reader: Reader, cluster: Cluster) -> N
     cluster.create("act.tomb2")
     first, second = cluster.nsqds[0].http, cluster.nsqds[1].http
     reader.open("/topics/act.tomb")
-    ask(reader, f"Tombstone {first}", "Tombstone", typed="act.tomb")
-    told(reader, "Tombstoned: act.tomb")
+    press_and_confirm(reader, f"Tombstone {first}", "Tombstone", typed="act.tomb")
+    wait_for_notice(reader, "Tombstoned: act.tomb")
     assert topic_of(cluster, 0, "act.tomb") == {}
     assert topic_of(cluster, 1, "act.tomb") != {}
 
@@ -145,17 +145,17 @@ def test_a_node_is_tombstoned_for_a_topic(reader: Reader, cluster: Cluster) -> N
     reader.page.locator("select[name=topic]").select_option("act.tomb2")
     reader.page.get_by_label("Type the topic's name").fill("act.tomb2")
     reader.page.get_by_role("button", name="Tombstone", exact=True).click()
-    told(reader, "Tombstoned: act.tomb2")
+    wait_for_notice(reader, "Tombstoned: act.tomb2")
     assert topic_of(cluster, 1, "act.tomb2") == {}
 
 
-def test_names_are_made_and_forgotten(reader: Reader, cluster: Cluster) -> None:
+def test_topics_and_channels_are_created_and_deleted(reader: Reader, cluster: Cluster) -> None:
     """Create makes a topic and a channel on nsqlookupd; Delete removes a topic that no nsqd has."""
     reader.open("/lookup")
     reader.page.get_by_label("Topic", exact=True).fill("act.made")
     reader.page.get_by_label("Channel (if any)").fill("c")
     reader.page.get_by_role("button", name="Create", exact=True).click()
-    told(reader, "Created: act.made/c")
+    wait_for_notice(reader, "Created: act.made/c")
     assert cluster.lookupd.get_json("/channels?topic=act.made")["channels"] == ["c"]
 
     reader.wait_for("act.made", "#live")
@@ -163,7 +163,7 @@ def test_names_are_made_and_forgotten(reader: Reader, cluster: Cluster) -> None:
     dialog = reader.page.locator("[popover]:popover-open")
     dialog.locator("input[name=typed]").fill("act.made")
     dialog.get_by_role("button", name="Delete", exact=True).click()
-    told(reader, "Deleted: act.made")
+    wait_for_notice(reader, "Deleted: act.made")
     assert "act.made" not in cluster.lookupd.get_json("/topics")["topics"]
 
 
@@ -178,29 +178,29 @@ def test_messages_are_requeued_finished_cancelled_and_copied(
     nsqd.post("/pub?topic=act.messages&defer=600000", b"later")
     wait_for(lambda: nsqd.channel("act.messages", "c")["deferred_count"] == 1)
     reader.open("/messages?topic=act.messages&channel=c&show=waiting")
-    chosen(reader, 0, 1)
+    select_rows(reader, 0, 1)
     reader.page.get_by_role("button", name="Finish…").click()
     reader.page.locator("[popover]:popover-open").get_by_role("button", name="Finish").click()
-    told(reader, "Finished: 2 messages of act.messages/c")
+    wait_for_notice(reader, "Finished: 2 messages of act.messages/c")
     assert cluster.depth("act.messages", "c") == 4
     reader.until("document.querySelectorAll('tbody input[type=checkbox]').length === 4")
 
-    chosen(reader, 0)
+    select_rows(reader, 0)
     reader.page.get_by_role("button", name="Copy to a topic…").click()
     reader.page.locator("[popover]:popover-open input[name=to]").fill("act.copies")
     reader.page.locator("[popover]:popover-open").get_by_role("button", name="Copy").click()
-    told(reader, "Copied: 1 message of act.messages/c to act.copies")
+    wait_for_notice(reader, "Copied: 1 message of act.messages/c to act.copies")
     assert cluster.depth("act.copies", "c") == 1
 
     reader.open("/messages?topic=act.messages&channel=c&show=deferred")
-    chosen(reader, 0)
+    select_rows(reader, 0)
     reader.page.get_by_role("button", name="Cancel…").click()
     reader.page.locator("[popover]:popover-open").get_by_role("button", name="Cancel them").click()
-    told(reader, "Cancelled: 1 message of act.messages/c")
+    wait_for_notice(reader, "Cancelled: 1 message of act.messages/c")
     assert nsqd.channel("act.messages", "c")["deferred_count"] == 0
 
 
-def test_a_message_in_flight_is_taken_back(reader: Reader, cluster: Cluster) -> None:
+def test_a_message_in_flight_is_requeued(reader: Reader, cluster: Cluster) -> None:
     """A requeued message leaves in_flight, waits again, and can be finished and delivered again."""
     cluster.create("act.flight", "c")
     keeper = cluster.consume("act.flight", "c", rdy=1, finishes=False, client_id="keeper")
@@ -210,9 +210,9 @@ def test_a_message_in_flight_is_taken_back(reader: Reader, cluster: Cluster) -> 
     assert "keeper" in reader.text("tbody")
     keeper.close()  # its messages stay in flight until they time out
     wait_for(lambda: cluster.nsqds[0].channel("act.flight", "c")["client_count"] == 0)
-    chosen(reader, 0)
+    select_rows(reader, 0)
     reader.page.get_by_role("button", name="Requeue").click()
-    told(reader, "Requeued: 1 message of act.flight/c")
+    wait_for_notice(reader, "Requeued: 1 message of act.flight/c")
     assert cluster.nsqds[0].channel("act.flight", "c")["in_flight_count"] == 0
     assert cluster.depth("act.flight", "c") == 1
 
@@ -220,16 +220,16 @@ def test_a_message_in_flight_is_taken_back(reader: Reader, cluster: Cluster) -> 
     reader.page.locator("tbody th a").first.click()
     assert "held" in reader.text(".body-full")
     reader.page.get_by_role("button", name="Finish", exact=True).click()
-    told(reader, "Finished: 1 message of act.flight/c")
+    wait_for_notice(reader, "Finished: 1 message of act.flight/c")
     assert cluster.depth("act.flight", "c") == 0
     reader.wait_for("finished", "#live")
 
     reader.page.get_by_role("button", name="Deliver again").click()
-    told(reader, "Requeued: 1 message")
+    wait_for_notice(reader, "Requeued: 1 message")
     assert cluster.depth("act.flight", "c") == 1
 
 
-def test_a_channel_is_moved_back_on_the_chart(reader: Reader, cluster: Cluster) -> None:
+def test_a_channel_is_moved_back_with_the_chart(reader: Reader, cluster: Cluster) -> None:
     """Dragging on the chart only previews a time; the button moves the channel."""
     cluster.create("act.replay", "c", "keeps.the.log")
     cluster.publish("act.replay", *(order(n) for n in range(40)))
@@ -249,11 +249,11 @@ def test_a_channel_is_moved_back_on_the_chart(reader: Reader, cluster: Cluster) 
     reader.page.locator("form#seek input[name=to]").press("Enter")
     reader.wait_for("40 messages would then be waiting", "#live")
     reader.page.get_by_role("button", name="Move c to earliest").click()
-    told(reader, "Moved: act.replay/c to earliest")
+    wait_for_notice(reader, "Moved: act.replay/c to earliest")
     assert cluster.depth("act.replay", "c") == 40
 
 
-def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -> None:
+def test_dead_letters_are_sent_back_and_marked(reader: Reader, cluster: Cluster) -> None:
     """A dead letter returns to the topic its dead-letter topic is named after.
 
     The list marks it as sent back, and as returned if it fails again; the audit page lists the
@@ -263,10 +263,10 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
     cluster.create("act.mail.dead")
     cluster.publish("act.mail.dead", b"first", b"second")
     open_until(reader, "/dead-letters?topic=act.mail.dead", "tbody input[type=checkbox]", 2)
-    chosen(reader, 1)
+    select_rows(reader, 1)
     assert reader.page.locator("#chosen input[name=to]").input_value() == "act.mail"
     reader.page.get_by_role("button", name="Send back").click()
-    told(reader, "Copied: 1 message of act.mail.dead to act.mail")
+    wait_for_notice(reader, "Copied: 1 message of act.mail.dead to act.mail")
     assert cluster.depth("act.mail", "c") == 1
     reader.wait_for("sent back", "#found")
     assert "came back" not in reader.text("#found")
@@ -275,9 +275,9 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
     rows = reader.page.locator("#found tr").all_inner_texts()
     assert ["sent back" in row for row in rows] == [False, True, False, False]
     assert ["came back" in row for row in rows] == [False, False, True, False]
-    chosen(reader, 2)
+    select_rows(reader, 2)
     reader.page.get_by_role("button", name="Send back").click()
-    told(reader, "Copied: 1 message of act.mail.dead to act.mail")
+    wait_for_notice(reader, "Copied: 1 message of act.mail.dead to act.mail")
     cluster.publish("act.mail.dead", b"second")
     reader.open("/dead-letters?topic=act.mail.dead")
     reader.wait_for("came back 2 times", "#found")
@@ -295,7 +295,7 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
     cluster.create("act.poison.dead", "back")
     cluster.publish("act.poison", b"bad")
     with V2Client(nsqd) as line:
-        assert line.ask(sub("act.poison", "c")) == OK
+        assert line.press_and_confirm(sub("act.poison", "c")) == OK
         line.send(rdy(1))
         (message,) = line.messages(1)
         line.send(b"REQ %s 0\n" % message.id)
@@ -308,16 +308,16 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
     assert message.id.decode() in reader.text("main")
     redrive = "button:text-is('Redrive')"
     open_until(reader, "/dead-letters?topic=act.poison.dead", redrive)
-    chosen(reader, 0)
+    select_rows(reader, 0)
     reader.page.get_by_role("button", name="Redrive", exact=True).click()
-    told(reader, "Redriven: 1 message of act.poison.dead/back")
+    wait_for_notice(reader, "Redriven: 1 message of act.poison.dead/back")
     assert cluster.depth("act.poison", "c") == 1
     assert cluster.depth("act.poison", "other") == 1
     assert cluster.depth("act.poison.dead", "back") == 0
     nsqd.request("DELETE", "/policies")
 
 
-def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) -> None:
+def test_policies_are_previewed_set_and_dropped(reader: Reader, cluster: Cluster) -> None:
     """The page previews the changes of a policy; Set and Drop apply to all nsqds."""
     cluster.create("act.policy", "c")
     reader.open("/policies")
@@ -333,7 +333,7 @@ def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) ->
 
     reader.page.locator("#tried input[name=typed]").fill("policies")
     reader.page.get_by_role("button", name="Set at all nsqds").click()
-    told(
+    wait_for_notice(
         reader, "Set: 1 policy; 2 settings of topics and channels changed on", cluster.nsqds[1].http
     )
     reader.wait_for("act.poli*", "#live")
@@ -343,28 +343,28 @@ def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) ->
 
     reader.open("/policies")
     assert reader.page.get_by_label("Policies", exact=True).input_value() == POLICY
-    ask(reader, "Drop…", "Drop", typed="policies")
-    told(reader, "Dropped: all run-time policies; 2 settings")
+    press_and_confirm(reader, "Drop…", "Drop", typed="policies")
+    wait_for_notice(reader, "Dropped: all run-time policies; 2 settings")
     assert [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds] == [[], []]
 
 
-def test_what_fails_somewhere_says_where(browser: Any, cluster: Cluster) -> None:
+def test_the_notice_names_a_node_that_failed(browser: Any, cluster: Cluster) -> None:
     """If a node does not answer, the notice names it; the action is done on the other node."""
     cluster.create("act.partly", "c")
-    for reader in reading(browser, cluster.url):
+    for reader in opened_page(browser, cluster.url):
         reader.open("/topics/act.partly/c")
         cluster.nsqds[1].kill9()
         try:
-            ask(reader, "Pause", "Pause")
-            told(reader, "but not everywhere", f"{cluster.nsqds[1].http} ", "Repeat it")
+            press_and_confirm(reader, "Pause", "Pause")
+            wait_for_notice(reader, "but not everywhere", f"{cluster.nsqds[1].http} ", "Repeat it")
         finally:
             cluster.nsqds[1].start()
         assert cluster.nsqds[0].channel("act.partly", "c")["paused"]
 
 
-def test_no_button_is_shown_that_is_refused(browser: Any, cluster: Cluster) -> None:
+def test_a_reader_sees_no_action_buttons(browser: Any, cluster: Cluster) -> None:
     """A user with only the role read sees no actions and no bodies."""
-    for reader in reading(
+    for reader in opened_page(
         browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
     ):
         for path in ("/topics/orders", "/topics/orders/billing", "/lookup"):

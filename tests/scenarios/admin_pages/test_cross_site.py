@@ -30,7 +30,7 @@ PAIRS = [
 ]
 OWN = f"/topics/{TOPIC}/{CHANNEL}"
 API = f"/api/topics/{TOPIC}"
-ORDERS: list[tuple[str, str, dict[str, str]]] = [
+REQUESTS: list[tuple[str, str, dict[str, str]]] = [
     ("POST", OWN, {"action": "pause_channel"}),
     ("POST", OWN, {"action": "empty_channel", "typed": CHANNEL}),
     ("POST", OWN, {"action": "delete_channel", "typed": CHANNEL}),
@@ -95,7 +95,7 @@ LOAD = """async ([base, paths]) => {
 }"""
 
 
-class Elsewhere(BaseHTTPRequestHandler):
+class OtherSite(BaseHTTPRequestHandler):
     """Another site: it serves an empty page, or one with forms that submit themselves."""
 
     forms: dict[str, str] = {}  # noqa: RUF012 - a handler has no other way to be given something
@@ -113,9 +113,9 @@ class Elsewhere(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[int]:
+def other_site() -> Iterator[int]:
     """The port of the other site."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OtherSite)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_address[1]
     server.shutdown()
@@ -123,7 +123,9 @@ def elsewhere() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def victim(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
+def admin_under_test(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AdminServer]:
     """A separate nsqadmin, whose audit log records only requests of these tests."""
     cluster.create(TOPIC, CHANNEL)
     cluster.publish(TOPIC, *[b"secret"] * 5)
@@ -133,10 +135,10 @@ def victim(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield admin
 
 
-def state(cluster: Cluster, victim: AdminServer) -> dict[str, Any]:
+def state(cluster: Cluster, admin_under_test: AdminServer) -> dict[str, Any]:
     """Everything that one of the requests could change."""
     figures = ("paused", "depth", "message_count")
-    audit = victim.get_json("/api/v2/audit?limit=1000")["entries"]
+    audit = admin_under_test.get_json("/api/v2/audit?limit=1000")["entries"]
     return {
         "channels": [
             {name: nsqd.channel(TOPIC, CHANNEL).get(name) for name in figures}
@@ -144,7 +146,7 @@ def state(cluster: Cluster, victim: AdminServer) -> dict[str, Any]:
         ],
         "policies": [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds],
         "topics": sorted(cluster.lookupd.get_json("/topics")["topics"]),
-        "log_level": victim.request("GET", "/config/log_level"),
+        "log_level": admin_under_test.request("GET", "/config/log_level"),
         "done": [entry for entry in audit if entry["outcome"] != "refused"],
     }
 
@@ -152,7 +154,7 @@ def state(cluster: Cluster, victim: AdminServer) -> dict[str, Any]:
 def forms(base: str) -> str:
     """A page whose forms submit themselves into frames, in all encodings that a form can have."""
     made = []
-    for number, (method, path, fields) in enumerate(ORDERS):
+    for number, (method, path, fields) in enumerate(REQUESTS):
         for encoding in ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain"):
             inputs = "".join(f'<input name="{k}" value="{v}">' for k, v in fields.items())
             name = f"f{number}-{len(made)}"
@@ -166,27 +168,31 @@ def forms(base: str) -> str:
 
 
 @pytest.mark.parametrize("names", PAIRS, ids=" to ".join)
-def test_another_site_changes_and_reads_nothing(
-    browser: Any, cluster: Cluster, victim: AdminServer, elsewhere: int, names: tuple[str, str]
+def test_other_sites_change_and_read_nothing(
+    browser: Any,
+    cluster: Cluster,
+    admin_under_test: AdminServer,
+    other_site: int,
+    names: tuple[str, str],
 ) -> None:
     """Forms, fetches, beacons, images, scripts, frames and streams change and read nothing."""
     theirs, ours = names
-    base, site = f"http://{ours}:{victim.http_port}", f"http://{theirs}:{elsewhere}"
-    before = state(cluster, victim)
+    base, site = f"http://{ours}:{admin_under_test.http_port}", f"http://{theirs}:{other_site}"
+    before = state(cluster, admin_under_test)
     context = browser.new_context()
     page = context.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.method))
     page.goto(f"{site}/")
-    said = page.evaluate(SEND, [base, ORDERS])
-    reading = [f"{path}?{urlencode(fields)}" for _, path, fields in ORDERS if path != "/signout"]
+    said = page.evaluate(SEND, [base, REQUESTS])
+    reading = [f"{path}?{urlencode(fields)}" for _, path, fields in REQUESTS if path != "/signout"]
     reading += [f"/live?view={OWN}", "/api/topics", f"/api/v2/log?topic={TOPIC}", "/topics"]
     said += page.evaluate(LOAD, [base, reading])
-    Elsewhere.forms = {"/forms": forms(base)}
+    OtherSite.forms = {"/forms": forms(base)}
     page.goto(f"{site}/forms")
     page.wait_for_load_state("networkidle")
     action = f"{base}{OWN}"
-    Elsewhere.forms = {
+    OtherSite.forms = {
         "/top": f'<form method="POST" action="{action}"><input name="action" value="pause_channel">'
         "</form><script>document.forms[0].submit()</script>"
     }
@@ -195,21 +201,21 @@ def test_another_site_changes_and_reads_nothing(
     refused = page.inner_text("body")
     context.close()
 
-    assert asked.count("POST") > 2 * len(ORDERS)
+    assert asked.count("POST") > 2 * len(REQUESTS)
     assert said == ""
     assert "another site" in refused
-    assert state(cluster, victim) == before
-    audit = victim.get_json("/api/v2/audit?limit=1000&outcome=refused")["entries"]
+    assert state(cluster, admin_under_test) == before
+    audit = admin_under_test.get_json("/api/v2/audit?limit=1000&outcome=refused")["entries"]
     assert audit, "nothing has arrived: this test shows nothing"
 
 
-def test_a_link_of_another_site_leads_here(
-    browser: Any, victim: AdminServer, elsewhere: int
+def test_links_from_other_sites_work(
+    browser: Any, admin_under_test: AdminServer, other_site: int
 ) -> None:
     """Links from other sites to nsqadmin work: they only read."""
     page = browser.new_page()
-    page.goto(f"http://127.0.0.1:{elsewhere}/")
-    address = f"http://127.0.0.1:{victim.http_port}{OWN}"
+    page.goto(f"http://127.0.0.1:{other_site}/")
+    address = f"http://127.0.0.1:{admin_under_test.http_port}{OWN}"
     page.evaluate("address => { location.href = address; }", address)
     page.wait_for_url(address)
     page.wait_for_selector("#live")
@@ -219,21 +225,21 @@ def test_a_link_of_another_site_leads_here(
     assert text == CHANNEL
 
 
-def test_the_same_orders_of_a_page_of_its_own_are_done(
-    browser: Any, cluster: Cluster, victim: AdminServer
+def test_nsqadmins_own_pages_can_send_the_same_requests(
+    browser: Any, cluster: Cluster, admin_under_test: AdminServer
 ) -> None:
     """A request succeeds from nsqadmin's own page, so those above are refused for their origin."""
     page = browser.new_page()
-    base = f"http://127.0.0.1:{victim.http_port}"
+    base = f"http://127.0.0.1:{admin_under_test.http_port}"
     page.goto(f"{base}/topics")
-    before = state(cluster, victim)
+    before = state(cluster, admin_under_test)
     send = """async ([path, fields]) => {
       const headers = { "HX-Request": "true" };
       const body = new URLSearchParams(fields);
       return (await fetch(path, { method: "POST", headers, body })).status;
     }"""
     status = page.evaluate(send, [OWN, {"action": "pause_channel"}])
-    paused = state(cluster, victim)
+    paused = state(cluster, admin_under_test)
     again = page.evaluate(send, [OWN, {"action": "unpause_channel"}])
     page.close()
 

@@ -75,13 +75,13 @@ NAMES = ["javascript.alert-1", "-.-", "..", ".", "__proto__", "constructor", "me
 """Valid NSQ names that could be mistaken for paths, object members or routes."""
 
 
-def test_there_are_fifty() -> None:
+def test_there_are_at_least_fifty_payloads() -> None:
     """There are at least 50 different payloads, as the documentation promises."""
     assert len(set(PAYLOADS)) >= 50
 
 
 @pytest.mark.security("W-3")
-def test_no_text_of_a_client_or_body_executes(reader: Reader, cluster: Cluster) -> None:
+def test_no_client_text_or_body_executes(reader: Reader, cluster: Cluster) -> None:
     """No payload executes on any page that shows client texts or bodies."""
     cluster.create("hostile", "c", "held")
     held = cycle(PAYLOADS)
@@ -123,7 +123,7 @@ def test_no_text_of_a_client_or_body_executes(reader: Reader, cluster: Cluster) 
 
 
 @pytest.mark.security("W-3")
-def test_no_text_of_an_address_executes(reader: Reader, cluster: Cluster) -> None:
+def test_no_text_in_a_url_executes(reader: Reader, cluster: Cluster) -> None:
     """No payload in a URL executes in the page's fields or sentences."""
     for payload in PAYLOADS[::7]:
         text = quote(payload, safe="")

@@ -15,7 +15,7 @@ def tab_to(reader: Reader, text: str, presses: int = 60) -> None:
     raise AssertionError(f"{text!r} is not reached with Tab")
 
 
-def test_keys_go_to_every_page_and_are_listed(reader: Reader) -> None:
+def test_keys_open_pages_and_are_listed(reader: Reader) -> None:
     """`g` and a letter opens a page; `?` lists the keys, Escape closes the list."""
     reader.open("/")
     reader.press("?")
@@ -27,7 +27,7 @@ def test_keys_go_to_every_page_and_are_listed(reader: Reader) -> None:
         reader.page.wait_for_url(reader.url + path)
 
 
-def test_rows_are_walked_and_opened(reader: Reader) -> None:
+def test_keys_filter_select_and_open_rows(reader: Reader) -> None:
     """`/` filters, `j` and `k` move from row to row, Enter opens a row."""
     reader.open("/topics")
     reader.press("/")
@@ -41,7 +41,7 @@ def test_rows_are_walked_and_opened(reader: Reader) -> None:
     reader.page.wait_for_url(reader.url + "/topics/orders")
 
 
-def test_an_action_is_done_and_told(reader: Reader, cluster: Cluster) -> None:
+def test_deleting_by_keyboard_is_announced(reader: Reader, cluster: Cluster) -> None:
     """Delete works with Tab, Enter and the typed name; a screen reader reads the result aloud."""
     cluster.create("keys.delete", "c")
     reader.open("/topics/keys.delete/c")
@@ -57,9 +57,7 @@ def test_an_action_is_done_and_told(reader: Reader, cluster: Cluster) -> None:
     assert reader.page.locator("[popover]:popover-open").count() == 0
 
 
-def test_messages_are_chosen_and_a_place_is_found_on_the_chart(
-    reader: Reader, cluster: Cluster
-) -> None:
+def test_keys_select_messages_and_move_the_slider(reader: Reader, cluster: Cluster) -> None:
     """`x` selects a row; the arrow keys move the slider below a chart."""
     reader.open("/messages?topic=orders&channel=shipping&show=waiting")
     reader.press("j", "x", "j", "x")

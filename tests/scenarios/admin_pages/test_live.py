@@ -13,12 +13,12 @@ from typing import Any
 
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster, wait_for_nodes
-from tests.scenarios.admin_pages.conftest import reading
+from tests.scenarios.admin_pages.conftest import opened_page
 
 TABS = 8
 STREAMS_MAX = 3
 SHOWN_SECONDS = 2.0
-TOLD_SECONDS = 5.0
+NODE_LOSS_SHOWN_SECONDS = 5.0
 MOMENTS = (0.0, 0.15, 0.35, 0.55, 0.75, 0.95)
 """Delays in seconds between a change and the next publish: they spread over a refresh interval."""
 
@@ -34,31 +34,31 @@ def test_a_published_message_shows_within_two_seconds(reader: Reader, cluster: C
         reader.page.wait_for_timeout(1000 * MOMENTS[number - 1])
         published_at = time.time()
         cluster.publish("live.one", *[b"x"] * 17)
-        took.append(reader.took(published_at))
+        took.append(reader.seconds_until_seen(published_at))
 
     assert max(took) < SHOWN_SECONDS, took
     assert reader.page.locator("#rates details[open]").count() == 1
 
 
-def test_a_node_that_hangs_holds_up_no_figures(browser: Any, tmp_path: Path) -> None:
+def test_a_hanging_node_does_not_delay_others_figures(browser: Any, tmp_path: Path) -> None:
     """With one nsqd suspended, messages published to the other are shown within 2 s."""
     with Cluster(tmp_path, nsqds=2) as own:
         wait_for_nodes(own)
         own.create("live.hung", "c")
-        for reader in reading(browser, own.url):
+        for reader in opened_page(browser, own.url):
             reader.open("/topics/live.hung/c")
-            with frozen(own.nsqds[1].process.pid):
+            with suspended(own.nsqds[1].process.pid):
                 took = []
                 for number in range(1, 4):
                     reader.watch_for(f"Waiting\n{number}\n", "#live")
                     published_at = time.time()
                     own.publish("live.hung", b"x")
-                    took.append(reader.took(published_at))
+                    took.append(reader.seconds_until_seen(published_at))
 
             assert max(took) < SHOWN_SECONDS, took
 
 
-def test_a_killed_nsqd_is_told_with_what_waits_there(browser: Any, tmp_path: Path) -> None:
+def test_a_killed_nsqd_is_shown_with_its_waiting_messages(browser: Any, tmp_path: Path) -> None:
     """Within 5 s the first page shows a killed nsqd and the number of messages waiting on it.
 
     The page stays live, and shows when the nsqd runs again.
@@ -67,18 +67,18 @@ def test_a_killed_nsqd_is_told_with_what_waits_there(browser: Any, tmp_path: Pat
         wait_for_nodes(own)
         own.create("live.gone", "c")
         own.publish("live.gone", *[b"x"] * 123, node=1)
-        for reader in reading(browser, own.url):
+        for reader in opened_page(browser, own.url):
             reader.open("/")
             reader.wait_for("2 of 2")
             reader.wait_for("123")
             reader.watch_for("123 messages wait there")
             killed_at = time.time()
             own.nsqds[1].kill9()
-            assert reader.took(killed_at) < TOLD_SECONDS
+            assert reader.seconds_until_seen(killed_at) < NODE_LOSS_SHOWN_SECONDS
             reader.watch_for("Waiting\n7\n")
             published_at = time.time()
             own.publish("live.gone", *[b"x"] * 7)
-            assert reader.took(published_at) < SHOWN_SECONDS  # the page is still live
+            assert reader.seconds_until_seen(published_at) < SHOWN_SECONDS  # the page is still live
             reader.wait_for("1 of 2")
             own.nsqds[1].start()
             reader.wait_for("2 of 2")
@@ -133,7 +133,7 @@ def test_an_unchanged_part_is_not_sent_again(cluster: Cluster) -> None:
 
 
 @contextmanager
-def frozen(pid: int) -> Iterator[None]:
+def suspended(pid: int) -> Iterator[None]:
     """Suspend a process, and resume it afterwards."""
     os.kill(pid, signal.SIGSTOP)
     try:

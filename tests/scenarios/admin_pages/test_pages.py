@@ -10,7 +10,7 @@ import pytest
 
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster
-from tests.scenarios.admin_pages.conftest import reading
+from tests.scenarios.admin_pages.conftest import opened_page
 
 LABELS = """
 const own = CanvasRenderingContext2D.prototype.fillText;
@@ -47,7 +47,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_shows_what_there_is(reader: Reader, path: str) -> None:
+def test_pages_show_their_content_without_errors(reader: Reader, path: str) -> None:
     """A page shows its content without any error, and requests nothing from other hosts."""
     reader.open(path)
 
@@ -56,7 +56,7 @@ def test_a_page_shows_what_there_is(reader: Reader, path: str) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 1280, 2560])
-def test_nothing_is_wider_than_the_screen(browser: Any, cluster: Cluster, width: int) -> None:
+def test_no_page_scrolls_sideways(browser: Any, cluster: Cluster, width: int) -> None:
     """At phone, laptop and wall-display widths, no page scrolls sideways, even with long names."""
     cluster.create(LONG, LONG)
     cluster.publish(LONG, b"x" * 500)
@@ -82,9 +82,9 @@ def test_nothing_is_wider_than_the_screen(browser: Any, cluster: Cluster, width:
     assert wide == {}
 
 
-def test_a_phone_has_what_stands_below_the_menu(browser: Any, cluster: Cluster) -> None:
+def test_a_phone_shows_the_menus_lower_part_on_demand(browser: Any, cluster: Cluster) -> None:
     """On a phone, a button opens theme, keys and account; the current menu entry is visible."""
-    for reader in reading(browser, cluster.url, viewport={"width": 360, "height": 800}):
+    for reader in opened_page(browser, cluster.url, viewport={"width": 360, "height": 800}):
         reader.open("/audit")
         here = reader.page.locator(".menu [aria-current]").bounding_box()
         assert 0 <= here["x"] <= here["x"] + here["width"] <= 360
@@ -98,7 +98,7 @@ def test_a_phone_has_what_stands_below_the_menu(browser: Any, cluster: Cluster) 
         assert not dark.is_visible()
 
 
-def test_a_chart_is_drawn_and_can_be_read_as_a_table(reader: Reader) -> None:
+def test_a_chart_has_a_text_alternative_and_a_table(reader: Reader) -> None:
     """A chart's canvas has a text alternative with its values, and its table opens."""
     reader.open("/replay?topic=orders&channel=shipping")
     reader.page.locator("#times summary").click()
@@ -108,7 +108,7 @@ def test_a_chart_is_drawn_and_can_be_read_as_a_table(reader: Reader) -> None:
     assert reader.page.locator("#times tbody tr").count() > 1
 
 
-def test_a_chart_names_the_lines_that_it_has(reader: Reader) -> None:
+def test_a_chart_has_only_its_lines_in_the_legend(reader: Reader) -> None:
     """A topic's chart has the line `in` only.
 
     Charts of a channel and of the cluster also have `out`.
@@ -125,7 +125,7 @@ def test_a_chart_names_the_lines_that_it_has(reader: Reader) -> None:
     }
 
 
-def test_the_axis_of_a_replay_has_figures(reader: Reader) -> None:
+def test_the_replay_charts_axis_has_labels(reader: Reader) -> None:
     """The value axis has at least three different labels, none of them negative."""
     reader.page.add_init_script(LABELS)
     reader.open("/replay?topic=orders&channel=shipping")
@@ -136,7 +136,7 @@ def test_the_axis_of_a_replay_has_figures(reader: Reader) -> None:
     assert [one for one, other in pairwise(labels) if one == other or one.startswith("-")] == []
 
 
-def test_the_theme_is_kept_and_there_is_no_flash(reader: Reader) -> None:
+def test_the_theme_is_kept_without_a_flash(reader: Reader) -> None:
     """The chosen theme is already set when the next page is loaded."""
     reader.open("/nodes")
     light = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -175,7 +175,7 @@ def test_lists_are_sorted_filtered_and_paged_by_the_server(reader: Reader) -> No
     assert "3 to 4 of" in reader.text()
 
 
-def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
+def test_search_by_pattern_and_its_export(reader: Reader, cluster: Cluster) -> None:
     """A search by pattern and its export return the same messages.
 
     An invalid pattern is reported on the page.
@@ -197,9 +197,9 @@ def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
     assert "This is not a valid pattern: missing )" in reader.text("#live")
 
 
-def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: Cluster) -> None:
+def test_searching_bodies_requires_the_role_bodies(browser: Any, cluster: Cluster) -> None:
     """Without the role bodies, nobody can search bodies: a match would reveal text."""
-    for reader in reading(
+    for reader in opened_page(
         browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
     ):
         for name in ("text", "regex", "json"):
@@ -208,7 +208,7 @@ def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: C
             assert reader.page.locator(f"main input[name={name}]").count() == 0
 
 
-def test_what_is_not_there_is_said_in_words(browser: Any, cluster: Cluster) -> None:
+def test_missing_things_have_an_explanatory_page(browser: Any, cluster: Cluster) -> None:
     """A missing page, topic, channel or node has a page that states that it does not exist."""
     context = browser.new_context()
     found = Reader(context, cluster.url)

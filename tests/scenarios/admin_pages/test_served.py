@@ -51,7 +51,7 @@ def get(cluster: Cluster, path: str, **headers: str) -> tuple[http.client.HTTPRe
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_html_has_no_script_and_no_style_of_its_own(cluster: Cluster, path: str) -> None:
+def test_html_has_no_inline_scripts_or_styles(cluster: Cluster, path: str) -> None:
     """Pages have no inline scripts, styles or handlers, so that the policy can forbid them.
 
     Nor do they have attributes that htmx would evaluate.
@@ -72,7 +72,7 @@ def test_html_has_no_script_and_no_style_of_its_own(cluster: Cluster, path: str)
     assert len(ids) == len(set(ids))
 
 
-def test_script_and_style_are_small_and_stay(cluster: Cluster) -> None:
+def test_scripts_and_styles_are_small_and_cached(cluster: Cluster) -> None:
     """Scripts and styles are under 60 KiB compressed in total, and cached as immutable."""
     _, body = get(cluster, "/")
     document = Document(body.decode())
@@ -92,7 +92,7 @@ def test_script_and_style_are_small_and_stay(cluster: Cluster) -> None:
     assert total < BYTES_MAX
 
 
-def test_a_file_of_another_version_is_looked_up_each_time(cluster: Cluster) -> None:
+def test_a_file_of_another_version_is_revalidated(cluster: Cluster) -> None:
     """A file with another version is revalidated; if unchanged, the answer is 304.
 
     Other paths are 404.
@@ -106,7 +106,7 @@ def test_a_file_of_another_version_is_looked_up_each_time(cluster: Cluster) -> N
     assert get(cluster, "/static/base.html")[0].status == 404
 
 
-def test_every_link_of_every_page_leads_somewhere(cluster: Cluster) -> None:
+def test_no_link_is_dead(cluster: Cluster) -> None:
     """No link on any page is dead."""
     cluster.lookupd.post("/topic/create?topic=served.nowhere")  # no nsqd has it
     seen: set[str] = set()
@@ -123,7 +123,7 @@ def test_every_link_of_every_page_leads_somewhere(cluster: Cluster) -> None:
     assert dead == []
 
 
-def test_pages_stand_below_a_base_path(cluster: Cluster, tmp_path: Path) -> None:
+def test_every_address_starts_with_the_base_path(cluster: Cluster, tmp_path: Path) -> None:
     """With `--base-path`, every address on every page starts with it."""
     lookup = f"--lookupd-http-address={cluster.lookupd.http}"
     with AdminServer("sparq.nsqadmin", tmp_path, (lookup, f"--base-path={BASE}")) as admin:

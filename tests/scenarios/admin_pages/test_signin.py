@@ -22,7 +22,7 @@ GRANTED = {
 }
 LAST_DAY = {"old": "2020-01-01"}
 SHOP = "/topics/orders/billing"
-DESTROYING = ("Empty…", "Delete…")
+DELETE_AND_EMPTY = ("Empty…", "Delete…")
 TRY = """async ([path, fields]) => {
   const headers = { "HX-Request": "true" };
   const answer = await fetch(path, { method: "POST", headers, body: new URLSearchParams(fields) });
@@ -32,7 +32,7 @@ TRY = """async ([path, fields]) => {
 
 
 @dataclass
-class Guarded:
+class ProtectedAdmin:
     """An nsqadmin that shows nothing without a token, and its tokens."""
 
     admin: AdminServer
@@ -40,7 +40,9 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def protected(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProtectedAdmin]:
     """Tokens of an administrator, an operator and a reader, and an expired one."""
     home = tmp_path_factory.mktemp("guarded")
     made = {
@@ -52,14 +54,14 @@ def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     flags = (*cluster.admin.flags, f"--token-file={file}", "--default-role=none")
     with AdminServer("sparq.nsqadmin", home, flags) as admin:
         admin.start()
-        yield Guarded(admin, {name: token for name, (token, _) in made.items()})
+        yield ProtectedAdmin(admin, {name: token for name, (token, _) in made.items()})
 
 
 @pytest.fixture
-def visitor(browser: Any, guarded: Guarded) -> Iterator[Reader]:
+def visitor(browser: Any, protected: ProtectedAdmin) -> Iterator[Reader]:
     """A browser that has not signed in; refusals do not count as problems."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
-    found = Reader(context, guarded.admin.url)
+    found = Reader(context, protected.admin.url)
     yield found
     context.close()
     assert [each for each in found.problems if "40" not in each] == []
@@ -80,7 +82,7 @@ def signed_in(reader: Reader, token: str) -> None:
     reader.page.wait_for_url(f"{reader.url}/")
 
 
-def may(reader: Reader, path: str, **fields: str) -> int:
+def status_of(reader: Reader, path: str, **fields: str) -> int:
     """The status of a request that the page does not offer."""
     return int(reader.page.evaluate(TRY, [path, fields]))
 
@@ -97,10 +99,12 @@ def test_nothing_is_shown_without_a_token(visitor: Reader) -> None:
 
 
 @pytest.mark.parametrize("which", ["none", "wrong", "old"])
-def test_a_token_that_does_not_count(visitor: Reader, guarded: Guarded, which: str) -> None:
+def test_an_invalid_or_expired_token_starts_no_session(
+    visitor: Reader, protected: ProtectedAdmin, which: str
+) -> None:
     """The sign-in page reports an invalid or expired token, and no session starts."""
     wrong = "nsqadmin_" + "x" * 43
-    sign_in(visitor, {"none": "x", "wrong": wrong, "old": guarded.tokens["old"]}[which])
+    sign_in(visitor, {"none": "x", "wrong": wrong, "old": protected.tokens["old"]}[which])
     visitor.wait_for("not valid", "#result")
 
     assert "{" not in visitor.text("#result")
@@ -109,9 +113,9 @@ def test_a_token_that_does_not_count(visitor: Reader, guarded: Guarded, which: s
     assert visitor.page.goto(visitor.url + "/topics").status == 401
 
 
-def test_a_reader_sees_figures_and_no_bodies(visitor: Reader, guarded: Guarded) -> None:
+def test_a_reader_sees_statistics_but_no_bodies(visitor: Reader, protected: ProtectedAdmin) -> None:
     """With only the role read, no actions and bodies are shown, and changes are refused."""
-    signed_in(visitor, guarded.tokens["rita"])
+    signed_in(visitor, protected.tokens["rita"])
     assert "rita may read." in visitor.page.inner_text("body")
     for path in ("/topics/orders", SHOP, "/lookup", "/nodes", "/dead-letters?topic=orders.dead"):
         visitor.open(path)
@@ -123,39 +127,39 @@ def test_a_reader_sees_figures_and_no_bodies(visitor: Reader, guarded: Guarded) 
     assert visitor.page.goto(visitor.url + "/audit").status == 403
 
     visitor.open(SHOP)
-    assert may(visitor, SHOP, action="pause_channel") == 403
-    assert may(visitor, "/lookup", action="create", topic="signin.made") == 403
+    assert status_of(visitor, SHOP, action="pause_channel") == 403
+    assert status_of(visitor, "/lookup", action="create", topic="signin.made") == 403
 
 
-def test_an_operator_pauses_and_does_not_delete(
-    visitor: Reader, guarded: Guarded, cluster: Cluster
+def test_an_operator_can_pause_but_not_delete(
+    visitor: Reader, protected: ProtectedAdmin, cluster: Cluster
 ) -> None:
     """An operator can pause; Empty and Delete are neither shown nor accepted."""
     cluster.create("signin.op", "c")
-    signed_in(visitor, guarded.tokens["otto"])
+    signed_in(visitor, protected.tokens["otto"])
     assert "otto may operate." in visitor.page.inner_text("body")
     visitor.open("/topics/signin.op/c")
     assert visitor.page.get_by_role("button", name="Pause", exact=True).count() == 1
-    for name in DESTROYING:
+    for name in DELETE_AND_EMPTY:
         assert visitor.page.get_by_role("button", name=name).count() == 0
     visitor.page.get_by_role("button", name="Pause", exact=True).click()
     visitor.page.locator("#ask-pause").get_by_role("button", name="Pause").click()
     visitor.wait_for("Paused: signin.op/c", "#result")
     assert {nsqd.channel("signin.op", "c")["paused"] for nsqd in cluster.nsqds} == {True}
 
-    status = may(visitor, "/topics/signin.op/c", action="delete_channel", typed="c")
+    status = status_of(visitor, "/topics/signin.op/c", action="delete_channel", typed="c")
     assert status == 403
     assert all(nsqd.channel("signin.op", "c") for nsqd in cluster.nsqds)
     visitor.open("/messages?topic=orders&channel=shipping")
     assert "A-10" not in visitor.page.inner_text("body")
 
 
-def test_a_session_that_ended_is_told_where_the_button_is(
-    visitor: Reader, guarded: Guarded, cluster: Cluster
+def test_an_action_after_the_sessions_end_asks_to_sign_in(
+    visitor: Reader, protected: ProtectedAdmin, cluster: Cluster
 ) -> None:
     """After the session has ended, an action changes nothing and a notice asks to sign in."""
     cluster.create("signin.over", "c")
-    signed_in(visitor, guarded.tokens["otto"])
+    signed_in(visitor, protected.tokens["otto"])
     visitor.open("/topics/signin.over/c")
     elsewhere = visitor.page.context.request
     assert elsewhere.post(f"{visitor.url}/signout", headers={"HX-Request": "true"}).ok
@@ -169,14 +173,14 @@ def test_a_session_that_ended_is_told_where_the_button_is(
     assert {nsqd.channel("signin.over", "c")["paused"] for nsqd in cluster.nsqds} == {False}
 
 
-def test_an_administrator_may_all_and_signs_out(
-    visitor: Reader, guarded: Guarded, cluster: Cluster
+def test_an_administrator_signs_in_and_out(
+    visitor: Reader, protected: ProtectedAdmin, cluster: Cluster
 ) -> None:
     """Signing in returns to the requested page; signing out ends the session."""
     cluster.create("signin.admin", "c")
-    sign_in(visitor, guarded.tokens["ann"], "/topics/signin.admin/c")
+    sign_in(visitor, protected.tokens["ann"], "/topics/signin.admin/c")
     visitor.page.wait_for_url("**/topics/signin.admin/c")
-    for name in DESTROYING:
+    for name in DELETE_AND_EMPTY:
         assert visitor.page.get_by_role("button", name=name).count() == 1
     visitor.open("/audit")
     assert "sign_in" in visitor.text("#live")
@@ -185,7 +189,7 @@ def test_an_administrator_may_all_and_signs_out(
     cookies = visitor.page.context.cookies()
     (session,) = [one for one in cookies if one["name"] != "nsqadmin_tabs"]
     assert (session["httpOnly"], session["sameSite"]) == (True, "Strict")
-    assert guarded.tokens["ann"] not in str(cookies)
+    assert protected.tokens["ann"] not in str(cookies)
 
     visitor.page.get_by_role("button", name="Sign out").click()
     visitor.wait_for("Sign in first.")

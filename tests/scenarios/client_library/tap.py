@@ -67,12 +67,12 @@ class Tap:
         """The last RDY count that a client sent; 0: none yet."""
         return int((self.lines(b"RDY") or [b"RDY 0"])[-1].split(b" ")[1])
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send bytes to every client as if they came from nsqd."""
         for client in self.clients:
             client.write(data)
 
-    def hang_up(self) -> None:
+    def abort_all(self) -> None:
         """Abort every connection."""
         for client in self.clients:
             client.transport.abort()
@@ -118,5 +118,5 @@ async def tapped(*servers: Server) -> AsyncIterator[list[Tap]]:
         for listener in listeners:
             listener.close()
         for tap in taps:
-            tap.hang_up()
+            tap.abort_all()
         await until(lambda: not any(tap.clients for tap in taps))

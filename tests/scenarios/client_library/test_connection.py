@@ -26,7 +26,7 @@ def consumer_of(tap: Tap, topic: str, **options: Any) -> Consumer:
     return Consumer(topic, "c", nsqd_tcp_addresses=tap.address, **given)
 
 
-async def test_nsqd_learns_who_it_is(shared_daemons: SharedDaemons) -> None:
+async def test_nsqd_applies_the_identify_options(shared_daemons: SharedDaemons) -> None:
     """nsqd applies the options that IDENTIFY sends; the client keeps nsqd's response."""
     topic, nsqd = shared_daemons.make("identified"), shared_daemons.nsqds[1]
     options = {
@@ -56,7 +56,7 @@ async def test_nsqd_learns_who_it_is(shared_daemons: SharedDaemons) -> None:
         assert tap.script[:3] == [b"IDENTIFY", b"SUB identified c", b"RDY 10"]
 
 
-async def test_heartbeats_keep_a_connection_and_silence_ends_it(
+async def test_heartbeats_are_answered_and_silence_reconnects(
     shared_daemons: SharedDaemons,
 ) -> None:
     """Each heartbeat is answered with NOP.
@@ -99,12 +99,12 @@ async def test_a_frame_that_is_too_large_ends_the_connection(
     assert "is outside the allowed range 4 to 1000 (the option max_msg_size is 1000)" in caplog.text
 
 
-async def test_nonsense_ends_the_connection(shared_daemons: SharedDaemons) -> None:
+async def test_a_negative_frame_size_ends_the_connection(shared_daemons: SharedDaemons) -> None:
     """A negative frame size closes the connection; the next connection works."""
     topic, nsqd = shared_daemons.make("nonsense"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: tap.ready)
-        tap.say(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+        tap.send(b"\xff\xff\xff\xff\x00\x00\x00\x00")
         await until(lambda: len(tap.lines(b"RDY")) == 2)
         nsqd.post(f"/pub?topic={topic}", b"x")
         (await anext(consumer)).finish()

@@ -39,7 +39,7 @@ def publish(nsqd: NsqdServer, topic: str, *bodies: str) -> None:
     nsqd.post(f"/mpub?topic={topic}", "\n".join(bodies).encode())
 
 
-async def test_names_are_valid_that_nsqd_takes(shared_daemons: SharedDaemons) -> None:
+async def test_valid_names_are_those_that_nsqd_accepts(shared_daemons: SharedDaemons) -> None:
     """A consumer refuses exactly the names of topics and channels that nsqd refuses."""
 
     def refuses(topic: str, channel: str) -> bool:
@@ -55,7 +55,7 @@ async def test_names_are_valid_that_nsqd_takes(shared_daemons: SharedDaemons) ->
         assert refuses(name, "c") is refuses("t", name) is (status != 200), name
 
 
-async def test_the_handler_decides(shared_daemons: SharedDaemons) -> None:
+async def test_the_handlers_outcome_is_the_response(shared_daemons: SharedDaemons) -> None:
     """Returning finishes a message, raising requeues it; a handler can respond itself, or later."""
     topic, nsqd = shared_daemons.make("handled"), shared_daemons.nsqds[0]
     seen: list[tuple[bytes, int]] = []
@@ -84,7 +84,7 @@ async def test_the_handler_decides(shared_daemons: SharedDaemons) -> None:
     assert nsqd.channel(topic, "c")["depth"] == 0
 
 
-async def test_a_message_is_what_nsqd_has(shared_daemons: SharedDaemons) -> None:
+async def test_a_message_has_nsqds_fields(shared_daemons: SharedDaemons) -> None:
     """A message has nsqd's fields; a second response, or a TOUCH after it, raises an error."""
     topic, nsqd = shared_daemons.make("facts"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
@@ -142,7 +142,7 @@ async def test_a_message_that_fails_too_often_is_given_up(shared_daemons: Shared
     assert nsqd.channel(topic, "c")["depth"] == nsqd.channel(topic, "c")["deferred_count"] == 0
 
 
-async def test_figures_and_starvation(shared_daemons: SharedDaemons) -> None:
+async def test_counters_and_starvation(shared_daemons: SharedDaemons) -> None:
     """The counters are exact; `is_starved` is true while nearly all of RDY is in flight."""
     topic, nsqd = shared_daemons.make("figures"), shared_daemons.nsqds[0]
     publish(nsqd, topic, *map(str, range(12)))
@@ -222,7 +222,7 @@ async def test_stop_is_bounded(shared_daemons: SharedDaemons) -> None:
     await asyncio.wait_for(lonely.stop(), 10)
 
 
-async def test_refused_answers_cost_nothing_and_other_errors_the_connection(
+async def test_refused_responses_are_harmless_and_other_errors_reconnect(
     shared_daemons: SharedDaemons,
 ) -> None:
     """Refused FIN, REQ and TOUCH are counted without backoff.

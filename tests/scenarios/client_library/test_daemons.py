@@ -46,7 +46,7 @@ def consumer_of(nsqd: Server, topic: str, **options: Any) -> Consumer:
     return Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, **{"max_in_flight": 10, **options})
 
 
-async def test_what_is_published_is_received(nsqd: NsqdServer) -> None:
+async def test_published_messages_arrive_in_order(nsqd: NsqdServer) -> None:
     """Messages of all three publish methods arrive in publishing order, each once."""
     async with consumer_of(nsqd, "basic", max_in_flight=2500) as consumer:
         await until(lambda: consumer.connections)
@@ -98,7 +98,7 @@ async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
         assert (stats["requeue_count"], stats["timeout_count"]) == (1, 1)
 
 
-async def test_refusals_have_codes_and_harm_nobody(nsqd: NsqdServer) -> None:
+async def test_a_refusal_has_a_code_and_affects_no_other_publish(nsqd: NsqdServer) -> None:
     """A message that is too large gets E_BAD_MESSAGE; other publishes on the connection succeed."""
     async with Producer(nsqd.tcp) as producer:
         big = [producer.publish("refused", b"b" * 10_001) for _ in range(3)]
@@ -112,7 +112,7 @@ async def test_refusals_have_codes_and_harm_nobody(nsqd: NsqdServer) -> None:
     assert stats["topics"][0]["message_count"] == 300
 
 
-async def test_an_option_that_nsqd_refuses_is_told(nsqd: NsqdServer) -> None:
+async def test_an_option_that_nsqd_rejects_is_in_errors(nsqd: NsqdServer) -> None:
     """If nsqd rejects an option, `errors` has its error text."""
     async with consumer_of(nsqd, "options", msg_timeout=3600) as consumer:
         await until(lambda: consumer.errors)
@@ -139,7 +139,7 @@ async def test_backoff_with_nsqd(nsqd: NsqdServer) -> None:
     assert consumer.counters.requeued == 12
 
 
-async def test_what_stop_gives_back_the_next_consumer_has_at_once(nsqd: NsqdServer) -> None:
+async def test_stop_requeues_for_the_next_consumer_immediately(nsqd: NsqdServer) -> None:
     """`stop` requeues unhandled messages: the next consumer gets them before their timeout."""
     async with Producer(nsqd.tcp) as producer:
         await producer.multi_publish("relay", [b"%d" % number for number in range(10)])
@@ -181,7 +181,7 @@ async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
         assert stats == [5, 5]
 
 
-def _grown(acknowledged: dict[bytes, int], count: int) -> bool:
+def _depth_reached(acknowledged: dict[bytes, int], count: int) -> bool:
     return len(acknowledged) >= count
 
 
@@ -221,7 +221,7 @@ async def test_kill_9_and_restart(cluster: tuple[Server, list[NsqdServer]]) -> N
         await until(lambda: len(producer.connections) == 2)
         tasks = [asyncio.create_task(publish(producer, number)) for number in range(20)]
         for nsqd in (*nsqds, *nsqds):
-            await until(partial(_grown, acknowledged, len(acknowledged) + 300), 30)
+            await until(partial(_depth_reached, acknowledged, len(acknowledged) + 300), 30)
             await asyncio.to_thread(nsqd.restart)
             await until(lambda: len(consumer.connections) == 2, 20)
         publishing = False

@@ -17,7 +17,7 @@ from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlooku
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
-SELDOM = 300.0
+LONG_POLL_SECONDS = 300.0
 """A poll interval so long that no test sees a second poll, unless something hastens it."""
 POLL_SECONDS = 0.4
 
@@ -30,11 +30,15 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 def consumer_of(topic: str, **options: Any) -> Consumer:
     """A consumer of the topic's channel "c" that polls its nsqlookupds only once."""
-    given = {"lookupd_poll_interval": SELDOM, "lookupd_poll_jitter": 1.0, "max_in_flight": 10}
+    given = {
+        "lookupd_poll_interval": LONG_POLL_SECONDS,
+        "lookupd_poll_jitter": 1.0,
+        "max_in_flight": 10,
+    }
     return Consumer(topic, "c", **{**given, "max_reconnect_delay": 0.1, **options})
 
 
-def through(taps: list[Tap], calls: list[list[str]]) -> Callable[[list[str]], list[str]]:
+def filter_to_taps(taps: list[Tap], calls: list[list[str]]) -> Callable[[list[str]], list[str]]:
     """A discovery filter that returns the taps' addresses and records its arguments."""
     places = {tap.server.tcp: tap.address for tap in taps}
 
@@ -45,21 +49,21 @@ def through(taps: list[Tap], calls: list[list[str]]) -> Callable[[list[str]], li
     return lead
 
 
-def lists(lookupd: Server, topic: str, count: int) -> bool:
+def is_listed(lookupd: Server, topic: str, count: int) -> bool:
     """Whether an nsqlookupd lists `count` nsqds for the topic."""
     status, body = lookupd.request("GET", f"/lookup?topic={topic}")
     return status == 200 and body.count(b'"tcp_port"') == count
 
 
-async def registered(shared_daemons: SharedDaemons, topic: str) -> None:
+async def wait_registered(shared_daemons: SharedDaemons, topic: str) -> None:
     """Wait until the nsqlookupd lists both nsqds for the topic."""
-    await until(lambda: lists(shared_daemons.lookupd, topic, 2))
+    await until(lambda: is_listed(shared_daemons.lookupd, topic, 2))
 
 
 # Configured nsqds
 
 
-async def test_a_given_nsqd_is_connected_again(
+async def test_a_configured_nsqd_is_reconnected(
     shared_daemons: SharedDaemons, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A configured nsqd is always reconnected.
@@ -75,7 +79,7 @@ async def test_a_given_nsqd_is_connected_again(
         for _ in range(3):
             await until(lambda: consumer.connections == [tap.address])
             assert not consumer.errors
-            tap.hang_up()
+            tap.abort_all()
             await until(lambda: tap.address in consumer.errors)
         await until(lambda: consumer.connections)
         nsqd.post(f"/pub?topic={topic}", b"x")
@@ -83,7 +87,7 @@ async def test_a_given_nsqd_is_connected_again(
     assert f"connection to {tap.address} lost: closed by the peer" in caplog.text
 
 
-async def test_nsqds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
+async def test_nsqds_are_added_and_removed_at_run_time(shared_daemons: SharedDaemons) -> None:
     """Messages of an added nsqd are consumed.
 
     A removed nsqd is disconnected after its messages are answered.
@@ -115,7 +119,7 @@ async def test_nsqds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> N
 
 
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/", "http://{}/lookup?more=1"])
-async def test_an_nsqlookupd_may_be_given_in_many_forms(
+async def test_an_nsqlookupd_address_is_host_port_or_url(
     shared_daemons: SharedDaemons, form: str
 ) -> None:
     """An nsqlookupd's address is host:port or a URL with path and query.
@@ -123,16 +127,16 @@ async def test_an_nsqlookupd_may_be_given_in_many_forms(
     The first poll is immediate.
     """
     topic = shared_daemons.make("forms")
-    await registered(shared_daemons, topic)
+    await wait_registered(shared_daemons, topic)
     place = form.format(shared_daemons.lookupd.http)
     async with consumer_of(topic, lookupd_http_addresses=place, auth_secret="s") as consumer:
         await until(lambda: len(consumer.connections) == 2)
 
 
-async def test_nsqlookupds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
+async def test_nsqlookupds_are_added_and_removed_at_run_time(shared_daemons: SharedDaemons) -> None:
     """An added nsqlookupd is polled immediately; removing one closes no connections."""
     topic = shared_daemons.make("changing.lookupds")
-    await registered(shared_daemons, topic)
+    await wait_registered(shared_daemons, topic)
     first, second = shared_daemons.nsqds
     async with consumer_of(topic, nsqd_tcp_addresses=first.tcp) as consumer:
         consumer.connect_to_nsqlookupd(shared_daemons.lookupd.http)
@@ -148,36 +152,36 @@ async def test_nsqlookupds_come_and_go_at_run_time(shared_daemons: SharedDaemons
         await until(lambda: len(consumer.connections) == 2)
 
 
-async def test_the_filter_decides_whom_to_connect_to(shared_daemons: SharedDaemons) -> None:
+async def test_the_discovery_filter_selects_addresses(shared_daemons: SharedDaemons) -> None:
     """The filter gets the listed addresses; the consumer connects to the addresses it returns."""
     topic = shared_daemons.make("filtered")
-    await registered(shared_daemons, topic)
+    await wait_registered(shared_daemons, topic)
     calls: list[list[str]] = []
     async with tapped(shared_daemons.nsqds[1]) as taps:
-        options = {"discovery_filter": through(taps, calls)}
+        options = {"discovery_filter": filter_to_taps(taps, calls)}
         place = shared_daemons.lookupd.http
         async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
             await until(lambda: consumer.connections == [taps[0].address])
     assert calls == [sorted(nsqd.tcp for nsqd in shared_daemons.nsqds)]
 
 
-async def test_a_lost_connection_hastens_the_next_question(shared_daemons: SharedDaemons) -> None:
+async def test_a_lost_connection_triggers_an_early_poll(shared_daemons: SharedDaemons) -> None:
     """After a lost connection, nsqlookupds are polled within seconds, not after five minutes."""
     topic = shared_daemons.make("hastened")
-    await registered(shared_daemons, topic)
+    await wait_registered(shared_daemons, topic)
     calls: list[list[str]] = []
     async with tapped(*shared_daemons.nsqds) as taps:
-        options = {"discovery_filter": through(taps, calls)}
+        options = {"discovery_filter": filter_to_taps(taps, calls)}
         place = shared_daemons.lookupd.http
         async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
             await until(lambda: len(consumer.connections) == 2)
             assert len(calls) == 1
-            taps[0].hang_up()
+            taps[0].abort_all()
             await until(lambda: len(calls) == 2)
             await until(lambda: len(consumer.connections) == 2)
 
 
-async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
+async def test_an_unlisted_nsqd_keeps_its_connection(
     shared_daemons: SharedDaemons,
 ) -> None:
     """An nsqd that is no longer listed stays connected until the connection is lost.
@@ -185,10 +189,10 @@ async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
     After that it is not reconnected until it is listed again.
     """
     topic = shared_daemons.make("tombstoned")
-    await registered(shared_daemons, topic)
+    await wait_registered(shared_daemons, topic)
     calls: list[list[str]] = []
     async with tapped(*shared_daemons.nsqds) as taps:
-        options = {"discovery_filter": through(taps, calls), "lookupd_poll_interval": 0.05}
+        options = {"discovery_filter": filter_to_taps(taps, calls), "lookupd_poll_interval": 0.05}
         place = shared_daemons.lookupd.http
         async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
             await until(lambda: len(consumer.connections) == 2)
@@ -196,7 +200,7 @@ async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
             shared_daemons.lookupd.post(f"/topic/tombstone?topic={topic}&node={node}")
             await until(lambda: calls[-1] == [shared_daemons.nsqds[1].tcp])
             assert len(consumer.connections) == 2
-            taps[0].hang_up()
+            taps[0].abort_all()
             await until(lambda: consumer.connections == [taps[1].address])
             seen = len(calls)
             await until(lambda: len(calls) > seen + 4)
@@ -208,7 +212,7 @@ async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[tuple[NsqdServer, list[Server]]]:
+def nsqd_with_two_lookupds(tmp_path: Path) -> Iterator[tuple[NsqdServer, list[Server]]]:
     """An nsqd that registers with two nsqlookupds; tests may kill each of them."""
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         names = ["lookupd-0", "lookupd-1"]
@@ -220,13 +224,13 @@ def house(tmp_path: Path) -> Iterator[tuple[NsqdServer, list[Server]]]:
 
 
 async def test_losing_any_nsqlookupd_loses_nothing(
-    house: tuple[NsqdServer, list[Server]],
+    nsqd_with_two_lookupds: tuple[NsqdServer, list[Server]],
 ) -> None:
     """With an nsqlookupd killed, one hanging, or all restarted (P16), published messages arrive.
 
     A consumer finds a new topic within its poll interval plus 1 s.
     """
-    nsqd, lookupds = house
+    nsqd, lookupds = nsqd_with_two_lookupds
     options = {
         "lookupd_http_addresses": [lookupd.http for lookupd in lookupds],
         "lookupd_poll_interval": POLL_SECONDS,
@@ -245,7 +249,7 @@ async def test_losing_any_nsqlookupd_loses_nothing(
             """Check that a new topic is found in time; publish one more message to "steady"."""
             async with consumer_of(topic, **options) as consumer:
                 await asyncio.to_thread(nsqd.post, f"/pub?topic={topic}", b"x")
-                await until(lambda: any(lists(lookupd, topic, 1) for lookupd in alive))
+                await until(lambda: any(is_listed(lookupd, topic, 1) for lookupd in alive))
                 await until(lambda: consumer.connections, POLL_SECONDS + 1)
                 (await anext(consumer)).finish()
             await source.publish("steady", topic.encode())
@@ -256,7 +260,7 @@ async def test_losing_any_nsqlookupd_loses_nothing(
         await asyncio.to_thread(lookupds[0].kill9)
         await goes_on("one.killed", lookupds[1:])
         await asyncio.to_thread(lookupds[0].start)
-        await until(lambda: lists(lookupds[0], "steady", 1))
+        await until(lambda: is_listed(lookupds[0], "steady", 1))
         assert lookupds[1].process is not None
         lookupds[1].process.send_signal(signal.SIGSTOP)
         await goes_on("one.hanging", lookupds[:1])

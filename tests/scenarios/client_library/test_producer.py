@@ -126,7 +126,7 @@ async def test_publishing_before_there_is_an_nsqd(tmp_path: Path) -> None:
     assert 2 == producer.published
 
 
-async def test_fail_over_and_bounded_retry(shared_daemons: SharedDaemons) -> None:
+async def test_failover_and_bounded_retry(shared_daemons: SharedDaemons) -> None:
     """Publishes go to the nsqds in turn; those of a lost connection go to the other nsqd.
 
     They are counted as sent again. If every connection is lost, `publish_attempts` and the timeout
@@ -146,7 +146,7 @@ async def test_fail_over_and_bounded_retry(shared_daemons: SharedDaemons) -> Non
         tasks = [asyncio.create_task(producer.publish(topic, b"y")) for _ in range(6)]
         await until(lambda: [6, 6] == [len(tap.lines(b"PUB")) for tap in taps])
         taps[0].muted = False
-        taps[0].hang_up()
+        taps[0].abort_all()
         receipts = await asyncio.gather(*tasks)
         assert Counter({(1, 0): 3, (2, 1): 3}) == Counter((r.attempts, r.resent) for r in receipts)
         assert {taps[1].address} == {receipt.nsqd for receipt in receipts}
@@ -159,15 +159,15 @@ async def test_fail_over_and_bounded_retry(shared_daemons: SharedDaemons) -> Non
         idle = list(taps)
         publish = asyncio.create_task(producer.publish(topic, b"z"))
         for _ in range(2):
-            await until(partial(_busy, idle))
-            idle.remove(tap := _busy(idle)[0])
-            tap.hang_up()
+            await until(partial(_taps_with_publishes, idle))
+            idle.remove(tap := _taps_with_publishes(idle)[0])
+            tap.abort_all()
         with pytest.raises(PublishError) as raised:
             await publish
         assert (2, 2) == (raised.value.attempts, raised.value.unanswered)
 
 
-def _busy(taps: list[Tap]) -> list[Tap]:
+def _taps_with_publishes(taps: list[Tap]) -> list[Tap]:
     """The taps on which something was published."""
     return [tap for tap in taps if tap.lines(b"PUB")]
 
@@ -183,7 +183,7 @@ async def test_discovered_nsqds(shared_daemons: SharedDaemons) -> None:
     assert {nsqd.tcp for nsqd in shared_daemons.nsqds} == {receipt.nsqd for receipt in receipts}
 
 
-async def test_time_runs_out(shared_daemons: SharedDaemons) -> None:
+async def test_a_publish_times_out(shared_daemons: SharedDaemons) -> None:
     """`timeout_seconds` or `publish_timeout` limits a publish; a late OK is ignored."""
     topic, nsqd = shared_daemons.make("late"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], producer_of(tap, publish_timeout=2.0) as producer:
@@ -236,7 +236,7 @@ async def test_ping(shared_daemons: SharedDaemons) -> None:
         await producer.ping()
 
 
-async def test_refusals_say_what_they_mean(shared_daemons: SharedDaemons) -> None:
+async def test_a_refusal_has_code_text_and_advice(shared_daemons: SharedDaemons) -> None:
     """A refusal has nsqd's error code and text, and names the option to change."""
     nsqd = shared_daemons.nsqds[0]
     too_many = [bytes(1 << 20)] * 6
@@ -254,7 +254,7 @@ async def test_refusals_say_what_they_mean(shared_daemons: SharedDaemons) -> Non
         assert Receipt(nsqd.tcp) == await producer.publish("fine", b"x")
 
 
-async def test_errors_of_a_connection(shared_daemons: SharedDaemons) -> None:
+async def test_connection_errors_are_specific(shared_daemons: SharedDaemons) -> None:
     """A wrong peer, an option that nsqd rejects and a closed producer raise specific errors."""
     nsqd = shared_daemons.nsqds[0]
     with pytest.raises(WrongPeerError, match="speaks HTTP"):
@@ -284,7 +284,7 @@ async def test_close_waits_for_publishes(shared_daemons: SharedDaemons) -> None:
 
 
 @contextlib.asynccontextmanager
-async def half_closing(nsqd: NsqdServer, mark: bytes) -> AsyncIterator[str]:
+async def half_closing_proxy(nsqd: NsqdServer, mark: bytes) -> AsyncIterator[str]:
     """The address of a proxy that cuts the connection to nsqd in the middle of `mark`, once.
 
     nsqd reads the end of its input there; its responses still arrive.
@@ -327,7 +327,7 @@ async def test_a_connection_cut_in_mid_command(shared_daemons: SharedDaemons) ->
     counts as possibly sent twice.
     """
     topic, nsqd = shared_daemons.make("cut"), shared_daemons.nsqds[0]
-    async with half_closing(nsqd, b"the middle") as address:
+    async with half_closing_proxy(nsqd, b"the middle") as address:
         bodies = [b"first", b"the middle", *(b"%d" % number for number in range(20))]
         async with Producer(address, max_reconnect_delay=0.1) as producer:
             await until(lambda: producer.connections)

@@ -43,7 +43,7 @@ def counts(tap: Tap) -> list[int]:
     return [int(line.split(b" ")[1]) for line in tap.lines(b"RDY")]
 
 
-def words(tap: Tap) -> list[bytes]:
+def flow_commands(tap: Tap) -> list[bytes]:
     """The RDY commands with their counts, and the names of the REQ and FIN commands, in order."""
     lines = tap.lines(b"RDY", b"REQ", b"FIN")
     return [line if line[:3] == b"RDY" else line[:3] for line in lines]
@@ -63,7 +63,7 @@ async def test_max_in_flight_is_shared(shared_daemons: SharedDaemons) -> None:
         for nsqd in shared_daemons.nsqds:
             await until(lambda n=nsqd: n.channel(topic, "c")["clients"][0]["ready_count"] == 5)
         taps[0].script.clear()
-        taps[0].hang_up()
+        taps[0].abort_all()
         await until(lambda: 10 in counts(taps[1]))
         await until(lambda: ready(taps) == [5, 5])
         assert taps[0].lines(b"SUB", b"RDY") == [b"SUB shared c", b"RDY 5"]
@@ -76,7 +76,7 @@ async def test_no_connection_has_more_than_its_nsqd_allows(shared_daemons: Share
         await until(lambda: ready(taps) == [2000 - RDY_COUNT_MAX, RDY_COUNT_MAX])
 
 
-async def test_rdy_is_sent_when_it_changes_only(shared_daemons: SharedDaemons) -> None:
+async def test_unchanged_rdy_is_not_sent_again(shared_daemons: SharedDaemons) -> None:
     """100 messages need only one RDY command."""
     topic, nsqd = shared_daemons.make("steady"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic) as consumer:
@@ -87,7 +87,7 @@ async def test_rdy_is_sent_when_it_changes_only(shared_daemons: SharedDaemons) -
         assert counts(tap) == [10]
 
 
-async def test_a_newcomer_gets_what_is_left(shared_daemons: SharedDaemons) -> None:
+async def test_a_new_connection_gets_rdy_as_responses_arrive(shared_daemons: SharedDaemons) -> None:
     """While all of max_in_flight is in flight at one nsqd, another gets RDY with each response."""
     topic = shared_daemons.make("newcomer")
     publish(shared_daemons.nsqds[0], topic, *map(str, range(10)))
@@ -103,7 +103,7 @@ async def test_a_newcomer_gets_what_is_left(shared_daemons: SharedDaemons) -> No
         await until(lambda: ready(taps) == [5, 5])
 
 
-async def test_seats_go_round(shared_daemons: SharedDaemons) -> None:
+async def test_an_idle_connection_passes_its_rdy_on(shared_daemons: SharedDaemons) -> None:
     """With fewer RDY than connections, an idle connection passes its RDY 1 on."""
     topic = shared_daemons.make("seats")
     options = {"max_in_flight": 1, "rdy_redistribute_interval": 0.02, "low_rdy_idle_timeout": 1.0}
@@ -123,7 +123,7 @@ async def test_seats_go_round(shared_daemons: SharedDaemons) -> None:
 # Backoff
 
 
-async def test_the_way_into_backoff_and_out(shared_daemons: SharedDaemons) -> None:
+async def test_backoff_sends_rdy_0_then_1_then_all(shared_daemons: SharedDaemons) -> None:
     """RDY 0 precedes the REQ; RDY 1 follows the block; after a FIN of the probe all RDY returns."""
     topic, nsqd = shared_daemons.make("backoff"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
@@ -139,7 +139,7 @@ async def test_the_way_into_backoff_and_out(shared_daemons: SharedDaemons) -> No
         (await anext(consumer)).finish()
         await until(lambda: len(tap.lines(b"FIN")) == 2)
 
-        assert words(tap) == [
+        assert flow_commands(tap) == [
             *(b"RDY 10", b"RDY 0", b"REQ"),
             *(b"RDY 1", b"RDY 0", b"REQ"),
             *(b"RDY 1", b"RDY 0", b"FIN"),
@@ -161,7 +161,7 @@ async def test_one_result_counts_a_block(shared_daemons: SharedDaemons) -> None:
         assert counts(tap) == [10, 0, 1]
 
 
-async def test_a_requeue_without_backoff_is_neutral(shared_daemons: SharedDaemons) -> None:
+async def test_a_requeue_without_backoff_starts_no_block(shared_daemons: SharedDaemons) -> None:
     """A requeue without backoff starts no block; in the probe it repeats one of the same length."""
     topic, nsqd = shared_daemons.make("neutral"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
@@ -185,7 +185,7 @@ async def test_backoff_can_be_switched_off(shared_daemons: SharedDaemons) -> Non
         (await anext(consumer)).requeue(0)
         (await anext(consumer)).finish()
         await until(lambda: tap.lines(b"FIN"))
-        assert words(tap) == [b"RDY 10", b"REQ", b"FIN"]
+        assert flow_commands(tap) == [b"RDY 10", b"REQ", b"FIN"]
 
 
 async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemons) -> None:
@@ -196,7 +196,7 @@ async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemon
         (await anext(consumer)).requeue(0)
         await until(lambda: tap.lines(b"REQ"))
         tap.script.clear()
-        tap.hang_up()
+        tap.abort_all()
         await until(lambda: tap.ready == 1)
         (await anext(consumer)).finish()
         await until(lambda: counts(tap) == [1, 10])
@@ -216,7 +216,7 @@ async def test_a_lost_probe_is_replaced(shared_daemons: SharedDaemons) -> None:
         probe = ready(taps).index(1)
         other = taps[1 - probe]
         other.script.clear()
-        taps[probe].hang_up()
+        taps[probe].abort_all()
         await until(lambda: counts(other) == [1])
 
 

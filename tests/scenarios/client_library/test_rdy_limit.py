@@ -42,7 +42,7 @@ OPTIONS: dict[str, Any] = {
 number = st.integers(0, 1000)
 
 
-class Wire(RuleBasedStateMachine):
+class ScriptedNsqds(RuleBasedStateMachine):
     """A consumer and scripted nsqds on one event loop, which runs only during a step."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Wire(RuleBasedStateMachine):
         await until(lambda: peer not in peer.nsqd.peers)
 
     @rule(which=st.integers(0, NSQDS - 1))
-    def go_or_come(self, which: int) -> None:
+    def stop_or_start_nsqd(self, which: int) -> None:
         """Stop an nsqd, or start a stopped one."""
         nsqd = self.nsqds[which]
         if nsqd in self.up:
@@ -145,17 +145,17 @@ class Wire(RuleBasedStateMachine):
     @rule(limit=st.integers(0, 12))
     def change_limit(self, limit: int) -> None:
         """Change `max_in_flight` while the consumer runs."""
-        self.step(self.allow(limit))
+        self.step(self.set_limit(limit))
 
-    async def allow(self, limit: int) -> None:
+    async def set_limit(self, limit: int) -> None:
         self.consumer.max_in_flight = limit
 
     @rule(which=st.integers(0, NSQDS - 1))
-    def leave(self, which: int) -> None:
+    def remove_nsqd(self, which: int) -> None:
         """Remove an nsqd whose messages have no response, and add it again."""
-        self.step(self.leave_and_come_back(self.nsqds[which].address))
+        self.step(self.remove_and_add(self.nsqds[which].address))
 
-    async def leave_and_come_back(self, address: str) -> None:
+    async def remove_and_add(self, address: str) -> None:
         await self.consumer.disconnect_from_nsqd(address)
         self.consumer.connect_to_nsqd(address)
 
@@ -167,7 +167,7 @@ class Wire(RuleBasedStateMachine):
 
     def step(self, work: Coroutine[Any, Any, None]) -> None:
         """Take a step, and wait until the connections are quiet."""
-        self.charged_before = self.charged()
+        self.charged_before = self.possible_messages()
         self.runner.run(self.rest(work))
 
     async def rest(self, work: Coroutine[Any, Any, None]) -> None:
@@ -210,7 +210,7 @@ class Wire(RuleBasedStateMachine):
         """Whether a backoff block is running; it ends by itself."""
         return self.consumer._flow._backoff.state.name == "BLOCKED"
 
-    def charged(self) -> int:
+    def possible_messages(self) -> int:
         """Unanswered messages that are possible: per connection, RDY or in flight, if higher."""
         return sum(max(peer.ready, len(peer.in_flight)) for peer in self.peers())
 
@@ -228,22 +228,22 @@ class Wire(RuleBasedStateMachine):
 
     @invariant()
     def messages_are_bounded(self) -> None:
-        """`charged` exceeds max_in_flight only while it decreases to a lowered limit."""
+        """`possible_messages` exceeds max_in_flight only while it decreases to a lowered limit."""
         if self.nsqds:
-            assert self.charged() <= max(self.consumer.max_in_flight, self.charged_before)
+            assert self.possible_messages() <= max(self.consumer.max_in_flight, self.charged_before)
 
     @invariant()
-    def nobody_starves(self) -> None:
+    def some_connection_has_rdy(self) -> None:
         """If another message is allowed, some connection has RDY, also during a probe."""
-        if self.nsqds and self.peers() and self.charged() < self.consumer.max_in_flight:
+        if self.nsqds and self.peers() and self.possible_messages() < self.consumer.max_in_flight:
             assert any(peer.ready for peer in self.peers())
 
     @invariant()
-    def nothing_is_left_over(self) -> None:
+    def all_rdy_is_used(self) -> None:
         """Without backoff all of max_in_flight is used, up to what the nsqds allow."""
         if self.nsqds and self.consumer.backoff_level == 0:
             allowed = sum(peer.nsqd.facts["max_rdy_count"] for peer in self.peers())
-            assert self.charged() >= min(self.consumer.max_in_flight, allowed)
+            assert self.possible_messages() >= min(self.consumer.max_in_flight, allowed)
 
     def teardown(self) -> None:
         """Stop the consumer and the nsqds."""
@@ -265,5 +265,5 @@ def test_rdy_never_exceeds_max_in_flight(
     caplog.set_level(logging.CRITICAL, "sparq.client")
     monkeypatch.setattr(pool, "FIRST_DELAY", 0.002)
     run_state_machine_as_test(
-        Wire, settings=settings(max_examples=15, stateful_step_count=25, deadline=None)
+        ScriptedNsqds, settings=settings(max_examples=15, stateful_step_count=25, deadline=None)
     )

@@ -25,7 +25,7 @@ FILES = (
 
 
 @cache
-def named_in(file: str) -> frozenset[str]:
+def functions_in(file: str) -> frozenset[str]:
     """The names of a file's tests."""
     tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -52,7 +52,7 @@ def test_every_requirement_has_a_test_against_real_daemons(part: str) -> None:
         f"{name}: {test}"
         for name, line in table(part).items()
         for test in line.tests
-        if test.partition("::")[2] not in named_in(test.partition("::")[0])
+        if test.partition("::")[2] not in functions_in(test.partition("::")[0])
     ]
     unheld = [name for name, line in table(part).items() if not line.on_nsqd]
     unreal = [
@@ -72,7 +72,9 @@ def test_every_test_of_a_requirement_is_in_a_table(file: str) -> None:
     """Each test of these files is named by a requirement."""
     named = {test for part in PARTS for line in table(part).values() for test in line.tests}
     tests = {
-        f"{HERE}/{file}::{name}" for name in named_in(f"{HERE}/{file}") if name.startswith("test_")
+        f"{HERE}/{file}::{name}"
+        for name in functions_in(f"{HERE}/{file}")
+        if name.startswith("test_")
     }
 
     assert set() == tests - named

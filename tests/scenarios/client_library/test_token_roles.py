@@ -51,16 +51,16 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def producing(cluster: Cluster, name: str) -> AsyncIterator[Producer]:
+async def producer_with_token(cluster: Cluster, name: str) -> AsyncIterator[Producer]:
     """A producer that authenticates with a token."""
     secret = cluster.shown[name]
     async with Producer([cluster.nsqd.tcp], auth_secret=secret) as producer:
         yield producer
 
 
-async def test_a_token_is_the_secret_of_a_client(cluster: Cluster) -> None:
+async def test_auth_secret_can_be_a_token(cluster: Cluster) -> None:
     """`auth_secret` is the token for nsqd and, by `lookupd_authorization`, for nsqlookupd."""
-    async with producing(cluster, "web") as producer:
+    async with producer_with_token(cluster, "web") as producer:
         await producer.publish("clicks", b"1")
         with pytest.raises(RemoteError, match="E_UNAUTHORIZED"):
             await producer.publish("orders", b"1")
@@ -80,9 +80,9 @@ async def test_a_token_is_the_secret_of_a_client(cluster: Cluster) -> None:
     assert [b"1"] == found
 
 
-async def test_a_secret_that_nsqlookupd_is_not_sent_finds_nothing(cluster: Cluster) -> None:
+async def test_without_lookupd_authorization_lookups_get_401(cluster: Cluster) -> None:
     """Without `lookupd_authorization`, nsqlookupd answers 401, which the consumer's errors show."""
-    async with producing(cluster, "web") as producer:
+    async with producer_with_token(cluster, "web") as producer:
         await producer.publish("clicks", b"1")
     async with Consumer(
         "clicks",
@@ -104,9 +104,9 @@ def admin(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-async def test_sparq_admin_shows_its_token(cluster: Cluster) -> None:
+async def test_sparq_admin_authenticates_with_its_token(cluster: Cluster) -> None:
     """`sparq admin pause` works with the role administer, fails with read, and prints no token."""
-    async with producing(cluster, "web") as producer:
+    async with producer_with_token(cluster, "web") as producer:
         await producer.publish("clicks", b"1")
     for name, status in (("viewer", 1), ("ops", 0)):
         ran = await asyncio.to_thread(admin, cluster, name, "pause", "clicks")

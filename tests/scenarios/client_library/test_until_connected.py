@@ -17,9 +17,7 @@ from tests.support.servers import free_port, spawn_nsqd
 from tests.support.waiting import until
 
 
-async def test_each_connection_is_logged_once_it_is_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each connection is logged at INFO with address and version.
 
     A later one is logged as "connected again".
@@ -41,7 +39,7 @@ async def test_each_connection_is_logged_once_it_is_there(
         assert nsqd.tcp == caplog.records[-1].__dict__["nsqd"]
 
 
-async def test_whoever_waits_hears_of_the_first_attempt(tmp_path: Path) -> None:
+async def test_until_connected_raises_if_a_first_attempt_fails(tmp_path: Path) -> None:
     """Without a timeout, `until_connected` raises if a first attempt fails, and names the nsqd."""
     nobody = f"127.0.0.1:{free_port()}"
     with spawn_nsqd(tmp_path) as nsqd:
@@ -54,7 +52,7 @@ async def test_whoever_waits_hears_of_the_first_attempt(tmp_path: Path) -> None:
         await Consumer("t", "c", nsqd_tcp_addresses=nobody).until_connected()
 
 
-def test_without_an_event_loop_too(tmp_path: Path) -> None:
+def test_the_blocking_until_connected_raises_too(tmp_path: Path) -> None:
     """The blocking API's `until_connected` waits and raises the same way."""
     with spawn_nsqd(tmp_path) as nsqd, sparq.connect(nsqd.tcp) as session:
         session.producer().until_connected(5.0)
@@ -64,7 +62,7 @@ def test_without_an_event_loop_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["'127.0.0.1:1'", "lookupd_http_addresses='127.0.0.1:1'"])
-def test_only_who_asks_over_http_loads_what_that_takes(given: str) -> None:
+def test_aiohttp_is_imported_only_for_nsqlookupds(given: str) -> None:
     """aiohttp is imported only for nsqlookupds, numpy never.
 
     So a client of nsqds alone starts 0.25 s faster.

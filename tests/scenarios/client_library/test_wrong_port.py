@@ -10,7 +10,7 @@ from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
-from sparq.client.lookup import Asker
+from sparq.client.lookup import NsqlookupdClient
 from sparq.protocol.lookup import question
 from sparq.wire.client import not_nsqd
 from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
@@ -24,7 +24,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         yield nsqd, lookupd
 
 
-async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
+async def test_an_http_port_given_as_nsqd_is_recognised(daemons: tuple[Server, Server]) -> None:
     """An HTTP port in place of nsqd's TCP port raises WrongPeerError with the right port."""
     for server in daemons:
         with pytest.raises(WrongPeerError) as found:
@@ -38,7 +38,9 @@ async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> No
             BlockingConnection(server.http)
 
 
-async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
+async def test_nsqlookupds_tcp_port_given_as_nsqd_is_recognised(
+    daemons: tuple[Server, Server],
+) -> None:
     """nsqlookupd's TCP port is recognised by its response, whose frames have another form."""
     lookupd = daemons[1]
     with pytest.raises(WrongPeerError) as found:
@@ -61,15 +63,15 @@ async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server
         (22, b"SSH-2.0-", ""),
     ],
 )
-def test_the_usual_ports_are_known(port: int, head: bytes, said: str) -> None:
+def test_errors_name_the_service_of_a_default_port(port: int, head: bytes, said: str) -> None:
     """The error for each of NSQ's default ports names the port's service."""
     assert not_nsqd(f"127.0.0.1:{port}", head).startswith(said)
     assert bool(said) == bool(not_nsqd(f"127.0.0.1:{port}", head))
 
 
-async def test_tcp_where_http_was_thought(daemons: tuple[Server, Server]) -> None:
+async def test_a_tcp_port_given_as_nsqlookupd_is_recognised(daemons: tuple[Server, Server]) -> None:
     """If nsqlookupd's address is a TCP port of NSQ, the error states that and the HTTP ports."""
-    async with Asker(Config()) as asker:
+    async with NsqlookupdClient(Config()) as asker:
         for server in daemons:
             with pytest.raises(ConnectionError) as found:
                 await asker.ask(question(server.tcp, "lookup", topic="topic"))
@@ -80,10 +82,10 @@ async def test_tcp_where_http_was_thought(daemons: tuple[Server, Server]) -> Non
             ) == str(found.value)
 
 
-async def test_nsqds_http_port_where_nsqlookupds_was_thought(
+async def test_nsqds_http_port_given_as_nsqlookupd_is_questioned(
     daemons: tuple[Server, Server],
 ) -> None:
     """If nsqlookupd's address is nsqd's HTTP port, the error asks whether it is the right one."""
-    async with Asker(Config()) as asker:
+    async with NsqlookupdClient(Config()) as asker:
         with pytest.raises(ConnectionError, match=r"is this an nsqlookupd's HTTP address\?"):
             await asker.ask(question(daemons[0].http, "lookup", topic="topic"))

@@ -42,7 +42,7 @@ class Relay:
                 far = socket.create_connection(("127.0.0.1", self._target.tcp_port))
                 self._open += [near, far]
                 for pair in ((near, far), (far, near)):
-                    self._threads.append(threading.Thread(target=_pass_on, args=pair))
+                    self._threads.append(threading.Thread(target=_forward, args=pair))
                     self._threads[-1].start()
 
     def close(self) -> None:
@@ -55,14 +55,14 @@ class Relay:
             thread.join()
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
+def _forward(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)
 
 
 @dataclass
-class Killed:
+class ClusterWithDeadNsqd:
     """The daemons; the last nsqd has been killed.
 
     Attributes:
@@ -97,7 +97,7 @@ def _state(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
 
 
 @contextmanager
-def three_nsqds(folder: Path, topics: Iterable[str]) -> Iterator[Killed]:
+def three_nsqds(folder: Path, topics: Iterable[str]) -> Iterator[ClusterWithDeadNsqd]:
     """Start all; each nsqd has each topic with a channel, 2 waiting messages and 1 deferred one."""
     with (
         spawn_nsqlookupd(folder, name="unaware") as unaware,
@@ -112,9 +112,9 @@ def three_nsqds(folder: Path, topics: Iterable[str]) -> Iterator[Killed]:
             name="third",
         ) as third,
     ):
-        found = Killed(unaware, aware, (first, second), third.http)
+        found = ClusterWithDeadNsqd(unaware, aware, (first, second), third.http)
         for topic in topics:
-            found.ids[topic] = [_furnish(nsqd, topic) for nsqd in (first, second, third)]
+            found.ids[topic] = [_create_topics(nsqd, topic) for nsqd in (first, second, third)]
         for lookupd in (unaware, aware):
             wait_for(lambda at=lookupd: all(_listed(at, topic) == 3 for topic in found.ids))
         third.kill9()
@@ -122,7 +122,7 @@ def three_nsqds(folder: Path, topics: Iterable[str]) -> Iterator[Killed]:
         yield found
 
 
-def _furnish(nsqd: NsqdServer, topic: str) -> str:
+def _create_topics(nsqd: NsqdServer, topic: str) -> str:
     nsqd.post(f"/topic/create?topic={topic}")
     for channel in (CHANNEL, KEEPER):
         nsqd.post(f"/channel/create?topic={topic}&channel={channel}")

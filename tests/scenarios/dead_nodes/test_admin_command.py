@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sparq.tools.admin.verbs import VERBS
-from tests.scenarios.dead_nodes.killed import Killed, three_nsqds
+from tests.scenarios.dead_nodes.cluster import ClusterWithDeadNsqd, three_nsqds
 from tests.support.servers import AdminServer, free_port
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
@@ -90,26 +90,26 @@ def topic_of(row: Row, way: str, mode: tuple[str, ...]) -> str:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterWithDeadNsqd]:
     """The daemons, with a topic for each case."""
     topics = dict.fromkeys(topic_of(*case) for case in CASES)
     with three_nsqds(tmp_path_factory.mktemp("killed"), topics) as found:
         yield found
 
 
-def named(killed: Killed, way: str) -> list[str]:
+def cluster_flags(cluster: ClusterWithDeadNsqd, way: str) -> list[str]:
     """The flags that name the cluster."""
     if way == "listed":
-        return [f"--lookupd-http-address={killed.unaware.http}"]
+        return [f"--lookupd-http-address={cluster.unaware.http}"]
     if way == "forgotten":
-        return [f"--lookupd-http-address={killed.aware.http}", "--expect-nodes=3"]
-    addresses = (*(nsqd.http for nsqd in killed.alive), killed.dead)
+        return [f"--lookupd-http-address={cluster.aware.http}", "--expect-nodes=3"]
+    addresses = (*(nsqd.http for nsqd in cluster.alive), cluster.dead)
     return [f"--nsqd-http-address={address}" for address in addresses]
 
 
-def command(killed: Killed, row: Row, topic: str, *more: str) -> list[str]:
+def command(cluster: ClusterWithDeadNsqd, row: Row, topic: str, *more: str) -> list[str]:
     """The words and the flags of a row."""
-    places = {TOPIC: [topic], DEAD: [killed.dead], IDS: killed.ids.get(topic, [])}
+    places = {TOPIC: [topic], DEAD: [cluster.dead], IDS: cluster.ids.get(topic, [])}
     words = [each for word in row.words for each in places.get(word, [word])]
     return [row.verb, *words, *row.flags, *more]
 
@@ -129,46 +129,52 @@ def test_each_verb_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("row", "way", "mode"), CASES, ids=case_name)
-def test_a_verb(
-    killed: Killed, capfd: pytest.CaptureFixture[str], row: Row, way: str, mode: tuple[str, ...]
+def test_a_verb_is_done_at_the_live_nsqds(
+    cluster: ClusterWithDeadNsqd,
+    capfd: pytest.CaptureFixture[str],
+    row: Row,
+    way: str,
+    mode: tuple[str, ...],
 ) -> None:
     """A verb exits with 1 and is done at the live nsqds; a dry run or a query changes nothing."""
     topic = topic_of(row, way, mode)
-    before = killed.state(topic)
+    before = cluster.state(topic)
 
-    ran = call(capfd, *command(killed, row, topic, *mode, *named(killed, way)))
+    ran = call(capfd, *command(cluster, row, topic, *mode, *cluster_flags(cluster, way)))
 
     assert [BEFORE] * 2 == before
     is_dry = "--dry-run" in mode
-    assert [BEFORE if is_dry else row.after] * 2 == killed.state(topic)
+    assert [BEFORE if is_dry else row.after] * 2 == cluster.state(topic)
     assert (1, False) == (ran.status, "Traceback" in ran.err)
-    tells_who_is_missing(killed, row, way, ran, is_dry=is_dry)
+    check_error(cluster, row, way, ran, is_dry=is_dry)
     if row in LOOKS:
-        shows_both(killed, row, ran, mode)
+        check_data(cluster, row, ran, mode)
     elif "--json" in mode:
-        tells_programs(killed, row, way, ran, is_dry=is_dry)
+        check_json(cluster, row, way, ran, is_dry=is_dry)
     else:
-        tells_people(killed, row, way, ran, is_dry=is_dry)
+        check_text(cluster, row, way, ran, is_dry=is_dry)
 
 
-def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
+def check_error(
+    cluster: ClusterWithDeadNsqd, row: Row, way: str, ran: Ran, *, is_dry: bool
+) -> None:
     """Check that the output names the dead nsqd, the reason, and a command for that nsqd alone."""
     told = ran.out + ran.err
     if way == "forgotten":
         assert f"sparq admin {row.verb}: found 2 of 3 expected nsqds (" in ran.err
-        assert all(nsqd.http in ran.err for nsqd in killed.alive)
+        assert all(nsqd.http in ran.err for nsqd in cluster.alive)
         assert "start the others, then run this again\n" in ran.err
-        assert killed.dead not in told
+        assert cluster.dead not in told
         return
     assert "connection refused" in told
-    assert f"nsqd {killed.dead}: start the nsqd, or find out why it cannot be reached" in told
+    assert f"nsqd {cluster.dead}: start the nsqd, or find out why it cannot be reached" in told
     assert f"sparq admin {row.verb} " in told
-    assert f"--nsqd-http-address={killed.dead}" in told
+    assert f"--nsqd-http-address={cluster.dead}" in told
     comes_back = row.verb in ("delete", "tombstone") and not is_dry
     assert comes_back == ("was down still has what it did not delete" in told)
 
 
-def shows_both(killed: Killed, row: Row, ran: Ran, mode: tuple[str, ...]) -> None:
+def check_data(cluster: ClusterWithDeadNsqd, row: Row, ran: Ran, mode: tuple[str, ...]) -> None:
     """Check that the output has both live nsqds' data, as sums or by name."""
     is_sum = row.verb == "list" and len(row.words) < 2
     if row.verb == "export":
@@ -180,35 +186,35 @@ def shows_both(killed: Killed, row: Row, ran: Ran, mode: tuple[str, ...]) -> Non
         rows = [found for found in rows if found.get("topic", LOOKED_AT) == LOOKED_AT]
         assert {2} == {found.get("nsqds", 2) for found in rows}
     else:
-        nodes = {nsqd.http for nsqd in killed.alive if nsqd.http in ran.out}
-    assert ({*()} if is_sum else {nsqd.http for nsqd in killed.alive}) == nodes - {None}
+        nodes = {nsqd.http for nsqd in cluster.alive if nsqd.http in ran.out}
+    assert ({*()} if is_sum else {nsqd.http for nsqd in cluster.alive}) == nodes - {None}
 
 
-def tells_programs(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
+def check_json(cluster: ClusterWithDeadNsqd, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
     """Check the JSON: errors, next steps, and both live nsqds as done or planned."""
     document = ran.document
-    errors = {} if way == "forgotten" else {killed.dead: "connection refused"}
+    errors = {} if way == "forgotten" else {cluster.dead: "connection refused"}
     assert (row.verb, is_dry, errors) == tuple(
         document[key] for key in ("verb", "dry_run", "errors")
     )
-    assert bool(errors) == any(killed.dead in line for line in document["next"])
+    assert bool(errors) == any(cluster.dead in line for line in document["next"])
     if row.verb == "tombstone":
         return
     if row in SINGLE:
-        here = {nsqd.http for nsqd in killed.alive}
+        here = {nsqd.http for nsqd in cluster.alive}
         assert ("partly", here) == (document["result"], {*document["done"].values()})
-        assert killed.ids[document["topic"]][2:] == [*document["refused"]]
+        assert cluster.ids[document["topic"]][2:] == [*document["refused"]]
         return
     key = "plan" if "plan" in document else "rows" if "rows" in document else "steps"
     done = [found for found in document[key] if found.get("done", True)]
     daemons = {found.get("daemon", found.get("nsqd")) for found in done}
-    assert {nsqd.http for nsqd in killed.alive} <= daemons
-    assert killed.dead not in daemons
+    assert {nsqd.http for nsqd in cluster.alive} <= daemons
+    assert cluster.dead not in daemons
     result = "partly" if errors else "done"
     assert result == document.get("result", result)
 
 
-def tells_people(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
+def check_text(cluster: ClusterWithDeadNsqd, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
     """Check the text: a summary, in the past tense if it was done, and a line for each nsqd."""
     part = "" if way == "forgotten" or row in SINGLE else " in part"
     if not is_dry:
@@ -219,57 +225,57 @@ def tells_people(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) 
         assert ["DAEMON", "WOULD", "MESSAGES"] == ran.rows[0]
     if row.verb != "tombstone":
         lines = [line for line in ran.out.splitlines() if "NOT DONE" not in line]
-        for nsqd in killed.alive:
+        for nsqd in cluster.alive:
             assert any(line.strip().startswith(nsqd.http) for line in lines)
     if row in SINGLE:
         assert "2 of 3 messages" in ran.out
 
 
-def test_the_command_that_is_named_does_the_rest(
-    killed: Killed, capfd: pytest.CaptureFixture[str]
+def test_the_suggested_command_completes_the_action(
+    cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The suggested command works on an nsqd that is back; here a live nsqd takes its place."""
     topic = topic_of(CHANGES[2], "listed", ())
-    ran = call(capfd, "pause", topic, *named(killed, "listed"))
+    ran = call(capfd, "pause", topic, *cluster_flags(cluster, "listed"))
     (line,) = (line for line in ran.out.splitlines() if "sparq admin pause" in line)
-    again = line.replace(killed.dead, killed.alive[0].http).split()[2:]
+    again = line.replace(cluster.dead, cluster.alive[0].http).split()[2:]
 
     assert 0 == call(capfd, *again).status
     assert 0 == call(capfd, "unpause", *again[1:]).status
-    assert [False, True] == [state["topic_paused"] for state in killed.state(topic)]
-    call(capfd, "unpause", topic, *named(killed, "listed"))
+    assert [False, True] == [state["topic_paused"] for state in cluster.state(topic)]
+    call(capfd, "unpause", topic, *cluster_flags(cluster, "listed"))
 
 
-def test_all_messages_done_is_not_all_nsqds_asked(
-    killed: Killed, capfd: pytest.CaptureFixture[str]
+def test_a_dead_nsqd_means_status_1_even_if_all_messages_are_found(
+    cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The status is 1 even if all given messages were found: the dead nsqd was not asked."""
-    ids = killed.ids[LOOKED_AT][:2]
+    ids = cluster.ids[LOOKED_AT][:2]
     words = ("requeue", LOOKED_AT, "archive", *ids, "--dry-run")
-    ran = call(capfd, *words, *named(killed, "listed"))
+    ran = call(capfd, *words, *cluster_flags(cluster, "listed"))
 
     assert (1, "would be requeued: 2 of 2") == (ran.status, ran.out[:25])
 
 
-def test_a_dry_run_tells_no_nsqlookupd_that_is_gone(
-    killed: Killed, capfd: pytest.CaptureFixture[str]
+def test_a_dry_run_reports_a_dead_nsqlookupd(
+    cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A dry run of `create` reports a dead nsqlookupd as an error, not in the plan."""
     gone = f"127.0.0.1:{free_port()}"
-    flags = (f"--lookupd-http-address={at}" for at in (killed.aware.http, gone))
+    flags = (f"--lookupd-http-address={at}" for at in (cluster.aware.http, gone))
     ran = call(capfd, "create", "not.there", "--dry-run", "--json", *flags)
 
     assert (1, {gone: "connection refused"}) == (ran.status, ran.document["errors"])
-    assert [killed.aware.http] == [row["daemon"] for row in ran.document["plan"]]
+    assert [cluster.aware.http] == [row["daemon"] for row in ran.document["plan"]]
     assert f"nsqlookupd {gone}: start the nsqlookupd" in ran.document["next"][0]
 
 
-def test_the_audit_tells_what_was_done_in_part(
-    killed: Killed, capfd: pytest.CaptureFixture[str], tmp_path: Path
+def test_audit_exits_with_1_without_nsqadmin(
+    cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """`audit` exits with 0 if nsqadmin answers; otherwise with 1 and advice."""
     topic = topic_of(CHANGES[2], "listed", ())
-    flag = f"--lookupd-http-address={killed.unaware.http}"
+    flag = f"--lookupd-http-address={cluster.unaware.http}"
     admin = AdminServer("sparq.nsqadmin", tmp_path, (flag,))
     with admin:
         admin.start()
@@ -279,16 +285,16 @@ def test_the_audit_tells_what_was_done_in_part(
     assert (200, 0, "unpause_topic", "partly") == (
         *(status, ran.status, entry["action"], entry["outcome"]),
     )
-    assert killed.dead in entry["detail"]
+    assert cluster.dead in entry["detail"]
     ran = call(capfd, "audit", f"--nsqadmin-http-address=127.0.0.1:{free_port()}")
     assert (1, "start it, or name another one" in ran.err) == (ran.status, True)
 
 
-def test_deferred_messages_may_be_lost_by_a_seek(
-    killed: Killed, capfd: pytest.CaptureFixture[str]
+def test_a_seek_to_latest_needs_confirmation(
+    cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A seek to `latest` drops deferred messages, so it needs confirmation; `earliest` does not."""
-    nsqd, topic = killed.alive[0], "put.off"
+    nsqd, topic = cluster.alive[0], "put.off"
     flag = f"--nsqd-http-address={nsqd.http}"
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=archive")

@@ -21,17 +21,17 @@ ACT = [
 ]
 
 
-def with_gone(cluster: Cluster, mode: str, gone: str) -> dict[str, Any]:
+def with_a_dead_daemon(cluster: Cluster, mode: str, gone: str) -> dict[str, Any]:
     """Options with one more daemon, which is dead."""
     return {name: (*there, gone) for name, there in cluster.modes()[mode].items()}
 
 
 @pytest.mark.parametrize("mode", ["lookupd", "nsqd"])
-async def test_one_that_is_gone_is_a_warning(cluster: Cluster, mode: str) -> None:
+async def test_a_dead_daemon_is_a_warning(cluster: Cluster, mode: str) -> None:
     """Every GET answers 200 with the other daemons' data and a warning that names the dead one."""
     cluster.fill("part")
     gone = free_address()
-    async with admin(**with_gone(cluster, mode, gone)) as found:
+    async with admin(**with_a_dead_daemon(cluster, mode, gone)) as found:
         for path in (*READ_ALL, f"/api/nodes/{cluster.nsqds[0].http}"):
             status, said = await found.ask("GET", path)
             is_idle = path.endswith("inactive=true") and mode == "nsqd"
@@ -43,13 +43,13 @@ async def test_one_that_is_gone_is_a_warning(cluster: Cluster, mode: str) -> Non
 
 @pytest.mark.parametrize("mode", ["lookupd", "nsqd"])
 @pytest.mark.parametrize(("method", "path", "body"), ACT)
-async def test_what_can_be_done_is_done(
+async def test_an_action_is_done_at_all_live_daemons(
     cluster: Cluster, mode: str, method: str, path: str, body: Any
 ) -> None:
     """An action is done at all live daemons: 200 with a warning, `partly` in the audit log."""
     cluster.fill("part")
     gone = free_address()
-    async with admin(**with_gone(cluster, mode, gone)) as found:
+    async with admin(**with_a_dead_daemon(cluster, mode, gone)) as found:
         status, said = await found.ask(method, path, body)
         assert (200, True) == (status, said["message"].startswith("WARNING: ")), said
         assert f"connection refused ({gone})" in said["message"]
@@ -67,7 +67,7 @@ async def test_what_can_be_done_is_done(
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("lookupd", "nsqlookupd"), ("nsqd", "nsqd")])
-async def test_all_gone_is_an_error(mode: str, kind: str) -> None:
+async def test_all_daemons_dead_is_an_error(mode: str, kind: str) -> None:
     """If all daemons are dead, the answer is 502 with NSQ's message and all errors in order."""
     gone = (free_address(), free_address())
     name = "lookupd_http_addresses" if mode == "lookupd" else "nsqd_http_addresses"
@@ -85,7 +85,7 @@ async def test_all_gone_is_an_error(mode: str, kind: str) -> None:
             assert "failed" == found.audited()[-1]["outcome"]
 
 
-async def test_a_topic_is_made_where_no_nsqlookupd_is_asked_first() -> None:
+async def test_creating_a_topic_needs_no_lookup() -> None:
     """Creating a topic alone needs no lookup: 200 with a warning per dead nsqlookupd, as in NSQ."""
     gone = free_address()
     async with admin(lookupd_http_addresses=(gone,)) as found:
@@ -96,7 +96,7 @@ async def test_a_topic_is_made_where_no_nsqlookupd_is_asked_first() -> None:
         assert "failed" == found.audited()[-1]["outcome"]
 
 
-async def test_stages_are_told_apart(cluster: Cluster) -> None:
+async def test_errors_of_lookup_and_node_are_joined(cluster: Cluster) -> None:
     """The errors of a dead nsqlookupd and of a dead node are joined by a semicolon, as in NSQ."""
     dead = free_address()
     host, _, port = dead.partition(":")
@@ -115,7 +115,7 @@ async def test_stages_are_told_apart(cluster: Cluster) -> None:
             assert {"message": f"UPSTREAM_ERROR: failed to query any nsqd: {second}"} == said
 
 
-async def test_a_dead_node_gets_its_tombstone(cluster: Cluster) -> None:
+async def test_a_dead_node_is_tombstoned(cluster: Cluster) -> None:
     """A dead node is tombstoned; a warning reports that its topic was not deleted (NSQ: 502)."""
     dead = free_address()
     host, _, port = dead.partition(":")
@@ -129,7 +129,7 @@ async def test_a_dead_node_gets_its_tombstone(cluster: Cluster) -> None:
     assert f"POST /topic/tombstone?topic=t&node={dead}" in lookupd.asked
 
 
-async def test_every_node_gets_its_order(cluster: Cluster) -> None:
+async def test_every_live_node_gets_the_request(cluster: Cluster) -> None:
     """Each live node gets the request, whichever others are dead, and each failure is reported."""
     gone = [free_address() for _ in range(3)]
     nodes = [("127.0.0.1", int(address.partition(":")[2])) for address in gone]
@@ -145,7 +145,7 @@ async def test_every_node_gets_its_order(cluster: Cluster) -> None:
     assert [0, 0] == [nsqd.channel("part", "c")["depth"] for nsqd in cluster.nsqds]
 
 
-async def test_a_hostile_registration_is_told_of_and_not_called(cluster: Cluster) -> None:
+async def test_a_forbidden_address_is_reported_and_not_requested(cluster: Cluster) -> None:
     """A forbidden address that has been registered is reported, not requested (W-6).
 
     The statistics of the other nodes are complete.
@@ -166,7 +166,7 @@ async def test_a_hostile_registration_is_told_of_and_not_called(cluster: Cluster
     assert (404, {"message": "NODE_NOT_FOUND"}) == (status, refused)
 
 
-async def test_a_list_of_allowed_nodes(cluster: Cluster) -> None:
+async def test_allowed_nodes_limits_requests(cluster: Cluster) -> None:
     """With `--allowed-nodes`, nsqadmin requests nothing from an address that is not in the list."""
     async with admin(
         **cluster.modes()["lookupd"], allowed_nodes=("10.0.0.0/8", "*.example")
@@ -176,7 +176,7 @@ async def test_a_list_of_allowed_nodes(cluster: Cluster) -> None:
     assert "not called: not an allowed address" in said["message"]
 
 
-async def test_orders_go_out_at_once(cluster: Cluster) -> None:
+async def test_actions_are_sent_concurrently(cluster: Cluster) -> None:
     """nsqadmin sends an action to all nodes concurrently, so silent nodes cost one timeout."""
     cluster.fill("part")
     release = asyncio.Event()

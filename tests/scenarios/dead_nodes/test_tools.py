@@ -37,7 +37,7 @@ def started(tool: str, *words: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+def exit_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     """The exit status, and the last line on standard error."""
     with process:
         try:
@@ -48,11 +48,11 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("tool", WORDS)
-def test_an_nsqd_that_is_down_ends_it(tool: str) -> None:
+def test_a_tool_exits_if_nsqd_is_down(tool: str) -> None:
     """Each tool exits immediately with status 1; its message has the address and a flag to wait."""
     address = f"127.0.0.1:{free_port()}"
 
-    status, said = ended(started(tool, f"--nsqd-tcp-address={address}"))
+    status, said = exit_of(started(tool, f"--nsqd-tcp-address={address}"))
 
     assert 1 == status
     assert (
@@ -62,34 +62,34 @@ def test_an_nsqd_that_is_down_ends_it(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", WORDS)
-def test_one_of_several_ends_it_too(tool: str, nsqd: NsqdServer) -> None:
+def test_a_tool_exits_if_one_of_several_nsqds_is_down(tool: str, nsqd: NsqdServer) -> None:
     """One dead nsqd of several ends the tool: the messages of the others would look complete."""
     address = f"127.0.0.1:{free_port()}"
     words = (f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-tcp-address={address}")
 
-    status, said = ended(started(tool, *words))
+    status, said = exit_of(started(tool, *words))
 
     assert 1 == status
     assert f"no connection to nsqd {address}: " in said
 
 
 @pytest.mark.parametrize("tool", WORDS)
-def test_the_wait_is_bounded(tool: str) -> None:
+def test_wait_for_nsqd_is_bounded(tool: str) -> None:
     """When the time of `--wait-for-nsqd` is over, each tool exits with the same message."""
     address = f"127.0.0.1:{free_port()}"
 
-    status, said = ended(started(tool, f"--nsqd-tcp-address={address}", "--wait-for-nsqd=300ms"))
+    status, said = exit_of(started(tool, f"--nsqd-tcp-address={address}", "--wait-for-nsqd=300ms"))
 
     assert 1 == status
     assert f"no connection to nsqd {address} within 0.3 s: connection refused" in said
 
 
 @pytest.mark.parametrize("tool", WORDS)
-def test_a_port_that_speaks_http_ends_it(tool: str, nsqd: NsqdServer) -> None:
+def test_a_tool_exits_if_the_port_is_http(tool: str, nsqd: NsqdServer) -> None:
     """With an HTTP port each tool exits without waiting; its message has the right port."""
     words = (f"--nsqd-tcp-address={nsqd.http}", "--wait-for-nsqd=1m")
 
-    status, said = ended(started(tool, *words))
+    status, said = exit_of(started(tool, *words))
 
     assert 1 == status
     assert (
@@ -98,7 +98,7 @@ def test_a_port_that_speaks_http_ends_it(tool: str, nsqd: NsqdServer) -> None:
     ) == said
 
 
-def test_it_waits_for_an_nsqd_that_comes(tmp_path: Path) -> None:
+def test_wait_for_nsqd_waits_for_a_later_start(tmp_path: Path) -> None:
     """With `--wait-for-nsqd`, a tool works with an nsqd that starts later."""
     server = spawn_nsqd(tmp_path)
     server.terminate()
@@ -121,7 +121,7 @@ def test_it_waits_for_an_nsqd_that_comes(tmp_path: Path) -> None:
         assert 0 == printing.returncode
 
 
-def test_one_that_goes_away_later_is_waited_for(tmp_path: Path) -> None:
+def test_a_connection_lost_later_is_reconnected(tmp_path: Path) -> None:
     """The flag applies to the start only: a connection lost later is always made again."""
     with spawn_nsqd(tmp_path) as server:
         printing = started("nsq_tail", f"--nsqd-tcp-address={server.tcp}", "--channel=kept")
@@ -137,7 +137,7 @@ def test_one_that_goes_away_later_is_waited_for(tmp_path: Path) -> None:
                 printing.kill()
 
 
-def test_the_flag_is_the_same_in_all_of_them() -> None:
+def test_the_flag_is_the_same_in_all_tools() -> None:
     """nsq_to_file has no such flag: like Go's, it always waits for nsqd."""
     for tool in (nsq_tail, nsq_to_http, nsq_to_nsq, to_nsq):
         assert 0 == tool.Options().wait_for_nsqd_ns

@@ -85,7 +85,7 @@ class Load:
             elif kind == 1:  # its message was dropped while in flight
                 assert data.endswith(b"failed ID not in flight"), data
 
-    async def goes_on(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Wait until more messages have been published and received."""
         published, received = len(self.acknowledged), len(self.received)
 
@@ -99,9 +99,9 @@ async def test_a_topic_is_deleted_under_load(nsqd: Daemon) -> None:
     """Consumers are disconnected and reconnect; publishing creates the topic again."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
-            await load.goes_on()
+            await load.wait_for_progress()
             await nsqd.post("/topic/delete?topic=t")
-        await load.goes_on()
+        await load.wait_for_progress()
     assert load.reconnected >= ROUNDS // 2
     assert {b"E_PUB_FAILED PUB failed exiting"} >= set(load.refused)
 
@@ -110,9 +110,9 @@ async def test_a_channel_is_deleted_under_load(nsqd: Daemon) -> None:
     """Deleting a channel does not affect publishing."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
-            await load.goes_on()
+            await load.wait_for_progress()
             await nsqd.post("/channel/delete?topic=t&channel=c")
-        await load.goes_on()
+        await load.wait_for_progress()
     assert load.reconnected >= ROUNDS
     assert [] == load.refused
 
@@ -121,23 +121,23 @@ async def test_a_channel_is_emptied_under_load(nsqd: Daemon) -> None:
     """Emptying a channel keeps its clients; late FINs fail; no message is delivered twice."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
-            await load.goes_on()
+            await load.wait_for_progress()
             await nsqd.post("/channel/empty?topic=t&channel=c")
-        await load.goes_on()
+        await load.wait_for_progress()
     assert (0, []) == (load.reconnected, load.refused)
     assert len(set(load.received)) == len(load.received)
 
 
-async def test_pauses_under_load_lose_nothing(nsqd: Daemon) -> None:
+async def test_pauses_under_load_lose_no_message(nsqd: Daemon) -> None:
     """Pausing a topic and its channel disconnects nobody; every message is received once."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
-            await load.goes_on()
+            await load.wait_for_progress()
             for what in ("topic", "channel"):
                 target = f"topic=t{'&channel=c' * (what == 'channel')}"
                 await nsqd.post(f"/{what}/pause?{target}")
                 await nsqd.post(f"/{what}/unpause?{target}")
-        await load.goes_on()
+        await load.wait_for_progress()
 
         async def all_are_there() -> bool:
             return set(load.received) >= set(load.acknowledged[:-50])
@@ -148,7 +148,9 @@ async def test_pauses_under_load_lose_nothing(nsqd: Daemon) -> None:
 
 
 @pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
-async def test_ephemeral_ones_go_with_their_last_client(nsqd: Daemon) -> None:
+async def test_ephemeral_topics_and_channels_are_deleted_with_their_last_client(
+    nsqd: Daemon,
+) -> None:
     """An ephemeral channel is deleted with its last client, the topic with its last channel."""
     async with AsyncExitStack() as first, connected(nsqd) as second:
         for client in (await first.enter_async_context(connected(nsqd)), second):
@@ -171,7 +173,7 @@ async def test_ephemeral_ones_go_with_their_last_client(nsqd: Daemon) -> None:
     await until(are_gone)
 
 
-async def test_deleting_the_last_channel_of_an_ephemeral_topic(nsqd: Daemon) -> None:
+async def test_deleting_its_last_channel_deletes_an_ephemeral_topic(nsqd: Daemon) -> None:
     """Deleting the last channel over HTTP deletes its topic and disconnects the client."""
     async with connected(nsqd) as client:
         client.send(c.sub("t#ephemeral", "c"))

@@ -45,7 +45,7 @@ def publish(server: NsqdServer, count: int) -> None:
         assert producer.ask(mpub("t", [b"x"] * count)) == OK
 
 
-def test_what_all_have_room_for_is_shared_equally(
+def test_consumers_below_rdy_get_equal_numbers(
     server: NsqdServer, consumers: tuple[V2Client, ...]
 ) -> None:
     """RDY is a limit, not a weight: while no consumer reaches it, all get equal numbers."""
@@ -60,7 +60,7 @@ def test_what_all_have_room_for_is_shared_equally(
     assert counts == [200, 200, 200]
 
 
-def test_a_burst_that_is_too_large_for_some_goes_to_those_who_have_room(
+def test_the_rest_of_a_burst_goes_to_consumers_with_larger_rdy(
     server: NsqdServer, consumers: tuple[V2Client, ...]
 ) -> None:
     """Each consumer gets at most its RDY; the rest of a burst goes to those with a larger RDY."""
@@ -71,7 +71,9 @@ def test_a_burst_that_is_too_large_for_some_goes_to_those_who_have_room(
     assert server.channel("t", "c")["in_flight_count"] == 600
 
 
-def test_with_a_backlog_rdy_decides(server: NsqdServer, consumers: tuple[V2Client, ...]) -> None:
+def test_a_backlog_is_shared_in_proportion_to_rdy(
+    server: NsqdServer, consumers: tuple[V2Client, ...]
+) -> None:
     """With a backlog, consumers of equal speed get messages in proportion to their RDY."""
     publish(server, 4_440)
     counts = [0, 0, 0]

@@ -18,7 +18,7 @@ MESSAGES = 200
 
 
 @contextmanager
-def stopped(server: NsqdServer, seconds: float) -> Iterator[None]:
+def suspended(server: NsqdServer, seconds: float) -> Iterator[None]:
     """Suspend the process for at least this time."""
     os.kill(server.pid, signal.SIGSTOP)
     until = time.monotonic() + seconds
@@ -34,7 +34,7 @@ def identify(heartbeat_ms: int) -> bytes:
     return b"IDENTIFY\n" + struct.pack(">i", len(settings)) + settings
 
 
-def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
+def test_a_resumed_nsqd_first_reads_its_clients_input(tmp_path: Path) -> None:
     """A suspended nsqd first reads what its clients have sent in the meantime.
 
     It was suspended for longer than the message timeout and the heartbeats allow. Their FINs count,
@@ -46,7 +46,7 @@ def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
         server.post("/mpub?topic=t", b"\n".join(b"%d" % number for number in range(MESSAGES)))
         line.send(rdy(2 * MESSAGES))
         messages = line.messages(MESSAGES)
-        with stopped(server, 6.0):
+        with suspended(server, 6.0):
             line.send(fin_each(messages))
         server.post("/pub?topic=t", b"one more")
 
@@ -56,7 +56,7 @@ def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
         assert [0, 0, 1, 1] == [figures[name] for name in counts]
 
 
-def test_time_still_runs_out_afterwards(tmp_path: Path) -> None:
+def test_timeouts_still_apply_after_a_suspension(tmp_path: Path) -> None:
     """After a suspension, unfinished messages time out and silent clients are disconnected."""
     with spawn_nsqd(tmp_path, "--msg-timeout=2s") as server, V2Client(server) as line:
         assert line.ask(identify(heartbeat_ms=2_000)) == OK
@@ -64,7 +64,7 @@ def test_time_still_runs_out_afterwards(tmp_path: Path) -> None:
         server.post("/pub?topic=t", b"x")
         line.send(rdy(2))
         (first,) = line.messages(1)
-        with stopped(server, 3.5):
+        with suspended(server, 3.5):
             pass
         (again,) = line.messages(1)
 

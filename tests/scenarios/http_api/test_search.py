@@ -12,7 +12,7 @@ import pytest
 
 from sparq.inspection import search
 from sparq.nsqd import inspection
-from sparq.nsqd.inspection import Slice
+from sparq.nsqd.inspection import SearchBudget
 from sparq.protocol.commands import fin, rdy, req, sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.nsqd.test_inspection import bodies, channel, get, pages
@@ -165,8 +165,8 @@ async def test_each_request_gets_on_however_short_its_time(
 
 def test_a_slice_begins_with_its_first_question() -> None:
     """The time limit starts at the first check: a slice may have waited for its thread."""
-    assert Slice(60)()
-    assert not Slice(0)()
+    assert SearchBudget(60)()
+    assert not SearchBudget(0)()
 
 
 async def test_a_request_gets_on_through_bytes_that_hold_nothing(
@@ -177,7 +177,7 @@ async def test_a_request_gets_on_through_bytes_that_hold_nothing(
     await nsqd.post("/topic/create?topic=t")
     for _ in range(3):
         await nsqd.post("/mpub?topic=t", b"\n".join([b"x" * 100] * 400))
-    cache = nsqd.nsqd.broker.topics["t"].stream.log.looking._cache
+    cache = nsqd.nsqd.broker.topics["t"].stream.log.inspection._cache
     cache.limit_bytes = 1
     await nsqd.post("/pub?topic=t", b"pushes them out of memory")
     monkeypatch.setattr(inspection, "STEP_SECONDS", 0)

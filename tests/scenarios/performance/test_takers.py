@@ -13,14 +13,14 @@ from collections.abc import Callable
 import pytest
 from bench.load import FRAME_OVERHEAD
 from bench.peers import rabbitmq
-from bench.peers.beanstalkd import BeanstalkTaker
+from bench.peers.beanstalkd import BeanstalkAcknowledger
 from bench.peers.beanstalkd import answers as beanstalk_answers
-from bench.peers.nats import NatsTaker
+from bench.peers.nats import NatsAcknowledger
 from bench.peers.nats import answers as nats_answers
-from bench.peers.nsq import NsqTaker, Oks, http_answers
-from bench.peers.peer import RefusedError, Taker
-from bench.peers.rabbitmq import AmqpTaker, Confirms, frame, method, short
-from bench.peers.redis import Answers, RedisTaker, command
+from bench.peers.nsq import NsqAcknowledger, Oks, http_answers
+from bench.peers.peer import Acknowledger, RefusedError
+from bench.peers.rabbitmq import AmqpAcknowledger, Confirms, frame, method, short
+from bench.peers.redis import Answers, RedisAcknowledger, command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,34 +29,34 @@ COUNT = 5
 BODIES = [struct.pack(">q", 1000 + number) + b"\r\n$*" for number in range(COUNT)]
 
 
-def nsq() -> tuple[Taker, bytes, bytes]:
+def nsq() -> tuple[Acknowledger, bytes, bytes]:
     """NSQ message frames, and FINs of their ids."""
     ids = [b"%016x" % number for number in range(COUNT)]
     parts = [
         struct.pack(">iiqH", SIZE + FRAME_OVERHEAD - 4, 2, 0, 1) + name + body
         for name, body in zip(ids, BODIES, strict=True)
     ]
-    return NsqTaker(SIZE), b"".join(parts), b"".join(b"FIN %s\n" % name for name in ids)
+    return NsqAcknowledger(SIZE), b"".join(parts), b"".join(b"FIN %s\n" % name for name in ids)
 
 
-def nats() -> tuple[Taker, bytes, bytes]:
+def nats() -> tuple[Acknowledger, bytes, bytes]:
     """NATS deliveries with reply subjects, and the replies."""
     parts = [b"MSG to 1 ack.%d %d\r\n%s\r\n" % (10**n, SIZE, body) for n, body in enumerate(BODIES)]
     replies = b"".join(b"PUB ack.%d 0\r\n\r\n" % 10**number for number in range(COUNT))
-    return NatsTaker(SIZE), b"INFO {}\r\n" + b"".join(parts), replies
+    return NatsAcknowledger(SIZE), b"INFO {}\r\n" + b"".join(parts), replies
 
 
-def beanstalkd() -> tuple[Taker, bytes, bytes]:
+def beanstalkd() -> tuple[Acknowledger, bytes, bytes]:
     """beanstalkd's reserved jobs mixed with answers to deletes."""
     parts = [
         b"RESERVED %d %d\r\n%s\r\nDELETED\r\n" % (10**n, SIZE, body)
         for n, body in enumerate(BODIES)
     ]
     replies = b"".join(b"delete %d\r\nreserve\r\n" % 10**number for number in range(COUNT))
-    return BeanstalkTaker(SIZE), b"".join(parts), replies
+    return BeanstalkAcknowledger(SIZE), b"".join(parts), replies
 
 
-def amqp() -> tuple[Taker, bytes, bytes]:
+def amqp() -> tuple[Acknowledger, bytes, bytes]:
     """AMQP's basic.deliver with header and body."""
     tags = [struct.pack(">Q", 1 + number) for number in range(COUNT)]
     parts = []
@@ -66,19 +66,19 @@ def amqp() -> tuple[Taker, bytes, bytes]:
         parts.append(method(1, (60, 60), arguments))
         parts.append(frame(rabbitmq.HEADER, 1, header) + frame(rabbitmq.BODY, 1, body))
     replies = b"".join(method(1, rabbitmq.ACK, tag + b"\0") for tag in tags)
-    return AmqpTaker("bench", SIZE), b"".join(parts), replies
+    return AmqpAcknowledger("bench", SIZE), b"".join(parts), replies
 
 
 @pytest.mark.parametrize("make", [nsq, nats, beanstalkd, amqp])
 @given(cuts=st.lists(st.integers(0, 600), max_size=8))
 def test_each_delivery_is_acknowledged_once(
-    make: Callable[[], tuple[Taker, bytes, bytes]], cuts: list[int]
+    make: Callable[[], tuple[Acknowledger, bytes, bytes]], cuts: list[int]
 ) -> None:
     """However the bytes are split, every message is counted, timestamped and acknowledged once."""
-    taker, data, replies = make()
-    taker.is_stamped = True
+    acknowledger, data, replies = make()
+    acknowledger.is_stamped = True
 
-    taken = [taker.take(piece) for piece in pieces(data, cuts)]
+    taken = [acknowledger.take(piece) for piece in pieces(data, cuts)]
 
     assert COUNT == sum(each.messages for each in taken)
     assert replies == b"".join(each.reply for each in taken)
@@ -95,10 +95,10 @@ def test_a_redis_read_is_acknowledged_and_asked_for_again(cuts: list[int]) -> No
             fields = command(b"b", BODIES[number])
             parts.append(b"*2\r\n$15\r\n170000000000%d-0\r\n" % number + fields)
         parts.append(b":%d\r\n" % len(entries))
-    taker = RedisTaker(b"bench", b"ch0", SIZE, b"READ")
-    taker.is_stamped = True
+    acknowledger = RedisAcknowledger(b"bench", b"ch0", SIZE, b"READ")
+    acknowledger.is_stamped = True
 
-    taken = [taker.take(piece) for piece in pieces(b"".join(parts), cuts)]
+    taken = [acknowledger.take(piece) for piece in pieces(b"".join(parts), cuts)]
     replies = b"".join(each.reply for each in taken)
 
     assert COUNT == sum(each.messages for each in taken)

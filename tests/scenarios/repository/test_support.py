@@ -18,7 +18,7 @@ SAYS_MAGIC = {
     "tests/scenarios/client_library/tap.py": "reads what sparq's client sends",
     "tests/spark/range_server.py": "a server for tests of Spark's source",
     "tests/nsqlookupd/test_tcp.py": "a wrong magic for nsqlookupd",
-    "proofs/hostile_parts/served.py": "a wrong magic for nsqlookupd",
+    "proofs/hostile_parts/server_targets.py": "a wrong magic for nsqlookupd",
     "bench/load.py": "load generators read arrays of equal frames: one by one would be too slow",
     "bench/programs/bound_program.py": "runs in an environment without sparq and its tests",
 }

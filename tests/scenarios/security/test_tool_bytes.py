@@ -14,7 +14,7 @@ from sparq.tools import nsq_tail, to_nsq
 from sparq.tools.command_line import parse
 from sparq.tools.nsq_to_http import HttpTarget, open_session
 from sparq.tools.pipes import Input, PipeOutput
-from sparq.tools.relay import NotSentError, NotTakenError
+from sparq.tools.relay import NotSentError, NotAcceptedError
 from tests.client.certificates import certificates, server_context
 from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.support.servers import NsqdServer, spawn_nsqd
@@ -79,7 +79,7 @@ async def test_nothing_is_posted_to_who_cannot_be_trusted(tmp_path: Path) -> Non
         server.answer = redirect
         with pytest.raises(NotSentError, match="certificate"):
             await HttpTarget("POST", stranger.url, {}).send(session, b"secret")
-        with pytest.raises(NotTakenError, match="307"):
+        with pytest.raises(NotAcceptedError, match="307"):
             await HttpTarget("POST", server.url, {}).send(session, b"secret")
 
     assert (0, 1, 0) == (len(stranger.asked), len(server.asked), len(elsewhere.asked))

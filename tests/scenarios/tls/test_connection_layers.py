@@ -51,10 +51,10 @@ class Nsqd:
         while data := await reader.read(65_536):
             writer.write(self.counterpart.receive(data))
 
-    def say(self, data: bytes, damage: Callable[[bytearray], None] | None = None) -> None:
+    def send(self, data: bytes, damage: Callable[[bytearray], None] | None = None) -> None:
         """Send plain bytes through the layers, optionally damaged afterwards."""
         assert self.writer is not None
-        self.counterpart.say(data)
+        self.counterpart.send(data)
         sealed, self.counterpart._out = bytearray(self.counterpart._out), b""
         if damage is not None:
             damage(sealed)
@@ -84,13 +84,13 @@ async def test_commands_and_messages_pass(files: Certificates, kind: str) -> Non
         connection.on_messages = lambda run: received.extend(run.bodies())
         for number in range(100):
             connection.send(commands.fin(b"%016x" % number))
-        await until(lambda: len(nsqd.counterpart.heard) == 101, 30)
+        await until(lambda: len(nsqd.counterpart.received) == 101, 30)
         for number in range(20):
-            nsqd.say(message_frame(number, b"body %d" % number))
-        nsqd.say(b"".join(message_frame(number, bytes(30_000)) for number in range(20, 40)))
+            nsqd.send(message_frame(number, b"body %d" % number))
+        nsqd.send(b"".join(message_frame(number, bytes(30_000)) for number in range(20, 40)))
         await until(lambda: len(received) == 40, 30)
 
-    assert [line for _, line, _ in nsqd.counterpart.heard[1:]] == [
+    assert [line for _, line, _ in nsqd.counterpart.received[1:]] == [
         b"FIN %016x" % number for number in range(100)
     ]
     assert received[7] == b"body 7"
@@ -111,7 +111,7 @@ async def test_a_turn_leaves_as_one_record(
         monkeypatch.setattr(connection, "_write", record)
         for number in range(100):
             connection.send(commands.fin(b"%016x" % number))
-        await until(lambda: len(nsqd.counterpart.heard) == 101, 30)
+        await until(lambda: len(nsqd.counterpart.received) == 101, 30)
         monkeypatch.undo()
 
     assert len(written) == 1
@@ -138,7 +138,7 @@ async def test_what_is_inflated_in_a_turn_is_bounded(files: Certificates) -> Non
         connection.on_messages = received
         turn()
         size, count = 100_000, 640
-        nsqd.say(b"".join(message_frame(number, bytes(size)) for number in range(count)))
+        nsqd.send(b"".join(message_frame(number, bytes(size)) for number in range(count)))
         await until(lambda: sum(turns) == count * size, 60)
         assert max(turns) <= TURN_BYTES + PIECE_BYTES + size
         assert any(paused)
@@ -156,7 +156,7 @@ async def test_damage_ends_the_connection(files: Certificates, kind: str) -> Non
         received: list[bytes] = []
         connection.on_messages = lambda run: received.extend(run.bodies())
         answer = connection.request(commands.pub("t", b"1"))
-        nsqd.say(message_frame(1, b"important" * 100), flip)
+        nsqd.send(message_frame(1, b"important" * 100), flip)
         with pytest.raises(ConnectionLostError, match="TLS" if "tls" in kind else kind):
             await answer
 
@@ -166,7 +166,7 @@ async def test_damage_ends_the_connection(files: Certificates, kind: str) -> Non
 async def test_a_frame_out_of_a_bomb_is_bounded(files: Certificates) -> None:
     """A frame over 64 MiB is refused by its size, since it costs a compressing sender nothing."""
     async with connected(files, "snappy") as (nsqd, connection):
-        nsqd.say((64 << 20 | 5).to_bytes(4, "big") + bytes(4))
+        nsqd.send((64 << 20 | 5).to_bytes(4, "big") + bytes(4))
         lost = await connection.ended()
 
     assert "size 67108869" in str(lost)

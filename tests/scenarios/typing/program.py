@@ -53,7 +53,7 @@ def options() -> Config:
     assert_type(config.max_in_flight, int)
     assert_type(config.tls_context(check_host=False), ssl.SSLContext)
     assert_type(config.identify(), dict[str, Any])
-    assert_type(config.asked(), dict[str, Any])
+    assert_type(config.identify_fields(), dict[str, Any])
     assert_type(config.lookupd_headers(), dict[str, str])
     return config
 

@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 from sparq.client.batch import Batch
 from sparq.client.blocking.fetcher import Fetcher, seconds_until
-from sparq.client.blocking.handle import SessionHandle, asked, awaited, close_all
+from sparq.client.blocking.handle import SessionHandle, awaited, close_all, on_session_thread
 from sparq.client.blocking.loop_thread import CLOSED, LoopThread
 from sparq.client.blocking.message_proxy import BlockingBatch, redirect_responses
 from sparq.client.consumer import Consumer
@@ -253,15 +253,15 @@ class BlockingConsumer(SessionHandle):
     # Sources
 
     until_connected = awaited(Consumer.until_connected)
-    connect_to_nsqd = asked(Consumer.connect_to_nsqd)
+    connect_to_nsqd = on_session_thread(Consumer.connect_to_nsqd)
     disconnect_from_nsqd = awaited(Consumer.disconnect_from_nsqd)
-    connect_to_nsqlookupd = asked(Consumer.connect_to_nsqlookupd)
-    disconnect_from_nsqlookupd = asked(Consumer.disconnect_from_nsqlookupd)
+    connect_to_nsqlookupd = on_session_thread(Consumer.connect_to_nsqlookupd)
+    disconnect_from_nsqlookupd = on_session_thread(Consumer.disconnect_from_nsqlookupd)
 
     # Life cycle
 
-    pause = asked(Consumer.pause)
-    resume = asked(Consumer.resume)
+    pause = on_session_thread(Consumer.pause)
+    resume = on_session_thread(Consumer.resume)
 
     def close(self, wait_seconds: float = 0.0) -> None:
         """Stop receiving and end every iteration.

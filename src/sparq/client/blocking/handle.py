@@ -96,7 +96,7 @@ def awaited(
     return wait
 
 
-def asked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+def on_session_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Turn a method that is not a coroutine into one that runs on the session's thread."""
 
     @wraps(method)

@@ -59,7 +59,7 @@ class BlockingProducer(SessionHandle):
         self._to_multi_publish = (producer.multi_publish_nowait, producer.multi_publish)
         self._to_publish_deferred = (producer.publish_deferred_nowait, producer.publish_deferred)
         self._byte_limit = ByteLimit(self.config.max_pending_bytes)
-        weakref.finalize(self, _tell_of_the_unfinished, self._byte_limit, os.getpid())
+        weakref.finalize(self, _log_unfinished, self._byte_limit, os.getpid())
 
     # Publishing
 
@@ -193,7 +193,7 @@ def _all_held(bodies: Sequence[bytes]) -> Sequence[bytes]:
     return [_held(body) for body in bodies]
 
 
-def _tell_of_the_unfinished(byte_limit: ByteLimit, owner: int) -> None:
+def _log_unfinished(byte_limit: ByteLimit, owner: int) -> None:
     """Log pending publishes that are lost, as the program ends without closing the producer."""
     if byte_limit.count and os.getpid() == owner:
         text = "%d publishes still pending at exit: close the session or producer first"

@@ -126,7 +126,7 @@ class Access:
         self._audit = audit
 
     @property
-    def asks(self) -> bool:
+    def needs_token(self) -> bool:
         """Whether some requests need a token."""
         return bool(self._token) or self.tokens is not None
 

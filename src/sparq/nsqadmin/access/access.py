@@ -73,7 +73,7 @@ class AdminAccess:
         logger.info("SIGHUP: access rights reloaded, %d tokens", len(self._rules.tokens))
         return True
 
-    def gate(self, request: web.BaseRequest) -> web.Response | None:
+    def check_origin(self, request: web.BaseRequest) -> web.Response | None:
         """Refuse requests for an unknown host or from another site (`hosts`); None: served.
 
         `/ping` is answered for every Host: it reveals nothing, and health checks do not know the
@@ -104,7 +104,7 @@ class AdminAccess:
                 could sign in; otherwise 403 FORBIDDEN.
         """
         decision = self._decide(request)
-        self._hold(request, self._rules.require(decision, role))
+        self._raise_refusal(request, self._rules.require(decision, role))
         return decision.identity
 
     def require_config(self, request: web.BaseRequest) -> Identity:
@@ -114,7 +114,7 @@ class AdminAccess:
             HttpError: 403 FORBIDDEN, 401 UNAUTHORIZED, or 400 INVALID_REMOTE_ADDR.
         """
         decision = self._decide(request)
-        self._hold(request, self._rules.require_config(self._facts(request), decision))
+        self._raise_refusal(request, self._rules.require_config(self._facts(request), decision))
         return decision.identity
 
     @property
@@ -192,7 +192,7 @@ class AdminAccess:
                 self._warn(facts)
         return found
 
-    def _hold(self, request: web.BaseRequest, found: Refusal | None) -> None:
+    def _raise_refusal(self, request: web.BaseRequest, found: Refusal | None) -> None:
         """Raise HttpError for a refusal; a refused change also goes to the audit log."""
         if found is None:
             return

@@ -75,7 +75,7 @@ class HostPort(NamedTuple):
     port: str
 
 
-def place(authority: str) -> HostPort | None:
+def split_host_port(authority: str) -> HostPort | None:
     """Split `name:port` or `name`; None if the text has another form."""
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
@@ -103,7 +103,7 @@ class Hosts:
 
     def refusal(self, facts: AccessRequest) -> Refusal | None:
         """Return why this request is refused; None if it is served."""
-        here = place(facts.hosts[0]) if len(facts.hosts) == 1 else None
+        here = split_host_port(facts.hosts[0]) if len(facts.hosts) == 1 else None
         if here is None or not self._is_known(here):
             sent = ", ".join(facts.hosts)[:_SHOWN]
             return Refusal(403, f"unknown Host {sent!r}: see --allowed-host")
@@ -121,7 +121,7 @@ class Hosts:
         """Whether an origin is this server: the request's own host, or an allowed name."""
         scheme, _, authority = origin.partition("://")
         default = _DEFAULT_PORTS.get(scheme.lower())
-        there = place(authority)
+        there = split_host_port(authority)
         if there is None or default is None:
             return False
         if there.name == here.name and (there.port or default) == (here.port or default):

@@ -108,22 +108,24 @@ class AccessRules:
     def __init__(self, options: NsqadminOptions) -> None:
         """Raises AccessRulesError if a flag's value or the token file is invalid."""
         self.header = options.acl_http_header
-        self.hosts = _told(
+        self.hosts = _naming_flag(
             "--allowed-host", lambda: Hosts(options.allowed_hosts, options.http_address)
         )
-        self.proxies = _told("--trusted-proxy", lambda: _proxies(options.trusted_proxies))
+        self.proxies = _naming_flag("--trusted-proxy", lambda: _proxies(options.trusted_proxies))
         network = options.allow_config_from_cidr
-        self._config = _told(
+        self._config = _naming_flag(
             "--allow-config-from-cidr", lambda: Networks([network]) if network else None
         )
-        self._grants = _told("--role", lambda: roles.parse_grants(options.roles))
+        self._grants = _naming_flag("--role", lambda: roles.parse_grants(options.roles))
         for user in options.admin_users:
             self._grants[user] = self._grants.get(user, Role.NONE) | Role.ADMINISTER
-        self._default = _told("--default-role", lambda: roles.parse(options.default_role))
-        self._local = _told("--local-role", lambda: _local(options))
+        self._default = _naming_flag("--default-role", lambda: roles.parse(options.default_role))
+        self._local = _naming_flag("--local-role", lambda: _local(options))
         self.uses_tokens = bool(options.token_file)
         file = options.token_file
-        self.tokens = _told("--token-file", lambda: tokens.read(file, FORM) if file else Tokens())
+        self.tokens = _naming_flag(
+            "--token-file", lambda: tokens.read(file, FORM) if file else Tokens()
+        )
         self._is_strict = bool(options.roles or options.token_file or options.local_role)
 
     def identify(self, facts: AccessRequest, sessions: Sessions, now: float) -> Decision:
@@ -196,7 +198,7 @@ class AccessRules:
         return Identity(name, self._grants.get(name, Role.NONE) | self._default, "header")
 
 
-def _told(flag: str, make: Callable[[], T]) -> T:
+def _naming_flag(flag: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except ValueError as error:

@@ -73,7 +73,7 @@ async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> tuple[
     return chosen, Answers(errors=errors)
 
 
-async def ask_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaitable[Any]]) -> None:
+async def query_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaitable[Any]]) -> None:
     """Query all nodes at once, and put what they answer into `answers`.
 
     Raises:

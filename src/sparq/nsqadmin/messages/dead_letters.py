@@ -20,7 +20,7 @@ from typing import Any, Final
 from sparq.cluster.fleet import Fleet
 from sparq.daemon.access.audit import AuditLog
 from sparq.nsqadmin.messages.asking import Refused
-from sparq.nsqadmin.messages.peek import MessagePage, Show, log_page, whole_body
+from sparq.nsqadmin.messages.peek import DisplayLimits, MessagePage, log_page, whole_body
 from sparq.nsqadmin.messages.times import ns_of
 
 NAMED: Final = re.compile(
@@ -40,7 +40,7 @@ def origin(topic: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FailureHistory:
     """The history of a letter.
 
     Attributes:
@@ -66,7 +66,7 @@ class DeadLetterPage:
 
     origin: str
     page: MessagePage
-    marks: dict[str, Mark]
+    marks: dict[str, FailureHistory]
 
 
 class DeadLetterList:
@@ -78,8 +78,8 @@ class DeadLetterList:
         self._hashes: dict[tuple[str, str], bytes] = {}
         self._room = asyncio.Semaphore(ASKED_AT_ONCE)
 
-    async def letters(
-        self, topic: str, *, place: str = "", after: str = "", show: Show | None = None
+    async def page(
+        self, topic: str, *, place: str = "", after: str = "", show: DisplayLimits | None = None
     ) -> DeadLetterPage:
         """Fetch a page of a dead-letter topic.
 
@@ -107,14 +107,14 @@ class DeadLetterList:
         message: Mapping[str, Any],
         sent: Mapping[str, str],
         before: Mapping[bytes, Sequence[str]],
-    ) -> Mark:
+    ) -> FailureHistory:
         sent_at = sent.get(key, "")
         if not before:
-            return Mark(sent_at)
+            return FailureHistory(sent_at)
         body = await self._hash(topic, key)
         came_at = ns_of(message["time"])
         times = [at for at in before.get(body, ()) if ns_of(at) < came_at]
-        return Mark(sent_at, len(times), max(times, default=""))
+        return FailureHistory(sent_at, len(times), max(times, default=""))
 
     async def _sent_bodies(self, topic: str, sent: Mapping[str, str]) -> dict[bytes, list[str]]:
         """Times when letters were sent back, by the hash of their body."""

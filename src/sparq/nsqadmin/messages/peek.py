@@ -19,7 +19,7 @@ from sparq.cluster.cluster_stats import number
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.nsqadmin.messages.asking import Answers, Refused, ask_all, nodes_of
+from sparq.nsqadmin.messages.asking import Answers, Refused, nodes_of, query_all
 from sparq.nsqadmin.messages.places import ListPosition, Order, Places, places_in, token_of
 from sparq.nsqadmin.messages.times import ns_of
 
@@ -82,7 +82,7 @@ class SearchPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class DisplayLimits:
     """How many messages to show, and how much of each.
 
     Attributes:
@@ -109,7 +109,7 @@ async def peek(
     *,
     state: str = "waiting",
     after: str = "",
-    show: Show | None = None,
+    show: DisplayLimits | None = None,
 ) -> MessagePage:
     """Fetch a page of a channel's messages that wait, are in flight or are deferred.
 
@@ -118,7 +118,7 @@ async def peek(
     """
     if state not in STATES:
         raise Refused(f"INVALID_ARG_STATE: use {', '.join(STATES)}")
-    show = show or Show()
+    show = show or DisplayLimits()
     query = {"topic": topic, "channel": channel, "state": state, **show.query()}
     return await _page(fleet, "/channel/messages", query, after, show)
 
@@ -130,7 +130,7 @@ async def log_page(
     place: str = "",
     channel: str = "",
     after: str = "",
-    show: Show | None = None,
+    show: DisplayLimits | None = None,
 ) -> MessagePage:
     """Fetch a page of the log from a place on; its `next` also finds messages published later.
 
@@ -143,7 +143,7 @@ async def log_page(
     Raises:
         Refused: the topic or channel does not exist, or an argument is wrong.
     """
-    show = show or Show()
+    show = show or DisplayLimits()
     query = {"topic": topic, "channel": channel, "from": place, **show.query()}
     page = await _page(fleet, "/topic/messages", query, after, show)
     for node, answer in page.answers.found.items():
@@ -153,7 +153,7 @@ async def log_page(
 
 
 async def _page(
-    fleet: Fleet, path: str, query: dict[str, str], after: str, show: Show
+    fleet: Fleet, path: str, query: dict[str, str], after: str, show: DisplayLimits
 ) -> MessagePage:
     nodes, answers = await nodes_of(fleet, query["topic"], show.nodes)
     places = _places(after, nodes)
@@ -176,7 +176,7 @@ async def _page(
             place = following
         return answer
 
-    await ask_all(wanted, answers, ask)
+    await query_all(wanted, answers, ask)
     is_whole = {node for node, (_, following) in pages.items() if following.is_done}
     is_whole |= {node for node, answer in answers.found.items() if _is_at_end(answer)}
     shown = _first(lists, is_whole, show.limit)
@@ -277,7 +277,7 @@ def _rest(
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SearchCriteria:
     """Criteria of a search, all of which must match; "": no condition (docs/http.md, "Search")."""
 
     since: str = ""
@@ -298,10 +298,10 @@ class Sought:
 async def search(
     fleet: Fleet,
     topic: str,
-    sought: Sought,
+    sought: SearchCriteria,
     *,
     after: str = "",
-    show: Show | None = None,
+    show: DisplayLimits | None = None,
     budget_ms: int = BUDGET_MS,
 ) -> SearchPage:
     """Run one step of a search at all nodes at once; `next` continues it.
@@ -312,7 +312,7 @@ async def search(
     Raises:
         Refused: the topic or channel does not exist, or an argument is wrong.
     """
-    show = show or Show()
+    show = show or DisplayLimits()
     nodes, answers = await nodes_of(fleet, topic, show.nodes)
     places = _places(after, nodes)
     wanted = {node: nodes[node] for node, place in places.items() if not place.is_done}
@@ -323,7 +323,7 @@ async def search(
         after = places[node.address].after
         return await fleet.get(node, "/topic/search", **{**query, "after": after})
 
-    await ask_all(wanted, answers, ask)
+    await query_all(wanted, answers, ask)
     messages = []
     for node in wanted:
         answer = answers.found.get(node)
@@ -351,7 +351,7 @@ async def search(
 
 
 async def find(
-    fleet: Fleet, topic: str, message_id: str, channel: str = "", show: Show | None = None
+    fleet: Fleet, topic: str, message_id: str, channel: str = "", show: DisplayLimits | None = None
 ) -> tuple[list[Message], Answers]:
     """Find the messages with an id: one, or more if several nodes have the same node id.
 
@@ -359,11 +359,11 @@ async def find(
         Refused: no node has the message; the code says how far back the logs reach.
     """
     _check_id(message_id)
-    show = show or Show()
+    show = show or DisplayLimits()
     nodes, answers = await nodes_of(fleet, topic, show.nodes)
     query = {"topic": topic, "channel": channel, "id": message_id, **show.query()}
     del query["limit"]
-    await ask_all(nodes, answers, lambda node: fleet.get(node, "/message", **query))
+    await query_all(nodes, answers, lambda node: fleet.get(node, "/message", **query))
     found = answers.found.items()
     return [{**said, "node": node} for node, said in found if isinstance(said, dict)], answers
 

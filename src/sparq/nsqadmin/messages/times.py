@@ -23,7 +23,7 @@ from sparq.cluster.cluster_stats import number
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
-from sparq.nsqadmin.messages.asking import Answers, Refused, ask_all, nodes_of
+from sparq.nsqadmin.messages.asking import Answers, Refused, nodes_of, query_all
 
 BUCKETS: Final = 120
 BUCKETS_MAX: Final = 1000
@@ -96,7 +96,7 @@ async def times(
     """
     chosen, answers = await nodes_of(fleet, topic, nodes)
     query = {"topic": topic, "channel": channel, "buckets": str(buckets)}
-    await ask_all(chosen, answers, lambda node: fleet.get(node, "/topic/times", **query))
+    await query_all(chosen, answers, lambda node: fleet.get(node, "/topic/times", **query))
     spans, cursors = [], {}
     for node, answer in answers.found.items():
         try:
@@ -190,7 +190,7 @@ async def seek_preview(
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
         return await fleet.post(node, "/channel/seek", **wanted)
 
-    await ask_all(chosen, answers, ask)
+    await query_all(chosen, answers, ask)
     said = {node: answer for node, answer in answers.found.items() if isinstance(answer, dict)}
     return Preview(
         sum(number(answer, "again") for answer in said.values()),

@@ -188,11 +188,11 @@ async def performed(
         HttpError: nothing was done; the codes are those of `Actions.perform`.
     """
     report = await services.actions.perform(call.request, order)
-    gone = _gone(services, order, report)
+    gone = _not_asked(services, order, report)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FRESH_SECONDS):
             await services.watch.fresh()
-    return told(renderer, order, report, gone)
+    return outcome_notice(renderer, order, report, gone)
 
 
 def refusal(renderer: Renderer, error: HttpError) -> web.Response:
@@ -201,7 +201,7 @@ def refusal(renderer: Renderer, error: HttpError) -> web.Response:
     return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
 
 
-def _gone(services: Services, order: ActionRequest, report: Report) -> list[str]:
+def _not_asked(services: Services, order: ActionRequest, report: Report) -> list[str]:
     """Nodes with the topic, or policies, that were not asked: nsqlookupds do not list them."""
     snapshot = services.watch.snapshot
     wanted = (*OF_TOPIC, *OF_CHANNEL, "seek_channel", *OF_POLICIES)
@@ -217,7 +217,7 @@ def _gone(services: Services, order: ActionRequest, report: Report) -> list[str]
     return [f"{address} had it, but nsqlookupd does not list it: not changed" for address in left]
 
 
-def told(
+def outcome_notice(
     renderer: Renderer, order: ActionRequest, report: Report, gone: Sequence[str] = ()
 ) -> web.Response:
     """A notice of what was done at which node, and what failed; `gone`: nodes not asked."""

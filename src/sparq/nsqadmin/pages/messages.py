@@ -17,10 +17,10 @@ from sparq.daemon.http import HttpError
 from sparq.nsqadmin.messages.asking import Answers, Refused
 from sparq.nsqadmin.messages.dead_letters import origin
 from sparq.nsqadmin.messages.peek import (
+    DisplayLimits,
     MessagePage,
+    SearchCriteria,
     SearchPage,
-    Show,
-    Sought,
     find,
     log_page,
     peek,
@@ -108,8 +108,8 @@ async def _tail(look: PageRequest, topic: str, channel: str) -> dict[str, Any]:
     text = look.query.get("text", "")
     page: MessagePage | SearchPage
     if text:
-        _check_may_search(look, Sought(text=text))
-        sought = Sought(since=f"last:{TAIL_SEARCHED}", text=text, channel=channel)
+        _check_may_search(look, SearchCriteria(text=text))
+        sought = SearchCriteria(since=f"last:{TAIL_SEARCHED}", text=text, channel=channel)
         page = await search(look.services.fleet, topic, sought, show=_show(look, TAIL))
     else:
         how = _show(look, TAIL)
@@ -131,7 +131,7 @@ async def _searched(look: PageRequest, topic: str, channel: str, after: str) -> 
     """One step of a search; empty until the search form is submitted."""
     if not look.query.get("go"):
         return {}
-    sought = Sought(**{name: look.query.get(name, "") for name in SOUGHT}, channel=channel)
+    sought = SearchCriteria(**{name: look.query.get(name, "") for name in SOUGHT}, channel=channel)
     _check_may_search(look, sought)
     page = await search(look.services.fleet, topic, sought, after=after, show=_show(look, LIMIT))
     return {
@@ -143,13 +143,13 @@ async def _searched(look: PageRequest, topic: str, channel: str, after: str) -> 
     }
 
 
-def _check_may_search(look: PageRequest, sought: Sought) -> None:
+def _check_may_search(look: PageRequest, sought: SearchCriteria) -> None:
     if (sought.text or sought.regex or sought.json) and not look.rights["may_read"]:
         raise Refused("FORBIDDEN: Searching bodies requires the role bodies.", 403)
 
 
-def _show(look: PageRequest, limit: int) -> Show:
-    return Show(limit=limit, bodies=look.rights["may_read"], body_bytes=LIST_BODY_BYTES)
+def _show(look: PageRequest, limit: int) -> DisplayLimits:
+    return DisplayLimits(limit=limit, bodies=look.rights["may_read"], body_bytes=LIST_BODY_BYTES)
 
 
 def _tabs(look: PageRequest, channel: str, show: str) -> list[tuple[str, str, bool]]:
@@ -175,7 +175,9 @@ def _channels(look: PageRequest, topic: str) -> list[str]:
 async def message(look: PageRequest) -> PageView:
     """One message: its body, and its state in each channel."""
     topic, wanted = look.query.get("topic", ""), look.query.get("id", "")
-    show = Show(bodies=look.rights["may_read"], body_bytes=PAGE_BODY_BYTES, nodes=_node(look))
+    show = DisplayLimits(
+        bodies=look.rights["may_read"], body_bytes=PAGE_BODY_BYTES, nodes=_node(look)
+    )
     facts: dict[str, Any] = {"topic": topic, "id": wanted, **look.rights}
     found, answers = await find(look.services.fleet, topic, wanted, "", show)
     facts |= {
@@ -189,7 +191,7 @@ async def message(look: PageRequest) -> PageView:
 
 async def _states(look: PageRequest, topic: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
     """The states of a message: (channel, the message with its state in that channel)."""
-    how = Show(bodies=False, nodes=_node(look))
+    how = DisplayLimits(bodies=False, nodes=_node(look))
     states = []
     for channel in _channels(look, topic)[:CHANNELS_MAX]:
         try:
@@ -247,7 +249,7 @@ async def dead_letters(look: PageRequest) -> PageView:
 async def _letters(look: PageRequest, topic: str) -> dict[str, Any]:
     after, place = look.query.get("after", ""), look.query.get("from", "")
     show = _show(look, LIMIT)
-    found = await look.services.letters.letters(topic, place=place, after=after, show=show)
+    found = await look.services.letters.page(topic, place=place, after=after, show=show)
     page = found.page
     return {
         "page": page,

@@ -21,7 +21,7 @@ from sparq.nsqadmin.actions import POLICIES, ActionRequest, error_of
 from sparq.nsqadmin.pages import acting
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.pages.rendering import Renderer
-from sparq.nsqadmin.policies import SOURCES, ClusterPolicies, Holding, NotTaken
+from sparq.nsqadmin.policies import SOURCES, AppliedSettings, ClusterPolicies, DocumentRefused
 from sparq.nsqadmin.services import Services
 
 SETTINGS_SECONDS: Final = 2.0
@@ -120,7 +120,7 @@ async def _tried(services: Services, renderer: Renderer, document: bytes) -> web
     """Show what a document would change at each nsqd, with the form that sets it."""
     try:
         report = await known.try_out(services.fleet, document)
-    except NotTaken as error:
+    except DocumentRefused as error:
         raise HttpError(400, f"{known.REFUSED}: {error}") from None
     changes, changed = known.changes(report), known.changed(report)
     text = renderer.fragment(
@@ -130,7 +130,7 @@ async def _tried(services: Services, renderer: Renderer, document: bytes) -> web
         changed=changed,
         count=await known.count(document) or 0,
         nodes=[one.address for one in report.done],
-        warnings=_untold(report),
+        warnings=_unreported(report),
         document=document.decode(),
         confirmed=POLICIES,
     )
@@ -138,7 +138,7 @@ async def _tried(services: Services, renderer: Renderer, document: bytes) -> web
     return web.Response(text=text, headers=headers)
 
 
-def _untold(report: Report) -> list[str]:
+def _unreported(report: Report) -> list[str]:
     """Sentences about the nsqds that did not report what they would change."""
     failed = [f"{one.address}: {error_of(one)}." for one in report.errors]
     failed += [f"{address}: {why}." for address, why in report.warnings.items()]
@@ -163,7 +163,7 @@ async def settings(look: PageRequest, topic: str, channel: str = "") -> dict[str
     return {"settings": rows, "settings_untold": f"Unknown for {untold}." if untold else ""}
 
 
-def setting_rows(found: Holding) -> list[dict[str, Any]]:
+def setting_rows(found: AppliedSettings) -> list[dict[str, Any]]:
     """Rows for the settings that a policy decided: one each, or one per value if nsqds differ."""
     keys = dict.fromkeys(key for held in found.nodes.values() for key in held)
     rows = []

@@ -110,7 +110,7 @@ class Renderer:
         shown = [entry for entry in MENU if _is_shown(entry, identity, look)]
         return {
             "menu": [self._entry(entry, look) for entry in shown],
-            "who": _who(identity),
+            "who": _user_text(identity),
             "can_sign_in": self._services.access.uses_tokens and identity.via != "token",
             "can_sign_out": identity.via == "token",
         }
@@ -168,7 +168,7 @@ def _is_here(entry: MenuEntry, look: PageRequest) -> bool:
     return look.path == entry.inside or look.path.startswith((entry.inside + "/", entry.path))
 
 
-def _who(identity: Identity) -> str:
+def _user_text(identity: Identity) -> str:
     # The strongest role includes the weaker ones.
     words_of = [word for word in roles.words(identity.roles) if word != "bodies"][-1:]
     bodies = ["read bodies"] if identity.may(Role.BODIES) else []

@@ -124,4 +124,4 @@ def _delivery(channel: Any) -> list[tuple[str, str]]:
     total = sum(count for _, count in parts)
     if not total or total == parts[2][1]:
         return []  # no nsqd has a zone or region configured
-    return [(label, f"{words.whole(n)} ({100 * n / total:.0f} %)") for label, n in parts]
+    return [(label, f"{words.grouped(n)} ({100 * n / total:.0f} %)") for label, n in parts]

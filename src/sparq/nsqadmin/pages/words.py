@@ -28,7 +28,7 @@ _STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def whole(number: float | None) -> str:
+def grouped(number: float | None) -> str:
     """`1,234,567`."""
     return UNKNOWN if number is None else f"{number:,.0f}"
 
@@ -172,7 +172,7 @@ def _ascii(data: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
 
 
-_SHOWN = (whole, short, rate, per_second, signed, size, seconds, lag, moment, clock, ago, setting)
+_SHOWN = (grouped, short, rate, per_second, signed, size, seconds, lag, moment, clock, ago, setting)
 FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, words.count)}
 """Filters for templates, by name."""
 

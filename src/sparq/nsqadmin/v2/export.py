@@ -22,7 +22,7 @@ from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.access.roles import Role
 from sparq.nsqadmin.messages import peek as peeking
 from sparq.nsqadmin.messages.asking import Answers
-from sparq.nsqadmin.messages.peek import STATES, Message, Show
+from sparq.nsqadmin.messages.peek import STATES, DisplayLimits, Message
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
 from sparq.nsqadmin.v2.messages import NODES, SOUGHT, sought_in
@@ -112,7 +112,9 @@ def _chunks(services: Services, call: Call, asked: Arguments) -> AsyncIterator[C
     if asked["what"] == "search":
         services.access.require(call.request, Role.BODIES)
     bodies = services.access.identify(call.request).may(Role.BODIES)
-    return _messages(services, asked, Show(PAGE_ROWS, bodies, BODY_BYTES_MAX, asked["nodes"]))
+    return _messages(
+        services, asked, DisplayLimits(PAGE_ROWS, bodies, BODY_BYTES_MAX, asked["nodes"])
+    )
 
 
 async def _figures(services: Services, asked: Arguments) -> AsyncIterator[Chunk]:
@@ -141,7 +143,9 @@ async def _in_order(
     return paging.in_order(table, **wanted, **of).tolist(), table.row
 
 
-async def _messages(services: Services, asked: Arguments, show: Show) -> AsyncIterator[Chunk]:
+async def _messages(
+    services: Services, asked: Arguments, show: DisplayLimits
+) -> AsyncIterator[Chunk]:
     after: str | None = ""
     left, end = asked["max"], ""
     while after is not None:
@@ -160,7 +164,7 @@ async def _messages(services: Services, asked: Arguments, show: Show) -> AsyncIt
 
 
 async def _page(
-    services: Services, asked: Arguments, after: str, show: Show
+    services: Services, asked: Arguments, after: str, show: DisplayLimits
 ) -> peeking.MessagePage | peeking.SearchPage:
     fleet, topic, channel = services.fleet, asked["topic"], asked["channel"]
     if asked["what"] == "search":

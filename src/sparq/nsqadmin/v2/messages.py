@@ -23,10 +23,10 @@ from sparq.nsqadmin.messages import peek as peeking
 from sparq.nsqadmin.messages.dead_letters import origin
 from sparq.nsqadmin.messages.peek import (
     STATES,
+    DisplayLimits,
     MessagePage,
+    SearchCriteria,
     SearchPage,
-    Show,
-    Sought,
     by_node,
     find,
     whole_body,
@@ -84,7 +84,7 @@ ONE: Final = (TOPIC, Parameter("id", "message id, 16 hexadecimal digits", is_nee
 ENDPOINTS: Final = ApiEndpoints()
 
 
-def show_in(services: Services, call: Call, asked: Arguments) -> Show:
+def show_in(services: Services, call: Call, asked: Arguments) -> DisplayLimits:
     """Decide how much of messages the sender of a request sees.
 
     Raises:
@@ -95,13 +95,13 @@ def show_in(services: Services, call: Call, asked: Arguments) -> Show:
         services.access.require(call.request, Role.BODIES)
     elif bodies is None:
         bodies = services.access.identify(call.request).may(Role.BODIES)
-    return Show(asked.get("limit", 1), bodies, asked["body_bytes"], asked["nodes"])
+    return DisplayLimits(asked.get("limit", 1), bodies, asked["body_bytes"], asked["nodes"])
 
 
-def sought_in(asked: Arguments) -> Sought:
+def sought_in(asked: Arguments) -> SearchCriteria:
     """Read the search criteria from a query's arguments."""
     names = ("text", "regex", "json", "attempts", "state", "channel")
-    return Sought(asked["from"], asked["to"], **{name: asked[name] for name in names})
+    return SearchCriteria(asked["from"], asked["to"], **{name: asked[name] for name in names})
 
 
 def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
@@ -264,7 +264,7 @@ async def _preview(services: Services, _call: Call, asked: Arguments) -> Any:
 )
 async def _letters(services: Services, call: Call, asked: Arguments) -> Any:
     show, place, after = show_in(services, call, asked), asked["from"], asked["after"]
-    found = await services.letters.letters(asked["topic"], place=place, after=after, show=show)
+    found = await services.letters.page(asked["topic"], place=place, after=after, show=show)
     return {"origin": found.origin, "marks": plain(found.marks), **page_document(found.page)}
 
 
@@ -320,7 +320,7 @@ async def _unsent(
     services: Services, topic: str, sent: Mapping[str, str]
 ) -> AsyncIterator[list[str]]:
     """Yield batches of letters that were there at the start and have not been sent back."""
-    show, after, left = Show(BATCH, bodies=False), "", ALL_MAX
+    show, after, left = DisplayLimits(BATCH, bodies=False), "", ALL_MAX
     ends: dict[str, int] = {}
     while left > 0:
         page = await peeking.log_page(services.fleet, topic, after=after, show=show)

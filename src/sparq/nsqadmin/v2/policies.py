@@ -40,17 +40,17 @@ async def _show(services: Services, _call: Call, asked: Arguments) -> Any:
         _check(found.nodes, found.errors, found.unable)
         nodes = {at: {**held.by_source, "flags": held.flags} for at, held in found.nodes.items()}
         differ = len(found.groups(*policies.SOURCES)) > 1
-        return _told(nodes, found.errors, found.unable) | {"differ": differ}
+        return _document(nodes, found.errors, found.unable) | {"differ": differ}
     if not is_valid_name(topic):
         raise HttpError(400, "INVALID_ARG_TOPIC: not a valid topic name")
     if channel and not is_valid_name(channel):
         raise HttpError(400, "INVALID_ARG_CHANNEL: not a valid channel name")
     holding = await policies.holding(services.fleet, topic, channel)
     _check(holding.nodes, holding.errors, holding.unable)
-    return _told(holding.nodes, holding.errors, holding.unable)
+    return _document(holding.nodes, holding.errors, holding.unable)
 
 
-def _told(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[str]) -> Any:
+def _document(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[str]) -> Any:
     return {"nodes": nodes, "errors": errors, "unable": unable}
 
 
@@ -107,5 +107,5 @@ async def _drop(services: Services, call: Call, asked: Arguments) -> Any:
 async def _tried(services: Services, document: bytes | None) -> Any:
     try:
         return answer_of(await policies.try_out(services.fleet, document))
-    except policies.NotTaken as error:
+    except policies.DocumentRefused as error:
         raise HttpError(400, f"{policies.REFUSED}: {error}") from None

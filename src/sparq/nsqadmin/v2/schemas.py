@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, get_args, get_origin
 
 from sparq.cluster.draining import DrainProgress, NodeRemainder
-from sparq.nsqadmin.messages.dead_letters import Mark
+from sparq.nsqadmin.messages.dead_letters import FailureHistory
 from sparq.nsqadmin.watch import rows
 
 Schema = dict[str, Any]
@@ -296,7 +296,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Forgotten": thing(node=TEXT),
     "Left": of_dataclass(NodeRemainder),
     "Drain": of_dataclass(DrainProgress),
-    "Mark": of_dataclass(Mark),
+    "Mark": of_dataclass(FailureHistory),
     "LetterPage": thing(origin=TEXT, marks=by_key(reference("Mark")), **_MESSAGES),
     "SendBack": {
         "type": "object",

@@ -79,7 +79,7 @@ class NodeWatch:
 
     async def _question(self, ask: Ask) -> None:
         try:
-            look = await self._asked_twice(ask)
+            look = await self._ask_with_retry(ask)
         except UpstreamError as error:
             self._error, self.is_gone = error.reason, error.status == 0
         except ValueError as error:
@@ -87,7 +87,7 @@ class NodeWatch:
         else:
             self._answered(look)
 
-    async def _asked_twice(self, ask: Ask) -> NodeStats:
+    async def _ask_with_retry(self, ask: Ask) -> NodeStats:
         try:
             return await ask(self.node)
         except UpstreamError as error:

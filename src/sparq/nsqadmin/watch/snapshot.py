@@ -178,7 +178,7 @@ def _tables(
     return topics_table(named.keys, columns, order), channels
 
 
-class Painter:
+class SnapshotBuilder:
     """Makes one snapshot after the other.
 
     Attributes:
@@ -256,7 +256,7 @@ class Painter:
 
 def _node(seen: Observed, named: Numbering) -> NodeRow:
     look, listed = seen.look, seen.node
-    figures = _no_figures() if look is None else _figures(look, seen.base, named)
+    figures = _zero_sums() if look is None else _sums(look, seen.base, named)
     return NodeRow(
         address=listed.address,
         hostname=listed.hostname,
@@ -290,12 +290,12 @@ def _version(seen: Observed) -> str:
     return seen.look.version if own is None else f"{seen.look.version} (sparq {own})"
 
 
-def _no_figures() -> dict[str, Any]:
+def _zero_sums() -> dict[str, Any]:
     counts = ("topics", "channels", "waiting", "in_flight", "deferred", "clients", "messages")
     return {**dict.fromkeys(counts, 0), "in_rate": None, "out_rate": None}
 
 
-def _figures(look: NodeStats, base: EarlierCounts | None, named: Numbering) -> dict[str, Any]:
+def _sums(look: NodeStats, base: EarlierCounts | None, named: Numbering) -> dict[str, Any]:
     """Sums over the topics and channels of one node."""
     is_topic = named.topic_of[look.numbers] == look.numbers
     sums = look.counts.sum(axis=1)

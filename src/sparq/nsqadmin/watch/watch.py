@@ -30,7 +30,7 @@ from sparq.nsqadmin.watch.detail import Detail, Details
 from sparq.nsqadmin.watch.node_stats import NodeStats, read_look
 from sparq.nsqadmin.watch.node_watch import NodeWatch, Slots
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
-from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Painter
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, SnapshotBuilder
 
 INTERVAL_SECONDS: Final = 1.0
 LARGE_SECONDS: Final = 2.0
@@ -94,7 +94,7 @@ class ClusterWatch:
         self._fleet = fleet
         self._interval = interval_seconds
         self._idle = idle_seconds
-        self._painter = Painter()
+        self._painter = SnapshotBuilder()
         self.history = self._painter.history
         self._slots = Slots(LOOKS_AT_ONCE, SLOT_SECONDS)
         self._nodes: dict[str, NodeWatch] = {}
@@ -138,7 +138,7 @@ class ClusterWatch:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self.changed(0 if last is None else last.number)
-        return self.snapshot or Painter().paint([], time=time.time(), now=time.monotonic())
+        return self.snapshot or SnapshotBuilder().paint([], time=time.time(), now=time.monotonic())
 
     async def changed(self, after: int) -> ClusterSnapshot:
         """Wait for the first snapshot with a larger number than `after`."""

@@ -63,7 +63,7 @@ class PageTexts:
 
 def from_table(table: pa.Table) -> PageTexts:
     """The texts of a table of SCHEMA."""
-    return PageTexts(table["page"].to_numpy(), _whole(table["text"]))
+    return PageTexts(table["page"].to_numpy(), _combined(table["text"]))
 
 
 def of_pairs(parts: Sequence[PageTexts]) -> PageTexts:
@@ -123,7 +123,7 @@ def candidates(rows: Ints, clicks: Ints) -> Ints:
     return found
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _combined(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
     return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits import judge
 from sparq.pipeline.open_visits.batch import VisitsBatch, robot_clicks, touched
+from sparq.pipeline.open_visits.bucket_visits import BucketVisits
 from sparq.pipeline.open_visits.findings import Evicted, Findings, bounded, newest_of, output
 from sparq.pipeline.open_visits.folding import FOLDS, WINDOWS, folds_table, windows_table
 from sparq.pipeline.open_visits.recent import judged
@@ -37,16 +38,15 @@ from sparq.pipeline.open_visits.rows import (
 from sparq.pipeline.open_visits.tiers import (
     BUSY_PAGES,
     DEFAULT_LIMITS,
-    Base,
+    BasePart,
     Element,
-    Hot,
+    HotPart,
     VisitsLimits,
     VisitsMeta,
     VisitsState,
     read_findings,
     read_names,
 )
-from sparq.pipeline.open_visits.whole import Whole
 from sparq.pipeline.packing import BucketInput, Ints
 from sparq.pipeline.visits import (
     CLOCK_GAPS,
@@ -72,7 +72,7 @@ def apply(
     Returns:
         Rows of `findings.OUTPUT_SCHEMA`.
     """
-    hot = Hot(state)
+    hot = HotPart(state)
     batch = VisitsBatch.of(received, hot.meta)
     findings = Findings(hot.findings(), lambda: read_findings(state))
     _hold_robots(batch, findings)
@@ -80,8 +80,8 @@ def apply(
     if quick is None:
         return _compacted(state, hot, batch, findings, limits)
     for visitor, evidence in quick.evidence:
-        findings.hold(visitor, batch.names.of(visitor), evidence)
-    told = findings.tell()
+        findings.add(visitor, batch.names.of(visitor), evidence)
+    told = findings.report()
     element = _element(hot, batch, findings, quick.texts)
     state.hot.append(element.bytes())
     if len(batch.names.table):
@@ -89,7 +89,7 @@ def apply(
     return output(told, Evicted())
 
 
-def _is_due(hot: Hot, batch: VisitsBatch, bucket: int, limits: VisitsLimits) -> bool:
+def _is_due(hot: HotPart, batch: VisitsBatch, bucket: int, limits: VisitsLimits) -> bool:
     """Whether this batch compacts the state, whatever its content."""
     meta = hot.meta
     if meta is None:
@@ -108,10 +108,12 @@ def _hold_robots(batch: VisitsBatch, findings: Findings) -> None:
         ids = tuple(f"{one:016x}" for one in robot.ids)
         details = {"robot": declared_name(name.agent)}
         evidence = Evidence(DECLARED, amount, robot.first_s, robot.last_s, ids, details)
-        findings.hold(robot.visitor, name, evidence)
+        findings.add(robot.visitor, name, evidence)
 
 
-def _element(hot: Hot, batch: VisitsBatch, findings: Findings, texts: dict[int, str]) -> Element:
+def _element(
+    hot: HotPart, batch: VisitsBatch, findings: Findings, texts: dict[int, str]
+) -> Element:
     """The element that an ordinary batch adds to `hot`."""
     meta = hot.meta
     due_s = [meta.due_s] if meta and meta.due_s is not None else []
@@ -131,17 +133,17 @@ def _element(hot: Hot, batch: VisitsBatch, findings: Findings, texts: dict[int, 
 
 
 def _compacted(
-    state: VisitsState, hot: Hot, batch: VisitsBatch, findings: Findings, limits: VisitsLimits
+    state: VisitsState, hot: HotPart, batch: VisitsBatch, findings: Findings, limits: VisitsLimits
 ) -> pa.Table:
     """Judge and rewrite everything that the bucket holds."""
-    base, evicted = Base.read(state), Evicted()
+    base, evicted = BasePart.read(state), Evicted()
     names = VisitorNames([base.names, *read_names(state), batch.names.table])
     texts = {**hot.texts(), **batch.texts}
     new = (batch.seconds, batch.pages)
-    whole = Whole.of(base, hot, new, before_s=batch.before_s, names=names, texts=texts)
+    whole = BucketVisits.of(base, hot, new, before_s=batch.before_s, names=names, texts=texts)
     lows = [*hot.lows(), batch.low_mark.low_s]
     told = whole.judge(findings, lows, touched(batch.seconds))
-    told += findings.tell()
+    told += findings.report()
     whole = whole.only(whole.over_in(lows) == len(lows))
     whole = whole.folded(lows[-1], limits, evicted)
     whole = whole.bounded(limits, evicted)
@@ -159,7 +161,7 @@ def _compacted(
 
 
 def _keep_findings(
-    state: VisitsState, hot: Hot, findings: Findings, limits: VisitsLimits, evicted: Evicted
+    state: VisitsState, hot: HotPart, findings: Findings, limits: VisitsLimits, evicted: Evicted
 ) -> pa.Table:
     """Write the part `findings` if it has changed; returns the findings that stay in `hot`."""
     in_use = newest_of([hot.findings_in_use(), findings.used()])
@@ -171,7 +173,7 @@ def _keep_findings(
     return in_use
 
 
-def _write(state: VisitsState, whole: Whole, meta: VisitsMeta, recent: pa.Table) -> None:
+def _write(state: VisitsState, whole: BucketVisits, meta: VisitsMeta, recent: pa.Table) -> None:
     """Divide visits, pages and names between the tiers, and write them."""
     busy = _busy(whole)
     visits, pages = (np.isin(rows.visitor, busy) for rows in (whole.visits, whole.pages))
@@ -185,7 +187,7 @@ def _write(state: VisitsState, whole: Whole, meta: VisitsMeta, recent: pa.Table)
         windows_table(whole.all_windows()),
         recent,
     )
-    base = Base(
+    base = BasePart(
         take(whole.visits, ~visits),
         take(whole.pages, ~pages),
         whole.names.only(whole.visits.visitor),
@@ -195,7 +197,7 @@ def _write(state: VisitsState, whole: Whole, meta: VisitsMeta, recent: pa.Table)
     state.names.clear()
 
 
-def _busy(whole: Whole) -> Ints:
+def _busy(whole: BucketVisits) -> Ints:
     """The visitors whose next click may complete evidence together with stored clicks."""
     visits, pages = whole.visits, whole.pages
     some = (
@@ -228,14 +230,14 @@ def close(state: VisitsState) -> pa.Table:
     Returns:
         Rows of `findings.OUTPUT_SCHEMA`.
     """
-    hot, base = Hot(state), Base.read(state)
+    hot, base = HotPart(state), BasePart.read(state)
     findings = Findings(hot.findings(), lambda: read_findings(state))
     findings.use_grown()
     nothing = (concat(Visits, []), concat(Pages, []))
     names = VisitorNames([base.names, *read_names(state)])
-    whole = Whole.of(base, hot, nothing, before_s=0, names=names, texts=hot.texts())
+    whole = BucketVisits.of(base, hot, nothing, before_s=0, names=names, texts=hot.texts())
     told = []
     if len(whole.visits.visitor):
         lows = [*hot.lows(), int(whole.visits.last_s.max()) + VISIT_GAP_S]
         told = whole.judge(findings, lows, whole.visits.visitor)
-    return output([*told, *findings.tell(everything=True)], Evicted())
+    return output([*told, *findings.report(everything=True)], Evicted())

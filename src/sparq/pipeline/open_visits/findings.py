@@ -75,7 +75,7 @@ class Finding:
             or evidence.last_s > self.last_s
         )
 
-    def hold(self, evidence: Evidence) -> None:
+    def add(self, evidence: Evidence) -> None:
         """Add evidence, as far as it exceeds this finding."""
         self.first_s = min(self.first_s, evidence.first_s)
         self.last_s = max(self.last_s, evidence.last_s)
@@ -136,7 +136,7 @@ class Findings:
             self._all = self._read_all()
         return self._all
 
-    def hold(self, visitor: int, name: Name, evidence: Evidence) -> None:
+    def add(self, visitor: int, name: Name, evidence: Evidence) -> None:
         """Add evidence about a visitor."""
         finding = self.get(visitor, evidence.reason)
         if finding is None:
@@ -144,9 +144,9 @@ class Findings:
             first_s = evidence.first_s
             finding = Finding(visitor, *names, 0, 0, 0, first_s, 0, "", [])
             self._used[visitor, evidence.reason] = finding
-        finding.hold(evidence)
+        finding.add(evidence)
 
-    def tell(self, *, everything: bool = False) -> list[dict[str, Any]]:
+    def report(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """Report findings that have doubled since their last report, or all that have grown."""
         told = [
             one
@@ -252,7 +252,7 @@ def output(told: Sequence[dict[str, Any]], evicted: Evicted) -> pa.Table:
     """The output rows, of OUTPUT_SCHEMA.
 
     Args:
-        told: findings as `Findings.tell` returns them.
+        told: findings as `Findings.report` returns them.
         evicted: counts of what was dropped.
     """
     rows = [*({"kind": FINDING, **row} for row in told), *evicted.rows()]

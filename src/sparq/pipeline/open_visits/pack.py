@@ -54,7 +54,7 @@ _ENDING = r"\.(?P<ending>[0-9A-Za-z]{2,5})$"
 _FEED = r"/(?:feed|rss|atom)/?$"
 
 
-def kinds_of(pages: pa.Array) -> npt.NDArray[np.int8]:
+def page_kinds(pages: pa.Array) -> npt.NDArray[np.int8]:
     """PAGE, RESOURCE, ROBOTS_TXT or OTHER of each page.
 
     Args:
@@ -95,11 +95,11 @@ def prepared(messages: pa.Table) -> pa.Table:
     addresses = clicks["address"].combine_chunks()
     visitors = pc.binary_join_element_wise(addresses, agents, "\n").dictionary_encode()
     pages = clicks["page"].combine_chunks().dictionary_encode()
-    kinds = kinds_of(pages.dictionary)
+    kinds = page_kinds(pages.dictionary)
     texts = pc.utf8_slice_codeunits(pages.dictionary, 0, TEXT_CHARACTERS_MAX)
     texts = pa.concat_arrays([texts, pa.array(["-"], pa.string())])  # for broken requests
     page = pc.fill_null(pages.indices, len(texts) - 1).to_numpy()
-    kinds = np.append(kinds, kinds_of(pa.nulls(1, pa.string())))
+    kinds = np.append(kinds, page_kinds(pa.nulls(1, pa.string())))
     second, published_s = _seconds(clicks["time"]), _seconds(clicks["timestamp"])
     columns = [
         pa.array(hashes_of(visitors.dictionary)[visitors.indices.to_numpy()]),

@@ -12,12 +12,12 @@ import numpy as np
 
 from sparq.pipeline.open_visits import judge
 from sparq.pipeline.open_visits.batch import VisitsBatch, touched
+from sparq.pipeline.open_visits.bucket_visits import by_time, grouped
 from sparq.pipeline.open_visits.findings import Findings
 from sparq.pipeline.open_visits.folding import FoldedPages, windows_from
 from sparq.pipeline.open_visits.intervals import merged, visit_of
 from sparq.pipeline.open_visits.rows import Pages, Visits, concat, only, slices_of, take
-from sparq.pipeline.open_visits.tiers import BUSY_PAGES, Hot
-from sparq.pipeline.open_visits.whole import by_time, grouped
+from sparq.pipeline.open_visits.tiers import BUSY_PAGES, HotPart
 from sparq.pipeline.packing import Ints
 from sparq.pipeline.visits import CLOCK_GAPS, UNDECLARED, VISIT_GAP_S, Evidence
 
@@ -47,7 +47,7 @@ class _Suspect:
     declared: bool
 
 
-def judged(hot: Hot, batch: VisitsBatch, findings: Findings) -> Judged | None:
+def judged(hot: HotPart, batch: VisitsBatch, findings: Findings) -> Judged | None:
     """Judge the visitors who clicked.
 
     Args:
@@ -85,7 +85,7 @@ def _of(pages: Pages, visitors: Ints) -> Pages:
 
 
 def _suspects(
-    hot: Hot, batch: VisitsBatch, look: Ints, pages: Pages, windows: list[FoldedPages]
+    hot: HotPart, batch: VisitsBatch, look: Ints, pages: Pages, windows: list[FoldedPages]
 ) -> list[_Suspect]:
     hot_visits, hot_low_s = hot.visits()
     parts = concat(Visits, [hot_visits, batch.seconds])

@@ -208,7 +208,7 @@ class Element:
         return line + fill + b"\n" + packing.to_blob(tables)
 
 
-class Hot:
+class HotPart:
     """The part `hot` of a bucket: batches since the last compaction, and the busy visitors."""
 
     def __init__(self, state: VisitsState) -> None:
@@ -262,7 +262,7 @@ class Hot:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BasePart:
     """The content of the part `base`."""
 
     visits: Visits
@@ -270,7 +270,7 @@ class Base:
     names: pa.Table
 
     @classmethod
-    def read(cls, state: VisitsState) -> Base:
+    def read(cls, state: VisitsState) -> BasePart:
         """Read the part `base` of a bucket."""
         held = state.base.get()
         tables = packing.from_blob(held[0], BASE) if held else [empty(one) for one in BASE]

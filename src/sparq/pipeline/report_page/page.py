@@ -78,7 +78,7 @@ SIZES: Final = ("bytes", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountTable:
     """A part of the page with a table of counts; the highest count has a full bar."""
 
     name: str
@@ -106,9 +106,9 @@ def page_of(
     ordered = dict(sorted(reasons, key=lambda item: (-item[1], item[0])))
     seconds = {k: v for k, v in report.get("stage_seconds", {}).items() if k != "total"}
     counted = (
-        Counted("pages", "Top pages", "Page", "Clicks", tops),
-        Counted("rejected", "Rejected messages", "Reason", "Messages", ordered),
-        Counted("stages", "Stages of the run", "Stage", "Seconds", seconds),
+        CountTable("pages", "Top pages", "Page", "Clicks", tops),
+        CountTable("rejected", "Rejected messages", "Reason", "Messages", ordered),
+        CountTable("stages", "Stages of the run", "Stage", "Seconds", seconds),
     )
     there = {"clicks", "findings"} | {one.name for one in (*by_minute, *by_run)}
     there |= {one.name for one in counted if one.counts}

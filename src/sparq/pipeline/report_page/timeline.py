@@ -42,7 +42,7 @@ Row = tuple[float, str, float]
 """A sample of a run: seconds since its start, the query, and the value."""
 
 
-class Drawn(NamedTuple):
+class DrawnChart(NamedTuple):
     """A chart for screens of one size, and the note above it."""
 
     size: str
@@ -68,7 +68,7 @@ class Charts:
     title: str
     legend: Sequence[tuple[str, str]]
     filled: bool
-    charts: Sequence[Drawn]
+    charts: Sequence[DrawnChart]
     table: str
     heads: Sequence[tuple[str, str]]
     rows: Sequence[tuple[str, ...]]
@@ -105,7 +105,7 @@ def _by_minute(
             times.minute_ticks(*span, size.ticks),
             _hits(few, columns),
         )
-        charts.append(Drawn(size.name, draw(chart, size), _note(points)))
+        charts.append(DrawnChart(size.name, draw(chart, size), _note(points)))
     keys = [_key(column) for column in columns]
     rows = [
         (times.span_text(start, few.step), *(rounded(few.values[one][at]) for one in columns))
@@ -233,7 +233,7 @@ def _by_run(
     ]
     few = _few(rows)
     charts = [
-        Drawn(one.name, _run_chart(title, layers, queries, few, one)) for one in (WIDE, NARROW)
+        DrawnChart(one.name, _run_chart(title, layers, queries, few, one)) for one in (WIDE, NARROW)
     ]
     whole = len(few) == len(rows)
     return Charts(

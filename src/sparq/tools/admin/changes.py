@@ -71,7 +71,7 @@ async def change(job: Job) -> int:
 async def _found(job: Job) -> Survey:
     """Return the nsqds that have the topic or channel; for `create`, those that it calls."""
     if job.verb == "create":
-        return await _told_of_new(job)
+        return await _nsqds_for_create(job)
     channel = "" if job.verb == "tombstone" else job.channel
     found = await survey(job.fleet, job.topic, channel)
     if job.verb == "tombstone":
@@ -88,7 +88,7 @@ async def _found(job: Job) -> Survey:
     return found
 
 
-async def _told_of_new(job: Job) -> Survey:
+async def _nsqds_for_create(job: Job) -> Survey:
     """Return the nsqds that `create` calls: all nsqds if there are no nsqlookupds.
 
     With nsqlookupds, those are the topic's nsqds for a new channel, and none for a new topic.

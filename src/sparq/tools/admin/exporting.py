@@ -56,7 +56,7 @@ async def export(job: Job) -> int:
     async with _target(job) as write:
         if job.options.format == "csv":
             await write(csv_lines([COLUMNS]))
-        async for some in together(merged([_of_one(job, node) for node in nodes])):
+        async for some in in_groups(merged([_of_one(job, node) for node in nodes])):
             count += len(some)
             cut += sum(message.get("cut") is True for message in some)
             await write(_lines(job, some))
@@ -91,7 +91,7 @@ async def merged(sources: Sequence[AsyncIterator[Message]]) -> AsyncIterator[Mes
             waiting[at] = following, source
 
 
-async def together(source: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
+async def in_groups(source: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
     """Group the messages into lists of `TOGETHER`, to save writes."""
     some: list[Message] = []
     async for message in source:

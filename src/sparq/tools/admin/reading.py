@@ -81,7 +81,7 @@ async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
     """Return the nsqds that have a topic. Raises ToolError: no daemon answered, or none has it."""
     producers = await fleet.producers(topic)
     if producers.failed:
-        raise ToolError(await _nobody_says(fleet, topic, producers))
+        raise ToolError(await _why_no_nsqd(fleet, topic, producers))
     return producers
 
 
@@ -90,7 +90,7 @@ def known(errors: dict[str, str]) -> dict[str, str]:
     return {address: why for address, why in errors.items() if not has_nothing(why)}
 
 
-async def _nobody_says(fleet: Fleet, topic: str, producers: Gathered[list[Node]]) -> str:
+async def _why_no_nsqd(fleet: Fleet, topic: str, producers: Gathered[list[Node]]) -> str:
     """Explain why there is no nsqd to ask: no daemon answered, or none has the topic."""
     if known(producers.errors) or not producers.errors:
         text = "; ".join(f"{address}: {why}" for address, why in producers.errors.items())

@@ -66,7 +66,7 @@ async def act(job: Job) -> int:
         if job.verb in ("finish", "cancel"):
             sentence = f"this drops {len(ids):,} messages of {job.what}, unread"
             await job.confirm(job.channel, sentence)
-        found = await _tell(job, nodes, ids)
+        found = await _send_ids(job, nodes, ids)
     return await _say(job, ids, found)
 
 
@@ -91,7 +91,7 @@ async def _ids(words: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
+async def _send_ids(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
     """Send the ids to the nsqds, a thousand at a time."""
     found = SelectionOutcome()
     for at in range(0, len(ids), IDS_MAX):

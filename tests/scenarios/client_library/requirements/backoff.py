@@ -13,12 +13,15 @@ RDY_AND_BACKOFF: Final = "scenarios/client_library/test_rdy_and_backoff.py::"
 REQUIREMENTS: Final = {
     "block": Requirement(
         "a failure stops all connections; after the block one has RDY 1 and tests the waters",
-        (RDY_AND_BACKOFF + "test_the_way_into_backoff_and_out", DAEMONS + "test_backoff_with_nsqd"),
+        (
+            RDY_AND_BACKOFF + "test_backoff_sends_rdy_0_then_1_then_all",
+            DAEMONS + "test_backoff_with_nsqd",
+        ),
         (CLIENT_BACKOFF + "test_failed_probes_double_the_block_and_successful_ones_halve_it",),
     ),
     "duration": Requirement(
         "a block lasts multiplier x 2^n, or a random part of it, and max_backoff_duration at most",
-        (RDY_AND_BACKOFF + "test_the_way_into_backoff_and_out",),
+        (RDY_AND_BACKOFF + "test_backoff_sends_rdy_0_then_1_then_all",),
         (
             CLIENT_BACKOFF + "test_the_duration_of_a_block_and_the_level_are_bounded",
             CLIENT_BACKOFF + "test_full_jitter_spreads_blocks_from_0_to_the_exponential_duration",
@@ -27,7 +30,7 @@ REQUIREMENTS: Final = {
     ),
     "order": Requirement(
         "RDY 0 precedes the REQ; in the probe RDY 0, FIN, a pause, RDY 1, then all RDY and FIN",
-        (RDY_AND_BACKOFF + "test_the_way_into_backoff_and_out",),
+        (RDY_AND_BACKOFF + "test_backoff_sends_rdy_0_then_1_then_all",),
         (CLIENT_FLOW + "test_backoff_changes_the_rdy_sent_to_nsqd",),
     ),
     "one-result": Requirement(
@@ -37,7 +40,7 @@ REQUIREMENTS: Final = {
     ),
     "neutral": Requirement(
         "a requeue without backoff begins none, and prolongs one",
-        (RDY_AND_BACKOFF + "test_a_requeue_without_backoff_is_neutral",),
+        (RDY_AND_BACKOFF + "test_a_requeue_without_backoff_starts_no_block",),
         (CLIENT_BACKOFF + "test_a_requeue_without_backoff_repeats_a_block_but_never_starts_one",),
     ),
     "off": Requirement(

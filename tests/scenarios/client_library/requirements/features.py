@@ -26,7 +26,7 @@ REQUIREMENTS: Final = {
         (CLIENT_DISCOVERY + "test_waits_after_hasten_grow_up_to_the_interval",),
     ),
     "negotiation": Requirement(
-        "features are negotiated", (CONNECTION + "test_nsqd_learns_who_it_is",)
+        "features are negotiated", (CONNECTION + "test_nsqd_applies_the_identify_options",)
     ),
     "tls": Requirement("TLS", (CLIENT_LAYERS + "test_publish_and_consume",)),
     "snappy": Requirement("snappy", (CLIENT_LAYERS + "test_publish_and_consume",)),
@@ -34,17 +34,22 @@ REQUIREMENTS: Final = {
     "sampling": Requirement(
         "sampling", (CLIENT_LAYERS + "test_requeue_and_sampling_go_through_layers",)
     ),
-    "backoff": Requirement("backoff", (RDY_AND_BACKOFF + "test_the_way_into_backoff_and_out",)),
+    "backoff": Requirement(
+        "backoff", (RDY_AND_BACKOFF + "test_backoff_sends_rdy_0_then_1_then_all",)
+    ),
     "redistribution": Requirement(
         "RDY is redistributed",
-        (RDY_AND_BACKOFF + "test_seats_go_round", RDY_AND_BACKOFF + "test_an_idle_probe_moves_on"),
+        (
+            RDY_AND_BACKOFF + "test_an_idle_connection_passes_its_rdy_on",
+            RDY_AND_BACKOFF + "test_an_idle_probe_moves_on",
+        ),
     ),
     "max-attempts": Requirement(
         "a bound on attempts", (CONSUMER + "test_a_message_that_fails_too_often_is_given_up",)
     ),
     "touch": Requirement("touch", (DAEMONS + "test_requeue_touch_and_timeout",)),
     "heartbeats": Requirement(
-        "heartbeats", (CONNECTION + "test_heartbeats_keep_a_connection_and_silence_ends_it",)
+        "heartbeats", (CONNECTION + "test_heartbeats_are_answered_and_silence_reconnects",)
     ),
     "auth": Requirement("AUTH", (CLIENT_LAYERS + "test_publish_and_consume",)),
 }

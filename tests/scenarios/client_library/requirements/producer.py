@@ -47,7 +47,7 @@ REQUIREMENTS: Final = {
         "a time-out or a cancelled task leaves no answer to be taken for another's",
         (
             CANCELLED_PUBLISHES + "test_whoever_is_cancelled_disturbs_nobody",
-            PRODUCER + "test_time_runs_out",
+            PRODUCER + "test_a_publish_times_out",
         ),
         (
             CLIENT_PRODUCER + "test_after_a_cancelled_publish_answers_are_still_matched",
@@ -57,7 +57,7 @@ REQUIREMENTS: Final = {
     ),
     "several": Requirement(
         "several nsqds take turns; where one fails the others are tried, within bounds",
-        (PRODUCER + "test_fail_over_and_bounded_retry",),
+        (PRODUCER + "test_failover_and_bounded_retry",),
         (
             CLIENT_DISPATCHER + "test_publishes_are_spread_evenly_over_two_nsqds",
             CLIENT_DISPATCHER + "test_an_unanswered_publish_is_sent_again_and_counted",
@@ -72,7 +72,7 @@ REQUIREMENTS: Final = {
     "lost": Requirement(
         "a lost connection leaves nobody waiting: each is sent again, or told of its doubt",
         (
-            PRODUCER + "test_fail_over_and_bounded_retry",
+            PRODUCER + "test_failover_and_bounded_retry",
             PRODUCER + "test_a_connection_cut_in_mid_command",
         ),
         (
@@ -107,7 +107,10 @@ REQUIREMENTS: Final = {
     ),
     "errors": Requirement(
         "each refusal by its code, what it means and what to do; mistakes are found before",
-        (PRODUCER + "test_refusals_say_what_they_mean", PRODUCER + "test_errors_of_a_connection"),
+        (
+            PRODUCER + "test_a_refusal_has_code_text_and_advice",
+            PRODUCER + "test_connection_errors_are_specific",
+        ),
         (
             WIRE_ERRORS + "test_every_code_has_a_meaning",
             CLIENT_PUBLISH + "test_errors_for_wrong_arguments_state_what_is_required",

@@ -29,7 +29,7 @@ REQUIREMENTS: Final = {
     ),
     "what-is-left": Requirement(
         "a raise is cut to what is left, and made up for as soon as there is more",
-        (RDY_AND_BACKOFF + "test_a_newcomer_gets_what_is_left",),
+        (RDY_AND_BACKOFF + "test_a_new_connection_gets_rdy_as_responses_arrive",),
         (
             CLIENT_FLOW + "test_a_new_connection_gets_rdy_as_messages_are_answered",
             CLIENT_RDY + "test_rdy_moves_only_as_messages_in_flight_are_answered",
@@ -37,7 +37,7 @@ REQUIREMENTS: Final = {
     ),
     "changes-only": Requirement(
         "RDY is sent when it changes only",
-        (RDY_AND_BACKOFF + "test_rdy_is_sent_when_it_changes_only",),
+        (RDY_AND_BACKOFF + "test_unchanged_rdy_is_not_sent_again",),
         (CLIENT_RDY + "test_rdy_is_sent_only_when_it_changes",),
     ),
     "loss": Requirement(
@@ -47,7 +47,7 @@ REQUIREMENTS: Final = {
     ),
     "redistribution": Requirement(
         "with more connections than max_in_flight, who is idle or has had RDY for long yields it",
-        (RDY_AND_BACKOFF + "test_seats_go_round",),
+        (RDY_AND_BACKOFF + "test_an_idle_connection_passes_its_rdy_on",),
         (
             CLIENT_FLOW + "test_with_fewer_messages_than_connections_nsqds_get_rdy_in_turn",
             CLIENT_RDY + "test_idle_connections_pass_on_their_rdy_in_turn",

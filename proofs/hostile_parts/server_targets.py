@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from proofs.hostile_parts.mutate import serve
-from proofs.hostile_parts.spoken import IDENTIFY, LINES, WORDS
+from proofs.hostile_parts.parser_targets import IDENTIFY, LINES, WORDS
 from proofs.hostile_parts.worker import Target
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
@@ -85,7 +85,7 @@ class Served:
 # A broker and its clients
 
 
-class House:
+class ServedBroker:
     """A broker on a memory disk with one consumer that always has messages in flight."""
 
     def __init__(self) -> None:
@@ -160,14 +160,14 @@ class House:
         return said
 
 
-_houses = Served(House)
+_brokers = Served(ServedBroker)
 
 
 def converse(data: bytes) -> object:
     """Execute commands: the broker responds and keeps working."""
-    house: House = _houses.get()
-    variant, chunks = serve(data.replace(ID_PLACE, house.last_id))
-    return house.say(variant, chunks)
+    served_broker: ServedBroker = _brokers.get()
+    variant, chunks = serve(data.replace(ID_PLACE, served_broker.last_id))
+    return served_broker.say(variant, chunks)
 
 
 # nsqlookupd
@@ -213,7 +213,7 @@ def register(data: bytes) -> object:
 # HTTP
 
 
-class Trouble(logging.Handler):
+class ErrorLog(logging.Handler):
     """Collects log records with an exception, which no peer must be able to cause."""
 
     def __init__(self) -> None:
@@ -226,10 +226,10 @@ class Trouble(logging.Handler):
             self.lines.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
-_trouble: Final = Trouble()
+_error_log: Final = ErrorLog()
 
 
-class Wire(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """A transport without a socket that keeps all written bytes."""
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ class Wire(asyncio.Transport):
         return 0
 
 
-class Door:
+class FakeListener:
     """Takes the place of a listening socket, for one connection at a time."""
 
     factory: Callable[[], asyncio.Protocol]
@@ -289,7 +289,7 @@ class Web:
     ) -> None:
         self._loop = loop
         self.close = close
-        self._door = Door()
+        self._door = FakeListener()
         loop.set_exception_handler(self._complain)
         kept = [r for r in routes if not r.path.startswith("/debug") and r.method != "PUT"]
         door: Any = self._door
@@ -298,19 +298,19 @@ class Web:
         loop.run_until_complete(site.start(door, fast_path=way))
 
     def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        _trouble.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
+        _error_log.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def ask(self, chunks: Sequence[bytes]) -> object:
         """Run one connection from open to close; returns its statuses."""
-        _trouble.lines.clear()
-        wire = Wire()
+        _error_log.lines.clear()
+        wire = FakeTransport()
         self._loop.run_until_complete(self._serve(wire, chunks))
-        assert not _trouble.lines, _trouble.lines[0]
+        assert not _error_log.lines, _error_log.lines[0]
         statuses = tuple(int(status) for status in _STATUS.findall(wire.written))
         assert STATUSES.issuperset(statuses), statuses
         return statuses[:4], len(wire.written) > 1000
 
-    async def _serve(self, wire: Wire, chunks: Sequence[bytes]) -> None:
+    async def _serve(self, wire: FakeTransport, chunks: Sequence[bytes]) -> None:
         wire.protocol = self._door.factory()
         wire.protocol.connection_made(wire)
         for chunk in chunks:
@@ -336,15 +336,15 @@ def _the_loop() -> asyncio.AbstractEventLoop:
     if _loop is None:
         _loop = asyncio.new_event_loop()
         root = logging.getLogger()
-        root.addHandler(_trouble)
+        root.addHandler(_error_log)
         logging.getLogger("sparq").setLevel(logging.WARNING)
     return _loop
 
 
 def _nsqd_site() -> Web:
     loop = _the_loop()
-    house = House()
-    nsqd = Nsqd(OPTIONS, house.broker, loop)
+    served_broker = ServedBroker()
+    nsqd = Nsqd(OPTIONS, served_broker.broker, loop)
     nsqd.tcp_port, nsqd.http_port = 4150, 4151
     way = partial(PublishDoor, nsqd)
     return Web(loop, _endpoints(nsqd).routes(), nsqd.runner.stop, way)
@@ -418,7 +418,7 @@ def targets() -> Sequence[Target]:
     lives = [consumed + answer for answer in own] + [commands.identify(IDENTIFY) + consumed]
     words = (b"REGISTER ", b"UNREGISTER ", b"PING\n", INTRODUCTION)
     heads = (b"\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 99999999\r\n", b"%00")
-    nsqd = _requests(_endpoints(Nsqd(OPTIONS, House().broker, _the_loop())).routes())
+    nsqd = _requests(_endpoints(Nsqd(OPTIONS, ServedBroker().broker, _the_loop())).routes())
     lookup = _requests(NsqlookupdEndpoints(Registry(1, 1), ManualClock().now).routes())
     return (
         Target("broker", 12, (*LINES, *lives, b"".join(LINES[6:])), converse, WORDS),

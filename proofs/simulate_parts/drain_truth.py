@@ -22,15 +22,15 @@ BEGINS, ENDS = 0.01, 0.2
 class Change:
     """A requested start or end of a drain."""
 
-    def __init__(self, leaving: Leaving, *, on: bool) -> None:
-        self._leaving, self._on = leaving, on
+    def __init__(self, truth: DrainTruth, *, on: bool) -> None:
+        self._truth, self._on = truth, on
 
     def answered(self, error: RemoteError | None) -> None:
         """Note that the change holds, or has failed."""
-        self._leaving.answered(None if error is not None else self._on)
+        self._truth.answered(None if error is not None else self._on)
 
 
-class Leaving:
+class DrainTruth:
     """What is known about the drain.
 
     Attributes:
@@ -44,7 +44,7 @@ class Leaving:
         self._since_step = 0
         self._is_sure = True
 
-    def befall(self) -> None:
+    def change_by_chance(self) -> None:
         """Start or end a drain, by chance."""
         if self.holds is None or self._world.chance.random() >= (ENDS if self.holds else BEGINS):
             return
@@ -62,7 +62,7 @@ class Leaving:
     def _hold(self, on: bool) -> None:
         self.holds, self._since_step = on, self._world.step
 
-    def reborn(self) -> None:
+    def check_after_restart(self) -> None:
         """Check the drain in the next life: what was answered must hold in it."""
         holds = self._world.broker.drains.now.node is not None
         if self.holds is not None and self._is_sure and holds != self.holds:
@@ -72,7 +72,7 @@ class Leaving:
         self._is_sure &= self.holds is not None
         self._hold(holds)
 
-    def taken(self, command: Command) -> None:
+    def check_acknowledged(self, command: Command) -> None:
         """Check that a publish was acknowledged only while nsqd does not drain."""
         if self.holds and command.arrived_step > self._since_step:
             self._world.truth.tally.undrained += 1

@@ -14,10 +14,10 @@ from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import FINDING, digest_of
 from sparq.pipeline.open_visits.pack import CLICKS, OTHER_ENDINGS, RESOURCE_ENDINGS, blobs_of
 from sparq.pipeline.open_visits.rows import Name
-from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, Base, Hot, VisitsLimits, held_state
+from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, BasePart, HotPart, VisitsLimits, held_state
 from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT, declared_name
 from tests.pipeline import plain as plain_clicks
-from tests.pipeline.open_visits.plain import CLICK_SCHEMA, FindingBooks
+from tests.pipeline.open_visits.plain import CLICK_SCHEMA, PlainVisits
 
 PUBLISHED_S = 4_000_000_000  # after all event times: no mark is clamped
 FIRST_BATCH_MS = 1_790_000_000_000
@@ -101,15 +101,15 @@ def table_of(rows, nsqds, batch_ms):
 
 
 @dataclass
-class Machine:
-    """A query with its buckets: `states` by bucket; `told` has all output rows."""
+class InMemoryQuery:
+    """A query with its buckets: `states` by bucket; `output` has all output rows."""
 
     buckets: int = 4
     partitions: int = 2
     limits: VisitsLimits = DEFAULT_LIMITS
     rows_max: int = 700  # per RecordBatch
     states: list = field(default_factory=list)
-    told: list = field(default_factory=list)
+    output: list = field(default_factory=list)
     batches: int = 0
 
     def __post_init__(self):
@@ -138,18 +138,18 @@ class Machine:
         for bucket, state in enumerate(self.states):
             received = packing.receive([by_bucket[bucket]])
             out += apply(state, bucket, received, self.limits).to_pylist()
-        self.told += out
+        self.output += out
         return out
 
     @staticmethod
     def visits_of(state):
         """Number of visits in a state; the last batch must have compacted it."""
-        return len(Base.read(state).visits.visitor) + len(Hot(state).visits()[0].visitor)
+        return len(BasePart.read(state).visits.visitor) + len(HotPart(state).visits()[0].visitor)
 
     def close(self):
         """End the run; returns the last output rows."""
         out = [row for state in self.states for row in close(state).to_pylist()]
-        self.told += out
+        self.output += out
         return out
 
 
@@ -157,9 +157,9 @@ class Twin:
     """The plain version, run on the same rows."""
 
     def __init__(self):
-        self._books = FindingBooks()
+        self._visits = PlainVisits()
         self._batches = 0
-        self.told = []
+        self.output = []
 
     def apply(self, rows, nsqds, batch_ms=None):
         batch_ms = FIRST_BATCH_MS + self._batches * STEP_MS if batch_ms is None else batch_ms
@@ -170,10 +170,10 @@ class Twin:
         for row, nsqd in zip(rows, nsqds, strict=True):
             newest[nsqd] = max(row["second"], newest.get(nsqd, 0))
         table = pa.Table.from_pylist([_plain(row) for row in rows], CLICK_SCHEMA)
-        self.told += self._books.apply(batch_ms, table, newest).to_pylist()
+        self.output += self._visits.apply(batch_ms, table, newest).to_pylist()
 
     def close(self):
-        self.told += self._books.close().to_pylist()
+        self.output += self._visits.close().to_pylist()
 
 
 def _plain(row):
@@ -191,28 +191,28 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def findings(told):
+def findings(rows_out):
     """The findings among output rows, sorted for comparison."""
-    rows = [row for row in told if row.get("kind", FINDING) == FINDING]
+    rows = [row for row in rows_out if row.get("kind", FINDING) == FINDING]
     return sorted((*(row[name] for name in COLUMNS), *row["message_ids"]) for row in rows)
 
 
-def evicted(told):
+def evicted(rows_out):
     """Numbers of dropped visits, clicks and findings."""
-    rows = [row for row in told if row.get("kind") == "evicted"]
+    rows = [row for row in rows_out if row.get("kind") == "evicted"]
     names = ("evicted_visits", "evicted_clicks", "evicted_findings")
     return tuple(sum(row[name] for row in rows) for name in names)
 
 
 def both(batches, **options):
-    """Run batches of (rows, nsqds, batch time) through a machine and through the twin."""
-    machine, twin = Machine(**options), Twin()
+    """Run batches of (rows, nsqds, batch time) through an `InMemoryQuery` and through the twin."""
+    in_memory, twin = InMemoryQuery(**options), Twin()
     for number, batch in enumerate(batches):
-        machine.apply(*batch, seed=number)
+        in_memory.apply(*batch, seed=number)
         twin.apply(*batch)
-    machine.close()
+    in_memory.close()
     twin.close()
-    return machine, twin
+    return in_memory, twin
 
 
 def shuffled(rows, seed):

@@ -1,4 +1,4 @@
-"""A stream of messages for the pipeline's queries: one Parquet file per batch."""
+"""The input of one of the pipeline's queries: one Parquet file of messages per batch."""
 
 import os
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ def message_table(bodies, first=0, nsqds=("a", "b")):
     )
 
 
-class Feed:
+class QueryInput:
     """The input batches of one query; `checkpoint` is the query's checkpoint folder."""
 
     def __init__(self, spark, folder):
@@ -60,9 +60,10 @@ class Feed:
         )
         query.awaitTermination()  # raises the query's error
 
-    def forget_last_commit(self):
-        """Delete the last commit, as if the driver died after its sink had written."""
-        commits = self.checkpoint / "commits"
-        last = max(int(path.name) for path in commits.glob("[0-9]*"))
-        (commits / str(last)).unlink()
-        (commits / f".{last}.crc").unlink(missing_ok=True)
+
+def forget_last_commit(checkpoint):
+    """Delete the last commit, as if the driver died after its sink had written."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.glob("[0-9]*"))
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)

@@ -35,7 +35,7 @@ from sparq.pipeline.open_visits.rows import (
     take,
     to_table,
 )
-from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S, Base, Hot, VisitsLimits
+from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S, BasePart, HotPart, VisitsLimits
 from sparq.pipeline.packing import Ints, Marks
 from sparq.pipeline.visits import PAGE, REPEAT_CLICKS, VISIT_GAP_S
 
@@ -43,7 +43,7 @@ ROOM_LEFT = 0.9  # share of the limit that is kept, so that not every compaction
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class BucketVisits:
     """All visits of a bucket.
 
     Attributes:
@@ -66,14 +66,14 @@ class Whole:
     @classmethod
     def of(
         cls,
-        base: Base,
-        hot: Hot,
+        base: BasePart,
+        hot: HotPart,
         new: tuple[Visits, Pages],
         *,
         before_s: int,
         names: VisitorNames,
         texts: dict[int, str],
-    ) -> Whole:
+    ) -> BucketVisits:
         """Combine all tiers and the new clicks.
 
         Args:
@@ -121,7 +121,7 @@ class Whole:
         told: list[dict[str, Any]] = []
         for batch in np.unique(over_in[over_in < newest]).tolist():
             self._judge_visits(findings, over_in == batch)
-            told += findings.tell()
+            told += findings.report()
         self._judge_visitors(findings, over_in >= newest, touched)
         self._judge_visits(findings, over_in == newest)
         return told
@@ -146,7 +146,7 @@ class Whole:
             for evidence in judge.at_once(
                 mine, windows.get(one, []), self.texts, declared=name.declared
             ):
-                findings.hold(one, name, evidence)
+                findings.add(one, name, evidence)
 
     def _judge_visits(self, findings: Findings, over: Marks) -> None:
         """Apply the rules about whole visits to the marked visits."""
@@ -163,9 +163,9 @@ class Whole:
             visitor = int(self.visits.visitor[one])
             resources = int(self.visits.resources[one])
             for evidence in judge.of_visit(mine, resources, self.folds.get(one)):
-                findings.hold(visitor, self.names.of(visitor), evidence)
+                findings.add(visitor, self.names.of(visitor), evidence)
 
-    def only(self, kept: Marks) -> Whole:
+    def only(self, kept: Marks) -> BucketVisits:
         """The marked visits, with everything that belongs to them."""
         index = np.cumsum(kept) - 1
         rows = kept[self.visit]
@@ -175,7 +175,7 @@ class Whole:
         visit = index[self.visit[rows]]
         return replace(self, visits=visits, pages=pages, visit=visit, folds=folds, windows=windows)
 
-    def folded(self, low_s: int, limits: VisitsLimits, evicted: Evicted) -> Whole:
+    def folded(self, low_s: int, limits: VisitsLimits, evicted: Evicted) -> BucketVisits:
         """These open visits, with the old pages of long visits folded.
 
         Args:
@@ -221,7 +221,7 @@ class Whole:
             self.folds[visit] = before.plus(asked) if before else Fold.of(asked)
         return rows[:old]
 
-    def bounded(self, limits: VisitsLimits, evicted: Evicted) -> Whole:
+    def bounded(self, limits: VisitsLimits, evicted: Evicted) -> BucketVisits:
         """These open visits without the oldest, if they exceed the size limit of a bucket.
 
         Args:

@@ -1,4 +1,4 @@
-"""Fuzzes one target with libFuzzer, in a process of its own: `python -m proofs.hostile_parts.led`.
+"""Fuzzes one target with libFuzzer: `python -m proofs.hostile_parts.fuzz_process`, a process.
 
 Needs atheris on the path, see guided.py. Arguments: name of the target, number of executions, seed,
 and a folder for the corpus. libFuzzer reports the first exception and ends the process.
@@ -23,8 +23,8 @@ def main() -> None:
     """Fuzz. libFuzzer ends the process, so this does not return."""
     name, count, seed, folder = sys.argv[1:]
     with atheris.instrument_imports(include=["sparq.protocol", "sparq.broker", "sparq.nsqd.http"]):
-        from proofs.hostile_parts import spoken
-    (target,) = [target for target in spoken.targets() if target.name == name]
+        from proofs.hostile_parts import parser_targets
+    (target,) = [target for target in parser_targets.targets() if target.name == name]
     for number, data in enumerate(target.corpus):
         (Path(folder) / str(number)).write_bytes(bytes(HEAD_SIZE) + data)
     options = [f"-runs={count}", f"-seed={seed}", f"-max_len={INPUT_BYTES_MAX}", "-timeout=5"]

@@ -1,6 +1,6 @@
-"""The witness: publishers and consumers in one event loop, and the history that they record.
+"""Publishers and consumers in one event loop, and the history that they record.
 
-It survives every kill of nsqd. An actor that loses its connection records what is unknown, and
+They survive every kill of nsqd. An actor that loses its connection records what is unknown, and
 reconnects. Nothing is ever published twice, so a body that comes twice was delivered twice.
 
 Each actor makes its random choices with its own generator, seeded with the run and its name.

@@ -4,7 +4,7 @@ Nothing here changes the log or its cache: inspection does not count as use, dat
 and data that cannot be verified is left for a channel's read to report.
 
 1. A part's messages come from memory, or else from their place on the disk, read in a thread.
-2. A part may be gone from the disk by the time it is read; `Looking.has` tells.
+2. A part may be gone from the disk by the time it is read; `LogInspection.has` tells.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -108,7 +108,7 @@ def stored_at(block: Block, index: int, body_bytes: int) -> StoredMessage:
     )
 
 
-class Looking:
+class LogInspection:
     """Queries on one log; all of them are answered in the event loop."""
 
     __slots__ = ("_cache", "_index", "_owner", "disk")
@@ -233,7 +233,7 @@ def blocks_of(disk: Disk, part: LogPart) -> list[Block]:
 
 
 @dataclass(slots=True, eq=False)
-class Glance:
+class SingleMessageRead:
     """Work that reads single messages.
 
     Attributes:
@@ -283,7 +283,7 @@ def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[
 
 
 @dataclass(slots=True, eq=False)
-class Errand:
+class Computation:
     """Work that computes a result from copies, which would take too long in the event loop.
 
     Attributes:
@@ -300,7 +300,7 @@ class Errand:
 
 
 def wanted_parts(
-    looking: Looking, indexes: Sequence[int], bytes_max: int
+    inspection: LogInspection, indexes: Sequence[int], bytes_max: int
 ) -> tuple[list[tuple[LogPart, list[int]]], int]:
     """Find the parts with these messages, up to `bytes_max` to be read, but at least one.
 
@@ -313,7 +313,7 @@ def wanted_parts(
     size = 0
     for at, index in enumerate(indexes):
         if part is None or not part.first <= index < part.end:
-            part = looking.part(index)
+            part = inspection.part(index)
         if part is None:
             continue
         if part.first not in wanted:

@@ -7,15 +7,15 @@ from sparq.pipeline.settings import Settings, SettingsError
 LOOKUPD = ("127.0.0.1:4161",)
 
 
-def made(**values):
+def settings_with(**values):
     """Settings with these values."""
     return Settings(**{"data": "data", "lookupd_http_addresses": LOOKUPD, **values})
 
 
-def refused(**values):
+def refusal(**values):
     """The one-sentence error about these values."""
     with pytest.raises(SettingsError) as raised:
-        made(**values)
+        settings_with(**values)
     sentence = str(raised.value)
     assert "\n" not in sentence
     return sentence

@@ -22,10 +22,10 @@ from sparq.protocol.commands import rdy, sub
 
 QUIET_SECONDS = 5.0
 """After this time without a message no more will come, whatever the depth says."""
-NOTED_SECONDS = 20.0
+WRITTEN_SECONDS = 20.0
 
 
-class Specimen(NsqdServer):
+class ScenarioDaemon(NsqdServer):
     """A daemon with a data path.
 
     Attributes:
@@ -47,7 +47,7 @@ class Specimen(NsqdServer):
         """Return the channel's depth."""
         return int(self.channel(topic, channel).get("depth", 0))
 
-    def has_noted(self, topic: str, channel: str, depth: int) -> bool:
+    def has_written_state(self, topic: str, channel: str, depth: int) -> bool:
         """Return whether the periodically written state is on disk: sparq has none."""
         return True
 
@@ -59,14 +59,14 @@ class Specimen(NsqdServer):
         path.write_bytes(data)
 
 
-class GoSpecimen(Specimen):
+class GoScenarioDaemon(ScenarioDaemon):
     """Go's nsqd; `module` is the path of its program."""
 
     def program(self) -> tuple[str, ...]:
         """Return the command without its flags."""
         return (*self.prefix, self.module)
 
-    def has_noted(self, topic: str, channel: str, depth: int) -> bool:
+    def has_written_state(self, topic: str, channel: str, depth: int) -> bool:
         """Return whether the metadata file of the channel's queue shows this depth."""
         try:
             text = (self.data / f"{topic}:{channel}.diskqueue.meta.dat").read_text()
@@ -85,17 +85,17 @@ class GoSpecimen(Specimen):
         path.write_bytes(data)
 
 
-Maker = Callable[..., Specimen]
+Maker = Callable[..., ScenarioDaemon]
 """(folder, *flags, prefix=, data=) -> a started daemon."""
 
 
 def maker(program: str = NSQD) -> Maker:
     """Return a function that starts daemons of this sparq module, or of this Go program."""
-    kind = GoSpecimen if "/" in program else Specimen
+    kind = GoScenarioDaemon if "/" in program else ScenarioDaemon
 
     def make(
         folder: Path, *flags: str, prefix: tuple[str, ...] = (), data: Path | None = None
-    ) -> Specimen:
+    ) -> ScenarioDaemon:
         os.environ["PYTHONPATH"] = str(ROOT)
         folder.mkdir(parents=True, exist_ok=True)
         place = data or folder / "data"
@@ -109,17 +109,17 @@ def maker(program: str = NSQD) -> Maker:
     return make
 
 
-def wait_noted(server: Specimen, topic: str, channel: str, depth: int) -> None:
+def wait_written(server: ScenarioDaemon, topic: str, channel: str, depth: int) -> None:
     """Wait until the broker has written its periodically written state."""
-    wait_until(lambda: server.has_noted(topic, channel, depth), "noted", NOTED_SECONDS)
+    wait_until(lambda: server.has_written_state(topic, channel, depth), "written", WRITTEN_SECONDS)
 
 
-def wait_depth(server: Specimen, topic: str, channel: str, depth: int) -> None:
+def wait_depth(server: ScenarioDaemon, topic: str, channel: str, depth: int) -> None:
     """Wait until the channel has this depth."""
     wait_until(lambda: server.depth(topic, channel) == depth, f"{depth} messages in the channel")
 
 
-def collect(server: Specimen, topic: str, channel: str) -> list[Message]:
+def collect(server: ScenarioDaemon, topic: str, channel: str) -> list[Message]:
     """Return all remaining messages of the channel, each of them finished."""
     found: list[Message] = []
     with V2Client(server) as line:
@@ -136,7 +136,7 @@ def collect(server: Specimen, topic: str, channel: str) -> list[Message]:
     return found
 
 
-def is_waiting(server: Specimen, topic: str, channel: str) -> bool:
+def is_waiting(server: ScenarioDaemon, topic: str, channel: str) -> bool:
     """Return whether the channel reports any messages."""
     figures = server.channel(topic, channel)
     waiting = ("depth", "in_flight_count", "deferred_count")

@@ -22,7 +22,7 @@ SCORED_CLICKS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class CheckResult:
     """Results of the checks.
 
     Attributes:
@@ -43,7 +43,7 @@ class Books:
         return self.rows - self.distinct
 
 
-def audited(data: Path, cluster: LocalCluster, published: PublisherRecords) -> AuditResult:
+def run_audit(data: Path, cluster: LocalCluster, published: PublisherRecords) -> AuditResult:
     """Run the pipeline's own audit of a data folder.
 
     Args:
@@ -62,7 +62,9 @@ def audited(data: Path, cluster: LocalCluster, published: PublisherRecords) -> A
     )
 
 
-def read(data: Path, cluster: LocalCluster, published: PublisherRecords, labels: Labels) -> Books:
+def read(
+    data: Path, cluster: LocalCluster, published: PublisherRecords, labels: Labels
+) -> CheckResult:
     """Run the audit, and check what else must be true.
 
     Args:
@@ -71,7 +73,7 @@ def read(data: Path, cluster: LocalCluster, published: PublisherRecords, labels:
         published: the feed's records.
         labels: the visitors that were planted among the clicks.
     """
-    found = audited(data, cluster, published)
+    found = run_audit(data, cluster, published)
     rows, distinct = archived(data / "archive")
     wrong = list(found.failures)
     if (rows, distinct) != (found.archived, found.distinct):
@@ -89,7 +91,7 @@ def read(data: Path, cluster: LocalCluster, published: PublisherRecords, labels:
     score = scores(newest_findings(findings), labels)["all"]
     if sent >= SCORED_CLICKS and (score.precision < PRECISION or score.recall < RECALL):
         wrong.append(f"precision {score.precision:.3f} and recall {score.recall:.3f} of findings")
-    return Books(wrong, rows, distinct, score)
+    return CheckResult(wrong, rows, distinct, score)
 
 
 def archived(folder: Path) -> tuple[int, int]:

@@ -1,10 +1,10 @@
-"""The witness's consumer distinguishes late deliveries from messages that returned."""
+"""The proofs' consumer distinguishes late deliveries from messages that returned."""
 
 import random
 
+from proofs.actors import Consumer
 from proofs.checker import check
 from proofs.history import Command, History, Outcome
-from proofs.witness import Consumer
 
 from proofs import bodies
 from tests.support.v2_client import Message
@@ -13,7 +13,7 @@ CHANNEL = "live"
 NO_REQUEUE = 0.5
 
 
-class Always(random.Random):
+class NeverRequeue(random.Random):
     """A generator with which no consumer requeues anything."""
 
     def random(self) -> float:
@@ -24,7 +24,7 @@ def consumers(*, delays: bool) -> tuple[History, Consumer, Consumer, bytes]:
     """Return two consumers of one channel, and the body of the one acknowledged message."""
     history = History(9, {0: [Command(0, 1, Outcome.OK)]}, delays=delays)
     first, second = (Consumer("a:1", "t", CHANNEL, history, name) for name in ("one", "two"))
-    first.chance = second.chance = Always()
+    first.chance = second.chance = NeverRequeue()
     return history, first, second, bodies.write(bodies.Author(9, 0, 0), random.Random(1))
 
 
@@ -47,13 +47,13 @@ def returned(*, delays: bool, late_attempts: int, answered: bool) -> int:
     return check(history)[CHANNEL].returned
 
 
-def test_what_was_sent_before_and_read_after_a_fin_has_not_returned() -> None:
+def test_a_delivery_sent_before_a_fin_has_not_returned() -> None:
     """nsqd lost the connection, so another consumer got the message and finished it."""
     assert 0 == returned(delays=True, late_attempts=1, answered=False)
     assert 1 == returned(delays=False, late_attempts=1, answered=False)
 
 
-def test_what_was_sent_after_a_fin_has_returned() -> None:
+def test_a_delivery_sent_after_a_fin_has_returned() -> None:
     """A later attempt has returned, and so has any whose FIN nsqd still answers."""
     assert 1 == returned(delays=True, late_attempts=3, answered=False)
     assert 1 == returned(delays=True, late_attempts=1, answered=True)

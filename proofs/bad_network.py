@@ -39,7 +39,7 @@ class Cut(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Toll:
+class NetworkCounts:
     """What all proxies of a run have done, in total.
 
     Attributes:
@@ -98,7 +98,7 @@ class Link:
                 await self.pass_on(data, target.writer)
                 if is_answer and not self.answered:
                     self.answered = True
-                    self.proxy.came_back()
+                    self.proxy.note_first_reply()
             if target.writer.can_write_eof():
                 target.writer.write_eof()
             return
@@ -107,15 +107,15 @@ class Link:
     async def pass_on(self, data: bytes, writer: asyncio.StreamWriter) -> None:
         """Send a piece: unchanged, after a delay, or with its first bytes one by one."""
         chance = self.proxy.chance
-        trouble = 1.0 if self.proxy.calm else chance.random()
-        if trouble < SPLIT_SHARE:
+        draw = 1.0 if self.proxy.calm else chance.random()
+        if draw < SPLIT_SHARE:
             for at in range(min(SPLIT_BYTES, len(data))):
                 if writer.is_closing():
                     return
                 writer.write(data[at : at + 1])
                 await asyncio.sleep(0)
             data = data[SPLIT_BYTES:]
-        elif trouble < SPLIT_SHARE + DELAY_SHARE:
+        elif draw < SPLIT_SHARE + DELAY_SHARE:
             await asyncio.sleep(chance.uniform(0, DELAY_SECONDS))
         if writer.is_closing():
             return
@@ -155,11 +155,11 @@ class Proxy:
         calm: if true, bytes are only passed on, without trouble.
     """
 
-    def __init__(self, target: str, chance: random.Random, toll: Toll) -> None:
+    def __init__(self, target: str, chance: random.Random, counts: NetworkCounts) -> None:
         host, _, port = target.rpartition(":")
         self.target = host, int(port)
         self.chance = chance
-        self.toll = toll
+        self.counts = counts
         self.calm = False
         self.address = ""
         self.links: set[Link] = set()
@@ -168,14 +168,14 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     @property
-    def is_owed(self) -> bool:
+    def awaits_reply(self) -> bool:
         """Whether the client was cut off and has not got a reply since."""
         return self._cut_at is not None
 
     async def __aenter__(self) -> "Proxy":
         self._server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._spawn(self.trouble())
+        self._spawn(self.cut_connections())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -199,7 +199,7 @@ class Proxy:
             if not self.calm and self.chance.random() < DOUBLE_SHARE:
                 _, twin = await asyncio.open_connection(*self.target)
                 twin.write(MAGIC)
-                self.toll.doubles += 1
+                self.counts.doubles += 1
                 twin.close()
             server = Side(*await asyncio.open_connection(*self.target, limit=PIECE_BYTES))
         except OSError:
@@ -212,21 +212,21 @@ class Proxy:
         finally:
             self.links.discard(link)
 
-    def came_back(self) -> None:
+    def note_first_reply(self) -> None:
         """Record the first reply on a connection: it ends the time since the last cut."""
         if self._cut_at is not None:
-            self.toll.reconnects.append(asyncio.get_running_loop().time() - self._cut_at)
+            self.counts.reconnects.append(asyncio.get_running_loop().time() - self._cut_at)
             self._cut_at = None
 
-    async def trouble(self) -> None:
+    async def cut_connections(self) -> None:
         """Cut one connection after another until no cut is left, then stay calm."""
-        while self.toll.left > 0:
+        while self.counts.left > 0:
             await asyncio.sleep(self.chance.uniform(*PAUSE_SECONDS))
             ready = [link for link in self.links if link.answered and not link.is_cut]
-            if ready and self.toll.left > 0:
+            if ready and self.counts.left > 0:
                 how = self.chance.choice(list(Cut))
-                self.toll.left -= 1
-                self.toll.cuts[how] += 1
+                self.counts.left -= 1
+                self.counts.cuts[how] += 1
                 if self._cut_at is None:
                     self._cut_at = asyncio.get_running_loop().time()
                 await ready[0].cut(how)

@@ -27,7 +27,7 @@ from sparq.protocol import commands, lookup
 from sparq.protocol.compression import Compression, CompressionError, Deflate, Snappy
 from sparq.protocol.errors import ERRORS, RemoteError
 from sparq.protocol.identify import IdentifyLimits, negotiate
-from sparq.protocol.mpub import walk_whole
+from sparq.protocol.mpub import parse_body
 from sparq.protocol.parser import CommandParser, LineTooLong
 from sparq.protocol.receiver import FrameError, Receiver, decode_message
 from sparq.testing import START_WALL_NS
@@ -194,7 +194,7 @@ def over_http(data: bytes) -> object:
     try:
         match variant & 3:
             case 0:
-                bodies = walk_whole(body, LIMITS.max_msg_size, LIMITS.max_body_size)
+                bodies = parse_body(body, LIMITS.max_msg_size, LIMITS.max_body_size)
                 assert len(bodies) > 0
                 return min(len(bodies), 20), "binary"
             case 1:

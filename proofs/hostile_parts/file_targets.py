@@ -95,7 +95,7 @@ def _known_bodies(frames: bytes) -> int:
     at = count = 0
     while at < len(frames):
         (size,) = struct.unpack_from(">i", frames, at)
-        assert frames[at + 34 : at + 4 + size] in BODIES, "a body came out that nobody put in"
+        assert frames[at + 34 : at + 4 + size] in BODIES, "a body was read that was never written"
         at += 4 + size
         count += 1
     return count
