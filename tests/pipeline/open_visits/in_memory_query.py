@@ -14,7 +14,13 @@ from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import FINDING, digest_of
 from sparq.pipeline.open_visits.pack import CLICKS, OTHER_ENDINGS, RESOURCE_ENDINGS, blobs_of
 from sparq.pipeline.open_visits.rows import Name
-from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, BasePart, HotPart, VisitsLimits, held_state
+from sparq.pipeline.open_visits.tiers import (
+    DEFAULT_LIMITS,
+    BasePart,
+    HotPart,
+    VisitsLimits,
+    held_state,
+)
 from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT, declared_name
 from tests.pipeline import plain as plain_clicks
 from tests.pipeline.open_visits.plain import CLICK_SCHEMA, PlainVisits
