@@ -12,10 +12,10 @@ from sparq.spark.offsets import (
     EARLIEST,
     LATEST,
     PARTITIONS_MAX,
-    PartitionRule,
     Key,
     LogPosition,
     Offset,
+    PartitionRule,
     Positions,
     parse_positions,
 )
