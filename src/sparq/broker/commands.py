@@ -217,6 +217,7 @@ class Commands:
         self._turn.wake(topic, channel)
         session.state = commands.STATE_SUBSCRIBED
         self._answer_when_kept(session, topic, is_new, layout.OK, "SUB")
+        # After its slot is taken: no message of this turn may overtake the OK.
         session.hold_messages()
 
     def _nearness(self, session: V2Session) -> Nearness | None:

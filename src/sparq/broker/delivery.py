@@ -115,7 +115,7 @@ def _round(context: DeliveryContext, available: int, served: dict[V2Session, Non
     channel = context.channel
     ready = channel.ready
     sessions = nearest(tuple(ready))
-    # Rounded up: of a burst smaller than the line, the first sessions get one message each.
+    # Rounded up: if there are fewer messages than sessions, the first sessions get one each.
     share = -(-available // len(sessions))
     seen = given = 0
     # Not with redeliveries, whose attempts are patched, nor where locations must be counted.

@@ -242,7 +242,7 @@ class InFlight:
         return self._finish_many(indexes, owner)
 
     def _owns_range(self, first: int, end: int, owner: int) -> bool:
-        # Compared as bytes: the run nearly always belongs to one session.
+        # Compared as bytes, a page at a time: nearly always the whole run is one session's.
         one = np.uint32(owner).tobytes()
         while first < end:
             page = self._pages.get(first >> PAGE_BITS)

@@ -22,6 +22,7 @@ from sparq.protocol.option import option
 
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
+# The largest int64, so that arrays of deadlines can hold it.
 NEVER: Final = (1 << 63) - 1
 """A time or an index that is never reached."""
 

@@ -205,7 +205,7 @@ class Publishing:
     def take(self) -> list[Publish]:
         """Take the publishes of the commit, which has run."""
         batch, self.batch, self.commit = self.batch, [], None
-        # Only now: limits on the topic's size count messages in the log or here, never in neither.
+        # Only now: limits on the topic's size count a message here until the log has it.
         for publish in batch:
             self.pending_bytes -= publish.size_bytes
             self.pending_messages -= publish.messages
@@ -213,7 +213,7 @@ class Publishing:
 
     def take_waiting(self) -> list[Publish]:
         """Take the publishes that will not be stored, since the topic is deleted or nsqd stops."""
-        # Sorted: a heap is a list in which only the first entry is in order.
+        # Sorted by time and number, since a heap's list is only partly ordered.
         held = [publish for _, _, publish in sorted(self.held, key=itemgetter(0, 1))]
         waiting, self.waiting, self.held = [*self.waiting, *held], deque(), []
         for publish in waiting:

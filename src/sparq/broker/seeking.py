@@ -141,6 +141,7 @@ def _find(asked: Asked, turn: Turn) -> None:
 def _go(asked: Asked, index: int, turn: Turn) -> None:
     topic, channel, _, seek = asked
     stream, log = topic.stream, topic.stream.log
+    # Counted before the seek, which clears the state that this looks at.
     again = _ahead(channel, index, channel.cursor) + _finished_ahead(channel, index)
     waiting = _ahead(channel, index, stream.end)
     if seek.moves:

@@ -296,6 +296,7 @@ def _oldest_fresh(channel: Channel) -> int | None:
         began = index
         if not channel.range_epoch:
             index = due.next_unskipped(channel.skips.end_at(index))
+        # Bounded by LOOKS_MAX: deferred publishes, skips and gaps may alternate.
         index = log.next_stored(index)
         if index >= end:
             return None

@@ -54,7 +54,7 @@ class RequeueQueue:
     def push_many(self, indexes: Indexes, attempts: Attempts) -> None:
         """Append several messages in this order."""
         if len(indexes):
-            # What was pushed one by one comes before.
+            # Messages that were pushed one by one come first.
             self._settle()
             self._chunks.append((indexes, attempts))
             self._count += len(indexes)
