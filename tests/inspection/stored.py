@@ -20,5 +20,5 @@ def harness_with_messages(
     return harness
 
 
-def looking_of(harness: BrokerHarness) -> LogInspection:
+def inspection_of(harness: BrokerHarness) -> LogInspection:
     return harness.broker.topics["t"].stream.log.inspection

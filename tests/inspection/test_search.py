@@ -18,13 +18,13 @@ from sparq.log.block import Buffer
 from sparq.log.inspection import LogInspection, blocks_of
 from sparq.protocol.layout import FRAME_OVERHEAD
 from tests.broker.harness import BrokerHarness
-from tests.inspection.stored import looking_of
+from tests.inspection.stored import inspection_of
 
 EVERYTHING = 1 << 54
 COUNT = 12_000
 
 
-def looking_at(bodies: list[bytes], **options: Any) -> LogInspection:
+def inspection_of_batch(bodies: list[bytes], **options: Any) -> LogInspection:
     """A log with one batch, which is not cached unless the options say otherwise."""
     harness = BrokerHarness(**{"cache_bytes": 1, **options})
     harness.broker.create_topic("t", harness.clock.now())
@@ -66,7 +66,7 @@ def test_raw_bytes_are_searched_a_window_at_a_time(
 
     A single call of `place_of` searches about one window at most.
     """
-    inspection = looking_at([b"x" * 100] * COUNT, cache_bytes=cache_bytes)
+    inspection = inspection_of_batch([b"x" * 100] * COUNT, cache_bytes=cache_bytes)
     counter = Counter()
     find = searching.place_of
 
@@ -106,7 +106,7 @@ def test_parsing_between_two_calls_of_going_is_bounded(size: int) -> None:
 
     One body may exceed the limit in bytes.
     """
-    inspection = looking_at([b"x" * size] * (1_200_000 // max(size, 100)))
+    inspection = inspection_of_batch([b"x" * size] * (1_200_000 // max(size, 100)))
     in_bytes, in_number = Counter(), Counter()
     for counter, unit in ((in_bytes, 0), (in_number, 1)):
         condition: Any = CountingCondition(counter, unit)
@@ -118,7 +118,7 @@ def test_parsing_between_two_calls_of_going_is_bounded(size: int) -> None:
 
 def test_a_block_is_split_into_chunks() -> None:
     """A chunk has at most `WINDOW_BYTES`, unless it is a single larger message."""
-    inspection = looking_at([b"", *[b"x"] * 9999, b"y" * 300_000, *[b"z" * 999] * 200])
+    inspection = inspection_of_batch([b"", *[b"x"] * 9999, b"y" * 300_000, *[b"z" * 999] * 200])
     part = inspection.part(inspection.stored_from(0, EVERYTHING, 1)[0])
     assert part is not None
     blocks = blocks_of(inspection.disk, part)
@@ -137,7 +137,7 @@ def test_a_block_is_split_into_chunks() -> None:
 def test_an_interrupted_step_continues_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search interrupted after each piece reads each part once and each message once."""
     bodies = [json.dumps({"n": number}).encode() for number in range(2000)]
-    inspection = looking_at(bodies)
+    inspection = inspection_of_batch(bodies)
     reads: list[int] = []
     read = reading.read_extent
 
@@ -164,7 +164,7 @@ def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
     Text that crosses the end of a message is not.
     """
     large = b"x" * (2 * searching.WINDOW_BYTES) + b"here"
-    inspection = looking_at([b"he", large, b"re", b"here"])
+    inspection = inspection_of_batch([b"he", large, b"re", b"here"])
     search = Search(inspection, Criteria(text=b"here"), 0, EVERYTHING, body_bytes=4)
     run(search, Counter())
     assert [stored.body for stored in search.found] == [b"xxxx", b"here"]
@@ -172,7 +172,7 @@ def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
 
 def test_missing_messages_count_as_unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages whose bytes are missing count as unsearched."""
-    inspection = looking_at([b"a", b"b"])
+    inspection = inspection_of_batch([b"a", b"b"])
     monkeypatch.setattr(searching, "read_extent", lambda _disk, _place: b"")
     search = Search(inspection, Criteria(), 0, EVERYTHING)
     run(search, Counter())
@@ -233,9 +233,24 @@ def test_no_call_searches_more_than_a_window() -> None:
 
 
 @pytest.mark.parametrize("gives_up", [1, 3, 1000])
-def test_a_search_decodes_only_parts_that_may_match(harness: BrokerHarness, gives_up: int) -> None:
-    """A text search finds all hits, and continues where it was interrupted."""
-    inspection = looking_of(harness)
+def test_a_search_decodes_only_parts_that_may_match(
+    harness: BrokerHarness, gives_up: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text search finds all hits, and continues where it was interrupted.
+
+    It decodes only the parts whose bytes contain the text, each once.
+    """
+    inspection = inspection_of(harness)
+    parts = [part for part in inspection.parts(0, EVERYTHING, 1000) if not part.blocks]
+    data_of = {part.first: reading.read_extent(inspection.disk, part.place) for part in parts}
+    decoded: list[int] = []
+    pieces_of = reading.pieces_of
+
+    def counted(data: bytes, place: Any) -> Any:
+        decoded.append(place.extent.first)
+        return pieces_of(data, place)
+
+    monkeypatch.setattr(searching, "pieces_of", counted)
     asked = 0
 
     def going() -> bool:
@@ -243,16 +258,19 @@ def test_a_search_decodes_only_parts_that_may_match(harness: BrokerHarness, give
         asked += 1
         return asked % gives_up != 0
 
-    for text, expected in (
-        (b"000123", [123]),
-        (b"00001", [1, *range(10, 20)]),
-        (b"9.", range(9, 200, 10)),
+    for text, expected, parts_count in (
+        (b"000123", [123], 1),
+        (b"00001", [1, *range(10, 20)], 3),  # every part has such digits in its ids
+        (b"9.", range(9, 200, 10), 3),
     ):
         search = Search(inspection, Criteria(text=text), 0, EVERYTHING, limit=1000, body_bytes=6)
         while not search.is_over and (step := search.next_step(going)) is not None:
             step.run()
         assert [stored.body for stored in search.found] == [b"%06d" % at for at in expected]
         assert (search.scanned, search.unsearched) == (200, 0)
+        assert decoded == [first for first, data in data_of.items() if text in data]
+        assert (len(decoded), len(parts)) == (parts_count, 3)
+        decoded.clear()
 
 
 def test_a_search_result_is_bounded_in_bytes(
@@ -260,7 +278,7 @@ def test_a_search_result_is_bounded_in_bytes(
 ) -> None:
     """A search stops at `FOUND_BYTES_MAX`, before its limit on results."""
     monkeypatch.setattr(searching, "FOUND_BYTES_MAX", 10)
-    search = Search(looking_of(harness), Criteria(), 0, EVERYTHING, body_bytes=6)
+    search = Search(inspection_of(harness), Criteria(), 0, EVERYTHING, body_bytes=6)
     step = search.next_step(lambda: True)
     assert step is not None
     step.run()

@@ -7,14 +7,14 @@ import pytest
 from sparq.inspection import times
 from sparq.log import inspection as log_looking
 from tests.broker.harness import SECOND_NS, BrokerHarness
-from tests.inspection.stored import harness_with_messages, looking_of
+from tests.inspection.stored import harness_with_messages, inspection_of
 
 EVERYTHING = 1 << 54
 
 
 def counts(harness: BrokerHarness, columns: int) -> list[int]:
     """The number of messages per column."""
-    work = times.columns_of(looking_of(harness), columns)
+    work = times.columns_of(inspection_of(harness), columns)
     assert work is not None
     work.run()
     return work.counts.tolist()
@@ -24,10 +24,10 @@ def test_each_message_counts_in_its_column(harness: BrokerHarness) -> None:
     """Each message counts in its column, even if an extent spans several columns."""
     assert counts(harness, 200) == [1] * 200
     assert counts(harness, 4) == [50] * 4
-    work = times.columns_of(looking_of(harness), 4)
+    work = times.columns_of(inspection_of(harness), 4)
     assert work is not None
     work.run()
-    indexes = looking_of(harness).stored_from(0, EVERYTHING, 1000)
+    indexes = inspection_of(harness).stored_from(0, EVERYTHING, 1000)
     assert work.indexes.tolist() == indexes[::50]
     assert (work.edges[-1] - work.edges[0]) // SECOND_NS in (199, 200)
 
@@ -57,11 +57,11 @@ def test_times_without_messages_have_empty_columns() -> None:
     harness = harness_with_messages(3, 6, every=1.0, cache_bytes=1 << 20)
     harness.advance(97)
     harness.publish("t", b"late")
-    work = times.columns_of(looking_of(harness), 10)
+    work = times.columns_of(inspection_of(harness), 10)
     assert work is not None
     work.run()
     assert work.counts.tolist() == [3, *[0] * 8, 1]
-    indexes = looking_of(harness).stored_from(0, EVERYTHING, 9)
+    indexes = inspection_of(harness).stored_from(0, EVERYTHING, 9)
     assert work.indexes.tolist() == [indexes[0], *[indexes[3]] * 9]
     harness.broker.create_topic("empty", harness.clock.now())
     assert times.columns_of(harness.broker.topics["empty"].stream.log.inspection, 9) is None

@@ -1,5 +1,7 @@
 """The log of an ephemeral topic: the same interface without files."""
 
+import pytest
+
 from sparq.log.disk import DiskError
 from sparq.log.memory_log import MemoryLog, VoidDisk
 from sparq.testing import ManualClock
@@ -50,7 +52,6 @@ def test_void_disk_stores_nothing() -> None:
     )
     assert disk.free_bytes("") > 1 << 60
     disk.lock("x").close()
-    try:
+    with pytest.raises(DiskError) as caught:
         disk.open("x")
-    except DiskError as error:
-        assert error.is_missing
+    assert caught.value.is_missing

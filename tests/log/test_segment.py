@@ -24,7 +24,7 @@ from sparq.testing import ManualClock, MemoryDisk
 from tests.log.log_operations import open_log, publish
 
 
-def test_a_segment_ends_at_its_size_limit_or_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_ends_at_its_size_limit_or_ceiling() -> None:
     """A segment ends at its size limit or ceiling; a batch above the limit gets its own segment."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=DATA_START + 1_000)
