@@ -259,7 +259,7 @@ def summed(verdicts: Sequence[Verdict]) -> Verdict:
 
 def prove(plan: Plan) -> Outcome:
     """Run the crash points and the controls."""
-    if needs := strace.lack():
+    if needs := strace.missing():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
         opens = faults.before_data(folder)["openat"]

@@ -46,7 +46,7 @@ def before_data(scratch: Path, *calls: str, module: str = NSQD) -> Counter[str]:
         module: the module to run.
     """
     record = scratch / "calls"
-    prefix = (*strace.SWIFT, "-o", str(record), "-e", f"trace={','.join({'openat', *calls})}")
+    prefix = (*strace.FAST, "-o", str(record), "-e", f"trace={','.join({'openat', *calls})}")
     folder = scratch / "counted"
     folder.mkdir()
     with started(folder, module, prefix=prefix) as server:

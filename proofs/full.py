@@ -276,7 +276,7 @@ async def lives(rig: Rig, plan: Plan) -> Verdict:
 
 def prove(plan: Plan) -> Outcome:
     """Run all parts and the controls."""
-    if needs := strace.lack():
+    if needs := strace.missing():
         return skipped(PROMISES, needs)
     finishes = min(FINISHES, plan.count * 80)
     with data_folder(plan.keep) as folder:

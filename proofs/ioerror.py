@@ -115,7 +115,7 @@ async def acknowledged_without_syncs(rig: Rig) -> int:
 
 def prove(plan: Plan) -> Outcome:
     """The proof and its control."""
-    if needs := strace.lack():
+    if needs := strace.missing():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
         before = faults.before_data(folder, *STARTS, module=LOADED)

@@ -3,8 +3,8 @@
 Eight clients: four publishers and two consumers of the workload, and a producer and a consumer of
 sparq's own library. Each connects through its own proxy (bad_network.py), which splits, delays,
 doubles and cuts its connections; `--count` is the total number of cuts. Then the proxies stop
-interfering, every client must reconnect (else it counts under `stuck clients`), everything is consumed, and the
-checker counts.
+interfering, every client must reconnect (else it counts under `stuck clients`), everything is
+consumed, and the checker counts.
 
 A second part (discovery.py) kills one of two nsqlookupds, or restarts both. Nothing may be lost,
 and a consumer must find a new topic within its poll interval plus one second.

@@ -1,8 +1,8 @@
 """One nsqd on a disk image, under load, with about ten power cuts to examine later.
 
 A cut stops the process (SIGSTOP), lets publishers and consumers read the answers sent so far,
-copies the image at one moment, and resumes the process. The load before a cut is therefore never in an
-orderly state, and what is recorded with each copy was acknowledged before the copy was made.
+copies the image at one moment, and resumes the process. The load before a cut is therefore never in
+an orderly state, and what is recorded with each copy was acknowledged before the copy was made.
 
 There are two topics. Channel `late` of `proof` has no consumer, so every acknowledged message must
 be on the disk. `brief` has only a channel with consumers, so its segments are deleted all the time.

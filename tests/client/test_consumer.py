@@ -49,7 +49,7 @@ async def test_a_message_above_max_attempts_is_given_up(caplog: pytest.LogCaptur
     async def giving_up(message: Message) -> None:
         seen.append(message.attempts)
         if message.attempts == 8:
-            raise OSError("the dead letters' shelf is full")
+            raise OSError("no space left for dead letters")
 
     options = {"max_attempts": 5, "on_giving_up": giving_up, "max_backoff_duration": 0}
     async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:

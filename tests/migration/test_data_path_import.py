@@ -52,7 +52,7 @@ def disk_with(content: dict[str, bytes], *, capacity_bytes: int | None = None) -
     return disk
 
 
-def take_over(disk: MemoryDisk, is_stopping: Callable[[], bool] = lambda: False) -> None:
+def run_import(disk: MemoryDisk, is_stopping: Callable[[], bool] = lambda: False) -> None:
     clock = ManualClock()
     data_path_import = DataPathImport(
         disk, PATH, node_id=7, max_bytes_per_file=100_000, clock=clock.now
@@ -78,16 +78,16 @@ def operations(content: dict[str, bytes]) -> int:
     """Return the number of disk operations of a complete import."""
     disk = disk_with(content)
     before = disk.count
-    take_over(disk)
+    run_import(disk)
     return disk.count - before
 
 
 def test_a_second_import_changes_nothing(content: dict[str, bytes]) -> None:
     """A second import changes nothing."""
     disk = disk_with(content)
-    take_over(disk)
+    run_import(disk)
     paths = disk.paths()
-    take_over(disk)
+    run_import(disk)
 
     assert paths == disk.paths()
     assert EXPECTED == depths(disk)
@@ -103,9 +103,9 @@ def test_an_import_stopped_at_any_operation_can_be_repeated(
         disk = disk_with(content)
         disk.fail(Fault(at, None))
         with pytest.raises(PowerCut):
-            take_over(disk)
+            run_import(disk)
         after = disk.killed() if seed is None else disk.crash(seed=1_000 * seed + at)
-        take_over(after)
+        run_import(after)
 
         assert EXPECTED == depths(after), at
         assert content == originals(after), at
@@ -117,10 +117,10 @@ def test_an_import_survives_an_error_of_any_operation(content: dict[str, bytes])
         disk = disk_with(content)
         disk.fail(Fault(at, errno.EIO))
         try:
-            take_over(disk)
+            run_import(disk)
         except (GoImportError, DiskError):
             disk.fault = None
-            take_over(disk)
+            run_import(disk)
         disk.fault = None
 
         assert EXPECTED == depths(disk), at
@@ -134,12 +134,12 @@ def test_an_import_on_a_full_disk_keeps_the_originals(content: dict[str, bytes])
         disk = disk_with(content, capacity_bytes=size + room)
         before = {name: bytes(disk.data(f"{PATH}/{name}")) for name in content}
         with pytest.raises((GoImportError, DiskError), match="no space"):
-            take_over(disk)
+            run_import(disk)
 
         assert before == {name: bytes(disk.data(f"{PATH}/{name}")) for name in content}
         assert [] == [path for path in disk.paths() if "go-import" in path]
         disk.capacity_bytes = None
-        take_over(disk)
+        run_import(disk)
         assert EXPECTED == depths(disk)
 
 
@@ -147,9 +147,9 @@ def test_an_import_that_is_stopped_keeps_the_originals(content: dict[str, bytes]
     """A stop between two batches deletes the unfinished import and keeps the originals."""
     disk = disk_with(content)
     with pytest.raises(ImportStopped):
-        take_over(disk, lambda: True)
+        run_import(disk, lambda: True)
 
     assert set(content) <= {path.rpartition("/")[2] for path in disk.paths()}
     assert [] == [path for path in disk.paths() if "go-import" in path]
-    take_over(disk)
+    run_import(disk)
     assert EXPECTED == depths(disk)

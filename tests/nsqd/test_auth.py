@@ -27,14 +27,16 @@ SECRET = b"s3cr3t&=%\xff"
 ALL = answer(entry())
 
 
-async def fails(client: AsyncV2Client, text: str, *commands: bytes) -> None:
+async def check_fatal_error(client: AsyncV2Client, text: str, *commands: bytes) -> None:
     """Check that the commands get this error and that nsqd closes the connection."""
     assert (FRAME_ERROR, text.encode()) == await client.ask(*commands)
     assert b"" == await client.rest()
 
 
 @asynccontextmanager
-async def talking(daemon: Daemon, *, secret: bytes = b"") -> AsyncIterator[AsyncV2Client]:
+async def connected_with_secret(
+    daemon: Daemon, *, secret: bytes = b""
+) -> AsyncIterator[AsyncV2Client]:
     """Connect, and send AUTH if a secret is given."""
     client = await AsyncV2Client.connect(daemon.tcp)
     if secret:
@@ -45,7 +47,9 @@ async def talking(daemon: Daemon, *, secret: bytes = b"") -> AsyncIterator[Async
 
 
 @asynccontextmanager
-async def guarded(folder: Path, *authds: Authd | str, **changes: Any) -> AsyncIterator[Daemon]:
+async def nsqd_with_authds(
+    folder: Path, *authds: Authd | str, **changes: Any
+) -> AsyncIterator[Daemon]:
     """Start an nsqd that uses these authds."""
     addresses = tuple(one if isinstance(one, str) else one.address for one in authds)
     daemon = await start(folder, auth_http_addresses=addresses, **changes)
@@ -61,7 +65,7 @@ def session_of(daemon: Daemon) -> V2Session:
     return session
 
 
-def expire(daemon: Daemon) -> None:
+def expire_permissions(daemon: Daemon) -> None:
     """Make the only client's permissions expire."""
     permissions = session_of(daemon).permissions
     assert permissions is not None
@@ -70,19 +74,19 @@ def expire(daemon: Daemon) -> None:
 
 @pytest.mark.behaviour("TestClientAuth")
 @pytest.mark.parametrize("method", ["get", "post"])
-async def test_the_authd_is_asked_and_its_answer_is_told(tmp_path: Path, method: str) -> None:
+async def test_auth_queries_the_authd_and_returns_the_identity(tmp_path: Path, method: str) -> None:
     """The authd gets secret, IP and TLS state; the reply to AUTH has the client's identity."""
     async with (
         running(answer(entry(), entry("other"))) as authd,
-        guarded(tmp_path, authd, auth_http_request_method=method) as daemon,
-        talking(daemon) as talk,
+        nsqd_with_authds(tmp_path, authd, auth_http_request_method=method) as daemon,
+        connected_with_secret(daemon) as connection,
     ):
-        said = await talk.ask(c.auth(SECRET))
+        reply = await connection.ask(c.auth(SECRET))
 
         expected = (
             b'{"identity":"somebody","identity_url":"http://example/somebody","permission_count":2}'
         )
-        assert (0, expected) == said
+        assert (0, expected) == reply
         values = {
             "common_name": "",
             "remote_ip": "127.0.0.1",
@@ -93,25 +97,29 @@ async def test_the_authd_is_asked_and_its_answer_is_told(tmp_path: Path, method:
         assert "application/vnd.nsq; version=1.0" == authd.headers["Accept"]
         if method == "post":
             assert "application/json" == authd.headers["Content-Type"]
-        assert OK == await talk.ask(c.sub("t", "c"))
+        assert OK == await connection.ask(c.sub("t", "c"))
 
 
-async def test_identify_tells_that_auth_is_required(tmp_path: Path) -> None:
+async def test_the_identify_reply_has_auth_required(tmp_path: Path) -> None:
     """With an authd, the reply to IDENTIFY has `auth_required: true`, as clients expect."""
-    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
-        _, data = await talk.ask(c.identify(b'{"feature_negotiation":true}'))
+    async with (
+        running(ALL) as authd,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon) as connection,
+    ):
+        _, data = await connection.ask(c.identify(b'{"feature_negotiation":true}'))
 
         assert json.loads(data)["auth_required"] is True
 
 
-async def test_stats_tell_whom_a_client_was_taken_for(tmp_path: Path) -> None:
+async def test_stats_have_the_identity_of_a_client(tmp_path: Path) -> None:
     """/stats shows `authed`, `auth_identity` and `auth_identity_url` of a client."""
     async with (
         running(ALL) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=SECRET) as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=SECRET) as connection,
     ):
-        assert OK == await talk.ask(c.sub("t", "c"))
+        assert OK == await connection.ask(c.sub("t", "c"))
 
         (client,) = (await daemon.channel("t", "c"))["clients"]
         assert client["authed"] is True
@@ -134,19 +142,23 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("name", "sent", "channel"), COMMANDS)
-async def test_without_auth_nothing_is_allowed(
+async def test_commands_before_auth_are_refused(
     tmp_path: Path, name: str, sent: bytes, channel: str
 ) -> None:
     """Each command that needs permission gets E_AUTH_FIRST before AUTH; no topic is created."""
-    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
-        await fails(talk, f"E_AUTH_FIRST AUTH required before {name}", sent)
+    async with (
+        running(ALL) as authd,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon) as connection,
+    ):
+        await check_fatal_error(connection, f"E_AUTH_FIRST AUTH required before {name}", sent)
 
         assert {} == daemon.nsqd.broker.topics
         assert [] == authd.asked
 
 
 @pytest.mark.parametrize(("name", "sent", "channel"), COMMANDS)
-async def test_what_no_entry_allows_is_refused(
+async def test_commands_without_permission_are_refused(
     tmp_path: Path, name: str, sent: bytes, channel: str
 ) -> None:
     """Permission for another topic, or the other permission, gives E_UNAUTHORIZED."""
@@ -154,10 +166,12 @@ async def test_what_no_entry_allows_is_refused(
     entries = entry("^other$"), entry("^t$", permissions=(other,))
     async with (
         running(answer(*entries)) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=SECRET) as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=SECRET) as connection,
     ):
-        await fails(talk, f'E_UNAUTHORIZED AUTH failed for {name} on "t" "{channel}"', sent)
+        await check_fatal_error(
+            connection, f'E_UNAUTHORIZED AUTH failed for {name} on "t" "{channel}"', sent
+        )
 
         assert {} == daemon.nsqd.broker.topics
 
@@ -165,66 +179,72 @@ async def test_what_no_entry_allows_is_refused(
 async def test_patterns_are_not_anchored(tmp_path: Path) -> None:
     """The pattern "lick" matches "clicks"; channel patterns are matched against channels."""
     entries = entry("lick", ("^arch", "x$"), ("subscribe",)), entry("lick", (), ("publish",))
-    async with running(answer(*entries)) as authd, guarded(tmp_path, authd) as daemon:
-        async with talking(daemon, secret=SECRET) as talk:
-            assert OK == await talk.ask(c.sub("clicks", "archive"))
-        async with talking(daemon, secret=SECRET) as talk:
+    async with running(answer(*entries)) as authd, nsqd_with_authds(tmp_path, authd) as daemon:
+        async with connected_with_secret(daemon, secret=SECRET) as connection:
+            assert OK == await connection.ask(c.sub("clicks", "archive"))
+        async with connected_with_secret(daemon, secret=SECRET) as connection:
             refused = 'E_UNAUTHORIZED AUTH failed for SUB on "clicks" "my_archive"'
-            await fails(talk, refused, c.sub("clicks", "my_archive"))
-        async with talking(daemon, secret=SECRET) as talk:
+            await check_fatal_error(connection, refused, c.sub("clicks", "my_archive"))
+        async with connected_with_secret(daemon, secret=SECRET) as connection:
             # A publish is checked with an empty channel name: a channel pattern must match it.
-            await fails(
-                talk, 'E_UNAUTHORIZED AUTH failed for PUB on "clicks" ""', c.pub("clicks", b"x")
+            await check_fatal_error(
+                connection,
+                'E_UNAUTHORIZED AUTH failed for PUB on "clicks" ""',
+                c.pub("clicks", b"x"),
             )
 
 
-async def test_who_may_subscribe_may_read_ranges(tmp_path: Path) -> None:
+async def test_range_commands_need_the_subscribe_permission(tmp_path: Path) -> None:
     """ATTACH and COMMIT need permission for the channel; ENDS and READ for any of the topic."""
     entries = entry("^t$", ("^c$",), ("subscribe",))
     async with (
         running(answer(entries)) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=SECRET) as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=SECRET) as connection,
     ):
-        kind, data = await talk.ask(c.attach("t", "c"))
+        kind, data = await connection.ask(c.attach("t", "c"))
         assert kind == 0
         attached = json.loads(data)
-        assert 0 == (await talk.ask(c.ends("t")))[0]
+        assert 0 == (await connection.ask(c.ends("t")))[0]
         end = int(attached["end"])
-        assert 3 == (await talk.ask(c.read("t", attached["log"], end, end, 9)))[0]
-        assert OK == await talk.ask(c.commit("t", "c", int(attached["epoch"]), end))
-        await fails(talk, 'E_UNAUTHORIZED AUTH failed for ATTACH on "t" "d"', c.attach("t", "d"))
+        assert 3 == (await connection.ask(c.read("t", attached["log"], end, end, 9)))[0]
+        assert OK == await connection.ask(c.commit("t", "c", int(attached["epoch"]), end))
+        await check_fatal_error(
+            connection, 'E_UNAUTHORIZED AUTH failed for ATTACH on "t" "d"', c.attach("t", "d")
+        )
 
 
-async def test_auth_once(tmp_path: Path) -> None:
+async def test_a_second_auth_is_refused(tmp_path: Path) -> None:
     """A second AUTH gets E_INVALID, and the authd is not asked again."""
-    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
-        async with talking(daemon, secret=SECRET) as talk:
-            await fails(talk, "E_INVALID AUTH already set", c.auth(b"again"))
+    async with running(ALL) as authd, nsqd_with_authds(tmp_path, authd) as daemon:
+        async with connected_with_secret(daemon, secret=SECRET) as connection:
+            await check_fatal_error(connection, "E_INVALID AUTH already set", c.auth(b"again"))
         assert 1 == len(authd.asked)
 
 
 async def test_without_an_authd_auth_is_disabled(tmp_path: Path) -> None:
     """Without an authd, AUTH gets E_AUTH_DISABLED, and no command requires it."""
-    async with guarded(tmp_path) as daemon:
-        async with talking(daemon) as talk:
-            await fails(talk, "E_AUTH_DISABLED AUTH disabled", c.auth(b"key"))
-        async with talking(daemon) as talk:
-            assert OK == await talk.ask(c.pub("t", b"x"))
+    async with nsqd_with_authds(tmp_path) as daemon:
+        async with connected_with_secret(daemon) as connection:
+            await check_fatal_error(connection, "E_AUTH_DISABLED AUTH disabled", c.auth(b"key"))
+        async with connected_with_secret(daemon) as connection:
+            assert OK == await connection.ask(c.pub("t", b"x"))
 
 
 @pytest.mark.behaviour("TestClientAuth")
-async def test_no_authorizations(tmp_path: Path) -> None:
+async def test_auth_without_authorizations_is_refused(tmp_path: Path) -> None:
     """If the authd answers without authorizations, AUTH gets E_UNAUTHORIZED."""
     async with (
         running(answer()) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon) as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon) as connection,
     ):
-        await fails(talk, "E_UNAUTHORIZED AUTH no authorizations found", c.auth(b"key"))
+        await check_fatal_error(
+            connection, "E_UNAUTHORIZED AUTH no authorizations found", c.auth(b"key")
+        )
 
 
-GARBAGE: list[bytes | tuple[int, bytes]] = [
+INVALID_ANSWERS: list[bytes | tuple[int, bytes]] = [
     (500, ALL),
     (403, b"{}"),
     (403, b"["),
@@ -250,37 +270,43 @@ GARBAGE: list[bytes | tuple[int, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("said", GARBAGE, ids=lambda said: repr(said)[:40])
-async def test_an_answer_that_says_nothing_is_none(
-    tmp_path: Path, said: bytes | tuple[int, bytes]
+@pytest.mark.parametrize("reply", INVALID_ANSWERS, ids=lambda reply: repr(reply)[:40])
+async def test_auth_fails_if_the_authd_answers_invalidly(
+    tmp_path: Path, reply: bytes | tuple[int, bytes]
 ) -> None:
     """An error status or a malformed answer of the authd makes AUTH fail: E_AUTH_FAILED."""
-    async with running(said) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
-        await fails(talk, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
+    async with (
+        running(reply) as authd,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon) as connection,
+    ):
+        await check_fatal_error(connection, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
 
 
-async def test_authds_that_are_down_or_slow(tmp_path: Path) -> None:
+async def test_auth_fails_if_all_authds_are_down_or_slow(tmp_path: Path) -> None:
     """With one authd down and the other too slow, AUTH fails; no authd is asked twice."""
     async with running(ALL) as gone:
         pass
     async with running(ALL) as slow:
         slow.open.clear()
         async with (
-            guarded(tmp_path, gone, slow, http_client_request_timeout=300_000_000) as daemon,
-            talking(daemon) as talk,
+            nsqd_with_authds(
+                tmp_path, gone, slow, http_client_request_timeout=300_000_000
+            ) as daemon,
+            connected_with_secret(daemon) as connection,
         ):
-            await fails(talk, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
+            await check_fatal_error(connection, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
         assert 1 == len(slow.asked)
 
 
-async def test_another_authd_is_asked_when_one_fails(tmp_path: Path) -> None:
+async def test_another_authd_is_queried_if_one_fails(tmp_path: Path) -> None:
     """If one authd fails, the other is asked; an authd may be given as a full URL."""
     async with running((500, b"")) as broken, running(ALL) as good:
         there = f"http://{good.address}/some/where?key=1"
-        async with guarded(tmp_path, broken, there) as daemon:
+        async with nsqd_with_authds(tmp_path, broken, there) as daemon:
             for _ in range(8):
-                async with talking(daemon, secret=SECRET) as talk:
-                    assert OK == await talk.ask(c.pub("t", b"x"))
+                async with connected_with_secret(daemon, secret=SECRET) as connection:
+                    assert OK == await connection.ask(c.pub("t", b"x"))
         method, path, values = good.asked[0]
         assert ("GET", "/some/where", "1") == (method, path, values["key"])
         assert 8 == len(good.asked)
@@ -292,10 +318,12 @@ async def test_the_secret_is_in_no_log(tmp_path: Path, caplog: pytest.LogCapture
     async with running(ALL) as gone:
         pass
     async with running(b"no JSON", (500, b""), (403, b"")) as authd:
-        async with guarded(tmp_path, gone, authd) as daemon:
+        async with nsqd_with_authds(tmp_path, gone, authd) as daemon:
             for _ in range(3):
-                async with talking(daemon) as talk:
-                    await fails(talk, "E_AUTH_FAILED AUTH failed", c.auth(b"s3cr3t"))
+                async with connected_with_secret(daemon) as connection:
+                    await check_fatal_error(
+                        connection, "E_AUTH_FAILED AUTH failed", c.auth(b"s3cr3t")
+                    )
         assert "AUTH failed" in caplog.text
         assert "s3cr3t" not in caplog.text
     assert "s3cr3t" not in repr(c.Authenticate(b"s3cr3t"))
@@ -306,12 +334,12 @@ async def test_permissions_expire(tmp_path: Path) -> None:
     """After the TTL, the next command that needs permission asks again with the same secret."""
     async with (
         running(answer(entry(), ttl=1)) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=b"key") as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=b"key") as connection,
     ):
 
         async def asked_again() -> bool:
-            assert OK == await talk.ask(c.pub("t", b"x"))
+            assert OK == await connection.ask(c.pub("t", b"x"))
             return len(authd.asked) == 2
 
         await until(asked_again)
@@ -319,18 +347,18 @@ async def test_permissions_expire(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("more.auth-ttl-expiry")
-async def test_expired_permissions_are_renewed_in_the_order_of_the_commands(
+async def test_commands_wait_in_order_for_renewed_permissions(
     tmp_path: Path,
 ) -> None:
     """A command that finds its permissions expired and all later ones wait, in order."""
     async with (
         running(ALL) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=b"key") as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=b"key") as connection,
     ):
-        expire(daemon)
+        expire_permissions(daemon)
         authd.open.clear()
-        talk.send(c.pub("t", b"a") + c.sub("t", "c") + c.dpub("t", 1, b"b") + c.cls())
+        connection.send(c.pub("t", b"a") + c.sub("t", "c") + c.dpub("t", 1, b"b") + c.cls())
 
         async def is_asked() -> bool:
             return len(authd.asked) == 2
@@ -338,52 +366,56 @@ async def test_expired_permissions_are_renewed_in_the_order_of_the_commands(
         await until(is_asked)
         assert {} == daemon.nsqd.broker.topics
         authd.open.set()
-        replies = [(await talk.frame())[1] for _ in range(4)]
+        replies = [(await connection.frame())[1] for _ in range(4)]
         assert [b"OK", b"OK", b"OK", b"CLOSE_WAIT"] == replies
         assert 2 == len(authd.asked)
 
 
 @pytest.mark.behaviour("more.auth-ttl-expiry")
-async def test_renewed_permissions_count_at_once_but_cut_no_subscription(tmp_path: Path) -> None:
+async def test_renewed_permissions_do_not_end_a_subscription(tmp_path: Path) -> None:
     """A command that is no longer allowed is refused; an existing subscription continues."""
     async with (
         running(ALL, answer(entry("^other$"))) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=b"key") as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=b"key") as connection,
     ):
-        assert OK == await talk.ask(c.sub("t", "c"))
-        expire(daemon)
-        talk.send(c.rdy(1))
+        assert OK == await connection.ask(c.sub("t", "c"))
+        expire_permissions(daemon)
+        connection.send(c.rdy(1))
         await daemon.post("/pub?topic=t", b"still")
-        kind, data = await talk.frame()
+        kind, data = await connection.frame()
         assert (2, b"still") == (kind, data[26:])
         assert 1 == len(authd.asked)
-        await fails(talk, 'E_UNAUTHORIZED AUTH failed for PUB on "t" ""', c.pub("t", b"x"))
+        await check_fatal_error(
+            connection, 'E_UNAUTHORIZED AUTH failed for PUB on "t" ""', c.pub("t", b"x")
+        )
 
 
 @pytest.mark.behaviour("more.auth-ttl-expiry")
-async def test_a_renewal_that_fails(tmp_path: Path) -> None:
+async def test_a_failed_renewal_gets_auth_failed(tmp_path: Path) -> None:
     """If the authd fails at renewal, the command gets E_AUTH_FAILED, without the reason."""
     async with (
         running(ALL, (500, b"")) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=b"key") as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=b"key") as connection,
     ):
-        expire(daemon)
-        await fails(talk, "E_AUTH_FAILED AUTH failed", c.pub("t", b"x"), c.pub("t", b"y"))
+        expire_permissions(daemon)
+        await check_fatal_error(
+            connection, "E_AUTH_FAILED AUTH failed", c.pub("t", b"x"), c.pub("t", b"y")
+        )
         assert {} == daemon.nsqd.broker.topics
 
 
-async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_a_waiting_auth_does_not_delay_other_clients(tmp_path: Path) -> None:
     """While one client's AUTH waits, others are served; its own later commands wait, too."""
     async with (
         running(ALL) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=b"first") as other,
-        talking(daemon) as talk,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=b"first") as other,
+        connected_with_secret(daemon) as connection,
     ):
         authd.open.clear()
-        talk.send(c.auth(b"key") + c.pub("mine", b"x") + c.sub("mine", "c") + c.rdy(1))
+        connection.send(c.auth(b"key") + c.pub("mine", b"x") + c.sub("mine", "c") + c.rdy(1))
 
         async def is_asked() -> bool:
             return len(authd.asked) == 2
@@ -394,56 +426,56 @@ async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> No
         assert OK == await other.ask(c.pub("t", b"x"))
         assert ["t"] == list(daemon.nsqd.broker.topics)
         authd.open.set()
-        assert 0 == (await talk.frame())[0]
-        assert [OK, OK] == [await talk.frame(), await talk.frame()]
-        assert b"x" == (await talk.frame())[1][26:]
+        assert 0 == (await connection.frame())[0]
+        assert [OK, OK] == [await connection.frame(), await connection.frame()]
+        assert b"x" == (await connection.frame())[1][26:]
 
 
-async def test_patterns_that_take_long_hold_up_their_own_client_alone(tmp_path: Path) -> None:
+async def test_slow_patterns_delay_only_their_own_client(tmp_path: Path) -> None:
     """nsqd serves others between two matches; the slow client's commands keep their order."""
     slow = entry("(.?){250}b$", permissions=("publish",))
     async with (
         running(answer(slow, entry("^t", (".*",))), answer(entry("^other$"))) as authd,
-        guarded(tmp_path, authd) as daemon,
-        talking(daemon, secret=b"slow") as talk,
-        talking(daemon, secret=b"quick") as other,
+        nsqd_with_authds(tmp_path, authd) as daemon,
+        connected_with_secret(daemon, secret=b"slow") as connection,
+        connected_with_secret(daemon, secret=b"quick") as other,
     ):
         topics = [f"t{number}".ljust(64, "-") for number in range(8)]
-        talk.send(b"".join([*(c.pub(topic, b"x") for topic in topics), c.pub("u", b"x")]))
+        connection.send(b"".join([*(c.pub(topic, b"x") for topic in topics), c.pub("u", b"x")]))
         for _ in range(3):
             assert OK == await other.ask(c.pub("other", b"x"))
         assert len(daemon.nsqd.broker.topics) < 1 + len(topics)
         for _ in topics:
-            assert OK == await talk.frame()
-        assert (1, b'E_UNAUTHORIZED AUTH failed for PUB on "u" ""') == await talk.frame()
+            assert OK == await connection.frame()
+        assert (1, b'E_UNAUTHORIZED AUTH failed for PUB on "u" ""') == await connection.frame()
 
 
-async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> None:
+async def test_a_disconnect_during_auth_does_not_disturb_the_next_client(tmp_path: Path) -> None:
     """A client that disconnects while the authd is asked does not disturb the next client."""
-    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
+    async with running(ALL) as authd, nsqd_with_authds(tmp_path, authd) as daemon:
         authd.open.clear()
-        async with talking(daemon) as talk:
-            talk.send(c.auth(b"key"))
+        async with connected_with_secret(daemon) as connection:
+            connection.send(c.auth(b"key"))
 
             async def is_asked() -> bool:
                 return len(authd.asked) == 1
 
             await until(is_asked)
-            talk.abort()
+            connection.abort()
         authd.open.set()
-        async with talking(daemon, secret=b"next") as talk:
-            assert OK == await talk.ask(c.pub("t", b"x"))
+        async with connected_with_secret(daemon, secret=b"next") as connection:
+            assert OK == await connection.ask(c.pub("t", b"x"))
 
 
 @pytest.mark.parametrize("address", ["ftp://host/auth", "http://", "host:port"])
-def test_an_address_that_is_none(address: str) -> None:
+def test_an_invalid_authd_address_is_refused(address: str) -> None:
     """nsqd does not start if an authd's address is invalid."""
     with pytest.raises(StartError, match="is not an address"):
         Authenticator(changed(NsqdOptions(), auth_http_addresses=(address,)))
 
 
 @pytest.mark.parametrize("content", [None, "not a certificate"])
-def test_a_root_ca_that_cannot_be_read(tmp_path: Path, content: str | None) -> None:
+def test_an_unusable_root_ca_file_is_named(tmp_path: Path, content: str | None) -> None:
     """The error for an unusable --tls-root-ca-file, which prevents the start, names the file."""
     file = tmp_path / "ca.pem"
     if content is not None:

@@ -37,7 +37,7 @@ class Connection:
         self._clients.forget(self)  # type: ignore[arg-type]  # it has the methods that are used
 
 
-def made(**options: Any) -> Clients:
+def clients_with(**options: Any) -> Clients:
     turns: Any = object()  # nothing here needs them
     return Clients(changed(NsqdOptions(), **options), turns)
 
@@ -48,7 +48,7 @@ def admitted(clients: Clients, *connections: Connection) -> list[bool]:
 
 def test_connections_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     """The refusals are logged once, and once more after a client has left."""
-    clients = made()
+    clients = clients_with()
     clients.connections_max = 2
     first, *others = (Connection(clients) for _ in range(4))
     assert [True, True, False, False] == admitted(clients, first, *others)
@@ -60,9 +60,9 @@ def test_connections_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixtu
     assert {first, others[0]} == clients.connections
 
 
-async def test_a_client_that_reads_leaves_in_peace() -> None:
+async def test_a_client_that_reads_is_not_aborted() -> None:
     """Clients that read everything within STOP_SECONDS are closed but not aborted."""
-    clients = made()
+    clients = clients_with()
     await clients.wait_closed()
     early = Connection(clients)
     admitted(clients, early)
@@ -75,10 +75,10 @@ async def test_a_client_that_reads_leaves_in_peace() -> None:
     assert [(1, 0)] * 3 == [(one.closed, one.aborted) for one in connections]
 
 
-async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that reads nothing is aborted `STOP_SECONDS` after it was closed."""
     monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
-    clients = made()
+    clients = clients_with()
     quiet = Connection(clients, reads_in=None)
     admitted(clients, quiet)
     clients.close()
@@ -88,8 +88,10 @@ async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.Monkey
     assert not clients.connections
 
 
-def test_clients_are_asked_for_auth_if_anything_can_answer() -> None:
+def test_auth_is_required_if_there_is_an_authd() -> None:
     """An authd makes AUTH required; an audit file alone does not."""
-    assert made().authenticator is None
-    assert made(audit_file="audit").authenticator is None
-    assert isinstance(made(auth_http_addresses=("127.0.0.1:1",)).authenticator, Authenticator)
+    assert clients_with().authenticator is None
+    assert clients_with(audit_file="audit").authenticator is None
+    assert isinstance(
+        clients_with(auth_http_addresses=("127.0.0.1:1",)).authenticator, Authenticator
+    )

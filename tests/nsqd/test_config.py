@@ -56,7 +56,7 @@ async def test_log_level(nsqd: Daemon) -> None:
     assert await nsqd.ask("GET", "/config/log_level") == (200, b"3")
 
 
-async def test_refusals(nsqd: Daemon) -> None:
+async def test_invalid_values_and_options_are_refused(nsqd: Daemon) -> None:
     """Empty or too large values get 413; unknown or read-only options get INVALID_OPTION."""
     for body in (b"", b"x" * 101):
         assert await nsqd.ask("PUT", "/config/log_level", body) == (413, INVALID_VALUE)
@@ -88,7 +88,7 @@ async def test_every_option_can_be_read(nsqd: Daemon) -> None:
     assert values["e2e_processing_latency_percentiles"] == []
 
 
-async def test_no_password_is_told(tmp_path: Path) -> None:
+async def test_passwords_in_urls_are_hidden(tmp_path: Path) -> None:
     """The answer omits the user and password in an authd's URL."""
     nsqd = await start(tmp_path, auth_http_addresses=("http://me:secret@127.0.0.1:1/auth",))
     answer = await nsqd.ask("GET", "/config/auth_http_addresses")

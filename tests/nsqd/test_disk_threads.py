@@ -43,7 +43,7 @@ async def turns() -> list[str]:
 
 
 @pytest.fixture
-async def runner(turns: list[str]) -> AsyncIterator[DiskThreads]:
+async def threads(turns: list[str]) -> AsyncIterator[DiskThreads]:
     """DiskThreads in this test's loop."""
     loop = asyncio.get_running_loop()
     journal = Journal(MemoryDisk(), "/data")
@@ -51,7 +51,7 @@ async def runner(turns: list[str]) -> AsyncIterator[DiskThreads]:
     def wake() -> None:
         assert threading.current_thread() is threading.main_thread()
         turns.append("turn")
-        note(turns, made.take_finished())
+        record_turn(turns, made.take_finished())
         made.open_barriers()
 
     made = DiskThreads(loop, wake, journal.run)
@@ -59,7 +59,7 @@ async def runner(turns: list[str]) -> AsyncIterator[DiskThreads]:
     await loop.run_in_executor(None, made.stop)
 
 
-def note(turns: list[str], finished: list[Task]) -> None:
+def record_turn(turns: list[str], finished: list[Task]) -> None:
     """Note which tasks were taken over."""
     for each in finished:
         assert isinstance(each.work, Work)
@@ -72,20 +72,18 @@ def task(work: Work, name: str) -> Task:
     return Task(work)
 
 
-async def settled(runner: DiskThreads) -> None:
+async def wait_until_finished(threads: DiskThreads) -> None:
     """Wait up to 20 s for all tasks submitted so far."""
     async with asyncio.timeout(20):
-        await runner.barrier()
+        await threads.barrier()
 
 
-async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
-    runner: DiskThreads, turns: list[str]
-) -> None:
+async def test_each_kind_of_task_has_its_thread(threads: DiskThreads, turns: list[str]) -> None:
     """Commits, reads, inspections and housekeeping each have a thread; turns get the results."""
     works = [Work(kind) for kind in TaskKind]
-    runner.submit([task(work, work.kind.value) for work in works])
+    threads.submit([task(work, work.kind.value) for work in works])
 
-    await settled(runner)
+    await wait_until_finished(threads)
 
     assert [work.thread.rstrip("0123456789-") for work in works] == [
         "nsqd-commit",
@@ -99,24 +97,24 @@ async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
     assert 1 <= turns.count("turn") <= len(works)
 
 
-async def test_commits_keep_their_order(runner: DiskThreads, turns: list[str]) -> None:
+async def test_commits_keep_their_order(threads: DiskThreads, turns: list[str]) -> None:
     """200 commits are finished in the order in which they were submitted."""
-    runner.submit([task(Work(TaskKind.COMMIT), str(number)) for number in range(200)])
+    threads.submit([task(Work(TaskKind.COMMIT), str(number)) for number in range(200)])
 
-    await settled(runner)
+    await wait_until_finished(threads)
 
     assert [name for name in turns if name != "turn"] == [str(number) for number in range(200)]
 
 
-async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
-    runner: DiskThreads, turns: list[str]
+async def test_a_barrier_waits_only_for_earlier_work(
+    threads: DiskThreads, turns: list[str]
 ) -> None:
     """A barrier opens while later work is still running."""
     first, later = Work(TaskKind.COMMIT, held=True), Work(TaskKind.READ, held=True)
-    runner.submit([task(first, "first")])
-    barrier = asyncio.create_task(runner.barrier())
+    threads.submit([task(first, "first")])
+    barrier = asyncio.create_task(threads.barrier())
     await let_all_run()
-    runner.submit([task(later, "later")])
+    threads.submit([task(later, "later")])
     assert not barrier.done()
 
     first.go.set()
@@ -126,54 +124,54 @@ async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
     assert "first" in turns
     assert "later" not in turns
     later.go.set()
-    await settled(runner)
+    await wait_until_finished(threads)
 
 
-async def test_only_a_lone_commit_runs_inline(runner: DiskThreads) -> None:
+async def test_only_a_single_small_commit_runs_inline(threads: DiskThreads) -> None:
     """Two tasks, a read, a large write, or a commit after an unfinished one use the threads."""
     work = Work(TaskKind.COMMIT)
     commit = task(work, "inline")
     held = Work(TaskKind.COMMIT, held=True)
 
-    assert runner.may_run_inline([commit], 100)
-    assert not runner.may_run_inline([commit, commit], 100)
-    assert not runner.may_run_inline([task(Work(TaskKind.READ), "read")], 100)
-    assert not runner.may_run_inline([commit], 1 << 20)
-    runner.submit([task(held, "held")])
-    assert not runner.may_run_inline([commit], 100)
+    assert threads.may_run_inline([commit], 100)
+    assert not threads.may_run_inline([commit, commit], 100)
+    assert not threads.may_run_inline([task(Work(TaskKind.READ), "read")], 100)
+    assert not threads.may_run_inline([commit], 1 << 20)
+    threads.submit([task(held, "held")])
+    assert not threads.may_run_inline([commit], 100)
 
     held.go.set()
-    await settled(runner)
-    runner.run_inline([commit])
+    await wait_until_finished(threads)
+    threads.run_inline([commit])
     assert work.thread == threading.main_thread().name
 
 
-async def test_writes_run_inline_whatever_the_disk_takes_for_a_sync(
-    runner: DiskThreads,
+async def test_small_writes_run_inline_after_a_slow_sync(
+    threads: DiskThreads,
 ) -> None:
     """After a slow sync, commits run in the thread; small writes without sync stay inline."""
     slow = Work(TaskKind.COMMIT, held=True)
     threading.Timer(0.1, slow.go.set).start()
-    runner.run_inline([task(slow, "slow")])
+    threads.run_inline([task(slow, "slow")])
     work = Work(TaskKind.WRITE)
     write = task(work, "write")
 
-    assert not runner.may_run_inline([task(Work(TaskKind.COMMIT), "commit")], 100)
-    assert runner.may_run_inline([write, write, write], 200_000)
-    assert not runner.may_run_inline([write], 1 << 20)
-    assert not runner.may_run_inline([write] * 100, 100)
-    assert not runner.may_run_inline([write, task(Work(TaskKind.READ), "read")], 100)
+    assert not threads.may_run_inline([task(Work(TaskKind.COMMIT), "commit")], 100)
+    assert threads.may_run_inline([write, write, write], 200_000)
+    assert not threads.may_run_inline([write], 1 << 20)
+    assert not threads.may_run_inline([write] * 100, 100)
+    assert not threads.may_run_inline([write, task(Work(TaskKind.READ), "read")], 100)
     held = Work(TaskKind.WRITE, held=True)
-    runner.submit([task(held, "held")])
-    assert not runner.may_run_inline([write], 100)
+    threads.submit([task(held, "held")])
+    assert not threads.may_run_inline([write], 100)
 
     held.go.set()
-    await settled(runner)
-    runner.run_inline([write, write])
+    await wait_until_finished(threads)
+    threads.run_inline([write, write])
     assert work.thread == threading.main_thread().name
 
 
-async def test_a_turn_between_a_task_and_its_wake_up() -> None:
+async def test_the_loop_wakes_after_a_turn_before_a_wake_up() -> None:
     """After a turn took over a task before its wake-up, the next task still wakes the loop."""
     loop = asyncio.get_running_loop()
     turns: list[int] = []
@@ -181,7 +179,7 @@ async def test_a_turn_between_a_task_and_its_wake_up() -> None:
     def wake() -> None:  # like a turn, which takes over only what is finished
         turns.append(len(made.finished) and len(made.take_finished()))
 
-    class Overtaken(deque[tuple[int, Task]]):
+    class QueueWithTurns(deque[tuple[int, Task]]):
         """A queue in which a turn follows each append immediately, before the thread's wake-up."""
 
         def append(self, entry: tuple[int, Task]) -> None:
@@ -190,7 +188,7 @@ async def test_a_turn_between_a_task_and_its_wake_up() -> None:
             made.finished = deque()
 
     made = DiskThreads(loop, wake, Journal(MemoryDisk(), "/data").run)
-    made.finished = Overtaken()
+    made.finished = QueueWithTurns()
     made.submit([Task(Work(TaskKind.READ))])
     await until(lambda: turns == [0])
 

@@ -17,16 +17,16 @@ from tests.support.waiting import until
 REFUSED = {"message": "DRAINING"}
 
 
-def sized(body: bytes) -> bytes:
+def with_size(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-PUB = b"PUB t\n" + sized(b"one")
-MPUB = b"MPUB t\n" + sized(struct.pack(">i", 2) + sized(b"a") + sized(b"b"))
-DPUB = b"DPUB t 10\n" + sized(b"later")
+PUB = b"PUB t\n" + with_size(b"one")
+MPUB = b"MPUB t\n" + with_size(struct.pack(">i", 2) + with_size(b"a") + with_size(b"b"))
+DPUB = b"DPUB t 10\n" + with_size(b"later")
 
 
-async def shown(nsqd: Daemon, method: str = "GET", path: str = "/drain") -> dict[str, Any]:
+async def drain_state(nsqd: Daemon, method: str = "GET", path: str = "/drain") -> dict[str, Any]:
     status, answer = await nsqd.ask(method, path)
     assert 200 == status, answer
     found: dict[str, Any] = json.loads(answer)
@@ -38,11 +38,11 @@ async def publisher(nsqd: Daemon) -> Consumer:
     return await Consumer.introduced(nsqd)
 
 
-async def test_off_by_default(nsqd: Daemon) -> None:
+async def test_nothing_drains_by_default(nsqd: Daemon) -> None:
     """By default nothing drains, `/stats` has no `draining` key, and drain.json does not exist."""
     await nsqd.post("/pub?topic=t", b"x")
 
-    found = await shown(nsqd)
+    found = await drain_state(nsqd)
     assert {"draining": False, "since": None, "by": None, "exit": False}.items() <= found.items()
     assert {"refused": 0, "draining_topics": {}, "topics": 1, "depth": 1}.items() <= found.items()
     assert "draining" not in await nsqd.stats()
@@ -56,12 +56,12 @@ async def metrics(nsqd: Daemon) -> bytes:
     return answer
 
 
-async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
+async def test_publishes_are_refused_and_deliveries_continue(nsqd: Daemon) -> None:
     """Publishes fail, over HTTP with 503; connections stay open and messages are delivered."""
     producer = await publisher(nsqd)
     producer.send(PUB)
     assert (0, b"OK") == await producer.frame()
-    begun = await shown(nsqd, "POST")
+    begun = await drain_state(nsqd, "POST")
     assert {"draining": True, "by": "127.0.0.1", "exit": False}.items() <= begun.items()
 
     for command, name in ((PUB, "PUB"), (MPUB, "MPUB"), (DPUB, "DPUB"), (PUB, "PUB")):
@@ -79,7 +79,7 @@ async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
     assert b"nsqd_drain_refused_total 9" in await metrics(nsqd)
     assert (await nsqd.stats())["draining"] is True
 
-    ended = await shown(nsqd, "DELETE")
+    ended = await drain_state(nsqd, "DELETE")
     assert {"draining": False, "refused": 9}.items() <= ended.items()
     producer.send(PUB)
     assert (0, b"OK") == await producer.frame()
@@ -90,24 +90,24 @@ async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
         await one.close()
 
 
-async def test_a_list_of_what_is_left_is_bounded(nsqd: Daemon) -> None:
+async def test_the_list_of_remaining_channels_is_bounded(nsqd: Daemon) -> None:
     """`left` has at most LEFT_SHOWN channels; `channels` counts all of them."""
     await nsqd.post("/topic/create?topic=t")
     for number in range(LEFT_SHOWN + 5):
         await nsqd.post(f"/channel/create?topic=t&channel=c{number}")
     await nsqd.post("/pub?topic=t", b"x")
-    found = await shown(nsqd)
+    found = await drain_state(nsqd)
 
     assert (LEFT_SHOWN, LEFT_SHOWN + 5) == (len(found["left"]), found["channels"])
 
 
-async def test_dead_letters_are_taken(tmp_path: Path) -> None:
+async def test_a_draining_nsqd_moves_dead_letters(tmp_path: Path) -> None:
     """A draining nsqd still moves dead letters: otherwise their channel would never be empty."""
     nsqd = await start(tmp_path, max_attempts=1)
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
     await nsqd.post("/pub?topic=t", b"x")
-    await shown(nsqd, "POST")
+    await drain_state(nsqd, "POST")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     consumer.send(b"RDY 1\n")
     kind, data = await consumer.frame()
@@ -123,9 +123,9 @@ async def test_dead_letters_are_taken(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_one_topic_drains(nsqd: Daemon) -> None:
+async def test_draining_one_topic_refuses_only_its_publishes(nsqd: Daemon) -> None:
     """Only publishes to that topic are refused, with another error; it need not exist."""
-    told = await shown(nsqd, "POST", "/topic/drain?topic=t")
+    told = await drain_state(nsqd, "POST", "/topic/drain?topic=t")
     assert ("t", True, "127.0.0.1") == (told["topic"], told["draining"], told["by"])
     producer = await publisher(nsqd)
     producer.send(MPUB)
@@ -138,9 +138,9 @@ async def test_one_topic_drains(nsqd: Daemon) -> None:
     assert not nsqd.nsqd.broker.topics
     await nsqd.post("/pub?topic=other", b"x")
     assert "draining" not in await nsqd.stats()
-    assert ["t"] == list((await shown(nsqd))["draining_topics"])
+    assert ["t"] == list((await drain_state(nsqd))["draining_topics"])
     assert b"nsqd_draining_topics 1" in await metrics(nsqd)
-    await shown(nsqd, "DELETE", "/topic/drain?topic=t")
+    await drain_state(nsqd, "DELETE", "/topic/drain?topic=t")
     producer.send(MPUB)
     assert (0, b"OK") == await producer.frame()
     for method in ("POST", "DELETE"):
@@ -149,7 +149,7 @@ async def test_one_topic_drains(nsqd: Daemon) -> None:
     await producer.close()
 
 
-async def test_a_drain_that_cannot_be_written_does_not_hold(tmp_path: Path) -> None:
+async def test_a_drain_that_cannot_be_written_has_no_effect(tmp_path: Path) -> None:
     """If drain.json cannot be written, /drain gets 500, publishes continue, a retry succeeds."""
     nsqd = await start(tmp_path)
     (tmp_path / "drain.json.new").mkdir()
@@ -158,21 +158,21 @@ async def test_a_drain_that_cannot_be_written_does_not_hold(tmp_path: Path) -> N
     assert json.loads(answer)["message"].startswith("INTERNAL_ERROR")
     await nsqd.post("/pub?topic=t", b"x")
     (tmp_path / "drain.json.new").rmdir()
-    assert (await shown(nsqd, "POST"))["draining"] is True
+    assert (await drain_state(nsqd, "POST"))["draining"] is True
     await stop(nsqd)
 
 
-async def test_changes_at_the_same_time_are_all_kept(nsqd: Daemon) -> None:
+async def test_concurrent_drain_requests_are_all_kept(nsqd: Daemon) -> None:
     """Nine concurrent drain requests are all in effect afterwards."""
     paths = [("POST", f"/topic/drain?topic=t{number}") for number in range(8)]
-    await asyncio.gather(*(shown(nsqd, *path) for path in (*paths, ("POST", "/drain"))))
-    found = await shown(nsqd)
+    await asyncio.gather(*(drain_state(nsqd, *path) for path in (*paths, ("POST", "/drain"))))
+    found = await drain_state(nsqd)
 
     assert found["draining"] is True
     assert {f"t{number}" for number in range(8)} == set(found["draining_topics"])
 
 
-def status_of(nsqd: Server) -> int:
+def exit_status_of(nsqd: Server) -> int:
     """Wait up to 20 s until the process exits by itself; return its exit status."""
     process = nsqd.process
     assert process is not None
@@ -180,7 +180,7 @@ def status_of(nsqd: Server) -> int:
     return process.wait(20)
 
 
-def test_a_drain_survives_a_kill_and_its_end_does(tmp_path: Path) -> None:
+def test_drains_and_their_ends_survive_kill_9(tmp_path: Path) -> None:
     """Drains, and their ends, survive kill -9; nsqd does not start with a damaged drain.json."""
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/drain")
@@ -207,5 +207,5 @@ def test_a_drain_survives_a_kill_and_its_end_does(tmp_path: Path) -> None:
         path = nsqd.folder / "drain.json"
         path.write_bytes(path.read_bytes().replace(b'"by": "127', b'"by": "128'))
         nsqd.launch()
-        assert 1 == status_of(nsqd)
+        assert 1 == exit_status_of(nsqd)
         assert "checksum mismatch" in nsqd.log_text

@@ -26,7 +26,7 @@ SECOND = 1_000_000_000
 
 
 @pytest.mark.behaviour("http.TestInfo")
-async def test_info_says_who_it_is(nsqd: Daemon) -> None:
+async def test_info_has_version_address_and_limits(nsqd: Daemon) -> None:
     """/info has version, address, ports, limits in ns and bytes, and topology."""
     status, answer = await nsqd.ask("GET", "/info")
     info = json.loads(answer)
@@ -48,7 +48,7 @@ async def test_info_says_who_it_is(nsqd: Daemon) -> None:
     }
 
 
-async def test_ping_tells_the_health(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ping_reports_the_health(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """/ping answers OK, or 500 with the broker's error as plain text."""
     assert await nsqd.ask("GET", "/ping") == (200, b"OK")
 
@@ -138,7 +138,7 @@ async def test_lines_are_published(nsqd: Daemon) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\n\n"])
-async def test_no_line_is_no_message(nsqd: Daemon, body: bytes) -> None:
+async def test_a_body_without_messages_creates_the_topic(nsqd: Daemon, body: bytes) -> None:
     """A body without messages gets OK and creates the topic, as with NSQ."""
     assert await nsqd.post("/mpub?topic=t", body) == b"OK"
     assert (await nsqd.topic("t"))["message_count"] == 0
@@ -187,7 +187,7 @@ async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
         (RemoteError("E_PUB_FAILED", "PUB failed exiting"), "EXITING"),
     ],
 )
-async def test_a_refusal_by_storage_is_503(
+async def test_a_publish_refused_by_the_broker_gets_503(
     nsqd: Daemon, monkeypatch: pytest.MonkeyPatch, error: RemoteError, message: str
 ) -> None:
     """A publish that the broker refuses gets 503 with the reason; during a stop EXITING."""
@@ -202,7 +202,7 @@ async def test_a_refusal_by_storage_is_503(
         assert json.loads(answer)["message"].startswith(message)
 
 
-async def test_while_it_stops_nothing_is_changed(nsqd: Daemon) -> None:
+async def test_changes_during_a_stop_are_refused(nsqd: Daemon) -> None:
     """While nsqd stops, publishes and changes get 503 EXITING."""
     nsqd.nsqd.exiting = True
     for target in ("/pub?topic=t", "/mpub?topic=t", "/topic/create?topic=t"):
@@ -214,7 +214,7 @@ async def test_while_it_stops_nothing_is_changed(nsqd: Daemon) -> None:
 
 
 @pytest.mark.behaviour("TestHTTPV1TopicChannel", "http.TestDeleteTopic")
-async def test_topics_and_channels_come_and_go(nsqd: Daemon) -> None:
+async def test_topics_and_channels_are_created_and_deleted(nsqd: Daemon) -> None:
     """Creation is idempotent, answers are empty, and deleted topics and channels are gone."""
     for _ in range(2):
         assert await nsqd.post("/topic/create?topic=t") == b""
@@ -285,7 +285,7 @@ ON_CHANNELS = ("create", "delete", "empty", "pause", "unpause", "seek")
         ),
     ],
 )
-async def test_bad_changes_have_nsqs_codes(
+async def test_invalid_changes_get_nsqs_codes(
     nsqd: Daemon, target: str, status: int, message: str
 ) -> None:
     """Missing, malformed and unknown names get the same error codes as in NSQ."""
@@ -294,7 +294,7 @@ async def test_bad_changes_have_nsqs_codes(
 
 
 @pytest.mark.behaviour("TestPauseMetadata")
-async def test_changes_outlast_a_restart(tmp_path: Path) -> None:
+async def test_changes_survive_a_restart(tmp_path: Path) -> None:
     """Channels, pauses and emptied channels survive an orderly restart."""
     first = await start(tmp_path)
     await first.post("/topic/create?topic=t")
@@ -314,7 +314,7 @@ async def test_changes_outlast_a_restart(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\n\n"])).map(b"".join))
-def test_lines_are_found_by_array_as_by_hand(body: bytes) -> None:
+def test_the_vectorised_split_matches_the_plain_one(body: bytes) -> None:
     """The vectorised split returns the same lines as the plain one, without empty ones."""
     assert list(map(bytes, lines_of(body))) == [line for line in body.split(b"\n") if line]
 
@@ -329,7 +329,7 @@ def test_lines_are_found_by_array_as_by_hand(body: bytes) -> None:
         ("DELETE", "/topic/delete?topic=t", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
     ],
 )
-async def test_what_is_not_there_has_nsqs_answer(
+async def test_unknown_routes_get_nsqs_answer(
     nsqd: Daemon, method: str, target: str, status: int, answer: bytes
 ) -> None:
     """A wrong method gets 405, an unknown path 404, with NSQ's exact JSON."""
@@ -354,7 +354,7 @@ async def test_other_methods_are_refused(nsqd: Daemon) -> None:
 REASON = "input/output error"
 
 
-async def test_a_deletion_that_the_disk_refuses_is_not_answered_with_200(
+async def test_a_deletion_that_fails_on_disk_gets_503(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deletion that fails on disk gets 503 with the reason; nsqd retries until it is done."""

@@ -23,11 +23,11 @@ OK = b"HTTP/1.1 200 OK"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    with spawn_nsqd(tmp_path_factory.mktemp("short-way"), "--max-msg-size=300000") as server:
+    with spawn_nsqd(tmp_path_factory.mktemp("fast-path"), "--max-msg-size=300000") as server:
         yield server
 
 
-class Caller:
+class RawHttpClient:
     """An HTTP client that sends raw bytes and reads whole answers."""
 
     def __init__(self, server: NsqdServer) -> None:
@@ -51,10 +51,10 @@ class Caller:
 
 
 @contextlib.contextmanager
-def calling(server: NsqdServer) -> Iterator[Caller]:
-    caller = Caller(server)
-    with caller.socket, caller.stream:
-        yield caller
+def raw_client(server: NsqdServer) -> Iterator[RawHttpClient]:
+    client = RawHttpClient(server)
+    with client.socket, client.stream:
+        yield client
 
 
 def post(target: str, body: bytes, *headers: str) -> bytes:
@@ -67,12 +67,12 @@ def depth(server: NsqdServer, topic: str) -> int:
     return int(found["depth"])
 
 
-def test_both_ways_answer_alike(server: NsqdServer) -> None:
+def test_the_fast_path_and_aiohttp_answer_alike(server: NsqdServer) -> None:
     """Except for the date, the fast path and aiohttp give the same answer to a publish."""
-    with calling(server) as caller:
-        short = caller.ask(post("/pub?topic=alike", b"short"))
+    with raw_client(server) as client:
+        short = client.ask(post("/pub?topic=alike", b"short"))
         # The fast path does not know this header: aiohttp handles the connection from here on.
-        long = caller.ask(post("/pub?topic=alike", b"long", "X-Trace: 7"))
+        long = client.ask(post("/pub?topic=alike", b"long", "X-Trace: 7"))
 
     assert short[1].pop("Date") and long[1].pop("Date")
     assert short == long
@@ -80,32 +80,32 @@ def test_both_ways_answer_alike(server: NsqdServer) -> None:
     assert depth(server, "alike") == 2
 
 
-def test_requests_in_one_piece_are_answered_in_their_order(server: NsqdServer) -> None:
+def test_pipelined_requests_are_answered_in_order(server: NsqdServer) -> None:
     """Two publishes, /stats and a publish, sent in one write, are handled in this order."""
-    with calling(server) as caller:
-        caller.socket.sendall(
+    with raw_client(server) as client:
+        client.socket.sendall(
             post("/pub?topic=order", b"one")
             + post("/mpub?topic=order", b"two\nthree\n\nfour")
             + b"GET /stats?format=json&topic=order HTTP/1.1\r\nHost: here\r\n\r\n"
             + post("/pub?topic=order", b"five")
         )
-        assert [caller.answer()[0] for _ in range(2)] == [OK, OK]
-        (topic,) = json.loads(caller.answer()[2])["topics"]
+        assert [client.answer()[0] for _ in range(2)] == [OK, OK]
+        (topic,) = json.loads(client.answer()[2])["topics"]
         assert topic["depth"] == 4
-        assert caller.answer()[0] == OK
+        assert client.answer()[0] == OK
     assert depth(server, "order") == 5
 
 
 @pytest.mark.parametrize("target", ["/pub?topic=cut", "/mpub?topic=cut"])
-def test_a_request_cut_anywhere_is_one_publish(server: NsqdServer, target: str) -> None:
+def test_a_request_in_two_parts_is_published_once(server: NsqdServer, target: str) -> None:
     """A request that arrives in two parts is published once, wherever it is cut."""
     request = post(target, b"a\nb")
     server.post("/topic/create?topic=cut")
     before = depth(server, "cut")
-    with calling(server) as caller:
-        caller.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with raw_client(server) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(1, len(request)):
-            assert caller.ask(request[:at], request[at:])[0] == OK
+            assert client.ask(request[:at], request[at:])[0] == OK
     messages = len(request) - 1
     assert depth(server, "cut") - before == messages * (2 if target.startswith("/m") else 1)
 
@@ -126,13 +126,13 @@ def test_a_request_cut_anywhere_is_one_publish(server: NsqdServer, target: str) 
         (post("/mpub?topic=t&binary=true", b"\0\0\0\x01\0\0\0\0"), b"413", "BAD_MESSAGE"),
     ],
 )
-def test_what_is_wrong_is_told_as_ever(
+def test_errors_are_the_same_after_the_fast_path(
     server: NsqdServer, request_: bytes, status: bytes, text: str
 ) -> None:
     """Errors are the usual ones on a connection that has used the fast path before."""
-    with calling(server) as caller:
-        assert caller.ask(post("/pub?topic=before", b"fine"))[0] == OK
-        found = caller.ask(request_)
+    with raw_client(server) as client:
+        assert client.ask(post("/pub?topic=before", b"fine"))[0] == OK
+        found = client.ask(request_)
 
     assert found[0].split(b" ")[1] == status
     assert text.encode() in found[2]
@@ -151,19 +151,19 @@ def test_what_is_wrong_is_told_as_ever(
         post("/pub?topic=o%64d", b"x"),
     ],
 )
-def test_other_forms_publish_too(server: NsqdServer, request_: bytes) -> None:
+def test_other_forms_of_a_publish_are_accepted(server: NsqdServer, request_: bytes) -> None:
     """Other headers, encodings and forms of a publish store exactly one message, too."""
     server.post("/topic/create?topic=odd")
     before = depth(server, "odd")
-    with calling(server) as caller:
-        assert caller.ask(request_)[0] == OK
+    with raw_client(server) as client:
+        assert client.ask(request_)[0] == OK
     assert depth(server, "odd") == before + 1
 
 
-def test_a_body_of_line_ends_makes_the_topic(server: NsqdServer) -> None:
+def test_a_body_of_line_ends_creates_the_topic(server: NsqdServer) -> None:
     """A body of line ends stores no message, but creates the topic, as with NSQ."""
-    with calling(server) as caller:
-        assert caller.ask(post("/mpub?topic=bare", b"\n\n"))[::2] == (OK, b"OK")
+    with raw_client(server) as client:
+        assert client.ask(post("/mpub?topic=bare", b"\n\n"))[::2] == (OK, b"OK")
     assert depth(server, "bare") == 0
 
 
@@ -171,61 +171,61 @@ def test_a_deferred_publish_waits(server: NsqdServer) -> None:
     """A publish with `defer` counts as deferred in the channel."""
     server.post("/topic/create?topic=later")
     server.post("/channel/create?topic=later&channel=c")
-    with calling(server) as caller:
-        assert caller.ask(post("/pub?topic=later&defer=600000", b"x"))[0] == OK
+    with raw_client(server) as client:
+        assert client.ask(post("/pub?topic=later&defer=600000", b"x"))[0] == OK
     assert server.channel("later", "c")["deferred_count"] == 1
 
 
-def test_two_lengths_are_no_request(server: NsqdServer) -> None:
+def test_two_content_lengths_are_refused(server: NsqdServer) -> None:
     """A request with two Content-Length headers publishes nothing; the connection ends with 400."""
     server.post("/topic/create?topic=smuggled")
-    with calling(server) as caller:
-        status, _, body = caller.ask(
+    with raw_client(server) as client:
+        status, _, body = client.ask(
             post("/pub?topic=smuggled", b"x" * 30, "Content-Length: 3")
             + post("/pub?topic=smuggled", b"y")
         )
         assert b"400" == status.split(b" ")[1]
         assert body.startswith(b"Duplicate Content-Length")
-        assert b"" == caller.stream.read()
+        assert b"" == client.stream.read()
     assert 0 == depth(server, "smuggled")
 
 
-def test_a_client_that_reads_nothing_is_held_up(tmp_path: Path) -> None:
+def test_reading_pauses_for_a_client_that_reads_nothing(tmp_path: Path) -> None:
     """nsqd stops reading from a client that reads nothing; later every request is answered."""
     request = post("/pub?topic=deaf", b"x" * 2000)
-    with spawn_nsqd(tmp_path, "--sync-every=1000000") as server, calling(server) as caller:
-        caller.socket.settimeout(1.0)
+    with spawn_nsqd(tmp_path, "--sync-every=1000000") as server, raw_client(server) as client:
+        client.socket.settimeout(1.0)
         sent = 0
         with contextlib.suppress(TimeoutError):
             while sent < 200 << 20:
-                sent += caller.socket.send(request * 500)
+                sent += client.socket.send(request * 500)
         assert sent < 200 << 20
         whole, rest = divmod(sent, len(request))
-        caller.socket.settimeout(30.0)
-        assert all(caller.answer()[0] == OK for _ in range(whole))
+        client.socket.settimeout(30.0)
+        assert all(client.answer()[0] == OK for _ in range(whole))
         if rest:
-            caller.socket.shutdown(socket.SHUT_WR)
-            assert caller.stream.read() == b""
+            client.socket.shutdown(socket.SHUT_WR)
+            assert client.stream.read() == b""
         assert depth(server, "deaf") == whole
 
 
 def test_a_stop_ends_idle_connections(tmp_path: Path) -> None:
     """SIGTERM does not wait for idle HTTP clients: nsqd closes them and exits with 0."""
-    with spawn_nsqd(tmp_path) as server, calling(server) as caller:
-        assert caller.ask(post("/pub?topic=t", b"x"))[0] == OK
+    with spawn_nsqd(tmp_path) as server, raw_client(server) as client:
+        assert client.ask(post("/pub?topic=t", b"x"))[0] == OK
         assert server.terminate() == 0
-        assert caller.stream.read() == b""
+        assert client.stream.read() == b""
 
 
-def test_with_a_token_nobody_goes_the_short_way(tmp_path: Path) -> None:
+def test_a_required_token_disables_the_fast_path(tmp_path: Path) -> None:
     """With --http-token, a publish without a token gets 401, not the fast path."""
     (tmp_path / "token").write_text("a-token-of-one-word\n")
     token = f"--http-token=@{tmp_path}/token"
-    with spawn_nsqd(tmp_path, token) as server, calling(server) as caller:
-        assert re.match(rb"HTTP/1.1 401 ", caller.ask(post("/pub?topic=t", b"x"))[0])
+    with spawn_nsqd(tmp_path, token) as server, raw_client(server) as client:
+        assert re.match(rb"HTTP/1.1 401 ", client.ask(post("/pub?topic=t", b"x"))[0])
 
 
-def test_line_ends_where_a_head_is_due_are_no_request(server: NsqdServer) -> None:
+def test_blank_lines_between_requests_are_ignored(server: NsqdServer) -> None:
     """Blank lines between two pipelined requests are ignored."""
     request_ = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=30) as connection:
@@ -242,7 +242,7 @@ def test_line_ends_where_a_head_is_due_are_no_request(server: NsqdServer) -> Non
 PATH = "/mpub?topic=t&channel=a"
 
 
-async def furnish(nsqd: Daemon, *channels: str) -> None:
+async def create_channels(nsqd: Daemon, *channels: str) -> None:
     await nsqd.post("/topic/create?topic=t")
     for name in channels:
         await nsqd.post(f"/channel/create?topic=t&channel={name}")
@@ -252,9 +252,9 @@ async def depths(nsqd: Daemon) -> dict[str, int]:
     return {one["channel_name"]: one["depth"] for one in (await nsqd.topic("t"))["channels"]}
 
 
-async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
+async def test_messages_for_one_channel_reach_only_that_channel(nsqd: Daemon) -> None:
     """That channel gets them in publishing order; other and later channels never do."""
-    await furnish(nsqd, "a", "b", "c")
+    await create_channels(nsqd, "a", "b", "c")
     reader = await Consumer.introduced(nsqd, sub("t", "b"))
     await nsqd.post("/mpub?topic=t", b"1\n2")
     assert b"OK" == await nsqd.post(PATH, b"x\ny")
@@ -276,7 +276,7 @@ async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
     await reader.close()
 
 
-def test_it_outlives_a_kill(tmp_path: Path) -> None:
+def test_messages_for_one_channel_survive_kill_9(tmp_path: Path) -> None:
     """After kill -9, acknowledged messages for one channel are still only in that channel."""
     with spawn_nsqd(tmp_path) as nsqd:
         for name in ("a", "b"):
@@ -289,7 +289,7 @@ def test_it_outlives_a_kill(tmp_path: Path) -> None:
         assert [60, 20] == [nsqd.channel("t", name)["depth"] for name in ("a", "b")]
 
 
-async def test_what_is_refused(tmp_path: Path) -> None:
+async def test_invalid_publishes_to_one_channel_are_refused(tmp_path: Path) -> None:
     """An unknown topic or channel, a paused topic, a range reader and a drain are refused."""
     nsqd = await start(tmp_path)
 
@@ -298,9 +298,9 @@ async def test_what_is_refused(tmp_path: Path) -> None:
         return status, json.loads(answer)["message"]
 
     assert (404, "TOPIC_NOT_FOUND") == await refusal()
-    await furnish(nsqd, "b")
+    await create_channels(nsqd, "b")
     assert (404, "CHANNEL_NOT_FOUND") == await refusal()
-    await furnish(nsqd, "a")
+    await create_channels(nsqd, "a")
     assert (400, "INVALID_ARG_CHANNEL") == await refusal("/mpub?topic=t&channel=a+b")
     await nsqd.post("/topic/pause?topic=t")
     assert (400, "INVALID_REQUEST: topic t is paused") == await refusal()

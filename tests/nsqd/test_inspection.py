@@ -62,7 +62,7 @@ async def pages(nsqd: Daemon, path: str, **query: Any) -> AsyncIterator[dict[str
 # A channel's messages
 
 
-async def test_what_waits_is_shown(nsqd: Daemon) -> None:
+async def test_waiting_messages_are_listed(nsqd: Daemon) -> None:
     """Waiting messages are listed in the order of the log, with these fields."""
     await channel(nsqd, b"one", b"two")
 
@@ -86,7 +86,7 @@ async def test_what_waits_is_shown(nsqd: Daemon) -> None:
     assert first == await get(nsqd, "/message", topic="t", id=first["id"], channel="c")
 
 
-async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
+async def test_messages_in_flight_are_listed_with_their_client(nsqd: Daemon) -> None:
     """A message in flight has `client`, `since`, `deadline`; after a disconnect no client."""
     await channel(nsqd, b"one", b"two")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
@@ -105,14 +105,14 @@ async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
     assert 0 <= message["in_flight_seconds"] < 60
     await consumer.close()
 
-    async def is_nobodys() -> bool:
+    async def is_without_client() -> bool:
         page = await get(nsqd, "/channel/messages", topic="t", channel="c", state="in_flight")
         return [found["client"] for found in page["messages"]] == [None]
 
-    await until(is_nobodys)
+    await until(is_without_client)
 
 
-async def test_what_is_deferred_is_shown_by_when_it_is_due(nsqd: Daemon) -> None:
+async def test_deferred_messages_are_listed_by_due_time(nsqd: Daemon) -> None:
     """Publishes and requeues with a delay are listed in the order of their due times."""
     await channel(nsqd, b"requeued")
     await nsqd.post("/pub?topic=t&defer=900000", b"late")
@@ -142,7 +142,7 @@ async def test_what_is_deferred_is_shown_by_when_it_is_due(nsqd: Daemon) -> None
     await consumer.close()
 
 
-async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
+async def test_pages_list_each_message_once_during_changes(nsqd: Daemon) -> None:
     """A message that waits all the time is listed once, whatever is published or consumed."""
     await channel(nsqd, *[b"%d" % number for number in range(40)])
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
@@ -159,7 +159,7 @@ async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "c#ephemeral"])
-async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name: str) -> None:
+async def test_requeued_messages_are_listed_in_log_order(nsqd: Daemon, name: str) -> None:
     """Requeued messages are in log order, with their attempts; in ephemeral channels, too."""
     await channel(nsqd, name=name)
     consumer = await Consumer.introduced(nsqd, sub("t", name))
@@ -185,7 +185,7 @@ async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name:
     ]
 
 
-async def test_a_range_readers_channel_is_shown(nsqd: Daemon) -> None:
+async def test_uncommitted_messages_of_a_range_reader_are_listed(nsqd: Daemon) -> None:
     """Uncommitted messages are listed as waiting, deferred ones too, in the order of the log."""
     await channel(nsqd, b"a", b"b")
     await nsqd.post("/pub?topic=t&defer=60000", b"c")
@@ -248,7 +248,7 @@ async def test_large_bodies_end_a_page_early(tmp_path: Path) -> None:
 # The log
 
 
-async def test_the_log_is_shown_from_a_place_and_followed(nsqd: Daemon) -> None:
+async def test_the_log_is_listed_from_a_position_and_followed(nsqd: Daemon) -> None:
     """`from` is an end, an index, last:N or a time; at the end `next` finds later messages."""
     await channel(nsqd, *[b"%d" % number for number in range(10)])
     first = int((await nsqd.topic("t"))["first_index"])
@@ -275,7 +275,7 @@ async def test_the_log_is_shown_from_a_place_and_followed(nsqd: Daemon) -> None:
     assert bodies(await get(nsqd, "/topic/messages", topic="t", after=rest["next"])) == ["new"]
 
 
-async def test_a_paused_topic_shows_what_its_channels_do_not_see(nsqd: Daemon) -> None:
+async def test_messages_of_a_paused_topic_are_only_in_its_log(nsqd: Daemon) -> None:
     """A message published during the pause is in the log as waiting, not in the channel's list."""
     await channel(nsqd, b"a")
     await nsqd.post("/topic/pause?topic=t")
@@ -290,7 +290,7 @@ async def test_a_paused_topic_shows_what_its_channels_do_not_see(nsqd: Daemon) -
     assert (bodies(page), page["total"]) == (["a"], 1)
 
 
-async def test_what_was_deleted_is_told(tmp_path: Path) -> None:
+async def test_deleted_messages_are_reported(tmp_path: Path) -> None:
     """A deleted id gets 404 with the log's first index; an old `from` gets `older_are_gone`."""
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
     await channel(nsqd, b"x" * 3000)
@@ -317,12 +317,12 @@ async def test_what_was_deleted_is_told(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_damaged_messages_are_counted_and_passed_over(nsqd: Daemon) -> None:
+async def test_damaged_messages_are_counted_and_skipped(nsqd: Daemon) -> None:
     """Damaged messages are counted, not shown; damaged_messages grows when a channel reads."""
     await channel(nsqd)
     for number in range(3):
         await nsqd.post("/pub?topic=t", b"message %d" % number)
-    forget(nsqd)
+    drop_from_memory(nsqd)
     (log,) = (Path(nsqd.nsqd.options.data_path) / "topics").rglob("*.log")
     with log.open("r+b") as file:
         at = file.read().index(b"message 1")
@@ -342,20 +342,20 @@ async def test_damaged_messages_are_counted_and_passed_over(nsqd: Daemon) -> Non
     await consumer.close()
 
 
-def forget(nsqd: Daemon) -> None:
+def drop_from_memory(nsqd: Daemon) -> None:
     """Drop the topic's messages from memory, so that they are read from the disk."""
     log = nsqd.nsqd.broker.topics["t"].stream.log
     log._cache.discard_all(log._owner, [log.first_index])
     log._recent = None
 
 
-async def test_a_file_that_goes_while_it_is_read_is_no_failure(
+async def test_a_file_deleted_while_it_is_read_is_no_failure(
     nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk error gets 500, unless the log has deleted the file meanwhile."""
     await channel(nsqd, b"a")
     log = nsqd.nsqd.broker.topics["t"].stream.log
-    forget(nsqd)
+    drop_from_memory(nsqd)
     (file,) = (Path(nsqd.nsqd.options.data_path) / "topics").rglob("*.log")
     file.rename(file.with_suffix(".away"))
     status, message = await refusal(nsqd, "GET", "/topic/messages", topic="t")
@@ -371,7 +371,7 @@ async def test_a_file_that_goes_while_it_is_read_is_no_failure(
 # Times
 
 
-async def test_when_messages_were_published(nsqd: Daemon) -> None:
+async def test_times_count_messages_by_bucket(nsqd: Daemon) -> None:
     """/topic/times counts all messages in time buckets, each with its first message's index."""
     await channel(nsqd, b"a", b"b")
     await nsqd.post("/pub?topic=t", b"c")
@@ -398,7 +398,7 @@ GETS = ("/channel/messages", "/topic/messages", "/message", "/topic/search", "/t
 
 
 @pytest.mark.parametrize("path", GETS)
-async def test_what_is_not_there_is_not_found(nsqd: Daemon, path: str) -> None:
+async def test_unknown_topics_and_channels_are_not_found(nsqd: Daemon, path: str) -> None:
     """Unknown topics and channels get 404, missing or bad names 400, with NSQ's codes."""
     query = {"topic": "u", "channel": "c", "id": UNKNOWN}
     assert await refusal(nsqd, "GET", path, **query) == (404, "TOPIC_NOT_FOUND")
@@ -441,7 +441,7 @@ async def test_what_is_not_there_is_not_found(nsqd: Daemon, path: str) -> None:
         ("/topic/times", {"buckets": "0"}, "INVALID_ARG_BUCKETS"),
     ],
 )
-async def test_bad_parameters_are_named(
+async def test_invalid_parameters_are_named(
     nsqd: Daemon, path: str, query: dict[str, Any], code: str
 ) -> None:
     """A bad parameter gets 400 with its name and the values that are allowed."""
@@ -450,7 +450,7 @@ async def test_bad_parameters_are_named(
     assert (status, message[: len(code)]) == (400, code)
 
 
-async def test_state_and_attempts_are_a_channels(nsqd: Daemon) -> None:
+async def test_state_and_attempts_need_a_channel(nsqd: Daemon) -> None:
     """A search by `state` or `attempts` without a channel gets MISSING_ARG_CHANNEL."""
     await channel(nsqd)
     for query in ({"state": "waiting"}, {"attempts": "1"}):
@@ -467,7 +467,7 @@ async def test_another_nodes_message_is_not_found(nsqd: Daemon) -> None:
     assert (status, message) == (404, "TOPIC_NOT_FOUND")
 
 
-async def test_messages_are_shown_to_who_has_the_token(tmp_path: Path) -> None:
+async def test_showing_messages_requires_the_token(tmp_path: Path) -> None:
     """With --http-token, routes that show messages get 401; /topic/times needs no token."""
     nsqd = await start(tmp_path, http_token="secret")
     for path in GETS[:4]:
@@ -478,7 +478,7 @@ async def test_messages_are_shown_to_who_has_the_token(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_nobody_looks_while_nsqd_stops(nsqd: Daemon) -> None:
+async def test_inspection_during_a_stop_is_refused(nsqd: Daemon) -> None:
     """During a stop, requests get 503 EXITING: the threads that read are about to end."""
     await channel(nsqd, b"a")
     nsqd.nsqd.exiting = True

@@ -13,7 +13,7 @@ from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
 
-async def test_what_is_left_and_what_holds_it_up(nsqd: Daemon) -> None:
+async def test_remaining_channels_have_the_reason(nsqd: Daemon) -> None:
     """`held_up` has the reason: no consumers, paused, topic paused or no channel."""
     for topic in ("lone", "paused", "busy", "bare"):
         if topic != "bare":
@@ -45,7 +45,7 @@ async def test_what_is_left_and_what_holds_it_up(nsqd: Daemon) -> None:
     await consumer.close()
 
 
-def test_the_process_ends_once_nothing_is_left(tmp_path: Path) -> None:
+def test_a_drained_nsqd_exits_once_it_is_empty(tmp_path: Path) -> None:
     """With exit=true an empty nsqd exits with 0; after a restart it drains but does not exit."""
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=t")
@@ -71,7 +71,7 @@ def test_the_process_ends_once_nothing_is_left(tmp_path: Path) -> None:
         nsqd.post("/pub?topic=t", b"x")
 
 
-def test_an_end_that_is_taken_back(tmp_path: Path) -> None:
+def test_a_cancelled_exit_does_not_happen(tmp_path: Path) -> None:
     """nsqd does not exit if the drain is ended in time, or requested again without exit=true."""
     with spawn_nsqd(tmp_path) as nsqd:
         for method, path in (("DELETE", "/drain"), ("POST", "/drain")):

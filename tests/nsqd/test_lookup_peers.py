@@ -54,7 +54,7 @@ class FakeBroker:
         self.known.append((topic, names))
 
 
-class Half:
+class FakeNsqd:
     """The part of an nsqd that LookupPeers uses."""
 
     def __init__(self, *lookupds: str, **changes: Any) -> None:
@@ -69,7 +69,7 @@ class Half:
         self.drain_watchers: list[Callable[[], object]] = []
         self.lookupd_token = ""
 
-    async def __aenter__(self) -> "Half":
+    async def __aenter__(self) -> "FakeNsqd":
         self.peers = LookupPeers(self)  # type: ignore[arg-type] # it has all that is used
         await self.peers.start()
         return self
@@ -97,7 +97,7 @@ async def lookupd(tcp_address: str = "127.0.0.1:0", broadcast: str = "127.0.0.1"
 
 
 @pytest.fixture
-async def two() -> AsyncIterator[list[Nsqlookupd]]:
+async def two_lookupds() -> AsyncIterator[list[Nsqlookupd]]:
     """Two running nsqlookupds."""
     daemons = [await lookupd(), await lookupd()]
     yield daemons
@@ -105,7 +105,7 @@ async def two() -> AsyncIterator[list[Nsqlookupd]]:
         await daemon.stop()
 
 
-def where(daemon: Nsqlookupd) -> str:
+def address_of(daemon: Nsqlookupd) -> str:
     return f"127.0.0.1:{daemon.tcp_port}"
 
 
@@ -115,12 +115,16 @@ def registered(daemon: Nsqlookupd) -> list[str]:
     return sorted(f"{key}:{sub}".rstrip(":") + "*" * len(f) for _, key, sub, f in entries)
 
 
-async def test_all_is_registered_with_every_nsqlookupd(two: list[Nsqlookupd]) -> None:
+async def test_everything_is_registered_with_every_nsqlookupd(
+    two_lookupds: list[Nsqlookupd],
+) -> None:
     """Each nsqlookupd gets all topics, even without channels, and nsqd's address and zone."""
-    async with Half(*map(where, two), topology_zone="z", broadcast_tcp_port=99) as nsqd:
+    async with FakeNsqd(
+        *map(address_of, two_lookupds), topology_zone="z", broadcast_tcp_port=99
+    ) as nsqd:
         nsqd.create("t", "c1", "c2#ephemeral")
         nsqd.create("bare")
-        for daemon in two:
+        for daemon in two_lookupds:
             await until(lambda d=daemon: len(registered(d)) == 4)
             assert registered(daemon) == ["bare*", "t*", "t:c1*", "t:c2#ephemeral*"]
             (producer,) = daemon.registry.producers("t", instant())
@@ -129,44 +133,44 @@ async def test_all_is_registered_with_every_nsqlookupd(two: list[Nsqlookupd]) ->
             assert (producer.topology_zone, producer.version) == ("z", "1.3.0")
 
 
-async def test_what_is_deleted_is_unregistered(two: list[Nsqlookupd]) -> None:
+async def test_deletions_are_unregistered_in_order(two_lookupds: list[Nsqlookupd]) -> None:
     """Changes are sent in order: a topic that was deleted and created again is registered."""
-    async with Half(where(two[0])) as nsqd:
+    async with FakeNsqd(address_of(two_lookupds[0])) as nsqd:
         nsqd.create("t", "c", "d")
         nsqd.create("u")
-        await until(lambda: len(registered(two[0])) == 4)
+        await until(lambda: len(registered(two_lookupds[0])) == 4)
         nsqd.delete("t", "d")
         nsqd.delete("u")
         nsqd.create("u", "x")
-        await until(lambda: "u:x*" in registered(two[0]))
+        await until(lambda: "u:x*" in registered(two_lookupds[0]))
 
-        assert registered(two[0]) == ["t*", "t:c*", "t:d", "u*", "u:x*"]
+        assert registered(two_lookupds[0]) == ["t*", "t:c*", "t:d", "u*", "u:x*"]
 
 
-async def test_many_topics_are_registered(two: list[Nsqlookupd]) -> None:
+async def test_many_topics_are_registered(two_lookupds: list[Nsqlookupd]) -> None:
     """1,400 registrations, which need several portions of commands, all arrive."""
-    nsqd = Half(where(two[0]))
+    nsqd = FakeNsqd(address_of(two_lookupds[0]))
     for number in range(700):
         nsqd.broker.create(f"t{number:03}", "c")
     nsqd.broker.changes.clear()
     async with nsqd:
-        await until(lambda: len(registered(two[0])) == 1400)
-        assert all(name.endswith("*") for name in registered(two[0]))
+        await until(lambda: len(registered(two_lookupds[0])) == 1400)
+        assert all(name.endswith("*") for name in registered(two_lookupds[0]))
 
 
-async def test_when_nsqd_stops_it_is_forgotten(two: list[Nsqlookupd]) -> None:
+async def test_a_stopped_nsqd_is_unregistered(two_lookupds: list[Nsqlookupd]) -> None:
     """When nsqd stops, its connections close: consumers are not sent to a dead nsqd."""
-    async with Half(where(two[0])) as nsqd:
+    async with FakeNsqd(address_of(two_lookupds[0])) as nsqd:
         nsqd.create("t")
-        await until(lambda: registered(two[0]) == ["t*"])
-    await until(lambda: registered(two[0]) == ["t"])
+        await until(lambda: registered(two_lookupds[0]) == ["t*"])
+    await until(lambda: registered(two_lookupds[0]) == ["t"])
 
 
-async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
+async def test_a_restarted_nsqlookupd_gets_all_registrations() -> None:
     """Within 15 s a restarted nsqlookupd has all registrations, with changes made meanwhile."""
     first = await lookupd()
-    address = where(first)
-    async with Half(address) as nsqd:
+    address = address_of(first)
+    async with FakeNsqd(address) as nsqd:
         nsqd.create("t", "c")
         await until(lambda: registered(first) == ["t*", "t:c*"])
         await first.stop()
@@ -181,13 +185,13 @@ async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
         await again.stop()
 
 
-async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nsqd_starts_without_its_nsqlookupd(caplog: pytest.LogCaptureFixture) -> None:
     """nsqd starts without its nsqlookupd, warns once, retries, and registers within 15 s."""
     caplog.set_level(logging.DEBUG, "sparq.nsqd")
     first = await lookupd()
-    address = where(first)
+    address = address_of(first)
     await first.stop()
-    async with Half(address) as nsqd:
+    async with FakeNsqd(address) as nsqd:
         nsqd.create("t")
         await until(lambda: nsqd.broker.known == [("t", [])])
         await until(lambda: caplog.text.count("onnect") >= 3)
@@ -197,29 +201,31 @@ async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) ->
         await late.stop()
 
 
-async def test_silence_is_broken_by_pings(
-    two: list[Nsqlookupd], monkeypatch: pytest.MonkeyPatch
+async def test_an_idle_nsqd_sends_pings(
+    two_lookupds: list[Nsqlookupd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle nsqd sends PINGs, so that nsqlookupd does not take it for dead."""
     monkeypatch.setattr(lookup_peers, "PING_SECONDS", 0.02)
-    async with Half(where(two[0])) as nsqd:
+    async with FakeNsqd(address_of(two_lookupds[0])) as nsqd:
         nsqd.create("t")
-        await until(lambda: registered(two[0]) == ["t*"])
-        (producer,) = two[0].registry.producers("t", instant())
+        await until(lambda: registered(two_lookupds[0]) == ["t*"])
+        (producer,) = two_lookupds[0].registry.producers("t", instant())
         before = producer.last_update
         await until(lambda: producer.last_update > before)
-        assert [node for node, _ in two[0].registry.nodes(instant())] == [producer]
+        assert [node for node, _ in two_lookupds[0].registry.nodes(instant())] == [producer]
 
 
 @pytest.mark.behaviour("more.disagreeing-lookupds")
-async def test_a_new_topic_learns_its_channels_from_all(two: list[Nsqlookupd]) -> None:
+async def test_a_new_topic_gets_the_channels_of_all_nsqlookupds(
+    two_lookupds: list[Nsqlookupd],
+) -> None:
     """A new topic gets the channels known to any nsqlookupd, without ephemeral ones."""
-    two[0].registry.create_channel("t#ephemeral", "a")
-    two[0].registry.create_channel("t#ephemeral", "b")
-    two[1].registry.create_channel("t#ephemeral", "b")
-    two[1].registry.create_channel("t#ephemeral", "c")
-    two[1].registry.create_channel("t#ephemeral", "gone#ephemeral")
-    async with Half(*map(where, two)) as nsqd:
+    two_lookupds[0].registry.create_channel("t#ephemeral", "a")
+    two_lookupds[0].registry.create_channel("t#ephemeral", "b")
+    two_lookupds[1].registry.create_channel("t#ephemeral", "b")
+    two_lookupds[1].registry.create_channel("t#ephemeral", "c")
+    two_lookupds[1].registry.create_channel("t#ephemeral", "gone#ephemeral")
+    async with FakeNsqd(*map(address_of, two_lookupds)) as nsqd:
         nsqd.create("t#ephemeral")
         nsqd.create("unknown")
         await until(lambda: len(nsqd.broker.known) == 2)
@@ -227,27 +233,27 @@ async def test_a_new_topic_learns_its_channels_from_all(two: list[Nsqlookupd]) -
         assert sorted(nsqd.broker.known) == [("t#ephemeral", ["a", "b", "c"]), ("unknown", [])]
 
 
-async def test_a_channel_that_is_created_asks_nothing(two: list[Nsqlookupd]) -> None:
+async def test_a_new_channel_causes_no_lookup(two_lookupds: list[Nsqlookupd]) -> None:
     """Only a new topic asks the nsqlookupds for channels; a new channel does not."""
-    async with Half(where(two[0])) as nsqd:
+    async with FakeNsqd(address_of(two_lookupds[0])) as nsqd:
         nsqd.create("t")
         await until(lambda: nsqd.broker.known)
         nsqd.create("t", "c")
         nsqd.delete("t", "c")
-        await until(lambda: registered(two[0]) == ["t*", "t:c"])
+        await until(lambda: registered(two_lookupds[0]) == ["t*", "t:c"])
         assert nsqd.broker.known == [("t", [])]
 
 
-async def test_without_nsqlookupds_changes_are_forgotten() -> None:
+async def test_without_nsqlookupds_changes_are_not_kept() -> None:
     """Without nsqlookupds, changes do not accumulate in memory, and no lookup is made."""
-    async with Half() as nsqd:
+    async with FakeNsqd() as nsqd:
         nsqd.create("t", "c")
 
         assert not nsqd.broker.changes
         assert nsqd.broker.known == []
 
 
-class Scripted:
+class ScriptedLookupd:
     """An nsqlookupd with scripted answers; `heard` has the bytes that it received."""
 
     def __init__(self, *answers: bytes | None) -> None:
@@ -280,7 +286,7 @@ def answer(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-def me(**changes: Any) -> bytes:
+def identity(**changes: Any) -> bytes:
     return answer(json.dumps({"broadcast_address": "127.0.0.1", "http_port": 1} | changes).encode())
 
 
@@ -294,12 +300,12 @@ def me(**changes: Any) -> bytes:
         ([b"\xff\xff\xff\xff"], "announced an answer of -1 bytes"),
         ([b"HTTP/1.1 400 Bad Request\r\n"], "speaks HTTP: use nsqlookupd's TCP port"),
         ([b"\x7f\xff\xff\xff"], "announced an answer of 2147483647 bytes"),
-        ([me(), answer(b"E_INVALID x")], "answered REGISTER t with b'E_INVALID x'"),
-        ([me(), answer(b"OK") + b"more"], "sent unexpected data"),
-        ([me() + b"\x00"], "TimeoutError"),
+        ([identity(), answer(b"E_INVALID x")], "answered REGISTER t with b'E_INVALID x'"),
+        ([identity(), answer(b"OK") + b"more"], "sent unexpected data"),
+        ([identity() + b"\x00"], "TimeoutError"),
     ],
 )
-async def test_a_peer_that_misbehaves_is_left_and_tried_again(
+async def test_nsqd_reconnects_to_a_faulty_peer(
     answers: list[bytes | None],
     complaint: str,
     caplog: pytest.LogCaptureFixture,
@@ -307,10 +313,10 @@ async def test_a_peer_that_misbehaves_is_left_and_tried_again(
 ) -> None:
     """The fault of a peer is logged and nsqd reconnects; other peers are used meanwhile."""
     monkeypatch.setattr(lookup_peers, "REPLY_SECONDS", 0.2)
-    scripted, good = Scripted(*answers), await lookupd()
+    scripted, good = ScriptedLookupd(*answers), await lookupd()
     good.registry.create_channel("t", "c")
     async with scripted as address:
-        nsqd = Half(address, where(good), http_client_connect_timeout=2_000_000_000)
+        nsqd = FakeNsqd(address, address_of(good), http_client_connect_timeout=2_000_000_000)
         nsqd.broker.create("t")
         with caplog.at_level(logging.WARNING, logger="sparq.nsqd.lookup_peers"):
             async with nsqd:
@@ -322,34 +328,34 @@ async def test_a_peer_that_misbehaves_is_left_and_tried_again(
     assert complaint in caplog.text
 
 
-async def test_a_peer_that_answers_nothing_delays_a_topic_only_so_long(
+async def test_a_silent_peer_delays_a_topic_at_most_answer_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After ANSWER_SECONDS the broker gets the channels that are known by then."""
     monkeypatch.setattr(lookup_peers, "ANSWER_SECONDS", 0.3)
     good = await lookupd()
     good.registry.create_channel("t", "c")
-    async with Scripted(b"") as silent, Half(silent, where(good)) as nsqd:
+    async with ScriptedLookupd(b"") as silent, FakeNsqd(silent, address_of(good)) as nsqd:
         nsqd.create("t")
         await until(lambda: nsqd.broker.known, seconds=2)
         assert nsqd.broker.known == [("t", ["c"])]
     await good.stop()
 
 
-async def test_old_news_is_not_told_on_a_new_connection(
+async def test_outdated_changes_are_not_sent_after_a_reconnect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A topic deleted before a reconnect and created again since is not unregistered."""
     monkeypatch.setattr(lookup_peers, "REPLY_SECONDS", 0.1)
-    scripted = Scripted(me(), b"")
-    async with scripted as address, Half(address) as nsqd:
+    scripted = ScriptedLookupd(identity(), b"")
+    async with scripted as address, FakeNsqd(address) as nsqd:
         nsqd.broker.create("t")
         (peer,) = nsqd.peers._peers.values()
         await until(lambda: b"REGISTER t" in scripted.heard)
         nsqd.delete("t")
         await until(lambda: peer.http_address is None)
         nsqd.create("t")
-        scripted.answers, scripted.heard = (me(), *[answer(b"OK")] * 2), bytearray()
+        scripted.answers, scripted.heard = (identity(), *[answer(b"OK")] * 2), bytearray()
         await until(lambda: b"REGISTER t" in scripted.heard)
         nsqd.create("later")
         await until(lambda: b"later" in scripted.heard)
@@ -357,11 +363,11 @@ async def test_old_news_is_not_told_on_a_new_connection(
     assert b"UNREGISTER" not in scripted.heard
 
 
-async def test_the_introduction_is_nsqs() -> None:
+async def test_the_first_commands_are_nsqs() -> None:
     """nsqd sends magic bytes, IDENTIFY with NSQ's seven fields and `draining`, then REGISTER."""
-    scripted = Scripted(me(), answer(b"OK"))
+    scripted = ScriptedLookupd(identity(), answer(b"OK"))
     async with scripted as address:
-        nsqd = Half(address, topology_region="r")
+        nsqd = FakeNsqd(address, topology_region="r")
         nsqd.broker.create("t", "c")
         async with nsqd:
             await until(lambda: scripted.heard.endswith(b"\n") and b"REGISTER" in scripted.heard)
@@ -399,7 +405,7 @@ def test_answers_about_channels_are_read(body: bytes, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"[]", b"{}", b"7", b'{"data":7}', b"[" * 100_000])
-def test_other_answers_are_refused(body: bytes) -> None:
+def test_malformed_answers_are_refused(body: bytes) -> None:
     """A malformed answer raises ValueError and no other exception."""
     with pytest.raises(ValueError, match="answer "):
         channels_of(200, body)

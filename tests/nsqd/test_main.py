@@ -25,7 +25,7 @@ STOP_SECONDS = 2.0
 CLOSE_WAIT = (0, b"CLOSE_WAIT")
 
 
-class Load:
+class BusyPublisher:
     """A publisher that publishes as fast as nsqd answers, until nsqd disconnects."""
 
     def __init__(self, server: NsqdServer, name: bytes) -> None:
@@ -53,7 +53,7 @@ class Load:
         assert not self._thread.is_alive()
 
 
-class Eater:
+class BusyConsumer:
     """A consumer that finishes what it gets, until nsqd disconnects."""
 
     def __init__(self, server: NsqdServer) -> None:
@@ -88,8 +88,8 @@ def test_a_stop_under_load_is_quick_and_loses_nothing(tmp_path: Path) -> None:
     with spawn_nsqd(tmp_path) as server:
         server.post("/topic/create?topic=t")
         server.post("/channel/create?topic=t&channel=c")
-        loads = [Load(server, name) for name in (b"a", b"b", b"c")]
-        eater = Eater(server)
+        loads = [BusyPublisher(server, name) for name in (b"a", b"b", b"c")]
+        eater = BusyConsumer(server)
         wait_for(lambda: min(len(load.acknowledged) for load in loads) >= 500)
         wait_for(lambda: len(eater.seen) >= 500)
 
@@ -114,7 +114,7 @@ def test_a_stop_under_load_is_quick_and_loses_nothing(tmp_path: Path) -> None:
         assert len(set(eater.seen) & set(rest)) <= 400
 
 
-def test_a_second_nsqd_is_refused_the_data_path(tmp_path: Path) -> None:
+def test_a_second_nsqd_on_a_data_path_is_refused(tmp_path: Path) -> None:
     """Two nsqds would damage a data path: the second exits with 1 and NSQ's error message."""
     with spawn_nsqd(tmp_path) as server:
         ports = f"--tcp-address=127.0.0.1:{free_port()}", "--http-address=127.0.0.1:0"
@@ -133,7 +133,7 @@ def test_a_second_nsqd_is_refused_the_data_path(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def furnished(tmp_path: Path) -> Iterator[tuple[NsqdServer, int]]:
+def filled_nsqd(tmp_path: Path) -> Iterator[tuple[NsqdServer, int]]:
     """An nsqd with topics, channels, pauses and messages; a delay (ms) longer than a restart."""
     began = time.monotonic()
     with spawn_nsqd(tmp_path, "--msg-timeout=10m") as server:
@@ -151,7 +151,7 @@ def furnished(tmp_path: Path) -> Iterator[tuple[NsqdServer, int]]:
         yield server, int(1000 + 3000 * start_seconds)
 
 
-def facts(server: NsqdServer) -> dict[str, Any]:
+def depths_and_pauses(server: NsqdServer) -> dict[str, Any]:
     """Depths, pauses and deferred counts of topics and channels, from /stats."""
     return {
         topic["topic_name"]: (
@@ -175,13 +175,13 @@ def by_body(messages: list[Message]) -> dict[bytes, int]:
 
 
 @pytest.mark.parametrize("gracefully", [True, False], ids=["SIGTERM", "kill -9"])
-def test_a_restart_remembers(furnished: tuple[NsqdServer, int], gracefully: bool) -> None:
+def test_a_restart_keeps_the_state(filled_nsqd: tuple[NsqdServer, int], gracefully: bool) -> None:
     """A clean stop and kill -9 keep the same state.
 
     Topics, channels, pauses, depths; finished, requeued and deferred messages with their due
     times and attempts.
     """
-    server, delay_ms = furnished
+    server, delay_ms = filled_nsqd
     with V2Client(server) as line, V2Client(server) as publisher:
         assert publisher.ask(mpub("t", [b"finished", b"open", b"again", b"later"])) == OK
         assert line.ask(sub("t", "c")) == OK
@@ -200,7 +200,7 @@ def test_a_restart_remembers(furnished: tuple[NsqdServer, int], gracefully: bool
     server.restart(gracefully=gracefully)
 
     assert time.time() < due, "the start took longer than the delay: nothing is proven"
-    assert facts(server) == {
+    assert depths_and_pauses(server) == {
         "bare": (7, False, {}),
         "stopped": (7, True, {"c": (0, 0, False)}),
         "t": (0, False, {"c": (3, 2, False), "still": (5, 1, True)}),

@@ -50,7 +50,7 @@ async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
     await consumer.close()
 
 
-async def test_a_message_is_taken_from_its_consumer(nsqd: Daemon) -> None:
+async def test_actions_apply_to_messages_in_flight(nsqd: Daemon) -> None:
     """A message finished over HTTP gets E_FIN_FAILED for its FIN; requeued, it is delivered."""
     await channel(nsqd, b"a")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
@@ -117,7 +117,7 @@ async def test_a_large_selection_is_copied_in_parts(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_a_copy_that_is_refused_says_why(tmp_path: Path) -> None:
+async def test_a_refused_copy_has_the_reason(tmp_path: Path) -> None:
     """A refused copy is answered with the reason, here the limit on topics."""
     nsqd = await start(tmp_path, max_topics=1)
     await channel(nsqd, b"a")
@@ -128,7 +128,7 @@ async def test_a_copy_that_is_refused_says_why(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
+async def test_actions_on_a_range_readers_channel_are_refused(nsqd: Daemon) -> None:
     """Only the reader moves the channel: requeue, finish and cancel get 400."""
     await channel(nsqd, b"a")
     reader = await Consumer.introduced(nsqd)
@@ -165,7 +165,7 @@ async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
         ("/message/cancel?topic=t&channel=d", b'{"ids":[]}', 404, "CHANNEL_NOT_FOUND"),
     ],
 )
-async def test_bad_requests_are_named(
+async def test_invalid_requests_name_the_parameter(
     nsqd: Daemon, path: str, body: bytes, status: int, code: str
 ) -> None:
     """A bad request gets NSQ's error code, or one with the parameter's name."""
@@ -182,7 +182,7 @@ async def test_too_many_ids_are_refused(nsqd: Daemon) -> None:
         assert (await nsqd.ask("POST", "/message/finish?topic=t&channel=c", body))[0] == status
 
 
-def test_what_is_done_survives_kill_9(tmp_path: Path) -> None:
+def test_actions_survive_kill_9(tmp_path: Path) -> None:
     """Finishes, requeues and cancellations that were answered are in effect after kill -9."""
 
     def waiting(nsqd: NsqdServer, state: str) -> list[str]:
@@ -212,7 +212,7 @@ def test_what_is_done_survives_kill_9(tmp_path: Path) -> None:
         assert waiting(nsqd, "deferred") == ["g"]
 
 
-async def test_what_another_redrive_has(nsqd: Daemon) -> None:
+async def test_a_dead_letter_claimed_by_another_redrive_is_refused(nsqd: Daemon) -> None:
     """A dead letter that another redrive has claimed is refused, and stays in flight there."""
     await nsqd.post("/pub?topic=t.dead", b"x")
     await nsqd.post("/channel/create?topic=t.dead&channel=c")
@@ -240,7 +240,7 @@ async def test_a_dead_letter_is_copied(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_the_largest_letter(tmp_path: Path) -> None:
+async def test_a_dead_letter_above_max_msg_size_is_redriven(tmp_path: Path) -> None:
     """With its history a dead letter may exceed max_msg_size; it is redriven with its body."""
     nsqd = await start(tmp_path, max_msg_size=1_000, max_body_size=1_000, max_attempts=1)
     body = b"x" * 1_000

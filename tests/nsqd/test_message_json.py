@@ -15,7 +15,7 @@ from tests.nsqd.daemon import start, stop
 from tests.nsqd.test_inspection import channel, get
 
 
-async def test_large_answers_are_put_together_in_the_thread(
+async def test_large_answers_are_encoded_in_the_inspection_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large bodies become JSON in the inspection thread: they would block the loop for ms.
@@ -51,7 +51,7 @@ async def test_large_answers_are_put_together_in_the_thread(
     await stop(nsqd)
 
 
-async def test_no_piece_of_an_answer_is_large_but_a_body() -> None:
+async def test_only_bodies_make_large_pieces() -> None:
     """Pieces have less than 200 bytes here, so that the loop can do other work in between."""
     found = [StoredMessage(index, 1, 100, b"x" * 100) for index in range(1000)]
     made = message_json.bodies_of(found)

@@ -11,14 +11,14 @@ from sparq.protocol.commands import pub, rdy, sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.support.waiting import until
 
-NOT_FIGURES = {
+NOT_METRICS = {
     "topic": {"topic_name", "channels", "e2e_processing_latency", "log"},
     "channel": {
         *("channel_name", "clients", "e2e_processing_latency", "cursor"),
         *("range_reader", "range_query"),
     },
 }
-PLACES = {"first_index", "end_index"}
+INDEXES = {"first_index", "end_index"}
 """First and end index of a log: numbers of 54 bits, which Prometheus' floats cannot hold."""
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -37,20 +37,20 @@ async def scrape(nsqd: Daemon) -> tuple[Samples, dict[str, str]]:
     return found, {family.name: family.type for family in families}
 
 
-def of(samples: Samples, name: str, **labels: str) -> float:
+def sample_value(samples: Samples, name: str, **labels: str) -> float:
     return samples[(name, tuple(sorted(labels.items())))]
 
 
-async def test_an_empty_nsqd_says_what_it_is(nsqd: Daemon) -> None:
+async def test_an_empty_nsqd_has_metrics_of_build_and_process(nsqd: Daemon) -> None:
     """Without topics, /metrics has figures of the build, health, disk and process."""
     samples, types = await scrape(nsqd)
 
     (build,) = [dict(labels) for name, labels in samples if name == "nsqd_build_info"]
     assert build["version"] == "1.3.0"
     assert set(build) == {"version", "sparq_version", "python_version"}
-    assert (of(samples, "nsqd_healthy"), of(samples, "nsqd_topics")) == (1, 0)
-    assert of(samples, "nsqd_data_path_free_bytes") > 0
-    assert of(samples, "process_resident_memory_bytes") > 1 << 24
+    assert (sample_value(samples, "nsqd_healthy"), sample_value(samples, "nsqd_topics")) == (1, 0)
+    assert sample_value(samples, "nsqd_data_path_free_bytes") > 0
+    assert sample_value(samples, "process_resident_memory_bytes") > 1 << 24
     assert "python_gc_collections" in types
     assert "nsqd_topic_depth" not in types
 
@@ -83,7 +83,7 @@ async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
         "log_messages": 4,
         "unsynced_bytes": 0,
     }.items():
-        assert (name, of(samples, f"nsqd_topic_{name}", **topic)) == (name, value)
+        assert (name, sample_value(samples, f"nsqd_topic_{name}", **topic)) == (name, value)
     for name, value in {
         "messages_total": 3,
         "finished_total": 1,
@@ -93,12 +93,12 @@ async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
         "ready": 1,
         "paused": 0,
     }.items():
-        assert (name, of(samples, f"nsqd_channel_{name}", **channel)) == (name, value)
-    assert of(samples, "nsqd_topic_log_bytes", **topic) > 200
-    assert of(samples, "nsqd_topic_depth", topic="e#ephemeral") == 0
-    assert of(samples, "nsqd_connections", state="init") == 1
-    assert of(samples, "nsqd_connections", state="subscribed") == 1
-    assert of(samples, "nsqd_connections_using", feature="producer") == 1
+        assert (name, sample_value(samples, f"nsqd_channel_{name}", **channel)) == (name, value)
+    assert sample_value(samples, "nsqd_topic_log_bytes", **topic) > 200
+    assert sample_value(samples, "nsqd_topic_depth", topic="e#ephemeral") == 0
+    assert sample_value(samples, "nsqd_connections", state="init") == 1
+    assert sample_value(samples, "nsqd_connections", state="subscribed") == 1
+    assert sample_value(samples, "nsqd_connections_using", feature="producer") == 1
     assert (types["nsqd_topic_messages"], types["nsqd_topic_depth"]) == ("counter", "gauge")
     await producer.close()
     await consumer.close()
@@ -117,11 +117,15 @@ async def test_latencies_are_histograms(nsqd: Daemon) -> None:
         buckets = [value for (n, _), value in samples.items() if n == f"{name}_bucket"]
         assert types[name] == "histogram"
         assert buckets == sorted(buckets)
-        assert buckets[-1] == of(samples, f"{name}_count") > of(before, f"{name}_count")
-        assert of(samples, f"{name}_sum") > of(before, f"{name}_sum")
+        assert (
+            buckets[-1]
+            == sample_value(samples, f"{name}_count")
+            > sample_value(before, f"{name}_count")
+        )
+        assert sample_value(samples, f"{name}_sum") > sample_value(before, f"{name}_sum")
 
 
-async def test_percentiles_of_the_way_from_publish_to_fin(tmp_path: Path) -> None:
+async def test_quantiles_of_the_time_from_publish_to_fin(tmp_path: Path) -> None:
     """The configured quantiles are shown in seconds by topic and channel, and in /stats."""
     nsqd = await start(tmp_path, e2e_processing_latency_percentiles=(1.0, 0.5))
     consumer = await Consumer.introduced(nsqd, pub("t", b"a"), sub("t", "c"))
@@ -138,22 +142,25 @@ async def test_percentiles_of_the_way_from_publish_to_fin(tmp_path: Path) -> Non
     await stop(nsqd)
 
     name = "nsqd_channel_e2e_processing_latency"
-    assert of(samples, f"{name}_samples", topic="t", channel="c") == 1
-    assert 0 < of(samples, f"{name}_seconds", topic="t", channel="c", quantile="0.5") < 60
-    assert of(samples, "nsqd_topic_e2e_processing_latency_seconds", topic="t", quantile="1") > 0
+    assert sample_value(samples, f"{name}_samples", topic="t", channel="c") == 1
+    assert 0 < sample_value(samples, f"{name}_seconds", topic="t", channel="c", quantile="0.5") < 60
+    assert (
+        sample_value(samples, "nsqd_topic_e2e_processing_latency_seconds", topic="t", quantile="1")
+        > 0
+    )
     assert [item["quantile"] for item in latency["percentiles"]] == [1, 0.5]
     assert text.count("ms, ") + text.count("us, ") + text.count("s, ") >= 2
 
 
-def test_no_figure_is_forgotten() -> None:
+def test_every_stats_field_is_a_metric() -> None:
     """Each field of TopicStats and ChannelStats is a metric, or is listed as an exception."""
     for kind, shown, figures in (
         ("topic", metrics._TOPIC, TopicStats),
-        ("channel", metrics._CHANNEL + _reaches(), ChannelStats),
+        ("channel", metrics._CHANNEL + _reach_metrics(), ChannelStats),
     ):
         fields: Any = figures.__dataclass_fields__
-        assert set(fields) - NOT_FIGURES[kind] - PLACES == {entry.figure for entry in shown}
+        assert set(fields) - NOT_METRICS[kind] - INDEXES == {entry.figure for entry in shown}
 
 
-def _reaches() -> tuple[metrics.MetricForm, ...]:
+def _reach_metrics() -> tuple[metrics.MetricForm, ...]:
     return tuple(metrics.MetricForm(figure, "", "", "") for _, figure in metrics._REACHES)

@@ -24,7 +24,7 @@ def open_count() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def alone(test: Callable[[Path], None], folder: Path) -> None:
+def run_in_own_process(test: Callable[[Path], None], folder: Path) -> None:
     """Run a test in a separate process, which may run out of files.
 
     In the main test process, other threads would run out of files, too: Py4J's, which accepts
@@ -44,15 +44,15 @@ def open_the_last_file() -> None:
             os.open("/dev/null", os.O_RDONLY)
 
 
-def made(disk: CachingDisk, folder: Path, count: int) -> list[CachedFile]:
+def create_files(disk: CachingDisk, folder: Path, count: int) -> list[CachedFile]:
     return [disk.create(f"{folder}/{number}") for number in range(count)]
 
 
-def test_no_more_are_open_than_may_be(tmp_path: Path) -> None:
+def test_open_files_stay_within_the_limit(tmp_path: Path) -> None:
     """At most 3 of 20 files are open; all can be written, read, synced, cut and reserved."""
     disk = CachingDisk(3)
     before = open_count()
-    files = made(disk, tmp_path, 20)
+    files = create_files(disk, tmp_path, 20)
     for round_number in range(3):
         for file in files:
             file.append([b"%d" % round_number], round_number)
@@ -70,10 +70,10 @@ def test_no_more_are_open_than_may_be(tmp_path: Path) -> None:
     assert 0 == disk.files.count == open_count() - before
 
 
-def test_those_used_last_stay_open(tmp_path: Path) -> None:
+def test_recently_used_files_stay_open(tmp_path: Path) -> None:
     """A file that is used all the time is never closed and reopened."""
     disk = CachingDisk(2)
-    busy, *others = made(disk, tmp_path, 5)
+    busy, *others = create_files(disk, tmp_path, 5)
     for file in (busy, *others):
         file.sync()
     busy.size()
@@ -88,10 +88,10 @@ def test_those_used_last_stay_open(tmp_path: Path) -> None:
     assert 2 == disk.files.count
 
 
-def test_what_is_unsynced_stays_open_before_what_is_synced(tmp_path: Path) -> None:
+def test_synced_files_are_closed_before_unsynced_ones(tmp_path: Path) -> None:
     """A synced file is closed before an unsynced one, even if it was used more recently."""
     disk = CachingDisk(2)
-    dirty, clean = made(disk, tmp_path, 2)
+    dirty, clean = create_files(disk, tmp_path, 2)
     dirty.append([b"x"], 0)
     clean.append([b"x"], 0)
     clean.sync()
@@ -135,7 +135,7 @@ def test_an_unsynced_file_is_synced_before_it_is_closed(
     assert b"xy" == first.pread(9, 0)
 
 
-def test_what_a_killed_process_left_is_synced_when_asked(
+def test_data_of_a_killed_process_is_synced_by_the_next_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An existing file that was closed before its first sync is synced by its next sync."""
@@ -151,10 +151,10 @@ def test_what_a_killed_process_left_is_synced_when_asked(
     assert found.path in synced
 
 
-def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_replaced_file_is_not_touched(tmp_path: Path) -> None:
     """A file replaced while it was closed raises ESTALE; the new file is not touched."""
     disk = CachingDisk(1)
-    first, _second = made(disk, tmp_path, 2)
+    first, _second = create_files(disk, tmp_path, 2)
     os.rename(first.path, f"{tmp_path}/elsewhere")
     Path(first.path).write_bytes(b"another")
 
@@ -178,17 +178,17 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
         assert errno.EBADF == caught.value.number
 
 
-def test_without_any_file_left_one_of_its_own_is_closed(tmp_path: Path) -> None:
+def test_without_free_descriptors_a_kept_file_is_closed(tmp_path: Path) -> None:
     """Creating files, and syncing and listing a folder, work with two files left to open."""
-    alone(go_on_with_two_files, tmp_path)
+    run_in_own_process(use_files_with_two_descriptors, tmp_path)
 
 
-def go_on_with_two_files(folder: Path) -> None:
+def use_files_with_two_descriptors(folder: Path) -> None:
     open_the_last_file()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     disk = CachingDisk()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft + 2, hard))
-    files = made(disk, folder, 4)
+    files = create_files(disk, folder, 4)
     for file in files:
         file.append([b"x"], 0)
         file.sync()
@@ -198,12 +198,12 @@ def go_on_with_two_files(folder: Path) -> None:
     assert 2 >= disk.files.count
 
 
-def test_with_nothing_to_close_the_system_says_why(tmp_path: Path) -> None:
+def test_without_files_to_close_the_systems_error_is_raised(tmp_path: Path) -> None:
     """If no file can be opened, DiskError has EMFILE: too many open files."""
-    alone(be_refused, tmp_path)
+    run_in_own_process(use_files_without_descriptors, tmp_path)
 
 
-def be_refused(folder: Path) -> None:
+def use_files_without_descriptors(folder: Path) -> None:
     open_the_last_file()
     disk = CachingDisk()
     for attempt in (
@@ -219,7 +219,7 @@ def be_refused(folder: Path) -> None:
 def test_threads_share_few_files(tmp_path: Path) -> None:
     """Appends, reads and syncs of six threads work, though only two files may be open."""
     disk = CachingDisk(2)
-    files = made(disk, tmp_path, 6)
+    files = create_files(disk, tmp_path, 6)
     wrong: list[BaseException] = []
 
     def work(file: CachedFile) -> None:
@@ -264,7 +264,7 @@ def test_many_logs_share_few_files(tmp_path: Path) -> None:
     assert [20] * 10 == [log.end_ordinal for log in again]
 
 
-def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
+def test_files_closed_before_a_file_system_sync_are_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sync of the file system covers files closed to keep the limit.
@@ -272,8 +272,8 @@ def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
     Files that are written after it are synced one by one again.
     """
     disk = CachingDisk(1)
-    together = disk.file_system(str(tmp_path))
-    if together is None:
+    file_system = disk.file_system(str(tmp_path))
+    if file_system is None:
         pytest.skip("needs a temporary folder whose file system is synced as a whole")
     syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
@@ -282,8 +282,8 @@ def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
         file.append([b"x"], 0)
     assert not syncs
 
-    together.sync()
-    together.close()
+    file_system.sync()
+    file_system.close()
 
     assert not syncs
     assert not files[-1].dirty
@@ -310,17 +310,17 @@ def test_after_a_failed_sync_of_the_file_system_each_file_is_synced(
 ) -> None:
     """The error is raised; the next sync of each file, open or closed, syncs that file."""
     disk = CachingDisk(2)
-    together = CachedFileSystem(disk.files, FailingFileSystem())
+    file_system = CachedFileSystem(disk.files, FailingFileSystem())
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
-    files = made(disk, tmp_path, 4)
+    files = create_files(disk, tmp_path, 4)
     for file in files:
         file.append([b"x"], 0)
     assert [False, False, True, True] == [file.opened is not None for file in files]
 
     with pytest.raises(DiskError) as caught:
-        together.sync()
-    together.close()
+        file_system.sync()
+    file_system.close()
     assert ("sync", errno.EIO) == (caught.value.operation, caught.value.number)
     assert [] == synced
     for file in files:

@@ -46,7 +46,7 @@ TLS = object()
         ),
     ],
 )
-def test_what_nsq_refuses_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_invalid_values_get_nsqs_error(changes: dict[str, Any], reason: str) -> None:
     """Invalid values get NSQ's error text. (test_tls.py tests bad certificates.)"""
     with pytest.raises(StartError) as refusal:
         check(changed(NsqdOptions(), **changes), lambda _options: None)
@@ -76,7 +76,7 @@ def test_a_percentile_is_a_number_in_range(value: float) -> None:
         {"e2e_processing_latency_percentiles": (1.0, 0.5, 1e-9)},
     ],
 )
-def test_what_nsq_takes_is_taken(changes: dict[str, Any]) -> None:
+def test_values_at_nsqs_bounds_are_accepted(changes: dict[str, Any]) -> None:
     """Values at the bounds of NSQ's ranges are accepted."""
     assert check(changed(NsqdOptions(), **changes), lambda _options: None) is None
 
@@ -94,7 +94,7 @@ def test_with_certificates_tls_may_be_required() -> None:
     assert seen == [options]
 
 
-def test_the_order_is_nsqs() -> None:
+def test_options_are_checked_in_nsqs_order() -> None:
     """Options are checked in NSQ's order: fixing one error reveals the next one."""
     wrong: dict[str, Any] = {
         "max_deflate_level": 0,

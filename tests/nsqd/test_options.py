@@ -116,7 +116,7 @@ def test_keys_of_the_file_are_nsqs() -> None:
 
 
 @pytest.mark.behaviour("more.unknown-config-keys", "nsqd.TestConfigFlagParsing")
-def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
+def test_nsqs_configuration_file_is_read(tmp_path: Path) -> None:
     """NSQ's configuration file is read; with --go-compatible, unknown keys are ignored."""
     config = tmp_path / "nsqd.toml"
     config.write_text(
@@ -151,7 +151,7 @@ def test_a_policy_for_certificates_requires_tls(policy: str) -> None:
         ("id = 1\nid = 2", "failed to load config file "),
     ],
 )
-def test_a_bad_file_ends_with_1(
+def test_an_invalid_file_exits_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, reason: str
 ) -> None:
     """nsqd prints one FATAL line with the reason, without the usage text."""
@@ -165,7 +165,7 @@ def test_a_bad_file_ends_with_1(
     assert text.count("\n") == 1
 
 
-def test_a_file_may_say_it_in_other_types(tmp_path: Path) -> None:
+def test_values_of_other_types_are_converted(tmp_path: Path) -> None:
     """Bare integers are milliseconds, texts with commas are lists, booleans may be texts."""
     config = tmp_path / "nsqd.toml"
     config.write_text(

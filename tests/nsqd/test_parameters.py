@@ -73,7 +73,7 @@ def test_how_much_of_a_body_is_shown(query: str, size: int) -> None:
     assert size == body_bytes_of(call(query))
 
 
-def test_a_place_to_go_on_from() -> None:
+def test_after_has_a_fixed_number_of_integers() -> None:
     """`after` has a fixed number of signed 64-bit numbers, separated by dots."""
     assert token_of(call(""), 2) is None
     assert [12, -3] == token_of(call("after=12.-3"), 2)
@@ -122,7 +122,7 @@ def test_criteria_of_a_search() -> None:
         ("state=waiting", "MISSING_ARG_CHANNEL: state and attempts need a channel"),
     ],
 )
-def test_criteria_that_are_refused(query: str, code: str) -> None:
+def test_invalid_criteria_are_refused(query: str, code: str) -> None:
     """The error has the name of the parameter and its limit or allowed values."""
     assert refusal(lambda: criteria_of(call(query))).startswith(code)
 
@@ -139,7 +139,7 @@ def test_ids_of_messages() -> None:
     )
 
 
-class Posted:
+class RequestWithBody:
     """A request with a body."""
 
     def __init__(self, body: bytes, **query: str) -> None:
@@ -153,7 +153,7 @@ class Posted:
 
 
 def ids(body: bytes, **query: str) -> Awaitable[list[str]]:
-    posted: Any = Posted(body, **query)
+    posted: Any = RequestWithBody(body, **query)
     return ids_of(posted)
 
 
@@ -180,7 +180,7 @@ async def test_ids_of_a_request() -> None:
         (b"x" * (IDS_BYTES_MAX + 1), {}, 413, "BODY_TOO_BIG"),
     ],
 )
-async def test_ids_that_are_refused(
+async def test_invalid_ids_are_refused(
     body: bytes, query: dict[str, str], status: int, code: str
 ) -> None:
     """Missing or malformed ids get 400, a body that is too large 413."""

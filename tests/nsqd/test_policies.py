@@ -28,14 +28,14 @@ async def put(nsqd: Daemon, body: bytes, query: str = "", kind: str = "") -> tup
     return status, json.loads(answer)
 
 
-async def shown(nsqd: Daemon, query: str = "") -> Any:
+async def get_policies(nsqd: Daemon, query: str = "") -> Any:
     status, answer = await nsqd.ask("GET", PATH + query)
     assert 200 == status
     return json.loads(answer)
 
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
-async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
+async def test_an_invalid_document_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
     """The error has the policy, the key and the remedy; the old policies stay in effect."""
     assert 200 == (await put(nsqd, document({"topic": "kept", "max_channels": 9})))[0]
 
@@ -43,15 +43,15 @@ async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
     assert 400 == status
     assert answer["message"].startswith("INVALID_POLICIES: ")
     assert why in answer["message"]
-    assert [{"topic": "kept", "max_channels": 9}] == (await shown(nsqd))["policies"]
+    assert [{"topic": "kept", "max_channels": 9}] == (await get_policies(nsqd))["policies"]
 
 
-async def test_set_shown_and_dropped(nsqd: Daemon) -> None:
+async def test_policies_are_set_shown_and_dropped(nsqd: Daemon) -> None:
     """PUT takes TOML or JSON; PUT and DELETE return the changes, `dry_run` without making them."""
     for channel in ("slow", "quick"):
         await nsqd.post("/topic/create?topic=clicks")
         await nsqd.post(f"/channel/create?topic=clicks&channel={channel}")
-    assert {"policies": [], "configured": [], "flags": FLAGS} == await shown(nsqd)
+    assert {"policies": [], "configured": [], "flags": FLAGS} == await get_policies(nsqd)
 
     changes = [
         {
@@ -69,18 +69,18 @@ async def test_set_shown_and_dropped(nsqd: Daemon) -> None:
     ]
     answer = {"changed": 3, "changes": changes}
     assert (200, answer) == await put(nsqd, TOML, "?dry_run=true", "application/toml")
-    assert [] == (await shown(nsqd))["policies"]
+    assert [] == (await get_policies(nsqd))["policies"]
     assert (200, answer) == await put(nsqd, TOML, kind="application/toml; charset=utf-8")
-    assert {"policies": ENTRIES, "configured": [], "flags": FLAGS} == await shown(nsqd)
+    assert {"policies": ENTRIES, "configured": [], "flags": FLAGS} == await get_policies(nsqd)
     assert (200, {"changed": 0, "changes": []}) == await put(nsqd, document(*ENTRIES))
     back = [{**change, "before": change["after"], "after": change["before"]} for change in changes]
     for query in ("?dry_run=true", ""):
         status, text = await nsqd.ask("DELETE", PATH + query)
         assert (200, {"changed": 3, "changes": back}) == (status, json.loads(text))
-    assert [] == (await shown(nsqd))["policies"]
+    assert [] == (await get_policies(nsqd))["policies"]
 
 
-async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
+async def test_settings_of_a_topic_and_channel_have_their_source(tmp_path: Path) -> None:
     """Each setting has its value and source, also for a topic or channel that does not exist."""
     file = tmp_path / "policies.toml"
     file.write_bytes(TOML)
@@ -88,7 +88,7 @@ async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
     nsqd = await start(tmp_path / "data", policies=str(file), max_channels=5)
     assert 200 == (await put(nsqd, document({"topic": "c*", "max_channel_consumers": 4})))[0]
 
-    topic = await shown(nsqd, "?topic=clicks")
+    topic = await get_policies(nsqd, "?topic=clicks")
     assert ("clicks", None) == (topic["topic"], topic["channel"])
     assert list(FLAGS) == list(topic["settings"])
     assert {
@@ -97,7 +97,7 @@ async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
         "max_channel_consumers": {"value": 4, "source": "policies", "number": 1},
         "max_channel_lag_time": {"value": "0s", "source": "flags"},
     }.items() <= topic["settings"].items()
-    channel = await shown(nsqd, "?topic=clicks&channel=slow")
+    channel = await get_policies(nsqd, "?topic=clicks&channel=slow")
     assert "slow" == channel["channel"]
     assert {
         "max_channel_lag_bytes": {"value": 0, "source": "flags"},
@@ -112,23 +112,25 @@ async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_a_document_that_is_too_large(nsqd: Daemon) -> None:
+async def test_a_too_large_document_is_refused(nsqd: Daemon) -> None:
     """A document above BYTES_MAX gets 413 BODY_TOO_BIG."""
     status, answer = await put(nsqd, b" " * (BYTES_MAX + 1))
     assert (413, "BODY_TOO_BIG") == (status, answer["message"])
 
 
-async def test_a_disk_that_refuses(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_policies_that_cannot_be_written_change_nothing(
+    nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the policies cannot be written, PUT gets 500 and changes nothing."""
     (Path(nsqd.nsqd.options.data_path) / "policies.json.new").mkdir()
 
     status, answer = await put(nsqd, document({"topic": "a", "max_channels": 1}))
     assert 500 == status
     assert answer["message"].startswith("INTERNAL_ERROR: ")
-    assert [] == (await shown(nsqd))["policies"]
+    assert [] == (await get_policies(nsqd))["policies"]
 
 
-async def test_metrics(tmp_path: Path) -> None:
+async def test_metrics_count_policies_by_source(tmp_path: Path) -> None:
     """`nsqd_policies` is the number of policies in effect, by source."""
     file = tmp_path / "policies.toml"
     file.write_bytes(TOML)
@@ -142,7 +144,7 @@ async def test_metrics(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def test_metrics_of_limits(nsqd: Daemon) -> None:
+async def test_metrics_count_limited_messages(nsqd: Daemon) -> None:
     """Refused and delayed publishes and dropped and expired messages are counted."""
     for topic in ("small", "ring", "quick", "aged"):
         await nsqd.post(f"/topic/create?topic={topic}")
@@ -173,7 +175,7 @@ async def test_metrics_of_limits(nsqd: Daemon) -> None:
         assert line + b"\n" in text
 
 
-async def test_while_it_stops(nsqd: Daemon) -> None:
+async def test_a_put_during_a_stop_is_refused(nsqd: Daemon) -> None:
     """While nsqd stops, a PUT gets 503 EXITING."""
     nsqd.nsqd.exiting = True
     status, answer = await put(nsqd, document({"topic": "a", "max_channels": 1}))
@@ -181,7 +183,7 @@ async def test_while_it_stops(nsqd: Daemon) -> None:
     nsqd.nsqd.exiting = False
 
 
-def test_kill_and_restart(tmp_path: Path) -> None:
+def test_policies_survive_kill_9_and_a_stop(tmp_path: Path) -> None:
     """Policies set over HTTP are in effect after kill -9 and after an orderly stop."""
     with spawn_nsqd(tmp_path) as server:
         wanted = document({"topic": "t", "max_topic_bytes": 1})
@@ -195,7 +197,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
             assert 200 == server.request("POST", "/pub?topic=u", b"x")[0]
 
 
-def test_the_file_at_the_start_and_at_sighup(tmp_path: Path) -> None:
+def test_sighup_reads_the_policy_file_again(tmp_path: Path) -> None:
     """SIGHUP reads the file again; an invalid file is logged, and the policies stay."""
     file = tmp_path / "policies.toml"
     file.write_text('[[policies]]\ntopic = "t"\nmax_topic_bytes = 1\n')
@@ -213,7 +215,7 @@ def test_the_file_at_the_start_and_at_sighup(tmp_path: Path) -> None:
         assert 503 == server.request("POST", "/pub?topic=u", b"x")[0]
 
 
-def test_a_file_that_cannot_be_used_at_the_start(tmp_path: Path) -> None:
+def test_an_unusable_policy_file_prevents_the_start(tmp_path: Path) -> None:
     """nsqd does not start; its error has the file and the reason."""
     file = tmp_path / "mine.toml"
     file.write_text("[[policies]]\ntopic = 1\n")

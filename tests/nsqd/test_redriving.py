@@ -51,18 +51,18 @@ def fails(body: bytes) -> bool:
     return int(body) % EVERY == 0
 
 
-def handle(nsqd: NsqdServer, until: int, *, failing: bool) -> Counter[bytes]:
+def consume(nsqd: NsqdServer, until: int, *, failing: bool) -> Counter[bytes]:
     """Consume `t` until `until` messages are finished; if `failing`, requeue every 100th."""
     finished: Counter[bytes] = Counter()
-    with V2Client(nsqd) as line:
-        assert line.ask(sub("t", "c")) == OK
-        line.send(rdy(2_500))
+    with V2Client(nsqd) as client:
+        assert client.ask(sub("t", "c")) == OK
+        client.send(rdy(2_500))
 
         def is_done() -> bool:
-            messages = line.messages_within(QUIET_SECONDS)
+            messages = client.messages_within(QUIET_SECONDS)
             bad = [message for message in messages if failing and fails(message.body)]
             good = [message for message in messages if not (failing and fails(message.body))]
-            line.send(fin_each(good) + req(*bad))
+            client.send(fin_each(good) + req(*bad))
             finished.update(message.body for message in good)
             if messages or finished.total() < until:
                 return False
@@ -74,7 +74,7 @@ def handle(nsqd: NsqdServer, until: int, *, failing: bool) -> Counter[bytes]:
     return finished
 
 
-def letters(nsqd: NsqdServer) -> list[dict[str, Any]]:
+def all_dead_letters(nsqd: NsqdServer) -> list[dict[str, Any]]:
     """All messages of the dead-letter topic."""
     found: list[dict[str, Any]] = []
     place = "earliest"
@@ -84,21 +84,21 @@ def letters(nsqd: NsqdServer) -> list[dict[str, Any]]:
     return found
 
 
-def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
+def test_each_failed_message_is_redriven_exactly_once(nsqd: NsqdServer) -> None:
     """Exactly 1,000 of 100,000 messages become dead letters; each is redriven exactly once."""
     wanted = {str(number) for number in range(0, COUNT, EVERY)}
     nsqd.request("POST", "/topic/create?topic=t")
     nsqd.request("POST", "/channel/create?topic=t&channel=c")
     nsqd.request("POST", "/channel/create?topic=t&channel=other")
-    with V2Client(nsqd) as line:
+    with V2Client(nsqd) as client:
         for first in range(0, COUNT, BATCH):
             bodies = [b"%d" % number for number in range(first, first + BATCH)]
-            assert line.ask(mpub("t", bodies)) == OK
-    finished = handle(nsqd, COUNT - len(wanted), failing=True)
+            assert client.ask(mpub("t", bodies)) == OK
+    finished = consume(nsqd, COUNT - len(wanted), failing=True)
     assert set(finished.values()) == {1}
     wait_for(lambda: nsqd.channel("t", "c")["dead_letter_count"] == len(wanted))
 
-    found = letters(nsqd)
+    found = all_dead_letters(nsqd)
     assert sorted(wanted) == sorted(message["body"] for message in found)
     for message in found:
         letter = message["letter"]
@@ -116,7 +116,7 @@ def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
         if not answer["waiting"]:
             break
     assert done == len(wanted)
-    again = handle(nsqd, len(wanted), failing=False)
+    again = consume(nsqd, len(wanted), failing=False)
     assert again == Counter({body.encode(): 1 for body in wanted})
     assert nsqd.channel("t", "other")["depth"] == COUNT
     assert nsqd.channel("t.dead", "back")["redriven_count"] == len(wanted)
@@ -125,47 +125,47 @@ def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
     assert line_of in metrics.decode()
 
 
-def test_a_message_that_kills_its_consumer(tmp_path: Path) -> None:
+def test_lost_connections_make_a_dead_letter(tmp_path: Path) -> None:
     """A message is a dead letter after three lost connections, despite --max-attempts=50."""
     with spawn_nsqd(tmp_path, "--max-attempts=50", "--msg-timeout=500ms") as nsqd:
         nsqd.request("POST", "/topic/create?topic=t")
         nsqd.request("POST", "/channel/create?topic=t&channel=c")
         nsqd.request("POST", "/pub?topic=t", b"killer")
         for attempts in range(1, 4):
-            with V2Client(nsqd) as line:
-                assert line.ask(sub("t", "c")) == OK
-                line.send(rdy(1))
-                (message,) = line.messages(1)
+            with V2Client(nsqd) as client:
+                assert client.ask(sub("t", "c")) == OK
+                client.send(rdy(1))
+                (message,) = client.messages(1)
                 assert message.attempts == attempts
-        with V2Client(nsqd) as line:
-            assert line.ask(sub("t", "c")) == OK
-            line.send(rdy(1))
+        with V2Client(nsqd) as client:
+            assert client.ask(sub("t", "c")) == OK
+            client.send(rdy(1))
             wait_for(lambda: nsqd.channel("t", "c")["dead_letter_count"] == 1)
-            assert line.messages_within(0.1) == []
-        (letter,) = letters(nsqd)
+            assert client.messages_within(0.1) == []
+        (letter,) = all_dead_letters(nsqd)
         assert (letter["body"], letter["letter"]["reason"]) == ("killer", "connection lost")
 
 
-def dead(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
+def make_dead_letters(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
     """Publish messages to `t` and make them dead letters; return the ids of the dead letters."""
     nsqd.request("POST", "/topic/create?topic=t.dead")
     nsqd.request("POST", "/channel/create?topic=t.dead&channel=back")
     before = nsqd.channel("t.dead", "back")["depth"]
-    with V2Client(nsqd) as line:
-        assert line.ask(sub("t", channel)) == OK
+    with V2Client(nsqd) as client:
+        assert client.ask(sub("t", channel)) == OK
         for body in bodies:
             nsqd.request("POST", "/pub?topic=t", body)
-        line.send(rdy(100))
+        client.send(rdy(100))
         for _ in range(MOST):
-            line.send(req(*line.messages(len(bodies))))
+            client.send(req(*client.messages(len(bodies))))
         wait_for(lambda: nsqd.channel("t.dead", "back")["depth"] == before + len(bodies))
     page = get(nsqd, "/channel/messages?topic=t.dead&channel=back")["messages"]
     return [message["id"] for message in page[-len(bodies) :]]
 
 
-def test_how_a_letter_is_shown(nsqd: NsqdServer) -> None:
+def test_a_dead_letter_is_shown_by_its_body(nsqd: NsqdServer) -> None:
     """A dead letter is shown and searched by its body; `envelope` shows the stored bytes."""
-    (one,) = dead(nsqd, b'{"a": 1}')
+    (one,) = make_dead_letters(nsqd, b'{"a": 1}')
     message = get(nsqd, f"/message?topic=t.dead&id={one}&body_bytes=3")
     assert (message["body"], message["cut"], message["size"]) == ('{"a', True, 8)
     assert message["letter"]["channel"] == "c"
@@ -182,9 +182,9 @@ def test_how_a_letter_is_shown(nsqd: NsqdServer) -> None:
         assert found[0]["body"] == '{"a": 1}'
 
 
-def test_what_is_refused(nsqd: NsqdServer) -> None:
+def test_refused_dead_letters_have_the_reason(nsqd: NsqdServer) -> None:
     """A refused dead letter is listed with the reason, and still waits in its channel."""
-    one, two = dead(nsqd, b"1", b"2")
+    one, two = make_dead_letters(nsqd, b"1", b"2")
     nsqd.request("POST", "/pub?topic=t.dead", b"by hand")
     ids = [m["id"] for m in get(nsqd, "/channel/messages?topic=t.dead&channel=back")["messages"]]
     nsqd.request("POST", "/channel/delete?topic=t&channel=c")
@@ -215,19 +215,19 @@ def test_what_is_refused(nsqd: NsqdServer) -> None:
         assert nsqd.request("POST", f"/message/redrive?{query}")[0] == status
 
 
-def test_it_survives_kill(tmp_path: Path) -> None:
+def test_a_redrive_survives_kill_9(tmp_path: Path) -> None:
     """After kill -9, a redriven message and the number of its redrives are kept."""
     flags = (f"--max-attempts={MOST}",)
     with spawn_nsqd(tmp_path, *flags) as nsqd:
-        (one,) = dead(nsqd, b"1")
+        (one,) = make_dead_letters(nsqd, b"1")
         assert redrive(nsqd, "topic=t.dead&channel=back", [one])["done"] == [one]
         nsqd.kill9()
     with spawn_nsqd(tmp_path, *flags) as nsqd:
         assert (nsqd.channel("t", "c")["depth"], nsqd.channel("t.dead", "back")["depth"]) == (1, 0)
-        with V2Client(nsqd) as line:
-            assert line.ask(sub("t", "c")) == OK
-            line.send(rdy(1))
+        with V2Client(nsqd) as client:
+            assert client.ask(sub("t", "c")) == OK
+            client.send(rdy(1))
             for _ in range(MOST):
-                line.send(req(*line.messages(1)))
+                client.send(req(*client.messages(1)))
             wait_for(lambda: nsqd.channel("t.dead", "back")["depth"] == 1)
-        assert letters(nsqd)[-1]["letter"]["redriven"] == "1"
+        assert all_dead_letters(nsqd)[-1]["letter"]["redriven"] == "1"

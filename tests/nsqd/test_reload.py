@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("log_levels_are_restored")
 
 
 @pytest.fixture
-async def two() -> AsyncIterator[list[Nsqlookupd]]:
+async def two_lookupds() -> AsyncIterator[list[Nsqlookupd]]:
     """Two running nsqlookupds."""
     here = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
     daemons = [
@@ -43,7 +43,7 @@ async def two() -> AsyncIterator[list[Nsqlookupd]]:
         await daemon.stop()
 
 
-def where(daemon: Nsqlookupd) -> str:
+def address_of(daemon: Nsqlookupd) -> str:
     return f"127.0.0.1:{daemon.tcp_port}"
 
 
@@ -57,47 +57,53 @@ def topics(daemon: Nsqlookupd) -> list[str]:
 
 
 @pytest.mark.behaviour("TestReconfigure", "stringy.TestUniq")
-async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
+async def test_nsqlookupds_are_added_and_removed_in_order(
+    nsqd: Daemon, two_lookupds: list[Nsqlookupd]
+) -> None:
     """Addresses keep their order, without duplicates; a removed nsqlookupd drops this nsqd."""
-    first, second = map(where, two)
+    first, second = map(address_of, two_lookupds)
     reloader, peers = nsqd.reloader, nsqd.peers
     await nsqd.post("/topic/create?topic=old")
 
     reloader.set_lookupd_addresses([first])
     assert peers.addresses == [first]
-    await until(lambda: topics(two[0]) == ["old"])
+    await until(lambda: topics(two_lookupds[0]) == ["old"])
 
     reloader.set_lookupd_addresses([second, first, second])
     assert peers.addresses == [second, first]
     assert nsqd.nsqd.options.lookupd.tcp_addresses == (second, first, second)
-    await until(lambda: topics(two[1]) == ["old"])
+    await until(lambda: topics(two_lookupds[1]) == ["old"])
 
     reloader.set_lookupd_addresses([second])
-    await until(lambda: nodes(two[0]) == 0)
+    await until(lambda: nodes(two_lookupds[0]) == 0)
     await nsqd.post("/topic/create?topic=new")
-    await until(lambda: topics(two[1]) == ["new", "old"])
-    assert (peers.addresses, nodes(two[1])) == ([second], 1)
+    await until(lambda: topics(two_lookupds[1]) == ["new", "old"])
+    assert (peers.addresses, nodes(two_lookupds[1])) == ([second], 1)
 
 
-async def test_a_kept_nsqlookupd_keeps_its_connection(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
+async def test_a_kept_nsqlookupd_keeps_its_connection(
+    nsqd: Daemon, two_lookupds: list[Nsqlookupd]
+) -> None:
     """The connection to it is not interrupted, so that no consumer sees the node vanish."""
-    nsqd.reloader.set_lookupd_addresses([where(two[0])])
-    await until(lambda: nodes(two[0]) == 1)
-    before = set(two[0].connections)
+    nsqd.reloader.set_lookupd_addresses([address_of(two_lookupds[0])])
+    await until(lambda: nodes(two_lookupds[0]) == 1)
+    before = set(two_lookupds[0].connections)
 
-    nsqd.reloader.set_lookupd_addresses([where(two[1]), where(two[0])])
-    await until(lambda: nodes(two[1]) == 1)
-    assert two[0].connections == before
+    nsqd.reloader.set_lookupd_addresses([address_of(two_lookupds[1]), address_of(two_lookupds[0])])
+    await until(lambda: nodes(two_lookupds[1]) == 1)
+    assert two_lookupds[0].connections == before
 
 
-async def test_a_new_topic_asks_the_nsqlookupds_of_now(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
+async def test_a_new_topic_queries_the_current_nsqlookupds(
+    nsqd: Daemon, two_lookupds: list[Nsqlookupd]
+) -> None:
     """Without nsqlookupds a topic gets no channels; with one it gets the channels known there."""
-    two[0].registry.create_channel("t", "known")
-    two[0].registry.create_channel("late", "known")
+    two_lookupds[0].registry.create_channel("t", "known")
+    two_lookupds[0].registry.create_channel("late", "known")
     await nsqd.post("/topic/create?topic=t")
     assert (await nsqd.topic("t"))["channels"] == []
 
-    nsqd.reloader.set_lookupd_addresses([where(two[0])])
+    nsqd.reloader.set_lookupd_addresses([address_of(two_lookupds[0])])
     await nsqd.post("/pub?topic=late", b"x")
     await until(lambda: nsqd.nsqd.broker.topics["late"].channels)
     assert (await nsqd.channel("late", "known"))["depth"] == 1
@@ -106,7 +112,7 @@ async def test_a_new_topic_asks_the_nsqlookupds_of_now(nsqd: Daemon, two: list[N
     assert nsqd.nsqd.broker._topics.has_lookupd is False
 
 
-async def test_a_topic_does_not_wait_for_an_nsqlookupd_that_was_left(nsqd: Daemon) -> None:
+async def test_a_topic_does_not_wait_for_a_removed_nsqlookupd(nsqd: Daemon) -> None:
     """A topic waits for an nsqlookupd that does not answer, until that one is removed."""
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"127.0.0.1:{hole.getsockname()[1]}"
@@ -119,7 +125,7 @@ async def test_a_topic_does_not_wait_for_an_nsqlookupd_that_was_left(nsqd: Daemo
         await until(lambda: not topic.waits_for_lookup)
 
 
-class Change:
+class Reload:
     """A SIGHUP in the test process; `wanted` has the options in the file."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -147,69 +153,71 @@ class Change:
 
 
 @pytest.fixture
-def change(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> Change:
+def reload(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> Reload:
     """Reload the daemon as SIGHUP does, and record its log from INFO up."""
     caplog.set_level(logging.INFO)
-    return Change(nsqd)
+    return Reload(nsqd)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def sighup_log(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(r.levelname, r.getMessage()) for r in caplog.records if "SIGHUP" in r.getMessage()]
 
 
-async def test_what_can_change_does(change: Change, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sighup_applies_changed_options(
+    reload: Reload, caplog: pytest.LogCaptureFixture
+) -> None:
     """SIGHUP changes log level, nsqlookupds and certificates, and logs each change."""
-    running = change(
+    running = reload(
         log_level=logging.DEBUG, nsqlookupd_tcp_addresses=("/nowhere",), tls_cert="new.pem"
     )
 
     assert logging.getLogger().level == logging.DEBUG
-    assert change.daemon.peers.addresses == ["/nowhere"]
-    assert change.certificates == ["new.pem"]
+    assert reload.daemon.peers.addresses == ["/nowhere"]
+    assert reload.certificates == ["new.pem"]
     assert (running.log.level, running.tls.cert) == (logging.DEBUG, "new.pem")
-    assert said(caplog) == [
+    assert sighup_log(caplog) == [
         ("INFO", 'SIGHUP: log_level is now "debug"'),
         ("INFO", 'SIGHUP: nsqlookupd_tcp_addresses is now "/nowhere"'),
         ("INFO", 'SIGHUP: tls_cert is now "new.pem"'),
     ]
 
 
-async def test_what_cannot_change_needs_a_restart(
-    change: Change, caplog: pytest.LogCaptureFixture
+async def test_sighup_warns_of_options_that_need_a_restart(
+    reload: Reload, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Other options keep their values; each SIGHUP logs a warning while the file differs."""
     for _ in range(2):
-        running = change(msg_timeout=1_000_000, id=9)
+        running = reload(msg_timeout=1_000_000, id=9)
 
     assert (running.broker.limits.msg_timeout_ms, running.node_id) == (60_000, 5)
-    assert said(caplog) == 2 * [
+    assert sighup_log(caplog) == 2 * [
         ("WARNING", "SIGHUP: msg_timeout has changed: that needs a restart"),
         ("WARNING", "SIGHUP: id has changed: that needs a restart"),
     ]
 
 
-async def test_a_level_set_meanwhile_gives_way_to_the_file(change: Change) -> None:
+async def test_sighup_replaces_a_level_set_over_http(reload: Reload) -> None:
     """SIGHUP replaces a level set over HTTP by the file's; `verbose` means debug."""
-    file = change.daemon.nsqd.options
-    change.reloader.set_log_level(logging.ERROR)
+    file = reload.daemon.nsqd.options
+    reload.reloader.set_log_level(logging.ERROR)
     assert logging.getLogger().level == logging.ERROR
-    assert change.daemon.nsqd.options.log.level == logging.ERROR
+    assert reload.daemon.nsqd.options.log.level == logging.ERROR
 
-    change(log_level=file.log.level)
+    reload(log_level=file.log.level)
     assert logging.getLogger().level == logging.INFO
-    change(verbose=True)
+    reload(verbose=True)
     assert logging.getLogger().level == logging.DEBUG
 
 
-async def test_bad_certificates_leave_the_old_ones(
-    change: Change, caplog: pytest.LogCaptureFixture
+async def test_invalid_certificates_keep_the_old_ones(
+    reload: Reload, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reason is logged; the other changes in the file take effect."""
-    change.refusal = StartError("failed to build TLS config - no such file")
-    running = change(tls_cert="new.pem", log_level=logging.WARNING)
+    reload.refusal = StartError("failed to build TLS config - no such file")
+    running = reload(tls_cert="new.pem", log_level=logging.WARNING)
     assert running.tls.cert == ""
     assert logging.getLogger().level == logging.WARNING
-    assert said(caplog) == [
+    assert sighup_log(caplog) == [
         (
             "ERROR",
             "SIGHUP: keeping the old certificates: failed to build TLS config - no such file",
@@ -219,39 +227,41 @@ async def test_bad_certificates_leave_the_old_ones(
     ]
 
 
-async def test_tls_begins_with_a_start(change: Change, caplog: pytest.LogCaptureFixture) -> None:
+async def test_enabling_tls_needs_a_restart(
+    reload: Reload, caplog: pytest.LogCaptureFixture
+) -> None:
     """An nsqd that was started without certificates needs a restart for TLS."""
-    change.reloader.load_certificates = None
-    assert change(tls_cert="new.pem").tls.cert == ""
-    assert said(caplog) == [
+    reload.reloader.load_certificates = None
+    assert reload(tls_cert="new.pem").tls.cert == ""
+    assert sighup_log(caplog) == [
         ("WARNING", "SIGHUP: tls_cert has changed: that needs a restart"),
     ]
 
 
-async def test_a_broken_file_changes_nothing(
-    change: Change, caplog: pytest.LogCaptureFixture
+async def test_an_unreadable_file_changes_nothing(
+    reload: Reload, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unreadable file is logged as an error, and nsqd continues unchanged."""
-    before = change.daemon.nsqd.options
-    change.wanted = FileError("failed to load config file x - no")
-    change.reloader.reload()
+    before = reload.daemon.nsqd.options
+    reload.wanted = FileError("failed to load config file x - no")
+    reload.reloader.reload()
 
-    assert change.daemon.nsqd.options is before
-    assert change.certificates == []
-    assert said(caplog) == [
+    assert reload.daemon.nsqd.options is before
+    assert reload.certificates == []
+    assert sighup_log(caplog) == [
         ("ERROR", "SIGHUP: nothing is changed: failed to load config file x - no")
     ]
 
 
-async def test_while_it_stops_nothing_changes(change: Change) -> None:
+async def test_sighup_during_a_stop_is_ignored(reload: Reload) -> None:
     """A SIGHUP after a SIGTERM is ignored: the connections are closed already."""
-    change.daemon.nsqd.exiting = True
-    change(nsqlookupd_tcp_addresses=("/nowhere",))
+    reload.daemon.nsqd.exiting = True
+    reload(nsqlookupd_tcp_addresses=("/nowhere",))
 
-    assert change.daemon.peers.addresses == []
+    assert reload.daemon.peers.addresses == []
 
 
-class Hangup:
+class SighupSender:
     """Sends SIGHUP to a real process after a change of its configuration file."""
 
     def __init__(self, server: Server, config: Path) -> None:
@@ -267,7 +277,7 @@ class Hangup:
         def new() -> str:
             return self.server.log_text[seen:]
 
-        wait_for(lambda: all(line in new() for line in lines), told=new)
+        wait_for(lambda: all(line in new() for line in lines), describe=new)
 
 
 def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
@@ -281,7 +291,7 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
         spawn_nsqlookupd(tmp_path) as lookupd,
         spawn_nsqd(tmp_path, f"--config={config}", "--max-rdy-count=7") as server,
     ):
-        hangup = Hangup(server, config)
+        hangup = SighupSender(server, config)
         hangup('msg_timeout = "1m"\nmax_rdy_count = 8\n', "INFO: SIGHUP: no option has changed\n")
         hangup(
             f'log_level = "DEBUG"\nnsqlookupd_tcp_addresses = "{lookupd.tcp}"\nmsg_timeout = 5000',
@@ -314,7 +324,7 @@ def serial_number(port: int) -> int:
         return x509.load_der_x509_certificate(shown).serial_number
 
 
-def test_sighup_exchanges_the_certificates(tmp_path: Path) -> None:
+def test_sighup_replaces_the_certificates(tmp_path: Path) -> None:
     """New handshakes use the current certificate files, also if their names are the same.
 
     A certificate that cannot be used is logged as an error, and the old one stays.
@@ -327,7 +337,7 @@ def test_sighup_exchanges_the_certificates(tmp_path: Path) -> None:
     port = free_port()
     https = f"--https-address=127.0.0.1:{port}"
     with spawn_nsqd(tmp_path, f"--config={config}", https) as server:
-        hangup = Hangup(server, config)
+        hangup = SighupSender(server, config)
         first = serial_number(port)
         Certificates.make(folder)
         assert serial_number(port) == first
@@ -349,7 +359,7 @@ def test_sighup_of_nsqlookupd_sets_the_level(tmp_path: Path) -> None:
     config = tmp_path / "nsqlookupd.toml"
     config.write_text("")
     with spawn_nsqlookupd(tmp_path, f"--config={config}") as server:
-        hangup = Hangup(server, config)
+        hangup = SighupSender(server, config)
         hangup(
             'tombstone_lifetime = "1s"\nverbose = true\n',
             "INFO: SIGHUP: verbose is now true\n",

@@ -24,7 +24,7 @@ def allowed(granted: str, **arguments: str) -> set[str]:
     }
 
 
-def test_publishers_and_consumers_get_what_their_programs_use() -> None:
+def test_publish_and_consume_allow_their_routes() -> None:
     """Over HTTP, `publish` allows to publish; `consume` allows the same as `bodies`."""
     find = {"GET /ping", "GET /info"}
 
@@ -62,7 +62,7 @@ def test_every_command_has_a_role() -> None:
     assert set(commands.COMMANDS) == set(COMMANDS)
 
 
-def test_roles_become_auths_permissions() -> None:
+def test_publish_and_consume_give_permissions_of_auth() -> None:
     """Only `publish` and `consume` give permissions: no other role includes them."""
     granted = grants.parse("publish:a*,consume,administer,register:b")
 

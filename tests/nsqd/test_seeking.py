@@ -71,7 +71,7 @@ async def finished(nsqd: Daemon) -> bool:
     return channel["depth"] == channel["in_flight_count"] == 0
 
 
-async def test_it_tells_that_older_messages_are_gone(tmp_path: Path) -> None:
+async def test_a_seek_before_the_log_reports_older_are_gone(tmp_path: Path) -> None:
     """A seek before the start of the log has `older_are_gone`, and the oldest index and time."""
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
@@ -118,17 +118,28 @@ async def test_it_tells_that_older_messages_are_gone(tmp_path: Path) -> None:
         ("0001-01-01T00:00:00Z", ("time", -62_135_596_800_000_000_000)),
     ],
 )
-def test_places_are_read(text: str, target: object) -> None:
+def test_valid_positions_are_parsed(text: str, target: object) -> None:
     """Ends, indexes, dates, times with or without a zone (default UTC), durations before now."""
     assert target_of(text, NOW) == target
 
 
-NO_PLACES = ["", "time", "time:", "-1", "1h", str(1 << 54), "9" * 40, "first", "\u0661", "-1x"]
-NO_TIMES = ["2025-13-01", "2025-02-30T00:00:00Z", "2025-01-01T25:00", "time:" + "9" * 30]
+INVALID_POSITIONS = [
+    "",
+    "time",
+    "time:",
+    "-1",
+    "1h",
+    str(1 << 54),
+    "9" * 40,
+    "first",
+    "\u0661",
+    "-1x",
+]
+INVALID_TIMES = ["2025-13-01", "2025-02-30T00:00:00Z", "2025-01-01T25:00", "time:" + "9" * 30]
 
 
-@pytest.mark.parametrize("text", [*NO_PLACES, *NO_TIMES, None])
-def test_other_places_are_refused_with_the_forms(text: str | None) -> None:
+@pytest.mark.parametrize("text", [*INVALID_POSITIONS, *INVALID_TIMES, None])
+def test_invalid_positions_get_the_accepted_forms(text: str | None) -> None:
     """The 400 answer lists the accepted forms, also if `to` is missing."""
     with pytest.raises(HttpError) as refused:
         target_of(text, NOW)
@@ -138,7 +149,7 @@ def test_other_places_are_refused_with_the_forms(text: str | None) -> None:
 
 
 @given(st.text())
-def test_any_place_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     """Any text is either read or refused with INVALID_ARG_TO; no other exception occurs."""
     try:
         target_of(text, NOW)
@@ -147,7 +158,7 @@ def test_any_place_is_read_or_refused(text: str) -> None:
         assert error.code.startswith("INVALID_ARG_TO: ")
 
 
-async def test_a_bad_place_is_a_bad_request(nsqd: Daemon) -> None:
+async def test_an_invalid_position_gets_400(nsqd: Daemon) -> None:
     """Over HTTP a malformed or missing `to` gets 400 with the accepted forms."""
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")

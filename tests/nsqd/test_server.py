@@ -33,7 +33,7 @@ async def test_a_ticket_is_answered_once() -> None:
     assert given_up.future.cancelled()
 
 
-async def test_a_change_of_the_drains_is_told_to_their_watchers(nsqd: Daemon) -> None:
+async def test_watchers_are_called_after_a_drain_is_stored(nsqd: Daemon) -> None:
     """Watchers are called after the drain is on disk; a change that fails calls none."""
     path = Path(nsqd.nsqd.options.data_path) / "drain.json"
     seen: list[bool] = []
@@ -50,7 +50,7 @@ async def test_a_change_of_the_drains_is_told_to_their_watchers(nsqd: Daemon) ->
     path.with_name("drain.json.new").rmdir()
 
 
-async def test_a_stop_closes_clients_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+async def test_a_stop_closes_clients_and_keeps_acknowledged_messages(tmp_path: Path) -> None:
     """After a restart every unfinished message is still there, also the one in flight."""
     nsqd = await start(tmp_path)
     await nsqd.post("/topic/create?topic=t")

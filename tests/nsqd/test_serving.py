@@ -27,7 +27,7 @@ def read_by(seconds: float) -> tuple[list[Opening], list[int]]:
     return openings, threads
 
 
-def test_small_topics_are_read_one_after_the_other() -> None:
+def test_small_topics_are_read_in_the_main_thread() -> None:
     """The first batch is read in the main thread: threads would only wait for each other."""
     openings, threads = read_by(0)
 
@@ -35,7 +35,7 @@ def test_small_topics_are_read_one_after_the_other() -> None:
     assert {threading.get_ident()} == set(threads[:BATCH_TOPICS])
 
 
-def test_topics_that_take_long_are_read_some_at_a_time() -> None:
+def test_slow_topics_are_read_by_several_threads() -> None:
     """If the first batch is slow, several other threads read the rest."""
     openings, threads = read_by(SLOW_SECONDS)
 
@@ -49,7 +49,7 @@ OBJECTS_MAX = 2000
 """About 200 objects remain after a start, 20,000 if a module's objects are among them."""
 
 
-def test_a_full_collection_does_not_go_through_what_stays(tmp_path: Path) -> None:
+def test_modules_are_excluded_from_garbage_collection(tmp_path: Path) -> None:
     """Modules, including those for HTTP, are frozen: collecting them would block all threads."""
     with spawn_nsqd(tmp_path) as nsqd:
         _, told = nsqd.request("GET", "/debug/pprof/heap")

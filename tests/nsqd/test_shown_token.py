@@ -18,7 +18,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
 from tests.support.token_lines import TokenLines
 
-END = tokens.end_of("2030-01-01")
+EXPIRY = tokens.end_of("2030-01-01")
 
 
 class Timer:
@@ -31,12 +31,12 @@ class Timer:
         self.is_cancelled = True
 
 
-class Bench(TokenLines):
+class FakeConnection(TokenLines):
     """One connection with a scripted loop and broker, and a token file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.now = END - 1000.0
+        self.now = EXPIRY - 1000.0
         self.timers: list[Timer] = []
         self.errors: list[RemoteError] = []
         self.both = self.add("both", "publish:t*,consume:t*")
@@ -77,13 +77,13 @@ class Bench(TokenLines):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path / "tokens")
+def connection(tmp_path: Path) -> FakeConnection:
+    return FakeConnection(tmp_path / "tokens")
 
 
-def test_roles_become_permissions(bench: Bench) -> None:
+def test_roles_become_permissions(connection: FakeConnection) -> None:
     """A token's roles allow publishing and consuming for topics that match the pattern."""
-    found = bench.take(bench.both)
+    found = connection.take(connection.both)
 
     assert "both" == found.identity
     assert [True, False] == [found.allows(topic, "c") for topic in ("t1", "u")]
@@ -92,74 +92,76 @@ def test_roles_become_permissions(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("secret", "reason"), [("x" * 40, UNAUTHORISED), ("", UNAUTHORISED), ("ending", EXPIRED)]
 )
-def test_a_secret_that_is_no_valid_token(bench: Bench, secret: str, reason: str) -> None:
+def test_an_invalid_token_gets_no_permissions(
+    connection: FakeConnection, secret: str, reason: str
+) -> None:
     """It gets no permissions, for the reason UNAUTHORISED, or EXPIRED if it is expired."""
-    bench.now = END
-    secret = bench.ending if secret == "ending" else secret
+    connection.now = EXPIRY
+    secret = connection.ending if secret == "ending" else secret
 
-    assert (None, reason) == bench.token.take(secret.encode())
-    assert [] == bench.timers
+    assert (None, reason) == connection.token.take(secret.encode())
+    assert [] == connection.timers
 
 
-def test_a_token_that_expires_ends_the_connection(bench: Bench) -> None:
+def test_an_expired_token_ends_the_connection(connection: FakeConnection) -> None:
     """The expiry is checked every LOOK_SECONDS, as the clock may change, and when it is due."""
-    bench.take(bench.ending)
-    assert [LOOK_SECONDS] == [timer.seconds for timer in bench.timers]
-    bench.now = END - 5.0
-    bench.timers[-1].fire()
-    assert [] == bench.errors
-    assert 5.0 == bench.timers[-1].seconds
-    bench.now = END
-    bench.timers[-1].fire()
+    connection.take(connection.ending)
+    assert [LOOK_SECONDS] == [timer.seconds for timer in connection.timers]
+    connection.now = EXPIRY - 5.0
+    connection.timers[-1].fire()
+    assert [] == connection.errors
+    assert 5.0 == connection.timers[-1].seconds
+    connection.now = EXPIRY
+    connection.timers[-1].fire()
 
-    assert [("E_AUTH_FAILED", "AUTH failed")] == bench.failures()
-    assert 1 == bench.access.refused[EXPIRED]
+    assert [("E_AUTH_FAILED", "AUTH failed")] == connection.failures()
+    assert 1 == connection.access.refused[EXPIRED]
 
 
-def test_a_token_without_an_end_needs_no_timer(bench: Bench) -> None:
+def test_a_token_without_expiry_needs_no_timer(connection: FakeConnection) -> None:
     """A token without expiry ends only when it is removed from the file."""
-    bench.take(bench.both)
-    assert [] == bench.timers
-    bench.change("both")
-    bench.token.review()
+    connection.take(connection.both)
+    assert [] == connection.timers
+    connection.change("both")
+    connection.token.review()
 
-    assert [("E_AUTH_FAILED", "AUTH failed")] == bench.failures()
-    assert 1 == bench.access.refused[UNAUTHORISED]
+    assert [("E_AUTH_FAILED", "AUTH failed")] == connection.failures()
+    assert 1 == connection.access.refused[UNAUTHORISED]
 
 
-def test_other_roles_apply_from_the_next_command_on(bench: Bench) -> None:
+def test_changed_roles_apply_to_the_next_command(connection: FakeConnection) -> None:
     """The connection stays open, unless its subscription is no longer allowed."""
-    bench.take(bench.both)
-    bench.change("both", "publish:u*")
-    bench.token.review()
-    assert [] == bench.errors
-    permissions: Any = bench.session.permissions
+    connection.take(connection.both)
+    connection.change("both", "publish:u*")
+    connection.token.review()
+    assert [] == connection.errors
+    permissions: Any = connection.session.permissions
     assert not permissions.allows("t1", "c")
 
-    bench.session.state = STATE_SUBSCRIBED
-    bench.token.review()
+    connection.session.state = STATE_SUBSCRIBED
+    connection.token.review()
     text = 'AUTH failed for SUB on "t1" "c"'
-    assert [("E_UNAUTHORIZED", text)] == bench.failures()
-    assert 1 == bench.access.refused[FORBIDDEN]
+    assert [("E_UNAUTHORIZED", text)] == connection.failures()
+    assert 1 == connection.access.refused[FORBIDDEN]
 
 
-def test_a_connection_that_is_closing_is_left_alone(bench: Bench) -> None:
+def test_a_closing_connection_gets_no_error(connection: FakeConnection) -> None:
     """No error is sent to a closing connection, or to one without a token."""
-    bench.token.review()
-    bench.take(bench.ending)
-    bench.session.closing = True
-    bench.now = END
-    bench.token.review()
-    assert [] == bench.errors
+    connection.token.review()
+    connection.take(connection.ending)
+    connection.session.closing = True
+    connection.now = EXPIRY
+    connection.token.review()
+    assert [] == connection.errors
 
-    bench.token.close()
-    assert bench.timers[-1].is_cancelled
+    connection.token.close()
+    assert connection.timers[-1].is_cancelled
 
 
-def test_the_reason_of_a_refusal_follows_from_the_error(bench: Bench) -> None:
+def test_the_reason_of_a_refusal_follows_from_the_error(connection: FakeConnection) -> None:
     """The default reason is FORBIDDEN for E_UNAUTHORIZED, else UNAUTHORISED."""
-    bench.token.refuse("E_UNAUTHORIZED", "PUB", topic="t1")
-    bench.token.refuse("E_AUTH_FIRST", "SUB")
-    bench.token.refuse("E_AUTH_FAILED", "AUTH", EXPIRED)
+    connection.token.refuse("E_UNAUTHORIZED", "PUB", topic="t1")
+    connection.token.refuse("E_AUTH_FIRST", "SUB")
+    connection.token.refuse("E_AUTH_FAILED", "AUTH", EXPIRED)
 
-    assert {UNAUTHORISED: 1, EXPIRED: 1, FORBIDDEN: 1} == bench.access.refused
+    assert {UNAUTHORISED: 1, EXPIRED: 1, FORBIDDEN: 1} == connection.access.refused

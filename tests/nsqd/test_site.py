@@ -34,8 +34,8 @@ def test_plain_http_is_open_unless_tls_is_required(required: str) -> None:
     assert gate_of(options(required), 4152) is None
 
 
-@pytest.mark.parametrize(("port", "told"), [(4152, 4152), (-1, 0)])
-async def test_plain_http_is_refused_if_tls_is_required(port: int, told: int) -> None:
+@pytest.mark.parametrize(("port", "https_port"), [(4152, 4152), (-1, 0)])
+async def test_plain_http_is_refused_if_tls_is_required(port: int, https_port: int) -> None:
     """Plain HTTP gets 403 with the HTTPS port, or 0 if there is none, in NSQ's form."""
     gate = gate_of(options("true"), port)
     assert gate is not None

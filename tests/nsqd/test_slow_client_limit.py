@@ -17,7 +17,7 @@ class Timer:
         self.cancelled = True
 
 
-class Client:
+class FakeConnection:
     """A connection whose received bytes and states the test sets."""
 
     def __init__(self, *, first_seconds: float = 0, rate: int = 0) -> None:
@@ -54,9 +54,9 @@ class Client:
                 timer.call()
 
 
-def test_who_says_nothing_in_time_goes() -> None:
+def test_a_client_without_a_first_command_is_dropped() -> None:
     """A client without a whole command in `first_seconds` is dropped, despite two bytes."""
-    client = Client(first_seconds=3)
+    client = FakeConnection(first_seconds=3)
     client.limit.note(2)
     client.wait(2.9)
 
@@ -65,19 +65,19 @@ def test_who_says_nothing_in_time_goes() -> None:
     assert client.gone
 
 
-def test_who_has_spoken_may_be_silent() -> None:
+def test_the_first_command_cancels_the_deadline() -> None:
     """The first command cancels the deadline for it."""
-    client = Client(first_seconds=3)
+    client = FakeConnection(first_seconds=3)
     client.limit.moved()
     client.wait(100)
 
     assert not client.gone
 
 
-def test_a_command_that_trickles_in_is_given_up() -> None:
+def test_a_client_below_the_minimum_rate_is_dropped() -> None:
     """A client that is one byte below the minimum rate over GRACE_SECONDS is dropped."""
     for size, gone in ((1023, True), (1024, False)):
-        client = Client(rate=1024)
+        client = FakeConnection(rate=1024)
         client.unfinished = True
         client.limit.note(100)  # the bytes that begin the command do not count
         client.limit.note(int(1024 * (GRACE_SECONDS - 1)))
@@ -87,9 +87,9 @@ def test_a_command_that_trickles_in_is_given_up() -> None:
         assert gone == client.gone, size
 
 
-def test_each_window_is_looked_at() -> None:
+def test_each_window_is_checked_separately() -> None:
     """A fast first window does not make up for a slow second one."""
-    client = Client(rate=1024)
+    client = FakeConnection(rate=1024)
     client.unfinished = True
     client.limit.note(1)
     client.limit.note(1 << 20)
@@ -100,9 +100,9 @@ def test_each_window_is_looked_at() -> None:
     assert client.gone
 
 
-def test_progress_and_a_server_that_does_not_read_are_no_fault() -> None:
+def test_finished_commands_and_paused_reading_start_a_new_window() -> None:
     """A finished command or paused reading starts a new window; no partial command, no timer."""
-    client = Client(rate=1024)
+    client = FakeConnection(rate=1024)
     client.unfinished = True
     client.limit.note(1)
     client.limit.moved()
@@ -120,9 +120,9 @@ def test_progress_and_a_server_that_does_not_read_are_no_fault() -> None:
     assert not client.timers
 
 
-def test_a_connection_that_ended_is_not_watched() -> None:
+def test_a_stopped_limit_drops_no_client() -> None:
     """After `stop`, no timer drops the client."""
-    client = Client(first_seconds=1, rate=1024)
+    client = FakeConnection(first_seconds=1, rate=1024)
     client.unfinished = True
     client.limit.note(1)
     client.limit.stop()

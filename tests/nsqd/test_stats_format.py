@@ -191,7 +191,7 @@ async def test_stats_as_text(nsqd: Daemon) -> None:
     assert lines[27:] == [""]
 
 
-async def test_text_of_a_consumer_and_of_nobody(nsqd: Daemon) -> None:
+async def test_text_with_and_without_clients(nsqd: Daemon) -> None:
     """Without topics and producers the text has None; a consumer is shown with its RDY."""
     text = (await nsqd.ask("GET", "/stats?include_mem=0"))[1].decode()
     assert text.split("\n")[3:] == [

@@ -22,7 +22,7 @@ MEMORY = (
 )
 
 
-class Ear:
+class FakeStatsd:
     """A statsd that only receives."""
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class Ear:
         return data.decode()
 
 
-async def reported(folder: Path, ear: Ear, **changes: Any) -> Daemon:
+async def start_with_statsd(folder: Path, fake_statsd: FakeStatsd, **changes: Any) -> Daemon:
     options = {
-        "statsd_address": ear.address,
+        "statsd_address": fake_statsd.address,
         "statsd_interval": 150_000_000,
         "statsd_prefix": "nsq.%s",
         "statsd_udp_packet_size": 65_000,
@@ -51,21 +51,21 @@ async def reported(folder: Path, ear: Ear, **changes: Any) -> Daemon:
 @pytest.mark.behaviour("more.statsd-packets")
 async def test_a_report_is_exact(tmp_path: Path) -> None:
     """Counters are deltas, gauges values, with NSQ's names and order, a newline after each."""
-    ear = Ear()
-    nsqd = await reported(tmp_path, ear)
+    fake_statsd = FakeStatsd()
+    nsqd = await start_with_statsd(tmp_path, fake_statsd)
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await nsqd.post("/mpub?topic=t", b"one\ntwo\nthree")
     await nsqd.post("/topic/create?topic=u.v")
     reports = Statsd(nsqd.nsqd)
     reports.start()
-    first, second = await ear.packet(), await ear.packet()
+    first, second = await fake_statsd.packet(), await fake_statsd.packet()
     await nsqd.post("/pub?topic=t", b"four")
-    while (third := await ear.packet()) == second:
+    while (third := await fake_statsd.packet()) == second:
         continue
     await reports.stop()
     await consumer.close()
     await stop(nsqd)
-    ear.socket.close()
+    fake_statsd.socket.close()
 
     host = f"nsq.here_{nsqd.nsqd.http_port}."
 
@@ -115,7 +115,7 @@ async def test_memory_and_percentiles(tmp_path: Path) -> None:
     assert lines[4:7] == percentiles
 
 
-async def test_ephemeral_ones_can_be_left_out(tmp_path: Path) -> None:
+async def test_ephemeral_topics_and_channels_can_be_left_out(tmp_path: Path) -> None:
     """Ephemeral topics are left out with their channels, ephemeral channels alone."""
     nsqd = await start(tmp_path, statsd_exclude_ephemeral=True, statsd_mem_stats=False)
     for path in ("topic=a%23ephemeral", "topic=b"):
@@ -129,7 +129,7 @@ async def test_ephemeral_ones_can_be_left_out(tmp_path: Path) -> None:
     assert not [line for line in lines if "ephemeral" in line]
 
 
-async def test_a_counter_that_began_anew_is_told_whole(tmp_path: Path) -> None:
+async def test_a_restarted_counter_gives_no_negative_delta(tmp_path: Path) -> None:
     """A topic that was deleted and created again gives no negative delta."""
     nsqd = await start(tmp_path, statsd_mem_stats=False, statsd_prefix="p")
     reports = Statsd(nsqd.nsqd)
@@ -161,7 +161,7 @@ def test_prefixes() -> None:
     assert prefix_of("", "h", 1) == ""
 
 
-async def test_a_statsd_that_is_not_there_is_a_warning(
+async def test_an_unreachable_statsd_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """nsqd logs a warning, tries again at the next interval, and continues to serve."""

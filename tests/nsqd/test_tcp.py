@@ -7,7 +7,7 @@ from sparq.protocol.commands import nop, pub, sub, touch
 from tests.nsqd.daemon import Consumer, start, stop
 
 
-async def test_more_commands_than_a_turn_has_are_all_executed(tmp_path: Path) -> None:
+async def test_commands_beyond_a_turns_limit_run_in_later_turns(tmp_path: Path) -> None:
     """Commands left for later turns keep their order, and none is lost."""
     daemon = await start(tmp_path)
     client = await Consumer.introduced(daemon, sub("t", "c"))
@@ -24,7 +24,7 @@ async def test_more_commands_than_a_turn_has_are_all_executed(tmp_path: Path) ->
     await stop(daemon)
 
 
-async def test_others_are_served_between_the_commands_of_one(tmp_path: Path) -> None:
+async def test_other_clients_are_served_between_one_clients_commands(tmp_path: Path) -> None:
     """10 * COMMANDS_PER_TURN commands take 10 turns or more; another client gets its OK first."""
     daemon = await start(tmp_path)
     busy = await Consumer.introduced(daemon)

@@ -59,14 +59,14 @@ def run(
     return starter
 
 
-async def refused(daemon: Daemon, context: ssl.SSLContext) -> None:
+async def check_refused(daemon: Daemon, context: ssl.SSLContext) -> None:
     """Check that a client with this context gets no connection."""
     async with connected(daemon) as client:
         with pytest.raises((ssl.SSLError, Closed, ConnectionError)):
             await client.upgrade(context)
 
 
-async def accepted(daemon: Daemon, context: ssl.SSLContext) -> dict[str, Any]:
+async def facts_of_handshake(daemon: Daemon, context: ssl.SSLContext) -> dict[str, Any]:
     """Publish as a client with this context; return the facts of its handshake."""
     async with connected(daemon) as client:
         await client.upgrade(context)
@@ -82,7 +82,7 @@ async def accepted(daemon: Daemon, context: ssl.SSLContext) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.behaviour("TestTLS", "unix.TestTLS")
-async def test_the_handshake_is_told_in_stats(
+async def test_stats_have_the_facts_of_the_handshake(
     run: Starter, certificates: Certificates, version: ssl.TLSVersion
 ) -> None:
     """TLS 1.2 and 1.3 work by default; /stats has version and cipher suite in Go's form."""
@@ -99,7 +99,7 @@ async def test_the_handshake_is_told_in_stats(
     assert stats["tls_negotiated_protocol_is_mutual"] is True
 
 
-def old(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
+def limited_to(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
     """Restrict a client to one old version."""
     with pytest.warns(DeprecationWarning):
         context.minimum_version = version
@@ -111,26 +111,31 @@ def old(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
 
 async def test_old_versions_need_the_flag(run: Starter, certificates: Certificates) -> None:
     """TLS 1.1 is refused by default."""
-    context = old(certificates.client(), ssl.TLSVersion.TLSv1_1)
+    context = limited_to(certificates.client(), ssl.TLSVersion.TLSv1_1)
     strict = await run()
-    await refused(strict, context)
-    await accepted(strict, certificates.client())
+    await check_refused(strict, context)
+    await facts_of_handshake(strict, certificates.client())
 
 
-async def test_old_versions_are_taken_by_the_flag(run: Starter, certificates: Certificates) -> None:
+async def test_old_versions_are_accepted_with_the_flag(
+    run: Starter, certificates: Certificates
+) -> None:
     """With --tls-min-version=tls1.0 a client may use TLS 1.1."""
     loose = await run(tls_min_version="tls1.0")
-    context = old(certificates.client(), ssl.TLSVersion.TLSv1_1)
+    context = limited_to(certificates.client(), ssl.TLSVersion.TLSv1_1)
 
-    assert "TLS1.1" == (await accepted(loose, context))["version"]
+    assert "TLS1.1" == (await facts_of_handshake(loose, context))["version"]
 
 
 async def test_the_newest_version_may_be_required(run: Starter, certificates: Certificates) -> None:
     """--tls-min-version=tls1.3 refuses TLS 1.2."""
     daemon = await run(tls_min_version="tls1.3")
 
-    await refused(daemon, certificates.client(version=VERSIONS[0]))
-    assert "TLS1.3" == (await accepted(daemon, certificates.client(version=VERSIONS[1])))["version"]
+    await check_refused(daemon, certificates.client(version=VERSIONS[0]))
+    assert (
+        "TLS1.3"
+        == (await facts_of_handshake(daemon, certificates.client(version=VERSIONS[1])))["version"]
+    )
 
 
 @pytest.mark.behaviour("TestTLSRequired", "unix.TestTLSRequired")
@@ -153,15 +158,15 @@ async def test_tls_can_be_required(run: Starter, certificates: Certificates, req
 
 @pytest.mark.behaviour("TestTLSAuthRequire", "unix.TestTLSAuthRequire")
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_any_certificate_will_do(
+async def test_require_accepts_any_client_certificate(
     run: Starter, certificates: Certificates, version: ssl.TLSVersion
 ) -> None:
     """`require` needs a certificate and accepts any, even an expired one, without its name."""
     daemon = await run(tls_client_auth_policy="require")
 
-    await refused(daemon, certificates.client("", version))
+    await check_refused(daemon, certificates.client("", version))
     for name in ("self-signed", "foreign", "signed", "expired"):
-        facts = await accepted(daemon, certificates.client(name, version))
+        facts = await facts_of_handshake(daemon, certificates.client(name, version))
         assert "" == facts["common_name"]
     async with connected(daemon) as client:
         client.send(sub("t", "c"))
@@ -197,9 +202,7 @@ for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
 
 
 @pytest.mark.parametrize("python", ["python3.11", "python3.12", "python3.13", "python3.14"])
-def test_each_python_shows_the_certificate_that_arrives(
-    certificates: Certificates, python: str
-) -> None:
+def test_require_works_on_each_installed_python(certificates: Certificates, python: str) -> None:
     """`require` uses a private name of `ssl`, so each installed Python is tested."""
     program = shutil.which(python)
     if program is None or subprocess.run([program, "-c", ""], check=False).returncode:
@@ -212,7 +215,7 @@ def test_each_python_shows_the_certificate_that_arrives(
     subprocess.run([program, "-c", text, *files], check=True, timeout=60)
 
 
-def test_a_python_that_does_not_show_it_cannot_require(
+def test_require_is_refused_on_an_unsuitable_python(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """nsqd does not start, and prints the reason: it would refuse every client."""
@@ -226,7 +229,7 @@ def test_a_python_that_does_not_show_it_cannot_require(
 
 @pytest.mark.behaviour("TestTLSAuthRequireVerify", "unix.TestTLSAuthRequireVerify")
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_only_a_signed_certificate_will_do(
+async def test_require_verify_accepts_only_signed_certificates(
     run: Starter, certificates: Certificates, version: ssl.TLSVersion
 ) -> None:
     """`require-verify` accepts only certificates signed by the root CA, with their common name."""
@@ -234,22 +237,24 @@ async def test_only_a_signed_certificate_will_do(
     daemon = await run(tls_client_auth_policy="require-verify", tls_root_ca_file=root)
 
     for name in ("", "self-signed", "foreign", "expired"):
-        await refused(daemon, certificates.client(name, version))
-    facts = await accepted(daemon, certificates.client("signed", version))
+        await check_refused(daemon, certificates.client(name, version))
+    facts = await facts_of_handshake(daemon, certificates.client("signed", version))
     assert "joe" == facts["common_name"]
 
 
-async def test_another_policy_asks_for_nothing(run: Starter, certificates: Certificates) -> None:
+async def test_an_unknown_policy_needs_no_client_certificate(
+    run: Starter, certificates: Certificates
+) -> None:
     """As with NSQ, an unknown policy needs no client certificate, but still requires TLS."""
     daemon = await run(tls_client_auth_policy="hubba")
 
-    await accepted(daemon, certificates.client())
+    await facts_of_handshake(daemon, certificates.client())
     async with connected(daemon) as client:
         client.send(b"NOP\n")
         assert b"E_INVALID cannot NOP in current state (TLS required)" == await client.error()
 
 
-async def test_without_a_certificate_tls_is_not_granted(tmp_path: Path) -> None:
+async def test_without_a_certificate_tls_is_not_offered(tmp_path: Path) -> None:
     """The reply to IDENTIFY has `tls_v1: false`, and the client continues without TLS."""
     daemon = await start(tmp_path)
     async with connected(daemon) as client:
@@ -269,7 +274,7 @@ async def test_a_handshake_has_a_deadline(run: Starter, monkeypatch: pytest.Monk
         await client.end()
 
 
-async def test_damage_inside_tls_ends_the_connection(
+async def test_a_damaged_record_ends_the_connection(
     run: Starter, certificates: Certificates
 ) -> None:
     """A record that was changed in transit is never executed as a command."""
@@ -286,7 +291,7 @@ async def test_damage_inside_tls_ends_the_connection(
     assert [] == (await daemon.stats())["topics"]
 
 
-async def test_heartbeats_go_through_tls(run: Starter, certificates: Certificates) -> None:
+async def test_heartbeats_are_sent_over_tls(run: Starter, certificates: Certificates) -> None:
     """Heartbeats are encrypted; a client that does not reply is dropped after two intervals."""
     daemon = await run()
     async with connected(daemon) as client:
@@ -314,15 +319,15 @@ async def test_new_handshakes_use_new_certificates(
         daemon.nsqd.clients.tls.load(changed(NsqdOptions(), **newer.options()))
         client.send(pub("t", b"x"))
         assert b"OK" == await client.response()
-    await refused(daemon, certificates.client())
-    await accepted(daemon, newer.client())
+    await check_refused(daemon, certificates.client())
+    await facts_of_handshake(daemon, newer.client())
     assert 200 == (await https(daemon, newer.client(), "GET", "/ping"))[0]
 
     with pytest.raises(StartError, match=r"failed to build TLS config - open .*/gone"):
         daemon.nsqd.clients.tls.load(
             changed(NsqdOptions(), **newer.options(tls_key=str(tmp_path / "gone")))
         )
-    await accepted(daemon, newer.client())
+    await facts_of_handshake(daemon, newer.client())
 
 
 BAD = {
@@ -336,7 +341,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_files_that_cannot_be_used_are_named(certificates: Certificates, bad: str) -> None:
+def test_unusable_files_are_named_in_the_error(certificates: Certificates, bad: str) -> None:
     """nsqd does not start; the error has the file or the reason."""
     changes, text = BAD[bad]
     folder = certificates.folder
@@ -348,7 +353,7 @@ def test_files_that_cannot_be_used_are_named(certificates: Certificates, bad: st
         tls.build(changed(NsqdOptions(), **certificates.options(**files)))
 
 
-def test_no_certificate_is_no_tls() -> None:
+def test_without_certificate_options_there_is_no_tls() -> None:
     """Without certificate options no TLS context is built."""
     assert tls.build(NsqdOptions()) is None
 
@@ -396,7 +401,9 @@ async def plain_is_refused(daemon: Daemon) -> None:
 
 
 @pytest.mark.behaviour("TestHTTPSRequire", "more.tls-required-403")
-async def test_plain_http_is_sent_to_https(run: Starter, certificates: Certificates) -> None:
+async def test_plain_http_is_refused_if_tls_is_required(
+    run: Starter, certificates: Certificates
+) -> None:
     """If TLS is required, every plain HTTP request gets 403 with the HTTPS port."""
     daemon = await run(tls_client_auth_policy="require")
 
@@ -424,7 +431,7 @@ async def test_https_verifies_certificates(run: Starter, certificates: Certifica
 
 
 @pytest.mark.behaviour("TestTLSRequireVerifyExceptHTTP")
-async def test_plain_http_may_be_let_in(run: Starter, certificates: Certificates) -> None:
+async def test_tcp_https_allows_plain_http(run: Starter, certificates: Certificates) -> None:
     """With tcp-https, V2 clients need TLS and a certificate, plain HTTP clients neither."""
     root = str(certificates.folder / "ca.pem")
     daemon = await run(
@@ -432,8 +439,8 @@ async def test_plain_http_may_be_let_in(run: Starter, certificates: Certificates
     )
 
     assert b"OK" == await daemon.post("/pub?topic=t", b"x")
-    await refused(daemon, certificates.client())
-    await accepted(daemon, certificates.client("signed"))
+    await check_refused(daemon, certificates.client())
+    await facts_of_handshake(daemon, certificates.client("signed"))
 
 
 # Details
@@ -468,7 +475,7 @@ def test_cipher_suites_have_their_standard_names(openssl: str, rfc: str) -> None
     assert rfc == standard_name(openssl)
 
 
-async def test_a_silent_client_in_a_handshake_does_not_hold_up_the_end(
+async def test_a_silent_client_in_a_handshake_does_not_delay_the_stop(
     run: Starter, certificates: Certificates
 ) -> None:
     """nsqd can close its connections while a client is in the middle of a TLS upgrade."""

@@ -22,10 +22,10 @@ from sparq.testing import MemoryDisk
 SHORT_NS = AWAKE_NS // 2
 LONG_NS = 10 * AWAKE_NS
 POLL_NS = AWAKE_NS // 10
-POLLS_IN_VAIN = AWAKE_NS // POLL_NS + 1
+UNSUCCESSFUL_POLLS = AWAKE_NS // POLL_NS + 1
 
 
-class Loop:
+class ManualLoop:
     """A manual event loop: a poll takes POLL_NS, everything else no time."""
 
     def __init__(self) -> None:
@@ -51,12 +51,12 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Loop:
-    return Loop()
+def loop() -> ManualLoop:
+    return ManualLoop()
 
 
 @pytest.fixture
-def taken(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+def loop_turns(loop: ManualLoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     """The turns of an empty broker in the scripted loop."""
     now = Instant(10**18, loop.now_ns)
     clock = SimpleNamespace(monotonic_ns=lambda: loop.now_ns)
@@ -67,56 +67,56 @@ def taken(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     made.runner.stop()
 
 
-def request(loop: Loop, taken: Turns, gap_ns: int) -> int:
+def request(loop: ManualLoop, loop_turns: Turns, gap_ns: int) -> int:
     """Make a request and let `gap_ns` pass; return the number of polls meanwhile."""
-    taken.schedule()
+    loop_turns.schedule()
     return loop.run(loop.now_ns + gap_ns)
 
 
-def requests(loop: Loop, taken: Turns, count: int, gap_ns: int) -> list[int]:
-    return [request(loop, taken, gap_ns) for _ in range(count)]
+def requests(loop: ManualLoop, loop_turns: Turns, count: int, gap_ns: int) -> list[int]:
+    return [request(loop, loop_turns, gap_ns) for _ in range(count)]
 
 
-def test_requests_at_short_gaps_keep_it_awake(loop: Loop, taken: Turns) -> None:
+def test_requests_at_short_gaps_start_polling(loop: ManualLoop, loop_turns: Turns) -> None:
     """After some short gaps the loop polls between requests; it sleeps soon after the last."""
-    polls = requests(loop, taken, 3 * SHORT_GAPS_MIN, SHORT_NS)
+    polls = requests(loop, loop_turns, 3 * SHORT_GAPS_MIN, SHORT_NS)
 
     assert not any(polls[:SHORT_GAPS_MIN])
     assert all(polls[SHORT_GAPS_MIN + 2 :])
-    assert request(loop, taken, LONG_NS) <= POLLS_IN_VAIN
+    assert request(loop, loop_turns, LONG_NS) <= UNSUCCESSFUL_POLLS
     assert not loop.ready
 
 
-def test_requests_at_long_gaps_cost_nothing(loop: Loop, taken: Turns) -> None:
+def test_requests_at_long_gaps_start_no_polling(loop: ManualLoop, loop_turns: Turns) -> None:
     """At 1,000 requests per second the loop never polls."""
-    assert not any(requests(loop, taken, 100 * SHORT_GAPS_MIN, 1_000_000))
+    assert not any(requests(loop, loop_turns, 100 * SHORT_GAPS_MIN, 1_000_000))
 
 
-def test_it_learns_that_polls_are_in_vain(loop: Loop, taken: Turns) -> None:
+def test_unsuccessful_polls_raise_the_threshold(loop: ManualLoop, loop_turns: Turns) -> None:
     """Each poll without a request doubles the number of short gaps that start polling."""
     wanted = []
     for _ in range(12):
         count = 0
-        while not request(loop, taken, SHORT_NS):
+        while not request(loop, loop_turns, SHORT_NS):
             count += 1
         wanted.append(count)
         loop.run(loop.now_ns + LONG_NS)
-        request(loop, taken, LONG_NS)
+        request(loop, loop_turns, LONG_NS)
 
     assert wanted == sorted(wanted)
     assert wanted[1] >= 2 * SHORT_GAPS_MIN
     assert SHORT_GAPS_MAX <= wanted[-1] <= SHORT_GAPS_MAX + 2
 
 
-def test_a_poll_that_paid_makes_it_eager_again(loop: Loop, taken: Turns) -> None:
+def test_successful_polls_lower_the_threshold(loop: ManualLoop, loop_turns: Turns) -> None:
     """After many successful polls, few short gaps are enough to start polling again."""
     for _ in range(3):
-        while not request(loop, taken, SHORT_NS):
+        while not request(loop, loop_turns, SHORT_NS):
             pass
         loop.run(loop.now_ns + LONG_NS)
-    requests(loop, taken, 100 * SHORT_GAPS_MIN, SHORT_NS)
-    request(loop, taken, LONG_NS)
-    request(loop, taken, LONG_NS)
+    requests(loop, loop_turns, 100 * SHORT_GAPS_MIN, SHORT_NS)
+    request(loop, loop_turns, LONG_NS)
+    request(loop, loop_turns, LONG_NS)
 
-    assert not any(requests(loop, taken, SHORT_GAPS_MIN, SHORT_NS))
-    assert any(requests(loop, taken, 2 * SHORT_GAPS_MIN, SHORT_NS))
+    assert not any(requests(loop, loop_turns, SHORT_GAPS_MIN, SHORT_NS))
+    assert any(requests(loop, loop_turns, 2 * SHORT_GAPS_MIN, SHORT_NS))

@@ -11,7 +11,7 @@ import pytest
 
 from sparq.pipeline.session import choose_python, use_this_python
 from sparq.pipeline.settings import SettingsError
-from tests.support.whole import run_whole
+from tests.support.run_program import run_program
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
@@ -52,7 +52,7 @@ def run(program: str, *command: str, **variables: str) -> dict[str, object]:
     """The state of the session that a program creates."""
     inherited = {k: v for k, v in os.environ.items() if not VARIABLE.match(k)}
     words = command or (sys.executable, "-c", PRELUDE + program)
-    done = run_whole(words, env={**inherited, **variables}, seconds=SECONDS)
+    done = run_program(words, env={**inherited, **variables}, seconds=SECONDS)
     assert 0 == done.returncode, done.stderr[-3000:]
     state: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return state

@@ -10,7 +10,7 @@ from proofs.outcome import Plan
 
 from tests.support import strace
 
-needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "-")
+needs_strace = pytest.mark.skipif(bool(strace.missing()), reason=strace.missing() or "-")
 
 
 @needs_strace

@@ -8,7 +8,7 @@ from proofs.outcome import Plan
 from proofs import ioerror
 from tests.support import strace
 
-needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "-")
+needs_strace = pytest.mark.skipif(bool(strace.missing()), reason=strace.missing() or "-")
 RECORD = """\
 7 openat(AT_FDCWD</x>, "/x/1.log", O_RDWR|O_CREAT|O_EXCL, 0600) = 9</x/1.log>
 7 fdatasync(9</x/1.log> <unfinished ...>
@@ -32,7 +32,7 @@ def test_failing_calls_lose_nothing() -> None:
 @pytest.mark.timeout(300)
 def test_the_proof_finds_ignored_sync_errors(tmp_path: Path) -> None:
     """An nsqd that ignores failed syncs acknowledges messages that are not on disk."""
-    assert ioerror.acknowledged_by_believing(tmp_path, 20261121) > 0
+    assert ioerror.run_control(tmp_path, 20261121) > 0
 
 
 def test_injected_errors_are_counted_once(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Follower:
     def read(self, count: int) -> None:
         """Read until there are exactly `count` rows."""
         while len(self.rows) < count:
-            wait_for(self.step, told=lambda: f"{count} rows: {self.rows}")
+            wait_for(self.step, describe=lambda: f"{count} rows: {self.rows}")
         assert count == len(self.rows), self.rows
 
     def bodies(self, topic: str) -> list[bytes]:

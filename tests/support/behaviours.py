@@ -111,12 +111,12 @@ LEFT_OUT: dict[str, str] = {
 """Behaviours that no test here asserts, each with the reason."""
 
 
-def both(*names: str) -> pytest.MarkDecorator:
+def over_tcp_and_unix(*names: str) -> pytest.MarkDecorator:
     """Return the mark for behaviours that NSQ tests over TCP and over a unix socket."""
-    return pytest.mark.behaviour(*_over_both(names))
+    return pytest.mark.behaviour(*_over_tcp_and_unix(names))
 
 
-def _over_both(names: Iterable[str]) -> list[str]:
+def _over_tcp_and_unix(names: Iterable[str]) -> list[str]:
     return [prefix + name for name in names for prefix in ("Test", "unix.Test")]
 
 
@@ -150,8 +150,8 @@ def _names_in(call: ast.Call) -> list[str]:
     match call.func:
         case ast.Attribute(attr=attribute) if attribute == MARKER:
             return words
-        case ast.Name(id=name) if name == both.__name__:
-            return _over_both(words)
+        case ast.Name(id=name) if name == over_tcp_and_unix.__name__:
+            return _over_tcp_and_unix(words)
     return []
 
 

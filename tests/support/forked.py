@@ -133,24 +133,24 @@ def serve(control: socket.socket) -> Job | None:
         for key, _ in events.select():
             if key.fileobj is not control:
                 events.unregister(key.fileobj)
-                _tell(int(key.fd), key.data)
+                _report_status(int(key.fd), key.data)
                 continue
             request, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
             if not request:
                 return None
             report, log = descriptors
             if not (pid := os.fork()):
-                _let_go(events)
+                _close_descriptors(events)
                 os.close(report)
-                _become_own(log)
+                _begin_session(log)
                 return Job(*json.loads(request))
             os.close(log)
-            told = socket.socket(fileno=report)
-            told.send(str(pid).encode())
-            events.register(os.pidfd_open(pid), selectors.EVENT_READ, told)
+            reports = socket.socket(fileno=report)
+            reports.send(str(pid).encode())
+            events.register(os.pidfd_open(pid), selectors.EVENT_READ, reports)
 
 
-def _let_go(events: selectors.BaseSelector) -> None:
+def _close_descriptors(events: selectors.BaseSelector) -> None:
     """Close the descriptors that only the forking process needs."""
     for key in list(events.get_map().values()):
         if isinstance(key.fileobj, socket.socket):
@@ -161,7 +161,7 @@ def _let_go(events: selectors.BaseSelector) -> None:
     events.close()
 
 
-def _tell(ended: int, told: socket.socket) -> None:
+def _report_status(ended: int, reports: socket.socket) -> None:
     """Report the exit status of a forked process."""
     status = os.waitid(os.P_PIDFD, ended, os.WEXITED)
     os.close(ended)
@@ -169,11 +169,11 @@ def _tell(ended: int, told: socket.socket) -> None:
         number = status.si_status
         code = number if status.si_code == os.CLD_EXITED else -number
         with contextlib.suppress(OSError):  # the tests no longer wait for it
-            told.send(str(code).encode())
-    told.close()
+            reports.send(str(code).encode())
+    reports.close()
 
 
-def _become_own(log: int) -> None:
+def _begin_session(log: int) -> None:
     """Begin a session, and replace the standard streams, as `SupervisedProcess` does."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -6,45 +6,45 @@ import json
 import socket
 from datetime import UTC, datetime, timedelta
 
-from tests.support.told import Row, ToldServer
+from tests.support.flag_rows import FlagServer, Row
 from tests.support.v2_client import MAGIC
 from tests.support.waiting import wait_for
 
 REPEATS = 2
-COMERS = 5
+CLIENTS = 5
 NAMES = {"log-format", "log-utc", "log-repeats"}
 
 
-def come_and_go(server: ToldServer) -> None:
-    """Connect COMERS clients, one after the other; wait until each is closed."""
+def connect_clients(server: FlagServer) -> None:
+    """Connect CLIENTS clients, one after the other; wait until each is closed."""
     magic = MAGIC if server.module.endswith("nsqd") else b"  V1"
-    for _ in range(COMERS):
+    for _ in range(CLIENTS):
         with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as client:
             client.sendall(magic + b"NONSENSE\n")
             while client.recv(1 << 16):
                 pass
 
 
-def log_format(server: ToldServer) -> None:
+def log_format(server: FlagServer) -> None:
     """Every line is a JSON object."""
-    come_and_go(server)
+    connect_clients(server)
     wait_for(lambda: "new client" in server.log_text)
     program = server.module.rpartition(".")[2]
     found = [json.loads(line) for line in server.log_text.splitlines()]
     assert {program} == {line["program"] for line in found}
 
 
-def log_utc(server: ToldServer) -> None:
+def log_utc(server: FlagServer) -> None:
     """The time is the current one in UTC."""
-    told = datetime.strptime(server.log_text.split("] ")[1][:19], "%Y/%m/%d %H:%M:%S")
-    assert abs(datetime.now(UTC) - told.replace(tzinfo=UTC)) < timedelta(minutes=10)
+    logged = datetime.strptime(server.log_text.split("] ")[1][:19], "%Y/%m/%d %H:%M:%S")
+    assert abs(datetime.now(UTC) - logged.replace(tzinfo=UTC)) < timedelta(minutes=10)
 
 
-def log_repeats(server: ToldServer) -> None:
+def log_repeats(server: FlagServer) -> None:
     """At most REPEATS equal lines a minute are logged, including those of earlier tests."""
     line = "TCP: new client(127.0.0.1"
     before = server.log_text.count(line)
-    come_and_go(server)
+    connect_clients(server)
     after = server.log_text.count(line)
     assert after - before <= REPEATS <= after
 

@@ -16,18 +16,18 @@ from pathlib import Path
 QUIET = ("strace", "-D", "-f", "-qq")
 # Stops only at the selected calls, and so costs next to nothing; but with it strace 6.1 does not
 # send signals.
-SWIFT = (*QUIET, "--seccomp-bpf")
+FAST = (*QUIET, "--seccomp-bpf")
 CHECK_SECONDS = 30
 INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
 SYNC = re.compile(r"fdatasync\(\d+<([^>]*)>")
 CREATED = re.compile(r'(?:openat\([^"]*|rename\("[^"]*", )"([^"]*)"')
 
 
-def lack() -> str:
+def missing() -> str:
     """Why strace cannot be used here, as "needs ..."; empty if it can."""
     if shutil.which("strace") is None:
         return "needs strace"
-    check = [*SWIFT, "-o", "/dev/null", "-e", "trace=getpid", "-e", "inject=getpid:retval=1"]
+    check = [*FAST, "-o", "/dev/null", "-e", "trace=getpid", "-e", "inject=getpid:retval=1"]
     program = [sys.executable, "-c", "import os, sys; sys.exit(os.getpid() != 1)"]
     try:
         subprocess.run([*check, *program], capture_output=True, timeout=CHECK_SECONDS, check=True)
@@ -45,7 +45,7 @@ def inject(calls: str, effect: str, when: str) -> tuple[str, ...]:
         when: the numbers of the affected calls, as in strace: "7", "7+" (and all later), "7+3".
     """
     rule = f"inject={calls}:{effect}:when={when}"
-    tracer = QUIET if "signal=" in effect else SWIFT
+    tracer = QUIET if "signal=" in effect else FAST
     return (*tracer, "-o", "/dev/null", "-e", f"trace={calls}", "-e", rule)
 
 
@@ -98,7 +98,7 @@ def fail(
     """
     rules = list(faults)
     traced = ",".join([*(calls for calls, _, _ in rules), *filter(None, [also])])
-    words = [*SWIFT, "-y", "-o", str(record), "-e", f"trace={traced}"]
+    words = [*FAST, "-y", "-o", str(record), "-e", f"trace={traced}"]
     for calls, error, when in rules:
         words += ["-e", f"inject={calls}:error={error}:when={when}"]
     for path in paths:

@@ -46,20 +46,20 @@ async def until_seen(condition: Callable[[], Any], seconds: float = WAIT_SECONDS
 def wait_for(
     look: Callable[[], T],
     seconds: float = WAIT_SECONDS,
-    told: Callable[[], object] = str,
+    describe: Callable[[], object] = str,
     every: float = POLL_SECONDS,
 ) -> T:
-    """Return the first true result of `look`; on failure show the result of `told`.
+    """Return the first true result of `look`; on failure show the result of `describe`.
 
     Args:
         look: the check; it may raise an error that makes waiting pointless.
         seconds: the time limit.
-        told: returns the text of the failure.
+        describe: returns the text of the failure.
         every: seconds between checks: longer for expensive ones.
     """
     deadline = time.monotonic() + seconds
     while not (found := look()):
-        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {told()}"
+        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {describe()}"
         time.sleep(every)
     return found
 

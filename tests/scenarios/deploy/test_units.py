@@ -134,7 +134,7 @@ def test_what_is_kept_is_in_the_folder_that_systemd_makes(name: str, flag: str) 
 @pytest.mark.usefixtures("_systemd")
 def test_a_daemon_asks_for_no_call_that_is_filtered(tmp_path: Path) -> None:
     """Started, used over TCP and HTTP, reloaded and stopped, nsqd makes only allowed calls."""
-    if lack := strace.lack():
+    if lack := strace.missing():
         pytest.skip(lack)
     record = tmp_path / "calls"
     prefix = (*strace.QUIET, "-o", str(record))

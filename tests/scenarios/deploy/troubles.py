@@ -103,7 +103,7 @@ class Cluster:
 
 def attach_lack() -> str:
     """What prevents strace from tracing a running process, as "needs ..."; empty: nothing."""
-    if lack := strace.lack():
+    if lack := strace.missing():
         return lack
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if os.geteuid() and scope.exists() and scope.read_text().strip() != "0":

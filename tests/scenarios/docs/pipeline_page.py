@@ -18,8 +18,8 @@ from pathlib import Path
 
 from sparq.pipeline.session import use_this_python
 from sparq.spark.java import ensure_java
+from tests.support.run_program import run_program
 from tests.support.spark_session import JAVA_OPTIONS
-from tests.support.whole import run_whole
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def run(text: str, folder: Path) -> str:
     """
     (folder / "program.py").write_text(text, encoding="utf-8")
     program = [sys.executable, "program.py"]
-    ran = run_whole(program, cwd=folder, env=environment(), seconds=PROGRAM_SECONDS)
+    ran = run_program(program, cwd=folder, env=environment(), seconds=PROGRAM_SECONDS)
     assert 0 == ran.returncode, ran.stderr[-4000:]
     return ran.stdout
 

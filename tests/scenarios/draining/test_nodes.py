@@ -14,7 +14,7 @@ import pytest
 from sparq.client import Consumer as Reader
 from sparq.client import Producer
 from tests.nsqadmin.cluster import GO, go_server
-from tests.nsqd.test_draining import status_of
+from tests.nsqd.test_draining import exit_status_of
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.support.waiting import until, until_seen, wait_for
 

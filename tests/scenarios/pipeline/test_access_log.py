@@ -10,7 +10,7 @@ import pyarrow.dataset
 import pytest
 
 from tests.pipeline import plain
-from tests.support.whole import run_whole
+from tests.support.run_program import run_program
 
 ACCESS_LOG = Path(__file__).parents[4] / "shared" / "data" / "access.log"
 RUN_SECONDS = 900
@@ -29,7 +29,7 @@ def ran(tmp_path_factory):
     log.write_bytes(gzip.compress(ACCESS_LOG.read_bytes()))
     data = folder / "data"
     command = [sys.executable, "-m", "sparq.cli", "run", "--clicks", log, "--data", data]
-    done = run_whole(command, seconds=RUN_SECONDS)
+    done = run_program(command, seconds=RUN_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     return data, done.stdout
 

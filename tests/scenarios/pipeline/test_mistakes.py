@@ -19,8 +19,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.client.authd import SECRET, running_authd
+from tests.support.run_program import run_program
 from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
-from tests.support.whole import run_whole
 
 SECONDS = 30.0
 JVM_ENDED = re.compile("^sparq pipeline: Spark's JVM ended", re.M)
@@ -201,7 +201,7 @@ def mistake(words: list[str], folder: Path) -> tuple[str, str]:
     kept = {name: value for name, value in os.environ.items() if not VARIABLE.match(name)}
     command = [sys.executable, "-m", "sparq.cli", *words]
     begun = time.monotonic()
-    done = run_whole(command, cwd=folder, env={**kept, "SPARK_DRIVER_MEMORY": "512m"}, seconds=90)
+    done = run_program(command, cwd=folder, env={**kept, "SPARK_DRIVER_MEMORY": "512m"}, seconds=90)
     took = time.monotonic() - begun
     sys.stdout.write(f"{took:.1f} s: {' '.join(words)}\n{done.stderr}\n")
     assert 0 < done.returncode < 128

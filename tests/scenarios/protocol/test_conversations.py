@@ -19,11 +19,11 @@ from tests.scenarios.protocol.client_steps import (
     send_ok,
     wait_for_channel,
 )
-from tests.support.behaviours import both
+from tests.support.behaviours import over_tcp_and_unix
 from tests.support.waiting import until
 
 
-@both("BasicV2")
+@over_tcp_and_unix("BasicV2")
 @pytest.mark.behaviour("TestPutMessage")
 async def test_a_published_message_is_delivered(nsqd: Daemon) -> None:
     """After IDENTIFY, SUB and RDY 1, a published message is delivered once, with attempts 1.
@@ -45,7 +45,7 @@ async def test_a_published_message_is_delivered(nsqd: Daemon) -> None:
     assert nsqd.nsqd.tcp_port == json.loads((await nsqd.ask("GET", "/info"))[1])["tcp_port"]
 
 
-@both("MultipleConsumerV2")
+@over_tcp_and_unix("MultipleConsumerV2")
 @pytest.mark.behaviour("TestPutMessage2Chan")
 async def test_each_channel_delivers_each_message(nsqd: Daemon) -> None:
     """Two channels of a topic each deliver a message with the same id and body, and attempts 1."""
@@ -57,7 +57,7 @@ async def test_each_channel_delivers_each_message(nsqd: Daemon) -> None:
         assert (1, b"x") == (first.attempts, first.body)
 
 
-@both("Pausing")
+@over_tcp_and_unix("Pausing")
 async def test_a_paused_channel_delivers_nothing(nsqd: Daemon) -> None:
     """A message published while the channel is paused waits, and is delivered after unpause."""
     async with consuming(nsqd) as client:
@@ -73,7 +73,7 @@ async def test_a_paused_channel_delivers_nothing(nsqd: Daemon) -> None:
         assert b"second" == (await message(client)).body
 
 
-@both("EmptyCommand")
+@over_tcp_and_unix("EmptyCommand")
 async def test_an_empty_line_is_refused(nsqd: Daemon) -> None:
     """Two bare newlines get E_INVALID and end the connection; nsqd accepts other clients."""
     await assert_refused(nsqd, "E_INVALID invalid command ", b"\n\n")
@@ -88,7 +88,7 @@ def mpub_of_declared_size(size: int, *bodies: bytes) -> bytes:
     return b"MPUB t\n" + struct.pack(">i", size) + data[4:]
 
 
-@both("SizeLimits")
+@over_tcp_and_unix("SizeLimits")
 async def test_sizes_are_limited(nsqd: Daemon) -> None:
     """With limits of 100 and 1,000 bytes, larger or empty messages get NSQ's exact error texts."""
     async with connected(nsqd) as client:
@@ -110,7 +110,7 @@ async def test_sizes_are_limited(nsqd: Daemon) -> None:
     assert 11 == (await nsqd.topic("t"))["depth"]
 
 
-@both("DPUB")
+@over_tcp_and_unix("DPUB")
 async def test_a_publish_can_be_deferred(nsqd: Daemon) -> None:
     """DPUB defers a message, up to the maximum delay of an hour; a longer delay gets E_INVALID."""
     text = "E_INVALID DPUB timeout 3600100 out of range 0-3600000"
@@ -125,7 +125,7 @@ async def test_a_publish_can_be_deferred(nsqd: Daemon) -> None:
     await assert_refused(nsqd, text, c.dpub("t", 3_600_100, b"x"))
 
 
-@both("Touch")
+@over_tcp_and_unix("Touch")
 @pytest.mark.parametrize("timeout_ms", [1_500, 3_000])
 @pytest.mark.parametrize("setting", ["option", "IDENTIFY"])
 async def test_a_touched_message_does_not_time_out(
@@ -146,7 +146,7 @@ async def test_a_touched_message_does_not_time_out(
         await wait_for_channel(daemon, in_flight_count=0, timeout_count=0)
 
 
-@both("FatalError", "IOLoopReturnsClientErrWhenSendSucceeds")
+@over_tcp_and_unix("FatalError", "IOLoopReturnsClientErrWhenSendSucceeds")
 @pytest.mark.parametrize("following", [b"", c.pub("t", b"x")])
 async def test_a_fatal_error_ends_the_connection(nsqd: Daemon, following: bytes) -> None:
     """After a fatal error the connection ends; a command after the bad one is not executed."""
@@ -154,7 +154,7 @@ async def test_a_fatal_error_ends_the_connection(nsqd: Daemon, following: bytes)
     assert {} == nsqd.nsqd.broker.topics
 
 
-@both("IOLoopReturnsClientErrWhenSendFails")
+@over_tcp_and_unix("IOLoopReturnsClientErrWhenSendFails")
 async def test_a_client_that_is_gone_before_its_error_is_removed(
     nsqd: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,7 +172,7 @@ async def test_a_client_that_is_gone_before_its_error_is_removed(
     assert [] == [record for record in caplog.records if record.exc_info]
 
 
-@both("BadFin")
+@over_tcp_and_unix("BadFin")
 @pytest.mark.parametrize("message_id", [b"", b"abc"])
 @pytest.mark.parametrize("ready", [0, 1])
 async def test_a_message_id_has_16_bytes(nsqd: Daemon, message_id: bytes, ready: int) -> None:
@@ -182,7 +182,7 @@ async def test_a_message_id_has_16_bytes(nsqd: Daemon, message_id: bytes, ready:
         assert b"E_INVALID invalid message ID" == await client.error()
 
 
-@both("ReqTimeoutRange")
+@over_tcp_and_unix("ReqTimeoutRange")
 @pytest.mark.parametrize("maximum_s", [3_600, 60])
 async def test_a_requeue_delay_is_limited(start_nsqd: StartNsqd, maximum_s: int) -> None:
     """REQ 0 requeues immediately, a long delay is cut to the maximum, a negative one is fatal."""

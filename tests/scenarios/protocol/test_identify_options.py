@@ -18,11 +18,11 @@ from tests.scenarios.protocol.client_steps import (
     subscribe,
     wait_for_channel,
 )
-from tests.support.behaviours import both
+from tests.support.behaviours import over_tcp_and_unix
 from tests.support.v2_client import AsyncV2Client, Closed
 
 
-@both("ClientTimeout")
+@over_tcp_and_unix("ClientTimeout")
 async def test_a_silent_client_is_disconnected(start_nsqd: StartNsqd) -> None:
     """A client that does not answer heartbeats is disconnected without an error."""
     daemon = await start_nsqd()
@@ -35,7 +35,7 @@ async def test_a_silent_client_is_disconnected(start_nsqd: StartNsqd) -> None:
         assert beats in (1, 2)
 
 
-@both("ClientHeartbeat")
+@over_tcp_and_unix("ClientHeartbeat")
 async def test_a_client_that_answers_heartbeats_stays_connected(start_nsqd: StartNsqd) -> None:
     """A client that answers each heartbeat with NOP stays connected."""
     daemon = await start_nsqd()
@@ -46,7 +46,7 @@ async def test_a_client_that_answers_heartbeats_stays_connected(start_nsqd: Star
         await send_ok(client, c.pub("other", b"x"))
 
 
-@both("ClientHeartbeatDisableSUB")
+@over_tcp_and_unix("ClientHeartbeatDisableSUB")
 async def test_a_client_without_heartbeats_cannot_subscribe(start_nsqd: StartNsqd) -> None:
     """SUB without heartbeats gets E_INVALID: nsqd could not detect that such a consumer is gone."""
     daemon = await start_nsqd()
@@ -56,7 +56,7 @@ async def test_a_client_without_heartbeats_cannot_subscribe(start_nsqd: StartNsq
         assert b"E_INVALID cannot SUB with heartbeats disabled" == await client.error()
 
 
-@both("ClientHeartbeatDisable")
+@over_tcp_and_unix("ClientHeartbeatDisable")
 async def test_a_client_without_heartbeats_may_be_silent(start_nsqd: StartNsqd) -> None:
     """A client without heartbeats stays connected when silent clients have been disconnected."""
     daemon = await start_nsqd()
@@ -70,7 +70,7 @@ async def test_a_client_without_heartbeats_may_be_silent(start_nsqd: StartNsqd) 
         assert b"OK" == await quiet.response()
 
 
-@both("MaxHeartbeatIntervalValid", "MaxHeartbeatIntervalInvalid")
+@over_tcp_and_unix("MaxHeartbeatIntervalValid", "MaxHeartbeatIntervalInvalid")
 async def test_the_heartbeat_interval_is_limited(start_nsqd: StartNsqd) -> None:
     """An interval of max_heartbeat_interval is accepted; a millisecond more gets E_BAD_BODY."""
     daemon = await start_nsqd(max_heartbeat_interval=300 * 10**9)
@@ -81,7 +81,7 @@ async def test_the_heartbeat_interval_is_limited(start_nsqd: StartNsqd) -> None:
     await assert_refused(daemon, text, c.identify(b'{"heartbeat_interval":300001}'))
 
 
-@both("OutputBuffering")
+@over_tcp_and_unix("OutputBuffering")
 async def test_the_output_buffer_timeout_is_an_upper_bound(start_nsqd: StartNsqd) -> None:
     """A message is delivered without waiting for the output buffer to fill or time out."""
     daemon = await start_nsqd(max_output_buffer_size=512 << 10)
@@ -95,7 +95,7 @@ async def test_the_output_buffer_timeout_is_an_upper_bound(start_nsqd: StartNsqd
         assert wait_ms / 1000 > time.monotonic() - began
 
 
-@both("OutputBufferingValidity")
+@over_tcp_and_unix("OutputBufferingValidity")
 async def test_output_buffer_settings_are_limited(start_nsqd: StartNsqd) -> None:
     """The limits, 0 and -1 are valid output buffer settings; larger values get E_BAD_BODY."""
     daemon = await start_nsqd(
@@ -113,7 +113,7 @@ async def test_output_buffer_settings_are_limited(start_nsqd: StartNsqd) -> None
         await assert_refused(daemon, text, c.identify(body))
 
 
-@both("MaxRdyCount")
+@over_tcp_and_unix("MaxRdyCount")
 @pytest.mark.parametrize("together", [True, False])
 async def test_the_rdy_count_is_limited(nsqd: Daemon, together: bool) -> None:
     """IDENTIFY returns max_rdy_count; RDY accepts it, and one more gets E_INVALID."""
@@ -133,7 +133,7 @@ async def read_all(client: AsyncV2Client) -> None:
         await client.frame()
 
 
-@both("Sampling")
+@over_tcp_and_unix("Sampling")
 @pytest.mark.parametrize("reads", [False, True])
 async def test_a_sample_of_messages_is_delivered(start_nsqd: StartNsqd, reads: bool) -> None:
     """With sample_rate 42, a client gets about 42 % of 10,000 messages; the rest are finished.
@@ -156,7 +156,7 @@ async def test_a_sample_of_messages_is_delivered(start_nsqd: StartNsqd, reads: b
     assert 3_700 <= in_flight <= 4_700
 
 
-@both("ClientMsgTimeout")
+@over_tcp_and_unix("ClientMsgTimeout")
 async def test_a_client_can_set_its_own_timeout(nsqd: Daemon) -> None:
     """A client's own timeout counts as a timeout, not a requeue; a late FIN gets E_FIN_FAILED."""
     async with connected(nsqd) as client:

@@ -24,8 +24,8 @@ from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
 from tests.client.authd import SECRET, running_authd
 from tests.scenarios.security.test_forwarding import HOSTILE
+from tests.support.run_program import run_program
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.support.whole import run_whole
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 600
@@ -106,7 +106,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
         publish(server, "copied", [b"first"])
         options = {"topic": "clicks", "nsqd_tcp_addresses": server.tcp, "auth_secret": SECRET}
         options["nsqdTimeoutMs"] = "120000"
-        ran = run_whole(
+        ran = run_program(
             [sys.executable, "-m", "tests.scenarios.security.spark_run"],
             given=json.dumps({"options": options, "folder": str(folder)}),
             cwd=ROOT,

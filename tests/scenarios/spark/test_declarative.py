@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.docs import pipeline_page as page
+from tests.support.run_program import run_program
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import drain
-from tests.support.whole import run_whole
 
 SECTION = "A declarative pipeline"
 PORT = 15002
@@ -36,7 +36,7 @@ def project(folder: Path, nsqd: NsqdServer) -> None:
 def run(folder: Path) -> None:
     """Run the page's command."""
     (line,) = page.command_lines("spark-pipelines")
-    ran = run_whole(shlex.split(line), cwd=folder, env=page.environment(), seconds=RUN_SECONDS)
+    ran = run_program(shlex.split(line), cwd=folder, env=page.environment(), seconds=RUN_SECONDS)
     assert 0 == ran.returncode, (ran.stdout + ran.stderr)[-6000:]
 
 

@@ -127,7 +127,7 @@ def restart_behind_its_back(
         witness.publish(elsewhere, count)
         wait_for(
             lambda: reader.ends(topic).first_ordinal == before.end_ordinal,
-            told=lambda: (before, reader.ends(topic), elsewhere.channel(topic, "spark")),
+            describe=lambda: (before, reader.ends(topic), elsewhere.channel(topic, "spark")),
         )
         assert reader.ends(topic).first > before.end
         reader.close()

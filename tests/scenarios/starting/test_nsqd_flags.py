@@ -14,7 +14,7 @@ from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
 from tests.scenarios.starting.effects import doors, known, limits, statsd, storage, strict, wire
 from tests.support import log_flags
-from tests.support.told import Row, Told, every, keys_are_right, told
+from tests.support.flag_rows import FlagDaemons, Row, assert_keys_are_right, each_row, flag_daemons
 
 GROUPS = {
     **{**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS},
@@ -50,11 +50,11 @@ OURS = {
 
 
 @pytest.fixture(scope="module")
-def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlagDaemons]:
     """The daemons that get the rows' flags."""
     folder = tmp_path_factory.mktemp("nsqd")
     with (
-        told("sparq.nsqd", folder, GROUPS) as running,
+        flag_daemons("sparq.nsqd", folder, GROUPS) as running,
         doors.neighbours(running, folder),
         limits.neighbours(running, folder),
         known.neighbours(running, folder),
@@ -64,8 +64,8 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 
 @pytest.mark.behaviour("nsqd.TestConfigFlagParsing")
-@every(GROUPS)
-def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -> None:
+@each_row(GROUPS)
+def test_a_flag_has_its_effect(daemons: FlagDaemons, group: str, form: str, row: Row) -> None:
     """A flag has the same effect on the command line and in a file."""
     row.check(daemons.server(group, form))
 
@@ -75,4 +75,4 @@ def test_no_flag_is_missing() -> None:
     ours = {flag.name for flag in flags_of(NsqdOptions)}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}
-    keys_are_right(NsqdOptions, GROUPS)
+    assert_keys_are_right(NsqdOptions, GROUPS)

@@ -15,8 +15,15 @@ import pytest
 from sparq.daemon.access import tokens
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.flags import flags_of
+from tests.support.flag_rows import (
+    FlagDaemons,
+    FlagServer,
+    Row,
+    assert_keys_are_right,
+    each_row,
+    flag_daemons,
+)
 from tests.support.log_flags import AS_JSON, BOUNDED, NAMES
-from tests.support.told import Row, Told, ToldServer, every, keys_are_right, told
 from tests.support.waiting import wait_for
 
 WAIT_SECONDS = 30.0
@@ -26,7 +33,7 @@ ATTEMPTS = 5
 class Nsqd:
     """A simulated nsqd's connection."""
 
-    def __init__(self, server: ToldServer) -> None:
+    def __init__(self, server: FlagServer) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=15)
         self._socket.sendall(b"  V1")
 
@@ -62,28 +69,28 @@ class Nsqd:
         return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
 
 
-def producers(server: ToldServer, path: str) -> list[str]:
+def producers(server: FlagServer, path: str) -> list[str]:
     return [p["broadcast_address"] for p in server.get_json(path)["producers"]]
 
 
-def tcp_address(server: ToldServer) -> None:
+def tcp_address(server: FlagServer) -> None:
     """nsqlookupd serves nsqds on this address."""
     with Nsqd(server) as nsqd:
         assert nsqd.ask(b"PING\n") == b"OK"
 
 
-def http_address(server: ToldServer) -> None:
+def http_address(server: FlagServer) -> None:
     """nsqlookupd serves HTTP on this address."""
     assert server.request("GET", "/ping") == (200, b"OK")
 
 
-def broadcast_address(server: ToldServer) -> None:
+def broadcast_address(server: FlagServer) -> None:
     """IDENTIFY's answer contains this address."""
     with Nsqd(server) as nsqd:
         assert nsqd.identify("broadcast")["broadcast_address"] == "lookup.example"
 
 
-def inactive_producer_timeout(server: ToldServer) -> None:
+def inactive_producer_timeout(server: FlagServer) -> None:
     """A silent nsqd is no longer listed, although still connected; a PING lists it again."""
     with Nsqd(server) as nsqd:
         nsqd.identify("silent")
@@ -97,7 +104,7 @@ def inactive_producer_timeout(server: ToldServer) -> None:
         raise AssertionError("a PING did not bring it back")
 
 
-def tombstone_lifetime(server: ToldServer) -> None:
+def tombstone_lifetime(server: FlagServer) -> None:
     """A tombstoned nsqd is hidden, and listed again long before the default 45 s."""
     with Nsqd(server) as nsqd:
         nsqd.identify("hidden")
@@ -111,27 +118,27 @@ def tombstone_lifetime(server: ToldServer) -> None:
         wait_for(lambda: producers(server, "/lookup?topic=t") == ["hidden"])
 
 
-def mistake(server: ToldServer) -> None:
+def mistake(server: FlagServer) -> None:
     """Cause an error and an ordinary record in the log."""
     with Nsqd(server) as nsqd:
         nsqd.ask(b"NONSENSE\n")
     wait_for(lambda: "E_INVALID invalid command NONSENSE" in server.log_text)
 
 
-def log_level(server: ToldServer) -> None:
+def log_level(server: FlagServer) -> None:
     """Records below the level are not logged."""
     mistake(server)
     assert " ERROR: " in server.log_text
     assert " INFO: " not in server.log_text
 
 
-def log_prefix(server: ToldServer) -> None:
+def log_prefix(server: FlagServer) -> None:
     """Every log line begins with this prefix."""
     mistake(server)
     assert all(line.startswith("<lookup> 20") for line in server.log_text.splitlines())
 
 
-def verbose(server: ToldServer) -> None:
+def verbose(server: FlagServer) -> None:
     """Everything is logged, whatever the level."""
     with Nsqd(server) as nsqd:
         nsqd.identify("chatty")
@@ -139,7 +146,7 @@ def verbose(server: ToldServer) -> None:
     wait_for(lambda: " DEBUG: CLIENT(" in server.log_text)
 
 
-def allow_broadcast_address(server: ToldServer) -> None:
+def allow_broadcast_address(server: FlagServer) -> None:
     """An nsqd may register its own address and those that match the flags, and no others."""
     for name in ("127.0.0.1", "nsqd-1.example", "10.1.2.3"):
         with Nsqd(server) as nsqd:
@@ -150,7 +157,7 @@ def allow_broadcast_address(server: ToldServer) -> None:
             assert answer.startswith(b"E_INVALID IDENTIFY broadcast address"), name
 
 
-def max_registrations(server: ToldServer) -> None:
+def max_registrations(server: FlagServer) -> None:
     """An nsqd can have this number of registrations, and no more."""
     with Nsqd(server) as nsqd:
         nsqd.identify("127.0.0.1")
@@ -158,7 +165,7 @@ def max_registrations(server: ToldServer) -> None:
         assert nsqd.ask(b"REGISTER r\n") == b"E_INVALID REGISTER too many registrations"
 
 
-def max_names(server: ToldServer) -> None:
+def max_names(server: FlagServer) -> None:
     """At most this number of names is stored; existing names can be registered again."""
     answers = []
     for number in range(4):
@@ -172,7 +179,7 @@ def max_names(server: ToldServer) -> None:
         assert nsqd.ask(b"REGISTER %s\n" % known.encode()) == b"OK"
 
 
-def crowd(server: ToldServer, most: int) -> None:
+def crowd(server: FlagServer, most: int) -> None:
     """Assert that at most `most` connections of one address are served at a time."""
     with contextlib.ExitStack() as stack:
         served: list[Nsqd] = []
@@ -193,17 +200,17 @@ def crowd(server: ToldServer, most: int) -> None:
             assert nsqd.ask(b"PING\n") == b"OK"
 
 
-def max_connections(server: ToldServer) -> None:
+def max_connections(server: FlagServer) -> None:
     """Connections beyond the limit are closed immediately; existing ones stay open."""
     crowd(server, 4)
 
 
-def max_connections_per_address(server: ToldServer) -> None:
+def max_connections_per_address(server: FlagServer) -> None:
     """Connections of one address beyond the limit are closed; existing ones stay open."""
     crowd(server, 3)
 
 
-def status(server: ToldServer, method: str, path: str, token: str = "") -> int:
+def status(server: FlagServer, method: str, path: str, token: str = "") -> int:
     """Send one request; return the status."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
     with contextlib.closing(connection):
@@ -212,7 +219,7 @@ def status(server: ToldServer, method: str, path: str, token: str = "") -> int:
         return connection.getresponse().status
 
 
-def http_token(server: ToldServer) -> None:
+def http_token(server: FlagServer) -> None:
     """Requests that change something require this token."""
     path = "/topic/create?topic=made"
     assert [401, 401] == [status(server, "POST", path, token) for token in ("", "other")]
@@ -221,14 +228,14 @@ def http_token(server: ToldServer) -> None:
     assert "made" in server.get_json("/topics")["topics"]
 
 
-def http_request_timeout(server: ToldServer) -> None:
+def http_request_timeout(server: FlagServer) -> None:
     """An incomplete HTTP head ends the connection."""
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=WAIT_SECONDS) as slow:
         slow.sendall(b"GET /ping HTTP/1.1\r\n")
         assert slow.recv(100) == b""
 
 
-def token_file(server: ToldServer) -> None:
+def token_file(server: FlagServer) -> None:
     """A token with the role is accepted; requests without it are refused."""
     path = "/topic/create?topic=made"
     token = server.helpers["operator"]
@@ -238,13 +245,13 @@ def token_file(server: ToldServer) -> None:
     assert 403 == status(server, "POST", "/topic/delete?topic=made", token)
 
 
-def require_token(server: ToldServer) -> None:
+def require_token(server: FlagServer) -> None:
     """An nsqd without a token is refused."""
     with Nsqd(server) as nsqd:
         assert nsqd.say_identify("any").startswith(b"E_UNAUTHORIZED IDENTIFY a token is required")
 
 
-def audit_file(server: ToldServer) -> None:
+def audit_file(server: FlagServer) -> None:
     """A change is in the audit file, with the token's name."""
     assert 200 == status(server, "POST", "/topic/create?topic=x", server.helpers["operator"])
     entries = (Path(server.places["data"]) / "audit").read_text().splitlines()
@@ -254,12 +261,12 @@ def audit_file(server: ToldServer) -> None:
     )
 
 
-def debug_routes(server: ToldServer) -> None:
+def debug_routes(server: FlagServer) -> None:
     """The debug routes do not exist."""
     assert [404, 404] == [status(server, "GET", path) for path in ("/debug", "/debug/pprof/")]
 
 
-def go_compatible(server: ToldServer) -> None:
+def go_compatible(server: FlagServer) -> None:
     """nsqlookupd starts with a value out of bounds, and logs a warning."""
     assert "too small: use" in server.log_text
     assert "(ignored because of --go-compatible)" in server.log_text
@@ -338,20 +345,20 @@ OURS = {
 
 
 @pytest.fixture(scope="module")
-def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlagDaemons]:
     """The daemons that get the rows' flags."""
     folder = tmp_path_factory.mktemp("lookup")
     token, line = tokens.make("deploy", "operate")
     (folder / "tokens").write_text(line)
-    with told("sparq.nsqlookupd", folder, GROUPS) as running:
+    with flag_daemons("sparq.nsqlookupd", folder, GROUPS) as running:
         running.helpers["operator"] = token
         running.places["tokens"] = str(folder / "tokens")
         yield running
 
 
 @pytest.mark.behaviour("nsqlookupd.TestConfigFlagParsing")
-@every(GROUPS)
-def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -> None:
+@each_row(GROUPS)
+def test_a_flag_has_its_effect(daemons: FlagDaemons, group: str, form: str, row: Row) -> None:
     """A flag has the same effect on the command line and in a file."""
     row.check(daemons.server(group, form))
 
@@ -361,4 +368,4 @@ def test_no_flag_is_missing() -> None:
     ours = {flag.name for flag in flags_of(NsqlookupdOptions)}
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS
-    keys_are_right(NsqlookupdOptions, GROUPS)
+    assert_keys_are_right(NsqlookupdOptions, GROUPS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
-from tests.support.told import Row, ToldServer
+from tests.support.flag_rows import FlagServer, Row
 from tests.support.v2_client import V2Client
 
 WAIT_SECONDS = 30.0
@@ -22,7 +22,7 @@ def identify(**asked: Any) -> bytes:
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
 
 
-def granted(server: ToldServer, **asked: Any) -> dict[str, Any]:
+def granted(server: FlagServer, **asked: Any) -> dict[str, Any]:
     """Return nsqd's answer to IDENTIFY."""
     with V2Client(server) as line:
         kind, answer = line.ask(identify(**asked))
@@ -31,7 +31,7 @@ def granted(server: ToldServer, **asked: Any) -> dict[str, Any]:
         return found
 
 
-def refused(server: ToldServer, text: str, *commands: bytes) -> None:
+def refused(server: FlagServer, text: str, *commands: bytes) -> None:
     """Assert that the last of these commands gets this error, and no earlier one gets an error."""
     with V2Client(server) as line:
         for command in commands[:-1]:
@@ -40,10 +40,10 @@ def refused(server: ToldServer, text: str, *commands: bytes) -> None:
         assert line.ask(commands[-1]) == (ERROR, text.encode())
 
 
-def help_says(flag: str, words: str) -> Callable[[ToldServer], None]:
+def help_says(flag: str, words: str) -> Callable[[FlagServer], None]:
     """Return a check for a flag without an effect: it is accepted, and `--help` says so."""
 
-    def check(server: ToldServer) -> None:
+    def check(server: FlagServer) -> None:
         assert server.request("GET", "/ping")[0] == 200
         texts = {found.name: found.help for found in flags_of(NsqdOptions)}
         assert words in texts[flag]
@@ -51,12 +51,12 @@ def help_says(flag: str, words: str) -> Callable[[ToldServer], None]:
     return check
 
 
-def tcp_address(server: ToldServer) -> None:
+def tcp_address(server: FlagServer) -> None:
     """nsqd serves V2 clients on this address."""
     assert granted(server)["version"] == "1.3.0"
 
 
-def http_address(server: ToldServer) -> None:
+def http_address(server: FlagServer) -> None:
     """nsqd serves HTTP on this address."""
     assert server.get_json("/info")["tcp_port"] == server.tcp_port
 

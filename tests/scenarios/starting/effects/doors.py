@@ -18,8 +18,8 @@ from typing import Any
 from tests.scenarios.starting.effects.common import ADDRESSES, granted, identify, refused
 from tests.support.authd import answer, entry
 from tests.support.certificates import Certificates
+from tests.support.flag_rows import FlagDaemons, FlagServer, Row
 from tests.support.servers import Server, spawn_nsqlookupd
-from tests.support.told import Row, Told, ToldServer
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
@@ -30,7 +30,7 @@ SECRET = b"s3cr3t"
 # TLS
 
 
-def client_context(server: ToldServer, name: str = "signed") -> ssl.SSLContext:
+def client_context(server: FlagServer, name: str = "signed") -> ssl.SSLContext:
     """Return the context of a client that trusts the test's CA and has this certificate."""
     folder = Path(server.places["certificates"])
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
@@ -39,7 +39,7 @@ def client_context(server: ToldServer, name: str = "signed") -> ssl.SSLContext:
     return context
 
 
-def secured(server: ToldServer, context: ssl.SSLContext) -> dict[str, Any]:
+def secured(server: FlagServer, context: ssl.SSLContext) -> dict[str, Any]:
     """Upgrade a V2 connection to TLS; return the server's certificate. Raises SSLError."""
     with V2Client(server) as plain:
         assert json.loads(plain.ask(identify(tls_v1=True))[1])["tls_v1"] is True
@@ -49,7 +49,7 @@ def secured(server: ToldServer, context: ssl.SSLContext) -> dict[str, Any]:
             return dict(wrapped.getpeercert() or {})
 
 
-def fails(server: ToldServer, context: ssl.SSLContext) -> bool:
+def fails(server: FlagServer, context: ssl.SSLContext) -> bool:
     """Whether nsqd refuses this client's TLS."""
     try:
         secured(server, context)
@@ -58,7 +58,7 @@ def fails(server: ToldServer, context: ssl.SSLContext) -> bool:
     return False
 
 
-def https_ping(server: ToldServer, context: ssl.SSLContext) -> bytes:
+def https_ping(server: FlagServer, context: ssl.SSLContext) -> bytes:
     """Request GET /ping over HTTPS."""
     port = int(server.places["https"].rpartition(":")[2])
     connection = http.client.HTTPSConnection("localhost", port, timeout=15, context=context)
@@ -67,25 +67,25 @@ def https_ping(server: ToldServer, context: ssl.SSLContext) -> bytes:
         return connection.getresponse().read()
 
 
-def certificate(server: ToldServer) -> None:
+def certificate(server: FlagServer) -> None:
     """nsqd presents this certificate."""
     names = secured(server, client_context(server))["subjectAltName"]
     assert ("DNS", "localhost") in names
 
 
-def https_address(server: ToldServer) -> None:
+def https_address(server: FlagServer) -> None:
     """nsqd serves HTTPS on this address, with the same TLS policy."""
     assert https_ping(server, client_context(server)) == b"OK"
 
 
-def policy(server: ToldServer) -> None:
+def policy(server: FlagServer) -> None:
     """nsqd accepts only client certificates that the root CA has signed."""
     assert fails(server, client_context(server, ""))
     assert fails(server, client_context(server, "foreign"))
     assert not fails(server, client_context(server))
 
 
-def tls_min_version(server: ToldServer) -> None:
+def tls_min_version(server: FlagServer) -> None:
     """nsqd refuses older TLS versions."""
     old = client_context(server)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -93,7 +93,7 @@ def tls_min_version(server: ToldServer) -> None:
     assert not fails(server, client_context(server))
 
 
-def tls_required(server: ToldServer) -> None:
+def tls_required(server: FlagServer) -> None:
     """Without TLS, nsqd refuses TCP commands and HTTP requests."""
     text = "E_INVALID cannot SUB in current state (TLS required)"
     refused(server, text, b"SUB t c\n")
@@ -171,7 +171,7 @@ def auth_command() -> bytes:
     return b"AUTH\n" + struct.pack(">i", len(SECRET)) + SECRET
 
 
-def auth_http_address(server: ToldServer) -> None:
+def auth_http_address(server: FlagServer) -> None:
     """Clients must send AUTH, and the auth server decides."""
     assert granted(server)["auth_required"] is True
     refused(server, "E_AUTH_FIRST AUTH required before SUB", b"SUB t c\n")
@@ -181,7 +181,7 @@ def auth_http_address(server: ToldServer) -> None:
         assert line.ask(b"SUB t c\n") == OK
 
 
-def auth_http_request_method(server: ToldServer) -> None:
+def auth_http_request_method(server: FlagServer) -> None:
     """nsqd uses this method for its requests to auth servers."""
     authd: Authd = server.helpers["authd"]
     seen = len(authd.asked)
@@ -191,7 +191,7 @@ def auth_http_request_method(server: ToldServer) -> None:
     assert authd.asked[seen:] == [("POST", SECRET)]
 
 
-def http_client_request_timeout(server: ToldServer) -> None:
+def http_client_request_timeout(server: FlagServer) -> None:
     """nsqd gives up on an auth server that does not respond, well before the default 5 s."""
     authd: Authd = server.helpers["authd"]
     for _ in range(ATTEMPTS):
@@ -202,7 +202,7 @@ def http_client_request_timeout(server: ToldServer) -> None:
     raise AssertionError("the request took as long as without the flag")
 
 
-def http_client_connect_timeout(server: ToldServer) -> None:
+def http_client_connect_timeout(server: FlagServer) -> None:
     """nsqd gives up on an auth server that accepts no connection, well before the default 2 s."""
     for _ in range(ATTEMPTS):
         began = time.monotonic()
@@ -228,7 +228,7 @@ def deaf() -> Iterator[str]:
 # nsqlookupd
 
 
-def node(server: ToldServer, lookupd: Server) -> dict[str, Any]:
+def node(server: FlagServer, lookupd: Server) -> dict[str, Any]:
     """Return this nsqd's entry in an nsqlookupd."""
 
     def found() -> dict[str, Any]:
@@ -239,19 +239,19 @@ def node(server: ToldServer, lookupd: Server) -> dict[str, Any]:
     return wait_for(found)
 
 
-def lookupd_tcp_address(server: ToldServer) -> None:
+def lookupd_tcp_address(server: FlagServer) -> None:
     """nsqd is registered with each nsqlookupd."""
     for lookupd in server.helpers["lookupds"]:
         node(server, lookupd)
 
 
-def broadcast(server: ToldServer) -> None:
+def broadcast(server: FlagServer) -> None:
     """nsqlookupd returns these ports, not the real ones."""
     facts = node(server, server.helpers["lookupds"][0])
     assert (facts["tcp_port"], facts["http_port"]) == (1111, 2222)
 
 
-def topology(server: ToldServer) -> None:
+def topology(server: FlagServer) -> None:
     """nsqlookupd returns region and zone."""
     facts = node(server, server.helpers["lookupds"][0])
     assert (facts["topology_region"], facts["topology_zone"]) == ("north", "pole")
@@ -311,7 +311,7 @@ GROUPS = {
 
 
 @contextlib.contextmanager
-def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
+def neighbours(daemons: FlagDaemons, folder: Path) -> Iterator[None]:
     """Set up what the daemons of the rows need: certificates, auth servers, nsqlookupds."""
     certificates = folder / "certificates"
     certificates.mkdir()

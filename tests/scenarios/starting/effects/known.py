@@ -12,13 +12,13 @@ from sparq.protocol import commands
 from sparq.protocol.commands import pub
 from tests.scenarios.starting.effects.common import ADDRESSES, ERROR
 from tests.scenarios.starting.effects.limits import ask
+from tests.support.flag_rows import FlagDaemons, FlagServer, Row
 from tests.support.servers import spawn_nsqlookupd
-from tests.support.told import Row, Told, ToldServer
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 
-def token_file(server: ToldServer) -> None:
+def token_file(server: FlagServer) -> None:
     """A token with the role is accepted over HTTP and V2; requests without the role are refused."""
     token = server.helpers["publisher"]
     assert ask(server, "POST", "/pub?topic=t", body=b"x") == 401
@@ -31,7 +31,7 @@ def token_file(server: ToldServer) -> None:
         assert line.ask(pub("t", b"x")) == OK
 
 
-def audit_file(server: ToldServer) -> None:
+def audit_file(server: FlagServer) -> None:
     """A refused request is in the audit file."""
     assert ask(server, "POST", "/topic/delete?topic=kept") == 401
     path = Path(server.places["data"]) / "audit"
@@ -43,7 +43,7 @@ def audit_file(server: ToldServer) -> None:
     wait_for(noted)
 
 
-def lookupd_token(server: ToldServer) -> None:
+def lookupd_token(server: FlagServer) -> None:
     """nsqd registers with an nsqlookupd that requires a token."""
     lookupd = server.helpers["asking"]
 
@@ -54,7 +54,7 @@ def lookupd_token(server: ToldServer) -> None:
 
 
 @contextlib.contextmanager
-def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
+def neighbours(daemons: FlagDaemons, folder: Path) -> Iterator[None]:
     """Set up the token file of the rows, and an nsqlookupd that requires one of the tokens."""
     token, line = tokens.make("web", "publish")
     registrar, another = tokens.make("nsqds", "register")

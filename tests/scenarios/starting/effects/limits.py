@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparq.protocol.commands import pub, rdy, sub
 from tests.scenarios.starting.effects.common import ADDRESSES, ERROR, refused
-from tests.support.told import Row, Told, ToldServer
+from tests.support.flag_rows import FlagDaemons, FlagServer, Row
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
@@ -25,7 +25,7 @@ RATE = 20
 
 
 def ask(
-    server: ToldServer, method: str, path: str, *, token: str = "", body: bytes | None = None
+    server: FlagServer, method: str, path: str, *, token: str = "", body: bytes | None = None
 ) -> int:
     """Send one request, with a token if given; return the status."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
@@ -35,13 +35,13 @@ def ask(
         return connection.getresponse().status
 
 
-def make_topics(server: ToldServer) -> None:
+def make_topics(server: FlagServer) -> None:
     """Create the allowed number of topics; they may exist already."""
     for number in range(TOPICS):
         assert ask(server, "POST", f"/topic/create?topic=t{number}", token=TOKEN) == 200
 
 
-def max_topics(server: ToldServer) -> None:
+def max_topics(server: FlagServer) -> None:
     """A topic beyond the limit is refused."""
     make_topics(server)
     text = f"the limit of {TOPICS} topics is reached"
@@ -51,7 +51,7 @@ def max_topics(server: ToldServer) -> None:
     assert ask(server, "POST", "/topic/create?topic=more", token=TOKEN) == 403
 
 
-def max_channels(server: ToldServer) -> None:
+def max_channels(server: FlagServer) -> None:
     """A channel beyond a topic's limit is refused."""
     make_topics(server)
     for number in range(CHANNELS):
@@ -61,7 +61,7 @@ def max_channels(server: ToldServer) -> None:
     refused(server, text, sub("t1", "more"))
 
 
-def max_topic_bytes(server: ToldServer) -> None:
+def max_topic_bytes(server: FlagServer) -> None:
     """A topic without consumers accepts messages up to this number of bytes."""
     make_topics(server)
     text = f"E_PUB_FAILED PUB failed the limit of {TOPIC_BYTES} bytes for topic t2 is reached"
@@ -74,7 +74,7 @@ def max_topic_bytes(server: ToldServer) -> None:
         assert answer == (ERROR, text.encode())
 
 
-def max_connections(server: ToldServer) -> None:
+def max_connections(server: FlagServer) -> None:
     """Connections beyond the limit are closed immediately; existing ones stay open."""
     with contextlib.ExitStack() as stack:
         lines: list[V2Client] = []
@@ -96,14 +96,14 @@ def max_connections(server: ToldServer) -> None:
             assert line.ask(pub("t0", b"x")) == OK
 
 
-def drop_oldest(server: ToldServer) -> None:
+def drop_oldest(server: FlagServer) -> None:
     """A full topic accepts new messages and drops the oldest."""
     for number in range(TOPIC_MESSAGES + 3):
         assert ask(server, "POST", "/pub?topic=ring", body=b"%d" % number) == 200
     assert drained(server, "ring")[0] == b"3"
 
 
-def max_attempts(server: ToldServer) -> None:
+def max_attempts(server: FlagServer) -> None:
     """A message with more attempts than this is moved to the dead-letter topic."""
     assert ask(server, "POST", "/topic/create?topic=poison") == 200
     with V2Client(server) as line:
@@ -118,14 +118,14 @@ def max_attempts(server: ToldServer) -> None:
     assert drained(server, "poison.dead") == [b"bad"]
 
 
-def max_topic_messages(server: ToldServer) -> None:
+def max_topic_messages(server: FlagServer) -> None:
     """A topic has at most this number of messages."""
     for number in range(TOPIC_MESSAGES + 3):
         assert ask(server, "POST", "/pub?topic=bounded", body=b"%d" % number) == 200
     assert len(drained(server, "bounded")) == TOPIC_MESSAGES
 
 
-def drained(server: ToldServer, topic: str) -> list[bytes]:
+def drained(server: FlagServer, topic: str) -> list[bytes]:
     """Return the messages that a new consumer gets."""
     with V2Client(server) as line:
         assert line.ask(sub(topic, "c")) == OK
@@ -133,7 +133,7 @@ def drained(server: ToldServer, topic: str) -> list[bytes]:
         return [message.body for message in line.messages_within(1)]
 
 
-def max_client_publish_rate(server: ToldServer) -> None:
+def max_client_publish_rate(server: FlagServer) -> None:
     """A client that publishes too fast is delayed, then refused, and stays connected.
 
     Other clients are not affected.
@@ -150,7 +150,7 @@ def max_client_publish_rate(server: ToldServer) -> None:
         assert answers[-1] != OK
 
 
-def max_publish_rate(server: ToldServer) -> None:
+def max_publish_rate(server: FlagServer) -> None:
     """Publishes of many clients together, beyond the topic's rate, are delayed."""
     with contextlib.ExitStack() as lines:
         for _ in range(RATE // CLIENT_RATE + 3):
@@ -161,7 +161,7 @@ def max_publish_rate(server: ToldServer) -> None:
     assert found["held_count"] >= CLIENT_RATE
 
 
-def policies(server: ToldServer) -> None:
+def policies(server: FlagServer) -> None:
     """A setting of one topic is read from the file."""
     make_topics(server)
     with V2Client(server) as line:
@@ -173,7 +173,7 @@ def policies(server: ToldServer) -> None:
         )
 
 
-def http_token(server: ToldServer) -> None:
+def http_token(server: FlagServer) -> None:
     """Requests that change something require this token."""
     assert ask(server, "POST", "/topic/create?topic=t0") == 401
     assert ask(server, "POST", "/topic/create?topic=t0", token="other") == 401
@@ -181,20 +181,20 @@ def http_token(server: ToldServer) -> None:
     assert ask(server, "GET", "/stats") == 200
 
 
-def debug_routes(server: ToldServer) -> None:
+def debug_routes(server: FlagServer) -> None:
     """The debug routes do not exist."""
     for method, path in (("GET", "/debug/pprof/"), ("POST", "/debug/freememory")):
         assert ask(server, method, path, token=TOKEN) == 404
 
 
-def go_compatible(server: ToldServer) -> None:
+def go_compatible(server: FlagServer) -> None:
     """nsqd starts with a value out of bounds, and logs a warning."""
     assert "too large: use" in server.log_text
     assert "(ignored because of --go-compatible)" in server.log_text
 
 
 @contextlib.contextmanager
-def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
+def neighbours(daemons: FlagDaemons, folder: Path) -> Iterator[None]:
     """Write the policy file of the rows."""
     file = folder / "policies.toml"
     file.write_text('[[policies]]\ntopic = "t0"\nchannel = "alone"\nmax_channel_consumers = 1\n')

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from tests.scenarios.starting.effects.common import ADDRESSES
-from tests.support.told import Row, Told, ToldServer
+from tests.support.flag_rows import FlagDaemons, FlagServer, Row
 from tests.support.waiting import wait_for
 
 PUSHES = 3
@@ -38,7 +38,7 @@ class Statsd:
         self._socket.close()
 
 
-def pushed(server: ToldServer) -> list[str]:
+def pushed(server: FlagServer) -> list[str]:
     """Return the packets of this nsqd as text, after several pushes of a topic."""
     statsd: Statsd = server.helpers["statsd"]
     prefix = f"here.{server.places['name']}_{server.http_port}.".replace(".example", "_example")
@@ -55,17 +55,17 @@ def pushed(server: ToldServer) -> list[str]:
     return of_this()
 
 
-def statsd_address(server: ToldServer) -> None:
+def statsd_address(server: FlagServer) -> None:
     """Statistics arrive at this address with the prefix, long before the default 60 s."""
     assert ".topic.z.channel.c.depth:0|g\n" in "".join(pushed(server))
 
 
-def statsd_mem_stats(server: ToldServer) -> None:
+def statsd_mem_stats(server: FlagServer) -> None:
     """No memory statistics are sent."""
     assert ".mem." not in "".join(pushed(server))
 
 
-def statsd_udp_packet_size(server: ToldServer) -> None:
+def statsd_udp_packet_size(server: FlagServer) -> None:
     """No packet is larger; each consists of whole lines, and some have several."""
     packets = pushed(server)
     assert max(map(len, packets)) <= 130
@@ -73,7 +73,7 @@ def statsd_udp_packet_size(server: ToldServer) -> None:
     assert any(packet.count("\n") > 1 for packet in packets)
 
 
-def statsd_exclude_ephemeral(server: ToldServer) -> None:
+def statsd_exclude_ephemeral(server: FlagServer) -> None:
     """Ephemeral topics and channels are left out."""
     assert "ephemeral" not in "".join(pushed(server))
 
@@ -93,7 +93,7 @@ GROUPS = {
 
 
 @contextlib.contextmanager
-def neighbours(daemons: Told) -> Iterator[None]:
+def neighbours(daemons: FlagDaemons) -> Iterator[None]:
     """Run a statsd server."""
     statsd = Statsd()
     daemons.helpers["statsd"] = statsd

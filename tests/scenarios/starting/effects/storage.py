@@ -8,20 +8,20 @@ from typing import Any
 
 from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.scenarios.starting.effects.common import ADDRESSES
-from tests.support.told import Row, ToldServer
+from tests.support.flag_rows import FlagServer, Row
 from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 ATTEMPTS = 5
 
 
-def topic(server: ToldServer, name: str) -> dict[str, Any]:
+def topic(server: FlagServer, name: str) -> dict[str, Any]:
     """Return a topic's part of /stats."""
     (found,) = server.get_json(f"/stats?format=json&topic={name}")["topics"]
     return dict(found)
 
 
-def data_path(server: ToldServer) -> None:
+def data_path(server: FlagServer) -> None:
     """nsqd stores logs in this folder, and nowhere else."""
     server.post("/topic/create?topic=placed")
     data = Path(server.places["data"])
@@ -29,7 +29,7 @@ def data_path(server: ToldServer) -> None:
     assert not (server.folder / "topics").exists()
 
 
-def max_bytes_per_file(server: ToldServer) -> None:
+def max_bytes_per_file(server: FlagServer) -> None:
     """A log continues in a new file before it exceeds this size."""
     for _ in range(8):
         server.post("/pub?topic=rolling", b"x" * 6000)
@@ -39,7 +39,7 @@ def max_bytes_per_file(server: ToldServer) -> None:
     assert all(file.stat().st_size <= 20_000 for file in files)
 
 
-def mem_queue_size(server: ToldServer) -> None:
+def mem_queue_size(server: FlagServer) -> None:
     """An ephemeral channel holds this number of messages; further ones are dropped."""
     server.post("/topic/create?topic=small%23ephemeral")
     server.post("/channel/create?topic=small%23ephemeral&channel=c%23ephemeral")
@@ -48,7 +48,7 @@ def mem_queue_size(server: ToldServer) -> None:
     assert channel["depth"] == 5
 
 
-def sync_every(server: ToldServer) -> None:
+def sync_every(server: FlagServer) -> None:
     """This number of messages triggers a sync; fewer may stay unsynced."""
     with V2Client(server) as line:
         assert line.ask(mpub("unsynced", [b"x"] * 6)) == OK
@@ -57,7 +57,7 @@ def sync_every(server: ToldServer) -> None:
         wait_for(lambda: topic(server, "unsynced")["unsynced_messages"] == 0)
 
 
-def sync_timeout(server: ToldServer) -> None:
+def sync_timeout(server: FlagServer) -> None:
     """Messages are synced within this time, well before the default 2 s."""
     for _ in range(ATTEMPTS):
         began = time.monotonic()
@@ -68,7 +68,7 @@ def sync_timeout(server: ToldServer) -> None:
     raise AssertionError("never synced in time")
 
 
-def finish(server: ToldServer, name: str) -> None:
+def finish(server: FlagServer, name: str) -> None:
     """Publish, consume and finish 10 messages."""
     with V2Client(server) as line:
         assert line.ask(sub(name, "c")) == OK
@@ -78,7 +78,7 @@ def finish(server: ToldServer, name: str) -> None:
         assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
 
 
-def finish_files(server: ToldServer, name: str) -> None:
+def finish_files(server: FlagServer, name: str) -> None:
     """Publish ten files of messages and finish them all."""
     with V2Client(server) as line:
         assert line.ask(sub(name, "c")) == OK
@@ -89,7 +89,7 @@ def finish_files(server: ToldServer, name: str) -> None:
         assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
 
 
-def fall_behind(server: ToldServer, name: str) -> None:
+def fall_behind(server: FlagServer, name: str) -> None:
     """Publish ten files of messages to a channel without consumers; the oldest must be dropped."""
     server.post(f"/topic/create?topic={name}")
     server.post(f"/channel/create?topic={name}&channel=c")
@@ -100,19 +100,19 @@ def fall_behind(server: ToldServer, name: str) -> None:
     assert figures["voided_count"] + figures["depth"] == 30
 
 
-def max_channel_lag_bytes(server: ToldServer) -> None:
+def max_channel_lag_bytes(server: FlagServer) -> None:
     """A channel keeps at most this many unread bytes; files of older messages are deleted."""
     fall_behind(server, "behind")
     wait_for(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
 
 
-def max_channel_lag_time(server: ToldServer) -> None:
+def max_channel_lag_time(server: FlagServer) -> None:
     """Unread messages older than this are dropped, except those in the newest file."""
     fall_behind(server, "late")
     wait_for(lambda: server.channel("late", "c")["depth"] <= 3)
 
 
-def message_ttl(server: ToldServer) -> None:
+def message_ttl(server: FlagServer) -> None:
     """Messages older than this are not delivered, and are counted as expired."""
     server.post("/topic/create?topic=aged")
     server.post("/channel/create?topic=aged&channel=c")
@@ -126,14 +126,14 @@ def message_ttl(server: ToldServer) -> None:
     assert server.channel("aged", "c")["expired_count"] == 1
 
 
-def retention_bytes(server: ToldServer) -> None:
+def retention_bytes(server: FlagServer) -> None:
     """At most this many bytes of finished messages are kept, and not much less."""
     finish_files(server, "kept-bytes")
     wait_for(lambda: topic(server, "kept-bytes")["log_bytes"] <= 90_000)
     assert topic(server, "kept-bytes")["log_bytes"] >= 40_000
 
 
-def retention_time(server: ToldServer) -> None:
+def retention_time(server: FlagServer) -> None:
     """Finished messages are kept for this time."""
     finish_files(server, "kept-time")
     # The same task handles both topics' files, this one's before the other's.
@@ -141,13 +141,13 @@ def retention_time(server: ToldServer) -> None:
     assert topic(server, "kept-time")["log_messages"] == 30
 
 
-def latency(server: ToldServer, name: str) -> dict[str, Any]:
+def latency(server: FlagServer, name: str) -> dict[str, Any]:
     """Return the channel's latency in /stats."""
     found: dict[str, Any] = server.channel(name, "c")["e2e_processing_latency"]
     return found
 
 
-def percentiles(server: ToldServer) -> None:
+def percentiles(server: FlagServer) -> None:
     """/stats shows these percentiles in descending order."""
     for _ in range(ATTEMPTS):
         finish(server, "latency")
@@ -159,25 +159,25 @@ def percentiles(server: ToldServer) -> None:
     raise AssertionError("never counted")
 
 
-def window_time(server: ToldServer) -> None:
+def window_time(server: FlagServer) -> None:
     """Latencies older than this are not counted, without the flag those older than ten minutes."""
     finish(server, "window")
     wait_for(lambda: latency(server, "window")["count"] == 0)
 
 
-def log_level(server: ToldServer) -> None:
+def log_level(server: FlagServer) -> None:
     """Records below the level are not logged."""
     make_errors(server)
     assert " INFO: " not in server.log_text
 
 
-def log_prefix(server: ToldServer) -> None:
+def log_prefix(server: FlagServer) -> None:
     """Every log line begins with this prefix."""
     make_errors(server)
     assert all(line.startswith("<here> 20") for line in server.log_text.splitlines())
 
 
-def make_errors(server: ToldServer) -> None:
+def make_errors(server: FlagServer) -> None:
     """Cause a warning or error in the log, and many records below that."""
     with V2Client(server) as line:
         line.ask(b"NONSENSE\n")
@@ -186,12 +186,12 @@ def make_errors(server: ToldServer) -> None:
     wait_for(lambda: 'deprecated value "maybe" used for /mpub?binary=' in server.log_text)
 
 
-def verbose(server: ToldServer) -> None:
+def verbose(server: FlagServer) -> None:
     """Everything is logged, whatever the level."""
     wait_for(lambda: " INFO: TCP: listening on " in server.log_text)
 
 
-def broadcast_address(server: ToldServer) -> None:
+def broadcast_address(server: FlagServer) -> None:
     """/info returns this address."""
     assert server.get_json("/info")["broadcast_address"] == server.places["name"]
 

@@ -16,8 +16,8 @@ from tests.scenarios.starting.effects.common import (
     identify,
     refused,
 )
+from tests.support.flag_rows import FlagServer, Row
 from tests.support.log_flags import AS_JSON, BOUNDED
-from tests.support.told import Row, ToldServer
 from tests.support.v2_client import MAGIC, OK, V2Client
 
 LINE = 120
@@ -44,7 +44,7 @@ def rest(connection: socket.socket) -> bytes:
     return found
 
 
-def max_line_size(server: ToldServer) -> None:
+def max_line_size(server: FlagServer) -> None:
     """A longer line ends the connection without an answer."""
     with V2Client(server) as line:
         assert line.ask(b"NOP" + b" " * (LINE - 4) + b"\n" + pub("t", b"x")) == OK
@@ -52,7 +52,7 @@ def max_line_size(server: ToldServer) -> None:
         assert b"" == rest(line_too_long)
 
 
-def first_command_timeout(server: ToldServer) -> None:
+def first_command_timeout(server: FlagServer) -> None:
     """A client that sends only the magic bytes is disconnected; one that sent a command is not."""
     with V2Client(server) as speaker, connect(server.tcp_port, MAGIC) as silent:
         assert speaker.ask(pub("t", b"x")) == OK
@@ -60,7 +60,7 @@ def first_command_timeout(server: ToldServer) -> None:
         assert speaker.ask(pub("t", b"x")) == OK
 
 
-def min_receive_rate(server: ToldServer) -> None:
+def min_receive_rate(server: FlagServer) -> None:
     """A body that arrives too slowly ends the connection."""
     with connect(server.tcp_port, MAGIC + b"NOP\nPUB t\n" + struct.pack(">i", 1_000)) as slow:
         slow.settimeout(0.1)
@@ -78,7 +78,7 @@ def min_receive_rate(server: ToldServer) -> None:
         raise AssertionError("nobody minded")
 
 
-def http_request_timeout(server: ToldServer) -> None:
+def http_request_timeout(server: FlagServer) -> None:
     """An incomplete HTTP head ends the connection; an incomplete body gets status 500."""
     with connect(server.http_port, b"GET /ping HTTP/1.1\r\n") as head:
         assert b"" == rest(head)
@@ -90,7 +90,7 @@ def http_request_timeout(server: ToldServer) -> None:
         assert {"message": "INTERNAL_ERROR"} == json.loads(answer.read())
 
 
-def require_heartbeats(server: ToldServer) -> None:
+def require_heartbeats(server: FlagServer) -> None:
     """Heartbeats cannot be disabled."""
     refused(
         server,
@@ -100,7 +100,7 @@ def require_heartbeats(server: ToldServer) -> None:
     assert granted(server, heartbeat_interval=1_000)["max_rdy_count"] == 2500
 
 
-def strict_identify(server: ToldServer) -> None:
+def strict_identify(server: FlagServer) -> None:
     """Too deep or large JSON and too large numbers are refused, even in unknown keys."""
     deep: object = []
     for _ in range(19):

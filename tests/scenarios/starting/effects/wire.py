@@ -7,15 +7,15 @@ from typing import Any
 
 from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 from tests.scenarios.starting.effects.common import ADDRESSES, granted, help_says, identify, refused
-from tests.support.told import Row, ToldServer
+from tests.support.flag_rows import FlagServer, Row
 from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 
-def says(**facts: Any) -> Callable[[ToldServer], None]:
+def says(**facts: Any) -> Callable[[FlagServer], None]:
     """Return a check that IDENTIFY's answer has these values."""
 
-    def check(server: ToldServer) -> None:
+    def check(server: FlagServer) -> None:
         asked = {"deflate": True, "deflate_level": 9}
         found = granted(server, **asked)
         assert {key: found[key] for key in facts} == facts
@@ -23,16 +23,16 @@ def says(**facts: Any) -> Callable[[ToldServer], None]:
     return check
 
 
-def refuses(what: str, **asked: Any) -> Callable[[ToldServer], None]:
+def refuses(what: str, **asked: Any) -> Callable[[FlagServer], None]:
     """Return a check that IDENTIFY with these values is refused."""
 
-    def check(server: ToldServer) -> None:
+    def check(server: FlagServer) -> None:
         refused(server, f"E_BAD_BODY IDENTIFY {what} is invalid", identify(**asked))
 
     return check
 
 
-def max_rdy_count(server: ToldServer) -> None:
+def max_rdy_count(server: FlagServer) -> None:
     """RDY is accepted up to this count, not beyond; IDENTIFY returns the count."""
     says(max_rdy_count=9)(server)
     with V2Client(server) as line:
@@ -41,7 +41,7 @@ def max_rdy_count(server: ToldServer) -> None:
         assert line.ask(rdy(10)) == (1, b"E_INVALID RDY count 10 out of range 0-9")
 
 
-def max_msg_size(server: ToldServer) -> None:
+def max_msg_size(server: FlagServer) -> None:
     """A message that is one byte larger is refused, over TCP and HTTP."""
     refused(
         server,
@@ -52,7 +52,7 @@ def max_msg_size(server: ToldServer) -> None:
     assert server.request("POST", "/pub?topic=t", b"x" * 101)[0] == 413
 
 
-def max_body_size(server: ToldServer) -> None:
+def max_body_size(server: FlagServer) -> None:
     """A body that is one byte larger is refused, over TCP and HTTP."""
     bodies = [b"x" * 92] * 10  # 4 + 10 * (4 + 92) bytes
     refused(
@@ -66,7 +66,7 @@ def long(bodies: list[bytes]) -> list[bytes]:
     return [*bodies[:-1], bodies[-1] + b"x"]
 
 
-def msg_timeout(server: ToldServer) -> None:
+def msg_timeout(server: FlagServer) -> None:
     """An unfinished message is redelivered after this time; IDENTIFY returns it."""
     says(msg_timeout=1300)(server)
     with V2Client(server) as line:
@@ -79,14 +79,14 @@ def msg_timeout(server: ToldServer) -> None:
         line.send(fin_each([again]))
 
 
-def max_msg_timeout(server: ToldServer) -> None:
+def max_msg_timeout(server: FlagServer) -> None:
     """A client cannot request a longer timeout; IDENTIFY returns the maximum."""
     says(max_msg_timeout=5000)(server)
     assert granted(server, msg_timeout=5000)["msg_timeout"] == 5000
     refuses("msg timeout (5001)", msg_timeout=5001)(server)
 
 
-def max_req_timeout(server: ToldServer) -> None:
+def max_req_timeout(server: FlagServer) -> None:
     """A longer delay is refused, over TCP and HTTP."""
     refused(
         server,
@@ -97,40 +97,40 @@ def max_req_timeout(server: ToldServer) -> None:
     assert server.request("POST", "/pub?topic=t&defer=3001", b"x")[0] == 400
 
 
-def max_heartbeat_interval(server: ToldServer) -> None:
+def max_heartbeat_interval(server: FlagServer) -> None:
     """A longer interval in IDENTIFY is refused; /info returns the maximum."""
     granted(server, heartbeat_interval=40_000)
     refuses("heartbeat interval (40001)", heartbeat_interval=40_001)(server)
     assert server.get_json("/info")["max_heartbeat_interval"] == 40_000_000_000
 
 
-def max_output_buffer_size(server: ToldServer) -> None:
+def max_output_buffer_size(server: FlagServer) -> None:
     """A larger buffer in IDENTIFY is refused; /info returns the maximum."""
     assert granted(server, output_buffer_size=2000)["output_buffer_size"] == 2000
     refuses("output buffer size (2001)", output_buffer_size=2001)(server)
     assert server.get_json("/info")["max_output_buffer_size"] == 2000
 
 
-def max_output_buffer_timeout(server: ToldServer) -> None:
+def max_output_buffer_timeout(server: FlagServer) -> None:
     """A longer timeout in IDENTIFY is refused; /info returns the maximum."""
     assert granted(server, output_buffer_timeout=40_000)["output_buffer_timeout"] == 40_000
     refuses("output buffer timeout (40001)", output_buffer_timeout=40_001)(server)
     assert server.get_json("/info")["max_output_buffer_timeout"] == 40_000_000_000
 
 
-def min_output_buffer_timeout(server: ToldServer) -> None:
+def min_output_buffer_timeout(server: FlagServer) -> None:
     """A shorter timeout in IDENTIFY is refused."""
     assert granted(server, output_buffer_timeout=50)["output_buffer_timeout"] == 50
     refuses("output buffer timeout (49)", output_buffer_timeout=49)(server)
 
 
-def max_deflate_level(server: ToldServer) -> None:
+def max_deflate_level(server: FlagServer) -> None:
     """A client that requests a higher level gets this one."""
     says(deflate=True, deflate_level=3, max_deflate_level=3)(server)
     assert server.get_json("/info")["max_deflate_level"] == 3
 
 
-def max_channel_consumers(server: ToldServer) -> None:
+def max_channel_consumers(server: FlagServer) -> None:
     """A second consumer of a channel is refused until the first has left."""
     with V2Client(server) as line:
         assert line.ask(sub("few", "c")) == OK
@@ -141,20 +141,20 @@ def max_channel_consumers(server: ToldServer) -> None:
         assert line.ask(sub("few", "c")) == OK
 
 
-def topology(server: ToldServer) -> None:
+def topology(server: FlagServer) -> None:
     """IDENTIFY and /info return region and zone."""
     says(topology_region="north", topology_zone="pole")(server)
     info = server.get_json("/info")
     assert (info["topology_region"], info["topology_zone"]) == ("north", "pole")
 
 
-def no_compression(server: ToldServer) -> None:
+def no_compression(server: FlagServer) -> None:
     """A client that requests compression does not get it."""
     for kind in ("deflate", "snappy"):
         assert granted(server, **{kind: True})[kind] is False
 
 
-def enable_experiment(server: ToldServer) -> None:
+def enable_experiment(server: FlagServer) -> None:
     """Consumers in nsqd's own zone get all messages that their RDY allows."""
     with V2Client(server) as near, V2Client(server) as far:
         for line, zone in ((far, "equator"), (near, "pole")):
@@ -168,7 +168,7 @@ def enable_experiment(server: ToldServer) -> None:
         assert server.channel("zones", "c")["zone_local_msg_count"] == 8
 
 
-def requeue_on_disconnect(server: ToldServer) -> None:
+def requeue_on_disconnect(server: FlagServer) -> None:
     """A message of a lost connection is redelivered immediately, not after the timeout of 60 s."""
     with V2Client(server) as line:
         assert line.ask(pub("dropped", b"x")) == OK
@@ -183,7 +183,7 @@ def requeue_on_disconnect(server: ToldServer) -> None:
         line.send(fin_each([again]))
 
 
-def node_id(server: ToldServer) -> None:
+def node_id(server: FlagServer) -> None:
     """Message ids contain this value in their top ten bits."""
     with V2Client(server) as line:
         assert line.ask(pub("ids", b"x")) == OK
