@@ -8,7 +8,7 @@ from pathlib import Path
 from sparq.nsqd.leaving import LINGER_SECONDS
 from sparq.protocol.commands import sub
 from tests.nsqd.daemon import Consumer, Daemon
-from tests.nsqd.test_draining import shown, status_of
+from tests.nsqd.test_draining import drain_state, exit_status_of
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
@@ -28,7 +28,7 @@ async def test_remaining_channels_have_the_reason(nsqd: Daemon) -> None:
     await nsqd.post("/pub?topic=whole&defer=60000", b"x")
     await nsqd.post("/topic/pause?topic=whole")
     await nsqd.post("/pub?topic=whole", b"y")
-    found = await shown(nsqd, "POST")
+    found = await drain_state(nsqd, "POST")
 
     left = {(one["topic"], one["channel"]): one["held_up"] for one in found["left"]}
     assert {
@@ -61,7 +61,7 @@ def test_a_drained_nsqd_exits_once_it_is_empty(tmp_path: Path) -> None:
         assert process.poll() is None
         nsqd.post("/channel/empty?topic=t&channel=c")
         assert nsqd.get_json("/drain")["empty"] is True  # a polling client sees it before the exit
-        assert 0 == status_of(nsqd)
+        assert 0 == exit_status_of(nsqd)
         assert "nsqd exits" in nsqd.log_text
         assert "NSQ: bye" in nsqd.log_text
         nsqd.start()

@@ -14,7 +14,7 @@ import pytest
 
 from sparq.log.disk import DiskError, RealFile
 from sparq.log.log import Log, LogOptions
-from sparq.nsqd.open_files import CachingDisk, CachedFile, CachedFileSystem
+from sparq.nsqd.open_files import CachedFile, CachedFileSystem, CachingDisk
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 

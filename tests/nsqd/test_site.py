@@ -42,7 +42,7 @@ async def test_plain_http_is_refused_if_tls_is_required(port: int, https_port: i
     answer = gate(make_mocked_request("GET", "/ping"))
 
     assert answer is not None
-    assert (403, f'{{"message": "TLS_REQUIRED", "https_port": {told}}}') == (
+    assert (403, f'{{"message": "TLS_REQUIRED", "https_port": {https_port}}}') == (
         answer.status,
         answer.text,
     )

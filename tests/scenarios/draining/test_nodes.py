@@ -95,7 +95,7 @@ async def test_a_node_leaves_under_load(tmp_path: Path, lookupd: Server) -> None
                     == [False, False, True]
                 )
             )
-            assert 0 == await asyncio.to_thread(status_of, leaving)
+            assert 0 == await asyncio.to_thread(exit_status_of, leaving)
             at_end = sum(len(load.acknowledged) for load in loads)
             await until(lambda: sum(len(load.acknowledged) for load in loads) > at_end + 2_000)
             for load in loads:
