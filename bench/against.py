@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench.generator import Figures
 from bench.lines import LINES
-from bench.peers import SPEED, Contestant, there
+from bench.peers import SPEED, Contestant, never_missing
 from bench.peers.nsq import Sparq, SparqLater
 from bench.peers.peer import Peer
 from bench.results import Result
@@ -91,8 +91,8 @@ def nsqd_from(source: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> Cal
 def contestants(old: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> list[Contestant]:
     """This checkout, with further flags, the other commit, and the control."""
     return [
-        Contestant(key, label, nsqd_from(source, kind, told), there, SPEED)
-        for key, label, source, told in (
+        Contestant(key, label, nsqd_from(source, kind, extra), never_missing, SPEED)
+        for key, label, source, extra in (
             ("new", "this checkout", ROOT / "src", flags),
             ("old", "the other commit", old, ()),
             ("control", "the other commit again", old, ()),

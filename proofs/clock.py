@@ -77,19 +77,19 @@ class Registrar(Consumer):
 
 
 class Holder(Actor):
-    """Keeps messages in flight, and finishes them when `letting_go` is set."""
+    """Keeps messages in flight, and finishes them when `releasing` is set."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.held: list[bytes] = []
-        self.letting_go = asyncio.Event()
+        self.releasing = asyncio.Event()
         self.errors = 0
 
     async def work(self, connection: AsyncV2Client) -> None:
         await connection.send_all(sub(HELD, CHANNEL) + b"RDY %d\n" % (2 * HELD_MESSAGES))
         listening = asyncio.create_task(self.listen(connection))
         try:
-            await self.letting_go.wait()
+            await self.releasing.wait()
             await connection.send_all(b"".join(b"FIN %s\n" % name for name in self.held))
             await listening
         finally:
@@ -132,10 +132,10 @@ class Deferrer(Actor):
             self.lateness.note(due, now)
         if message.attempts > 1:
             return b"FIN %s\n" % message.id
-        delay_ms = self.put_off(message.body)
+        delay_ms = self.choose_delay(message.body)
         return b"REQ %s %d\n" % (message.id, delay_ms)
 
-    def put_off(self, body: bytes) -> int:
+    def choose_delay(self, body: bytes) -> int:
         """Choose a delay in milliseconds, and record the earliest due time."""
         delay_ms = self.chance.randint(*DELAY_MS)
         self.due[body] = asyncio.get_running_loop().time() + delay_ms / 1_000
@@ -146,7 +146,7 @@ class Deferrer(Actor):
         connection = await connect(self.address)
         for _ in range(count):
             body = self.chance.randbytes(16)
-            delay_ms = self.put_off(body)
+            delay_ms = self.choose_delay(body)
             await connection.send_all(dpub(LATER, delay_ms, body))
         left = count
         while left:
@@ -218,10 +218,10 @@ class Proof:
             async with RunningActors(self.holder, self.deferrer):
                 await until(lambda: len(self.holder.held) == HELD_MESSAGES, "held")
                 await until(lambda: self.deferrer.connection is not None, "subscribed")
-                await self.jump_about(is_control=is_control)
+                await self.defer_and_jump(is_control=is_control)
                 self.note_lateness(notes)
                 if not is_control:
-                    await self.stand_still()
+                    await self.stop_for_a_while()
             if not is_control:
                 await self.start_on_other_days()
                 await self.workload.drained()
@@ -257,7 +257,7 @@ class Proof:
 
     # The steps
 
-    async def jump_about(self, *, is_control: bool) -> None:
+    async def defer_and_jump(self, *, is_control: bool) -> None:
         """Defer messages before each jump; then wait for all of them."""
         for number in range(self.plan.count):
             progress(f"jump {number + 1}")
@@ -278,7 +278,7 @@ class Proof:
             await asyncio.to_thread(self.server.channel, topic, CHANNEL) for topic in (HELD, TOPIC)
         ]
         self.found.redelivered = sum(figure["timeout_count"] for figure in figures)
-        self.holder.letting_go.set()
+        self.holder.releasing.set()
         await until(lambda: self.is_finished(HELD), "finished")
         self.found.redelivered += self.holder.errors
 
@@ -291,7 +291,7 @@ class Proof:
         self.clock.set(offset_seconds)
         await asyncio.to_thread(wait_until, lambda: self.clock.is_seen_by(self.server), "seen")
 
-    async def stand_still(self) -> None:
+    async def stop_for_a_while(self) -> None:
         """Stop nsqd for longer than a client may be silent, then let it continue."""
         is_full = self.plan.count >= FULL_JUMPS
         seconds = STOP_SECONDS if is_full else STOP_SECONDS_SHORT

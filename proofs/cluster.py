@@ -144,13 +144,15 @@ class Cluster:
         async with self.producer, self.consumers[GIVEN], self.consumers[FOUND]:
             await until(self.all_connected, "connected")
             workers = [asyncio.create_task(self.publish(number)) for number in range(WORKERS)]
-            trouble = [
-                asyncio.create_task(self.trouble(server, random.Random(f"{self.seed} {number}")))
+            interruptions = [
+                asyncio.create_task(
+                    self.end_and_restart(server, random.Random(f"{self.seed} {number}"))
+                )
                 for number, server in enumerate((*self.nsqds, *self.lookupds))
             ]
             await asyncio.sleep(seconds)
             self.calm.set()
-            await asyncio.gather(*trouble)
+            await asyncio.gather(*interruptions)
             progress("calm")
             self.publishing = False
             await asyncio.gather(*workers)
@@ -192,7 +194,7 @@ class Cluster:
 
     # Trouble
 
-    async def trouble(self, server: Server, chance: random.Random) -> None:
+    async def end_and_restart(self, server: Server, chance: random.Random) -> None:
         """End a daemon and start it again until `calm` is set; leave it running."""
         while not await self.is_calm_within(chance.uniform(*UP_SECONDS)):
             gracefully = chance.random() < GRACEFUL_SHARE

@@ -82,7 +82,7 @@ class Flood:
     address: str
     held: list[AsyncV2Client] = field(default_factory=list)
 
-    async def comes(self, count: int) -> int:
+    async def open(self, count: int) -> int:
         """Open `count` connections; return how many are served."""
         return sum(await asyncio.gather(*(self.connect() for _ in range(count))))
 
@@ -94,7 +94,7 @@ class Flood:
             return await client.ask(pub("flood", b"x")) == OK
         return False
 
-    def goes(self) -> None:
+    def close(self) -> None:
         """Close all connections."""
         for client in self.held:
             client.abort()
@@ -123,7 +123,7 @@ class Proof:
                     await self.without_flood()
                     await self.workload.drained()
         finally:
-            self.flood.goes()
+            self.flood.close()
         self.found.verdict = total(check(self.workload.history).values())
         return self.found
 
@@ -132,7 +132,7 @@ class Proof:
         progress("flood")
         workload, found = self.workload, self.found
         refused, connections = workload.refused(), workload.connections()
-        found.taken = await self.flood.comes(self.count)
+        found.taken = await self.flood.open(self.count)
         found.turned_away = self.count - found.taken
         await workload.goes_on(STEP_COMMANDS, or_refused=True)
         found.topics = await asyncio.to_thread(self.write_topics)
@@ -160,7 +160,7 @@ class Proof:
 
     async def without_flood(self) -> None:
         """Close the flood's connections, and check that a new connection is served."""
-        self.flood.goes()
+        self.flood.close()
 
         deadline = time.monotonic() + WAIT_SECONDS
         while not self.found.resumed and time.monotonic() < deadline:

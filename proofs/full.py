@@ -1,6 +1,6 @@
 """Runs nsqd on full disks of several kinds: `make full`.
 
-- brim: fills a small file system completely. Publishes are refused with the reason, and `/ping`
+- fill_completely: fills a small file system. Publishes are refused with the reason, and `/ping`
   reports it. Consumers still receive and finish messages, and a kill -9 undoes no FIN. When space
   is freed from outside, publishing resumes by itself.
 - short: a limit on the file's size stops the write of an MPUB at a random byte. No part of it is
@@ -65,7 +65,7 @@ REFUSED = 2_000
 FINISHES = 10_000
 BODY_BYTES = 260
 BATCH = 50
-PRESS_EVERY = 500
+FILL_EVERY = 500
 """Number of FINs after which publishers try again."""
 READY = 2500
 RESUMED_SECONDS = 30.0
@@ -81,7 +81,7 @@ LIVES_MAX = 40
 
 
 @dataclass(slots=True)
-class Brim:
+class CompletelyFull:
     """Results of the completely filled disk.
 
     Attributes:
@@ -103,7 +103,7 @@ class Brim:
     wrong: list[str]
 
 
-class Press:
+class Filler:
     """A publisher of unique bodies; keeps the acknowledged and the refused ones."""
 
     def __init__(self, server: NsqdServer, seed: int) -> None:
@@ -140,7 +140,7 @@ class Press:
             self.wrong.append(what)
 
 
-def brim(folder: Path, seed: int, finishes: int, module: str = NSQD) -> Brim:
+def fill_completely(folder: Path, seed: int, finishes: int, module: str = NSQD) -> CompletelyFull:
     """Fill a disk, finish messages, kill nsqd, free space, and drain."""
     own = folder / "nsqd"
     with SmallDisk(own, DISK) as disk:
@@ -148,26 +148,26 @@ def brim(folder: Path, seed: int, finishes: int, module: str = NSQD) -> Brim:
         place = folder if module == NSQD else own
         with started(place, module, (f"--max-bytes-per-file={MIB}",), disk.prefix) as server:
             create(server)
-            press = Press(server, seed)
+            filler = Filler(server, seed)
             with V2Client(server) as line:
-                press.fill(line)
+                filler.fill(line)
                 for _ in range(REFUSED * finishes // FINISHES):
-                    press.publish(line, 1)
-            press.expect("/ping does not say it", not is_healthy(server))
-            finished = finish(press, finishes)
+                    filler.publish(line, 1)
+            filler.expect("/ping does not say it", not is_healthy(server))
+            finished = finish(filler, finishes)
             server.restart()
-            seconds = resumed(press, disk)
+            seconds = resumed(filler, disk)
             came = Counter(drain(server, TOPIC, CHANNEL))
-    due = Counter(press.acknowledged) - Counter(finished)
-    return Brim(
-        acknowledged=len(press.acknowledged),
-        refused=press.refusals,
+    due = Counter(filler.acknowledged) - Counter(finished)
+    return CompletelyFull(
+        acknowledged=len(filler.acknowledged),
+        refused=filler.refusals,
         lost=(due - came).total(),
-        stored=(came & Counter(press.refused)).total(),
+        stored=(came & Counter(filler.refused)).total(),
         finished=len(finished),
         redelivered=(came & Counter(finished)).total(),
         resumed_seconds=seconds,
-        wrong=press.wrong,
+        wrong=filler.wrong,
     )
 
 
@@ -177,39 +177,39 @@ def create(server: NsqdServer) -> None:
     server.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
 
 
-def finish(press: Press, count: int) -> list[bytes]:
+def finish(filler: Filler, count: int) -> list[bytes]:
     """Finish `count` messages on the full disk, about half of those that come; return their bodies.
 
     The others are requeued, so that the finished messages form many ranges. Meanwhile publishers
     use any space that finished segments free; they must not get the reserved space.
     """
     finished: list[bytes] = []
-    with V2Client(press.server) as line, V2Client(press.server) as pressing:
-        press.expect("SUB is refused", line.ask(sub(TOPIC, CHANNEL)) == OK)
+    with V2Client(filler.server) as line, V2Client(filler.server) as filling:
+        filler.expect("SUB is refused", line.ask(sub(TOPIC, CHANNEL)) == OK)
         line.send(rdy(READY))
         while len(finished) < count:
             (taken,) = line.messages(1)
-            if press.chance.random() < 0.5:
+            if filler.chance.random() < 0.5:
                 line.send(b"REQ %s 0\n" % taken.id)
                 continue
             line.send(fin_each([taken]))
             finished.append(taken.body)
-            if not len(finished) % PRESS_EVERY:
-                press.fill(pressing)
-        press.expect("CLS is refused", line.ask(b"CLS\n") == (0, b"CLOSE_WAIT"))
+            if not len(finished) % FILL_EVERY:
+                filler.fill(filling)
+        filler.expect("CLS is refused", line.ask(b"CLS\n") == (0, b"CLOSE_WAIT"))
     return finished
 
 
-def resumed(press: Press, disk: SmallDisk) -> float:
+def resumed(filler: Filler, disk: SmallDisk) -> float:
     """Free space; return after how many seconds an MPUB is acknowledged, without a restart."""
-    with V2Client(press.server) as line:
-        press.fill(line)
+    with V2Client(filler.server) as line:
+        filler.fill(line)
         disk.drop_ballast()
         began = time.monotonic()
-        wait_until(lambda: press.publish(line, BATCH), "resumed", RESUMED_SECONDS)
+        wait_until(lambda: filler.publish(line, BATCH), "resumed", RESUMED_SECONDS)
         seconds = time.monotonic() - began
-        press.expect("a later PUB is refused", press.publish(line, 1))
-    wait_until(lambda: is_healthy(press.server), "healthy", RESUMED_SECONDS)
+        filler.expect("a later PUB is refused", filler.publish(line, 1))
+    wait_until(lambda: is_healthy(filler.server), "healthy", RESUMED_SECONDS)
     return seconds
 
 
@@ -233,22 +233,22 @@ def short(folder: Path, seed: int, points: int) -> Short:
     with spawn_nsqd(folder, name="short") as server:
         create(server)
         (topic,) = (path for path in (server.folder / "topics").iterdir() if TOPIC in path.name)
-        press = Press(server, seed)
+        filler = Filler(server, seed)
         with V2Client(server) as line:
             for _ in range(points):
-                press.publish(line, 1 + press.chance.randrange(3))
+                filler.publish(line, 1 + filler.chance.randrange(3))
                 segment = max(topic.glob("*.log"))
                 before = log_bytes(server)
-                cut = press.chance.randrange(1, SHORT_BODIES * BODY_BYTES)
+                cut = filler.chance.randrange(1, SHORT_BODIES * BODY_BYTES)
                 limit_file_size(server, before + cut)
-                taken = press.publish(line, SHORT_BODIES, "file too large")
-                press.expect(f"a write cut at {cut} was taken", not taken)
-                press.expect("its part is there", segment.stat().st_size == before)
+                taken = filler.publish(line, SHORT_BODIES, "file too large")
+                filler.expect(f"a write cut at {cut} was taken", not taken)
+                filler.expect("its part is there", segment.stat().st_size == before)
                 limit_file_size(server, resource.RLIM_INFINITY)
         server.restart()
         came = Counter(drain(server, TOPIC, CHANNEL))
-    acknowledged = Counter(press.acknowledged)
-    return Short(points, (acknowledged - came).total(), (came - acknowledged).total(), press.wrong)
+    acknowledged = Counter(filler.acknowledged)
+    return Short(points, (acknowledged - came).total(), (came - acknowledged).total(), filler.wrong)
 
 
 def log_bytes(server: NsqdServer) -> int:
@@ -281,7 +281,7 @@ def prove(plan: Plan) -> Outcome:
     finishes = min(FINISHES, plan.count * 80)
     with data_folder(plan.keep) as folder:
         try:
-            full = brim(folder / "brim", plan.seed, finishes)
+            full = fill_completely(folder / "fill_completely", plan.seed, finishes)
         except pytest.skip.Exception as without:
             return skipped(PROMISES, str(without))
         cut = short(folder, plan.seed, max(4, round(plan.count * SHORT_SHARE)))
@@ -295,13 +295,13 @@ def prove(plan: Plan) -> Outcome:
         held, control = holds(full, cut, rig, verdict), ""
         held = held and all(found.holds for found in crowds) and not remedied.wrong
         if plan.control:
-            spoilt = brim(folder / "control", plan.seed, finishes, NO_RESERVE)
+            unreserved = fill_completely(folder / "control", plan.seed, finishes, NO_RESERVE)
             crowded_out = crowd(folder / "crowd-control", SMALL, NO_CHECKPOINTS)
             control = (
-                f"without reserved space: FINs undone {spoilt.redelivered:,} · "
+                f"without reserved space: FINs undone {unreserved.redelivered:,} · "
                 f"without checkpoints: FINs undone {crowded_out.redelivered:,}"
             )
-            held = held and spoilt.redelivered > 0 and crowded_out.redelivered > 0
+            held = held and unreserved.redelivered > 0 and crowded_out.redelivered > 0
     wrongs = [wrong for found in crowds for wrong in found.wrong]
     for wrong in (*full.wrong, *cut.wrong, *rig.tally.deaths, *wrongs, *remedied.wrong):
         print(f"\nwrong: {wrong}")
@@ -325,7 +325,7 @@ def of_remedies(found: Remedies) -> str:
     )
 
 
-def holds(full: Brim, cut: Short, rig: Rig, verdict: Verdict) -> bool:
+def holds(full: CompletelyFull, cut: Short, rig: Rig, verdict: Verdict) -> bool:
     """Return whether there was no violation."""
     brimming = (full.lost, full.stored, full.redelivered, *full.wrong)
     shortened = (cut.lost, cut.stored, *cut.wrong)
@@ -334,7 +334,7 @@ def holds(full: Brim, cut: Short, rig: Rig, verdict: Verdict) -> bool:
     return verdict.delivered > 0 and not any((*brimming, *shortened, *pointed, *kept))
 
 
-def figures(full: Brim, cut: Short, rig: Rig, verdict: Verdict) -> str:
+def figures(full: CompletelyFull, cut: Short, rig: Rig, verdict: Verdict) -> str:
     """Return the results in one line."""
     faulty = rig.tally.faults
     calls = ", ".join(f"{call} {count}" for call, count in faulty.most_common())

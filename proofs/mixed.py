@@ -42,7 +42,7 @@ from proofs import mixed_noise, outcome
 from proofs.checker import Verdict, check, lost_commands
 from proofs.daemon_fixture import NSQD, RunningActors, data_folder, started
 from proofs.history import History
-from proofs.mixed_actors import Place, Reader, Writer, ask, insist
+from proofs.mixed_actors import Place, Reader, Writer, ask, post_until_answered
 from proofs.mixed_lives import Life
 from proofs.mixed_samples import Growth, Watch
 from proofs.outcome import Outcome, Plan, progress
@@ -168,14 +168,14 @@ class MixedRun:
         count = min(NAMES, max(NAMES_MIN, int(seconds / SECONDS_A_NAME)))
         self.free = [f"name.{number}" for number in range(count)]
         await self.make_kept()
-        tasks = [asyncio.create_task(self.live_on(worker)) for worker in range(WORKERS)]
+        tasks = [asyncio.create_task(self.run_lives(worker)) for worker in range(WORKERS)]
         tasks += [
             asyncio.create_task(noise(self.place, self.chance(noise.__name__), self.ending))
             for noise in (mixed_noise.requests, mixed_noise.clients)
         ]
         tasks.append(asyncio.create_task(self.look(min(SAMPLE_SECONDS, seconds / SAMPLES_MIN))))
         if self.killed:
-            tasks.append(asyncio.create_task(self.trouble(seconds)))
+            tasks.append(asyncio.create_task(self.kill_and_stop(seconds)))
         writer, readers = self.make_actors()
         try:
             async with RunningActors(writer, *readers):
@@ -201,9 +201,9 @@ class MixedRun:
     # The topic that stays
 
     async def make_kept(self) -> None:
-        await insist(self.place, f"/topic/create?topic={KEPT}")
+        await post_until_answered(self.place, f"/topic/create?topic={KEPT}")
         for channel in KEPT_CHANNELS:
-            await insist(self.place, f"/channel/create?topic={KEPT}&channel={channel}")
+            await post_until_answered(self.place, f"/channel/create?topic={KEPT}&channel={channel}")
 
     def make_actors(self) -> tuple[Steady, list[Reader]]:
         """Its writer and its readers."""
@@ -223,7 +223,7 @@ class MixedRun:
 
     # The topics that come and go
 
-    async def live_on(self, worker: int) -> None:
+    async def run_lives(self, worker: int) -> None:
         """Run one life after another until the end of the run."""
         chance = self.chance(worker)
         while not self.ending.is_set():
@@ -254,7 +254,7 @@ class MixedRun:
 
     # Trouble
 
-    async def trouble(self, seconds: float) -> None:
+    async def kill_and_stop(self, seconds: float) -> None:
         """Kill or stop nsqd at random, and start it again."""
         chance = self.chance("trouble")
         longest = min(UP_SECONDS[1], max(2.0, seconds * UP_SHARE))

@@ -25,7 +25,7 @@ from proofs.history import History, Outcome
 from sparq.protocol.commands import mpub, pub, sub
 
 ASK_SECONDS = 20.0
-INSIST_SECONDS = 60.0
+POST_SECONDS = 60.0
 LEAVE_SECONDS = 5.0
 POLL_SECONDS = 0.02
 HELD_SECONDS = (0.2, 3.0)
@@ -82,9 +82,9 @@ async def ask(place: Place, method: str, path: str, body: bytes = b"") -> tuple[
     return int(answer[9:12]), answer.partition(b"\r\n\r\n")[2]
 
 
-async def insist(place: Place, path: str) -> int:
+async def post_until_answered(place: Place, path: str) -> int:
     """Repeat a POST until it is answered; returns the status: 200, or a 4xx other than 429."""
-    deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
+    deadline = asyncio.get_running_loop().time() + POST_SECONDS
     status = 0
     while asyncio.get_running_loop().time() < deadline:
         with suppress(ConnectionError):
@@ -92,7 +92,7 @@ async def insist(place: Place, path: str) -> int:
             if status not in TRANSIENT:
                 return status
         await asyncio.sleep(RECONNECT_SECONDS)
-    raise AssertionError(f"POST {path} was not done in {INSIST_SECONDS:.0f} s, status {status}")
+    raise AssertionError(f"POST {path} was not done in {POST_SECONDS:.0f} s, status {status}")
 
 
 def identify(chance: random.Random) -> bytes:

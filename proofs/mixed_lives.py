@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from proofs.checker import Verdict, check, lost_commands
 from proofs.daemon_fixture import RunningActors
 from proofs.history import FINISHED, History, Outcome
-from proofs.mixed_actors import POLL_SECONDS, Hanger, Place, Reader, Writer, ask, insist
+from proofs.mixed_actors import (
+    POLL_SECONDS,
+    Hanger,
+    Place,
+    Reader,
+    Writer,
+    ask,
+    post_until_answered,
+)
 
 COMMANDS = (2, 12)
 WORK_SECONDS = (0.1, 1.0)
@@ -96,10 +104,10 @@ class Life:
     async def live(self) -> None:
         """Run the whole life: delete and create the topic, work, check, and maybe delete it."""
         for topic in (self.name, f"{self.name}%23ephemeral"):
-            await insist(self.place, f"/topic/delete?topic={topic}")
-        await insist(self.place, self.path("create"))
+            await post_until_answered(self.place, f"/topic/delete?topic={topic}")
+        await post_until_answered(self.place, self.path("create"))
         for channel in self.channels:
-            await insist(self.place, self.path("create", channel))
+            await post_until_answered(self.place, self.path("create", channel))
         await self.work()
         verdicts = check(self.history)
         self.verdicts = {name: verdicts[name] for name in self.channels if name in verdicts}
@@ -109,7 +117,7 @@ class Life:
             if not self.may_lose(line.partition(":")[0])
         ]
         if self.fate is Fate.DRAINED and self.chance.random() < DELETED_SHARE:
-            await insist(self.place, self.path("delete"))
+            await post_until_answered(self.place, self.path("delete"))
             self.is_gone = True
 
     async def work(self) -> None:
@@ -127,35 +135,35 @@ class Life:
         ]
         async with RunningActors(writer, *readers, *hangers):
             await asyncio.sleep(self.chance.uniform(*WORK_SECONDS))
-            await self.shake(writer)
+            await self.disturb(writer)
             await self.end(writer, readers)
 
-    async def shake(self, writer: Writer) -> None:
+    async def disturb(self, writer: Writer) -> None:
         """Pause and unpause, publish over HTTP, and request the stats, at random."""
         channel = self.chance.choice((*self.channels, ""))
         pauses = self.chance.random() < PAUSE_SHARE
         if pauses:
-            await insist(self.place, self.path("pause", channel))
+            await post_until_answered(self.place, self.path("pause", channel))
         if self.chance.random() < POST_SHARE:
             await writer.post()
         with suppress(ConnectionError):
             await ask(self.place, "GET", self.path("x").replace("/topic/x", "/stats"))
         if pauses:
             await asyncio.sleep(self.chance.uniform(*WORK_SECONDS) / 2)
-            await insist(self.place, self.path("unpause", channel))
+            await post_until_answered(self.place, self.path("unpause", channel))
 
     async def end(self, writer: Writer, readers: list[Reader]) -> None:
         """End the life as its fate says."""
         channel = self.chance.choice((*self.channels, ""))
         if self.fate is Fate.EMPTIED:
-            await insist(self.place, self.path("empty", channel))
+            await post_until_answered(self.place, self.path("empty", channel))
         elif self.fate is Fate.MOVED:
             to = f"&to={self.chance.choice(SEEKS)}"
-            await insist(self.place, self.path("seek", self.channels[0], to))
+            await post_until_answered(self.place, self.path("seek", self.channels[0], to))
         elif self.fate is Fate.DELETED:
             for actor in (writer, *readers):
                 actor.stopping = True  # an actor that reconnects would create the topic again
-            await insist(self.place, self.path("delete", channel))
+            await post_until_answered(self.place, self.path("delete", channel))
             return
         if self.fate is Fate.DRAINED:
             await self.drain(writer, readers)

@@ -70,7 +70,7 @@ class Stories(channel_model.Channels):
         places = self.model[name].places
         for client in self.clients[name]:
             theirs = [index for index, place in sorted(places.items()) if place.owner is client]
-            run = [i for i in theirs if places[i].where == channel_model.FLYING][::step]
+            run = [i for i in theirs if places[i].where == channel_model.IN_FLIGHT][::step]
             for index in run:
                 places[index].where = channel_model.DONE
             if run:

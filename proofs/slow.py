@@ -166,10 +166,10 @@ class Proof:
             await self.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
         await self.fill()
         if is_control:
-            with self.stuck_ones(self.consumers):
+            with self.stuck_consumers(self.consumers):
                 await self.until_they_are_stuck()
         else:
-            await self.beside_a_healthy_topic()
+            await self.measure_healthy_topic()
             await self.until_dropped()
         found.peak = memory(self.server.pid, "VmHWM")
         figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
@@ -194,13 +194,13 @@ class Proof:
             progress(f"backlog {self.messages - unanswered * MPUB_BODIES:,}")
         connection.abort()
 
-    async def beside_a_healthy_topic(self) -> None:
+    async def measure_healthy_topic(self) -> None:
         """Measure the healthy topic's rate alternately without and with the stuck consumers."""
         consumer = Flow(self.server.tcp, consumes=True)
         async with RunningActors(Flow(self.server.tcp, consumes=False), consumer):
             for _ in range(self.rounds):
                 self.found.alone.append(await self.pace(consumer))
-                with self.stuck_ones(self.consumers):
+                with self.stuck_consumers(self.consumers):
                     await self.until_they_are_stuck()
                     self.found.beside.append(await self.pace(consumer))
                 await self.until_clients(0)
@@ -220,21 +220,24 @@ class Proof:
     async def until_dropped(self) -> None:
         """Check that nsqd drops exactly the stuck consumers with a short heartbeat interval."""
         patient = self.consumers - self.impatient
-        with self.stuck_ones(patient), self.stuck_ones(self.impatient, heartbeat_ms=1_000):
+        with (
+            self.stuck_consumers(patient),
+            self.stuck_consumers(self.impatient, heartbeat_ms=1_000),
+        ):
             await self.until_clients(patient)
             self.found.dropped = self.consumers - await self.clients()
 
     @contextmanager
-    def stuck_ones(self, count: int, heartbeat_ms: int = 0) -> Iterator[None]:
+    def stuck_consumers(self, count: int, heartbeat_ms: int = 0) -> Iterator[None]:
         """Hold `count` consumers that never read."""
-        held = [self.stuck_one(heartbeat_ms) for _ in range(count)]
+        held = [self.stuck_consumer(heartbeat_ms) for _ in range(count)]
         try:
             yield
         finally:
             for connection in held:
                 connection.close()
 
-    def stuck_one(self, heartbeat_ms: int) -> V2Client:
+    def stuck_consumer(self, heartbeat_ms: int) -> V2Client:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.connect(("127.0.0.1", self.server.tcp_port))

@@ -7,7 +7,7 @@ last stop everything is drained and checked: no acknowledged message may be lost
 undone, no message redelivered unless it was in flight at a stop, and the backlog must be complete.
 
 Two controls must fail: an nsqd that ends at once, with OKs sent before their writes
-(controls/hasty_stop.py), loses messages; one that writes FINs late (controls/late_finish.py)
+(controls/immediate_stop.py), loses messages; one that writes FINs late (controls/late_finish.py)
 redelivers finished messages.
 """
 
@@ -48,7 +48,7 @@ BODY_BYTES = 1 << 18
 BODIES_OF_MPUB = 16
 CONTROL_STOPS = 3
 SHOWN_MAX = 40
-HASTY_STOP, LATE_FINISH = "proofs.controls.hasty_stop", "proofs.controls.late_finish"
+IMMEDIATE_STOP, LATE_FINISH = "proofs.controls.immediate_stop", "proofs.controls.late_finish"
 
 
 @dataclass(slots=True)
@@ -122,16 +122,16 @@ class Proof:
         """Send SIGTERM, and measure the time until the process ends."""
         process = self.server.process
         assert process is not None
-        began, idle = time.monotonic(), waited(process.pid)
-        waiting, own = 0.0, waited(threading.get_native_id())
+        began, idle = time.monotonic(), seconds_ready_to_run(process.pid)
+        waiting, own = 0.0, seconds_ready_to_run(threading.get_native_id())
         process.send_signal(signal.SIGTERM)
         while process.poll() is None and time.monotonic() - began < STOP_SECONDS_MAX:
-            waiting = max(waiting, waited(process.pid) - idle)
-            own = waited(threading.get_native_id())
+            waiting = max(waiting, seconds_ready_to_run(process.pid) - idle)
+            own = seconds_ready_to_run(threading.get_native_id())
             time.sleep(0.005)
         took = time.monotonic() - began
         # The process may have ended while this thread waited for a processor itself.
-        waiting += waited(threading.get_native_id()) - own
+        waiting += seconds_ready_to_run(threading.get_native_id()) - own
         self.by_the_clock.append(took)
         self.seconds.append(took - waiting)
         status = self.server.terminate()
@@ -151,7 +151,7 @@ class Proof:
         return int(self.server.channel(BACKLOG, WAITING)["depth"])
 
 
-def waited(thread: int) -> float:
+def seconds_ready_to_run(thread: int) -> float:
     """Return the seconds that a thread was ready to run but had to wait; a pid: its main thread.
 
     Return 0 if the kernel does not count that: then the stop's full duration counts.
@@ -192,13 +192,13 @@ def prove(plan: Plan) -> Outcome:
     held = held and slowest <= LIMIT_SECONDS
     control = ""
     if plan.control:
-        hasty, _ = attempt(plan.seed, CONTROL_STOPS, module=HASTY_STOP)
+        immediate, _ = attempt(plan.seed, CONTROL_STOPS, module=IMMEDIATE_STOP)
         late, _ = attempt(plan.seed, CONTROL_STOPS, module=LATE_FINISH)
         control = (
-            f"ended at once, writes after the OK: lost {hasty.lost:,} · "
+            f"ended at once, writes after the OK: lost {immediate.lost:,} · "
             f"finishes written late: returned {late.returned:,}"
         )
-        held = held and hasty.lost > 0 and late.returned > 0
+        held = held and immediate.lost > 0 and late.returned > 0
     return Outcome(PROMISES, figures, held, control)
 
 

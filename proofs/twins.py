@@ -98,7 +98,7 @@ def cut(chance: random.Random, data: bytes) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
 
-def spoilt(chance: random.Random, data: bytes, share: float) -> bytes:
+def damaged(chance: random.Random, data: bytes, share: float) -> bytes:
     """Return the data, sometimes with one byte changed or the end missing."""
     if not data or chance.random() > share:
         return data
@@ -159,7 +159,7 @@ def finish_run(chance: random.Random) -> Answers:
     first = chance.randrange(1 << 63)
     step = chance.choice([0, 1, 1, 97])
     lines = [b"FIN %016x\n" % (first + step * k) for k in range(count_of(chance))]
-    data = spoilt(chance, b"".join(lines), 0.5) + chance.choice([b"", b"NOP\n", b"FIN 01"])
+    data = damaged(chance, b"".join(lines), 0.5) + chance.choice([b"", b"NOP\n", b"FIN 01"])
     plain: list[bytes] = []
     at = 0
     while data[at : at + 4] == b"FIN " and data[at + 20 : at + 21] == b"\n":
@@ -177,7 +177,7 @@ def finish_run(chance: random.Random) -> Answers:
 def publish_run(chance: random.Random) -> Answers:
     """Parse a run of PUBs up to the first that is incomplete, invalid or of another topic."""
     sizes = sizes_of(chance, count_of(chance, 90))
-    data = spoilt(chance, b"".join(c.pub("t", chance.randbytes(size)) for size in sizes), 0.5)
+    data = damaged(chance, b"".join(c.pub("t", chance.randbytes(size)) for size in sizes), 0.5)
     data = LINE + b"\0\0\0\1x" + data + chance.choice([b"", b"PUB u\n\0\0\0\1x", LINE + b"\0"])
     plain, at = [], 0
     while data.startswith(LINE, at) and len(data) >= at + len(LINE) + 4:
@@ -196,7 +196,7 @@ def walk(chance: random.Random) -> Answers:
     """Parse the messages of an MPUB that arrives in pieces; None: it is incomplete or invalid."""
     sizes = sizes_of(chance, max(1, count_of(chance, 90)))
     parts = [size.to_bytes(4, "big") + chance.randbytes(size) for size in sizes]
-    data = spoilt(chance, len(sizes).to_bytes(4, "big") + b"".join(parts), 0.3)
+    data = damaged(chance, len(sizes).to_bytes(4, "big") + b"".join(parts), 0.3)
     walked, held, found = mpub.MpubProgress(0, SIZE_MAX, 5_000), b"", None
     try:
         for piece in cut(chance, data):
@@ -238,12 +238,12 @@ def commands_in_pieces(chance: random.Random) -> Answers:
             parts.append(c.mpub("t", [chance.randbytes(size) for size in sizes]))
         else:
             parts.append(chance.choice([c.nop(), c.rdy(7), c.dpub("t", 9, b"x"), b"NOP\r\n"]))
-    data = spoilt(chance, b"".join(parts), 0.3)
+    data = damaged(chance, b"".join(parts), 0.3)
     singly = [data[at : at + 1] for at in range(len(data))]
-    return understood(cut(chance, data)), understood(singly)
+    return parsed_commands(cut(chance, data)), parsed_commands(singly)
 
 
-def understood(pieces: list[bytes]) -> list[object]:
+def parsed_commands(pieces: list[bytes]) -> list[object]:
     """Return the commands of a stream, in a form that does not depend on the lengths of runs."""
     reader = parser.CommandParser(LIMITS)
     reader.state = c.STATE_SUBSCRIBED

@@ -36,14 +36,14 @@ class Contestant:
 SPEED, BACKLOG = frozenset({"speed"}), frozenset({"backlog"})
 
 
-def there() -> str:
+def never_missing() -> str:
     """Return "": sparq is always available."""
     return ""
 
 
 CONTESTANTS: tuple[Contestant, ...] = (
-    Contestant("sparq", "sparq, sync before OK", nsq.Sparq, there),
-    Contestant("sparq-later", "sparq, NSQ's sync policy", nsq.SparqLater, there, SPEED),
+    Contestant("sparq", "sparq, sync before OK", nsq.Sparq, never_missing),
+    Contestant("sparq-later", "sparq, NSQ's sync policy", nsq.SparqLater, never_missing, SPEED),
     Contestant("go", "Go's nsqd, in memory", go_nsqd.GoInMemory, go_nsqd.missing, SPEED),
     Contestant("go-disk", "Go's nsqd, on disk", go_nsqd.GoOnDisk, go_nsqd.missing, SPEED),
     Contestant("go-synced", "Go's nsqd, on disk, synced", go_nsqd.GoSynced, go_nsqd.missing, SPEED),

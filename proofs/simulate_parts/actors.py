@@ -163,8 +163,8 @@ class Consumer(Client):
         """Note a message or an answer that leaves the broker."""
         if is_message(frame):
             now, timeout_ns = self.world.clock.now(), link.session.msg_timeout_ns
-            self.channel.grown(published_ns(frame[1]), now)
-            key = self.channel.handed(message(frame[1]), link.number, timeout_ns, now)
+            self.channel.check_age(published_ns(frame[1]), now)
+            key = self.channel.check_delivery(message(frame[1]), link.number, timeout_ns, now)
             self.keys.append(key)
         elif frame[1].startswith((b"E_FIN_FAILED", b"E_REQ_FAILED")):
             self.open.pop(frame[1].split()[2]).fail()

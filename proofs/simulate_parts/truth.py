@@ -214,14 +214,14 @@ class ChannelTruth:
         self.letters: ChannelTruth | None = None
         self.last_fresh = -1
 
-    def grown(self, published_ns: int, now: Instant) -> None:
+    def check_age(self, published_ns: int, now: Instant) -> None:
         """Check the age of a message that leaves the broker."""
         age_ns = now.wall_ns - published_ns
         if self.ttl_ns and age_ns > self.ttl_ns:
             self.topic.truth.tally.aged += 1
             self.topic.truth.tell(f"{self.name}: a message came that was {age_ns} ns old")
 
-    def handed(
+    def check_delivery(
         self, message: tuple[int, bytes, bytes], connection: int, timeout_ns: int, now: Instant
     ) -> int | None:
         """Check a delivery: (attempts, id, body). Return its key; None: it was never sent."""
@@ -360,7 +360,7 @@ class TopicTruth:
         tally, tell = self.truth.tally, self.truth.tell
         if author is None:
             tally.corrupt += 1
-            tell(f"{self.name}: the body of index {index} is spoilt")
+            tell(f"{self.name}: the body of index {index} is damaged")
             return None
         key = author.key
         if author.run != self.truth.run or key not in self.command_of:
@@ -484,7 +484,7 @@ class Truth:
         for topic in self.topics.values():
             topic.conclude()
 
-    def doubt(self) -> None:
+    def note_two_errors(self) -> None:
         """Note two disk errors in one task: what it refuses may be stored all the same."""
         for command in self.pending():
             command.doubtful = True

@@ -298,7 +298,7 @@ class World:
         """After two errors in a task, or one on a nearly full disk, mark refusals as doubtful."""
         errors = self.disk.failed_count - failed
         if errors > 1 or (errors and self.disk.free_bytes(PATH) < 100_000):
-            self.truth.doubt()
+            self.truth.note_two_errors()
 
     def note_kept(self) -> None:
         """Record which ledgers are written and synced after a turn."""

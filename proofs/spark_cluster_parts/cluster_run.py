@@ -25,7 +25,7 @@ from proofs.outcome import progress
 from proofs.spark_cluster_parts import checks, event_log, steps
 from proofs.spark_cluster_parts.checkpoint import QUERIES, Checkpoints
 from proofs.spark_cluster_parts.checks import CheckResult
-from proofs.spark_cluster_parts.driver import PIPELINE, Addresses, Driver, words_of
+from proofs.spark_cluster_parts.driver import PIPELINE, Addresses, Driver, command_line
 from proofs.spark_cluster_parts.failures import Failures
 from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
 from proofs.spark_cluster_parts.programs import last_lines
@@ -133,7 +133,7 @@ class ClusterRun:
             options |= self.failures.options()
         if STALL in self.task.variant.others:
             options |= event_log.options(self.folder / "events")
-        words = words_of(at, min(max(self.task.count // BATCHES, low), high), options.items())
+        words = command_line(at, min(max(self.task.count // BATCHES, low), high), options.items())
         return Driver(words, self.folder / "driver", run_dir, self.task.module)
 
     def go(self) -> Result:
@@ -141,7 +141,7 @@ class ClusterRun:
         found, wrong = CheckResult(), []
         try:
             self._start()
-            self._go_through_steps()
+            self._run_steps()
             self._finish()
             written = self.feed.written_down()
             found = checks.read(self.data, self.nsq, written, self.clicks.labels)
@@ -166,7 +166,7 @@ class ClusterRun:
         self.driver.start()
         self.feed.start()
 
-    def _go_through_steps(self) -> None:
+    def _run_steps(self) -> None:
         """Do one step after another, and keep a share of the clicks for after each."""
         names = self.task.variant.steps(self.task.kills, self.chance)
         for at, name in enumerate(names):

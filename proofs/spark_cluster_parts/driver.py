@@ -49,7 +49,7 @@ class Addresses:
     run_dir: Path
 
 
-def words_of(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] = ()) -> list[str]:
+def command_line(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] = ()) -> list[str]:
     """Return the command line after `sparq pipeline`.
 
     Args:
@@ -111,7 +111,7 @@ class Driver:
         self.variables[START_NUMBER] = str(self.program.starts)
         self.program.start()
 
-    def says(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return its latest status since its newest start; empty before the first."""
         with suppress(OSError, ValueError):
             said = dict(json.loads((self.run_dir / "app.json").read_text(encoding="utf-8")))
@@ -121,11 +121,11 @@ class Driver:
 
     def stage(self) -> str:
         """Return its stage: starting, running, closing, done; empty before the first status."""
-        return str(self.says().get("stage", ""))
+        return str(self.status().get("stage", ""))
 
     def rows(self) -> dict[str, int]:
         """Return how many messages each query has read since the newest start."""
-        return {name: query["rows"] for name, query in self.says().get("queries", {}).items()}
+        return {name: query["rows"] for name, query in self.status().get("queries", {}).items()}
 
     def is_running(self) -> bool:
         """Return whether it is alive and its queries are started."""

@@ -26,7 +26,7 @@ def test_a_full_disk_loses_nothing() -> None:
 @pytest.mark.timeout(300)
 def test_the_proof_finds_a_missing_reserve(tmp_path: Path) -> None:
     """An nsqd that reserves no space for FINs redelivers finished messages."""
-    found = full.brim(tmp_path, 20261121, FINISHES, full.NO_RESERVE)
+    found = full.fill_completely(tmp_path, 20261121, FINISHES, full.NO_RESERVE)
 
     assert found.redelivered > 0
     assert 0 == found.lost

@@ -19,7 +19,7 @@ from proofs.spark_cluster_parts import another_batch_id, event_log, failures
 from proofs.spark_cluster_parts import feed as feeds
 from proofs.spark_cluster_parts.checkpoint import Checkpoints
 from proofs.spark_cluster_parts.checks import archived
-from proofs.spark_cluster_parts.driver import Addresses, Driver, words_of
+from proofs.spark_cluster_parts.driver import Addresses, Driver, command_line
 from proofs.spark_cluster_parts.feed import Feed
 from proofs.spark_cluster_parts.programs import Program
 from proofs.spark_cluster_parts.standalone import StandaloneCluster, environment
@@ -194,7 +194,7 @@ def test_the_command_line_is_that_of_sparq_pipeline(tmp_path: Path) -> None:
     """Spark's options are last, so that a variant of the proof may change one."""
     at = Addresses("spark://127.0.0.1:7077", "127.0.0.1:4161", tmp_path, tmp_path / "run")
 
-    words = words_of(at, 5_000, [("spark.ui.enabled", "true")])
+    words = command_line(at, 5_000, [("spark.ui.enabled", "true")])
 
     assert f"--data={tmp_path.as_uri()}" in words
     assert "--max-offsets-per-trigger=5000" in words

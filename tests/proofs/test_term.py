@@ -2,7 +2,7 @@
 
 import pytest
 from proofs.outcome import Plan
-from proofs.term import HASTY_STOP, LATE_FINISH, attempt
+from proofs.term import IMMEDIATE_STOP, LATE_FINISH, attempt
 
 from proofs import term
 
@@ -25,7 +25,7 @@ def test_a_stop_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(180)
 def test_the_proof_finds_an_immediate_stop() -> None:
     """An nsqd that exits immediately, with writes after their OKs, loses messages."""
-    verdict, _ = attempt(seed=20261121, stops=2, module=HASTY_STOP)
+    verdict, _ = attempt(seed=20261121, stops=2, module=IMMEDIATE_STOP)
 
     assert verdict.lost > 0, verdict.line()
 

@@ -24,7 +24,7 @@ from sparq.tools.nsq_to_http import (
     open_session,
     parse_headers,
 )
-from sparq.tools.relay import NotSentError, NotAcceptedError
+from sparq.tools.relay import NotAcceptedError, NotSentError
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import listening
 from tests.support.servers import free_port
