@@ -126,7 +126,7 @@ class Discovery:
         self._found = found
         if not self._polls:
             await self._changed.wait()
-        asker: NsqlookupdClient = import_module(ASKER).Asker(self._config)
+        asker: NsqlookupdClient = import_module(ASKER).NsqlookupdClient(self._config)
         async with asker:
             try:
                 while True:
