@@ -54,7 +54,9 @@ async def direct(cluster: Cluster) -> AsyncIterator[Admin]:
 
 
 @pytest.fixture
-async def unwatched(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Admin]:
+async def admin_without_watch(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Admin]:
     """An nsqadmin whose watch makes no requests: it makes only those that a test causes."""
 
     async def no_round(_watch: ClusterWatch) -> None:

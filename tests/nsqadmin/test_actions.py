@@ -47,7 +47,7 @@ def test_every_action_has_a_role() -> None:
 
 
 @pytest.mark.parametrize("action", sorted(TYPED))
-async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) -> None:
+async def test_irreversible_actions_need_a_typed_name(ours: Cluster, action: str) -> None:
     """The channel, the topic or `policies` must be typed, otherwise 400 NAME_NOT_TYPED."""
     ours.fill("typed")
     channel = "c" if action.endswith("_channel") else ""
@@ -69,7 +69,7 @@ async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) 
         )
 
 
-def test_what_only_administrators_may_wants_its_name() -> None:
+def test_administrator_actions_need_a_typed_name() -> None:
     """All administrator actions need it, except for the drain of a node (can be undone)."""
     administering = {a for a, role in ACTION_ROLES.items() if role is Role.ADMINISTER}
     assert TYPED == administering - set(OF_NODE)
@@ -109,7 +109,7 @@ def test_what_only_administrators_may_wants_its_name() -> None:
         ),
     ],
 )
-async def test_what_is_wrong_with_an_order(
+async def test_invalid_actions_are_refused(
     ours: Cluster, order: ActionRequest, status: int, code: str
 ) -> None:
     """An invalid action is refused; one that had been started is in the audit log as failed."""
@@ -120,7 +120,7 @@ async def test_what_is_wrong_with_an_order(
         assert ([(order.action, "failed")] if is_begun else []) == told
 
 
-async def test_a_seek(ours: Cluster) -> None:
+async def test_a_seek_affects_only_the_given_nodes(ours: Cluster) -> None:
     """A seek affects only the given nodes; its arguments are in the audit log."""
     ours.fill("sought")
     async with admin(**ours.modes()["lookupd"]) as found:
@@ -132,7 +132,7 @@ async def test_a_seek(ours: Cluster) -> None:
     assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in ours.nsqds]
 
 
-async def test_who_may_operate_may_not_throw_away(ours: Cluster) -> None:
+async def test_operators_may_pause_but_not_empty(ours: Cluster) -> None:
     """An operator may pause but not empty: the role of the action counts, not of the route."""
     ours.fill("roles")
     options = {"roles": ("op=operate",), "local_role": "none"}
@@ -149,7 +149,7 @@ async def test_who_may_operate_may_not_throw_away(ours: Cluster) -> None:
     assert [2, 2] == [nsqd.channel("roles", "c")["depth"] for nsqd in ours.nsqds]
 
 
-async def test_nothing_is_done_that_cannot_be_written_down(ours: Cluster, tmp_path: Path) -> None:
+async def test_changes_are_refused_while_the_audit_log_fails(ours: Cluster, tmp_path: Path) -> None:
     """While the audit log cannot be written, changes get 503 AUDIT_UNAVAILABLE."""
     ours.fill("kept")
     log = tmp_path / "audit" / "log"
@@ -167,7 +167,7 @@ async def test_nothing_is_done_that_cannot_be_written_down(ours: Cluster, tmp_pa
         await found.done("POST", "/api/topics/kept", body)
 
 
-async def test_the_audit_log_as_a_topic(ours: Cluster) -> None:
+async def test_audit_entries_are_published_to_the_topic(ours: Cluster) -> None:
     """With --audit-topic each entry is published, at one node."""
     from tests.support.waiting import until_seen
 
@@ -182,7 +182,7 @@ async def test_the_audit_log_as_a_topic(ours: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ACTING)
-async def test_who_is_no_admin_changes_nothing(
+async def test_requests_without_an_admin_user_change_nothing(
     ours: Cluster, method: str, path: str, body: Any
 ) -> None:
     """Without the header of an admin user, changes get 403, even with an invalid body."""
@@ -198,7 +198,7 @@ async def test_who_is_no_admin_changes_nothing(
     assert [False, False] == topics_paused(ours, "acl")
 
 
-async def test_an_admin_may(ours: Cluster) -> None:
+async def test_an_admin_user_may_change(ours: Cluster) -> None:
     """The header of --acl-http-header identifies the admin user."""
     ours.fill("may")
     options = {"admin_users": ("alice",), "acl_http_header": "X-User", **ours.modes()["lookupd"]}
@@ -210,7 +210,7 @@ async def test_an_admin_may(ours: Cluster) -> None:
     assert [0, 0] == [nsqd.channel("may", "c")["depth"] for nsqd in ours.nsqds]
 
 
-async def test_everything_done_is_written_down(ours: Cluster) -> None:
+async def test_actions_are_in_the_audit_log(ours: Cluster) -> None:
     """An entry has the action, topic, channel, client address, user agent and outcome."""
     ours.fill("written")
     async with admin(**ours.modes()["lookupd"]) as found:

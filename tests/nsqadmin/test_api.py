@@ -38,7 +38,7 @@ NODE_KEYS = {
 LATENCY_KEYS = {"count", "percentiles", "topic", "channel", "host"}
 
 
-async def test_topics(either: Admin, cluster: Cluster) -> None:
+async def test_topics_are_listed(either: Admin, cluster: Cluster) -> None:
     """/api/topics has the sorted names of all topics."""
     cluster.fill("list_b", messages=0)
     cluster.fill("list_a", messages=0)
@@ -49,7 +49,9 @@ async def test_topics(either: Admin, cluster: Cluster) -> None:
     assert sorted(found["topics"]) == found["topics"]
 
 
-async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
+async def test_topics_without_nodes_are_listed_as_inactive(
+    by_lookupd: Admin, direct: Admin, cluster: Cluster
+) -> None:
     """`inactive=true` lists topics without nodes, and their channels; none if nsqds are given."""
     cluster.fill("had", messages=0)
     for lookupd in cluster.lookupds:
@@ -62,7 +64,7 @@ async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster
     assert {} == (await direct.done("GET", "/api/topics?inactive=true"))["topics"]
 
 
-async def test_a_topic(either: Admin, cluster: Cluster) -> None:
+async def test_a_topic_has_sums_nodes_and_channels(either: Admin, cluster: Cluster) -> None:
     """Figures of a topic are sums, with the parts by node and the channels, but no clients."""
     cluster.fill("whole", messages=3)
     found = await either.done("GET", "/api/topics/whole")
@@ -90,7 +92,9 @@ async def test_a_topic(either: Admin, cluster: Cluster) -> None:
     )
 
 
-async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> None:
+async def test_a_topic_without_a_channel_has_no_merged_channels(
+    either: Admin, cluster: Cluster
+) -> None:
     """Its merged `channels` is null, that of each node an empty list."""
     cluster.make_bare("bare")
     found = await either.done("GET", "/api/topics/bare")
@@ -101,7 +105,7 @@ async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> Non
     assert [] in [topic["channels"] for topic in node["topics"]]
 
 
-async def test_a_channel(either: Admin, cluster: Cluster) -> None:
+async def test_a_channel_has_sums_and_clients(either: Admin, cluster: Cluster) -> None:
     """Figures of a channel are sums, with each client once and the depth on disk."""
     cluster.fill("deep", messages=3)
     async with consumer(cluster.nsqds[0], "deep", "c"), consumer(cluster.nsqds[1], "deep", "c"):
@@ -125,7 +129,9 @@ async def test_a_channel(either: Admin, cluster: Cluster) -> None:
         assert client["connected"] % 1_000_000_000 == 0
 
 
-async def test_nodes_by_nsqlookupd(by_lookupd: Admin, cluster: Cluster) -> None:
+async def test_nodes_have_their_nsqlookupds_and_tombstones(
+    by_lookupd: Admin, cluster: Cluster
+) -> None:
     """Each node has its nsqlookupds, its topics and their tombstones."""
     cluster.fill("listed", messages=0)
     for lookupd in cluster.lookupds:
@@ -143,7 +149,7 @@ async def test_nodes_by_nsqlookupd(by_lookupd: Admin, cluster: Cluster) -> None:
         assert {"topic": "listed", "tombstoned": is_first} in node["topics"]
 
 
-async def test_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
+async def test_given_nodes_keep_their_order(direct: Admin, cluster: Cluster) -> None:
     """Given nodes keep their order and have no nsqlookupd addresses."""
     nodes = (await direct.done("GET", "/api/nodes"))["nodes"]
 
@@ -152,7 +158,7 @@ async def test_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
     assert [NODE_KEYS, NODE_KEYS] == [node.keys() for node in nodes]
 
 
-async def test_a_node(either: Admin, cluster: Cluster) -> None:
+async def test_a_node_has_topics_clients_and_totals(either: Admin, cluster: Cluster) -> None:
     """A node has its topics, channels and clients, and the totals of messages and clients."""
     cluster.fill("at_node")
     nsqd = cluster.nsqds[1]
@@ -167,7 +173,7 @@ async def test_a_node(either: Admin, cluster: Cluster) -> None:
     assert [CLIENT_KEYS] == [client.keys() for client in topic["channels"][0]["clients"]]
 
 
-async def test_the_counter(either: Admin, cluster: Cluster) -> None:
+async def test_the_counter_has_each_channels_count_by_node(either: Admin, cluster: Cluster) -> None:
     """The counter has the message count of each channel at each node."""
     cluster.fill("counted", messages=4)
     stats = (await either.done("GET", "/api/counter"))["stats"]
@@ -197,7 +203,7 @@ async def test_the_counter(either: Admin, cluster: Cluster) -> None:
         ("/render?target=x", 404, "NOT_FOUND"),
     ],
 )
-async def test_errors(
+async def test_errors_have_nsqs_codes(
     either: Admin, cluster: Cluster, path: str, status: int, message: str
 ) -> None:
     """Errors have NSQ's codes, except for an unknown channel: 404 (a bug in NSQ)."""
@@ -206,7 +212,9 @@ async def test_errors(
     assert (status, {"message": message}) == await either.ask("GET", path)
 
 
-async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
+async def test_an_unknown_topic_gets_502(
+    by_lookupd: Admin, direct: Admin, cluster: Cluster
+) -> None:
     """A topic that no node has gets 502 with NSQ's text, even if nsqlookupds know it."""
     _, by_name = await by_lookupd.ask("GET", "/api/topics/nobody")
     prefix = "UPSTREAM_ERROR: failed to query any nsqlookupd: got response 404 Not Found "
@@ -235,7 +243,9 @@ async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, cluster: Clust
         ("GET", "/ping", 200),
     ],
 )
-async def test_the_router_is_nsqs(by_lookupd: Admin, method: str, path: str, status: int) -> None:
+async def test_routing_is_that_of_go(
+    by_lookupd: Admin, method: str, path: str, status: int
+) -> None:
     """Wrong methods, trailing slashes and upper case are handled as in Go's router."""
     found, headers, body = await by_lookupd.raw(method, path)
 
@@ -259,12 +269,16 @@ async def test_answers_are_json_of_nsq(by_lookupd: Admin) -> None:
         assert coding == headers["Content-Encoding"]
 
 
-def without(document: Any, *names: str) -> Any:
+def without(document: Any, *nodes_with_topic: str) -> Any:
     """Remove these keys anywhere in a document."""
     if isinstance(document, dict):
-        return {k: without(v, *names) for k, v in document.items() if k not in names}
+        return {
+            k: without(v, *nodes_with_topic)
+            for k, v in document.items()
+            if k not in nodes_with_topic
+        }
     if isinstance(document, list):
-        return [without(one, *names) for one in document]
+        return [without(one, *nodes_with_topic) for one in document]
     return document
 
 
@@ -278,7 +292,7 @@ def _level() -> Iterator[None]:
         logger.setLevel(level)
 
 
-async def test_other_nsqlookupds(by_lookupd: Admin, cluster: Cluster) -> None:
+async def test_nsqlookupds_can_be_changed(by_lookupd: Admin, cluster: Cluster) -> None:
     """New addresses set by PUT /config are used and recorded in the audit log."""
     gone = free_address()
     assert (200, [gone]) == await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", [gone])
@@ -291,7 +305,7 @@ async def test_other_nsqlookupds(by_lookupd: Admin, cluster: Cluster) -> None:
     assert (f"config_{LOOKUPDS}", {"value": back}) == (entry["action"], entry["arguments"])
 
 
-async def test_the_log_level() -> None:
+async def test_the_log_level_can_be_changed() -> None:
     """PUT takes a level's name; the answer is NSQ's number for it."""
     async with admin(lookupd_http_addresses=(free_address(),)) as found:
         assert (200, 4) == await found.ask("PUT", "/config/log_level", b"ERROR")
@@ -314,7 +328,9 @@ async def test_the_log_level() -> None:
         ("nope", b"x", 400, "INVALID_OPTION"),
     ],
 )
-async def test_what_cannot_be_set(option: str, body: bytes, status: int, message: str) -> None:
+async def test_invalid_settings_change_nothing(
+    option: str, body: bytes, status: int, message: str
+) -> None:
     """Invalid values and options get NSQ's codes and change nothing."""
     given = (free_address(),)
     async with admin(lookupd_http_addresses=given) as found:
@@ -323,7 +339,7 @@ async def test_what_cannot_be_set(option: str, body: bytes, status: int, message
         assert given == found.daemon.services.fleet.lookupds
 
 
-async def test_who_is_elsewhere_may_not() -> None:
+async def test_config_is_refused_outside_the_allowed_network() -> None:
     """Clients outside --allow-config-from-cidr get 403, even for reading."""
     async with admin(
         lookupd_http_addresses=(free_address(),), allow_config_from_cidr="10.0.0.0/8"
@@ -333,13 +349,13 @@ async def test_who_is_elsewhere_may_not() -> None:
         assert said == await found.ask("PUT", "/config/log_level", b"debug")
 
 
-def names(cluster: Cluster, topic: str) -> list[bool]:
+def nodes_with_topic(cluster: Cluster, topic: str) -> list[bool]:
     """Whether each node has the topic."""
     found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in cluster.nsqds]
     return [bool(stats["topics"]) for stats in found]
 
 
-async def test_create(by_lookupd: Admin, cluster: Cluster) -> None:
+async def test_create_makes_topic_and_channel_known(by_lookupd: Admin, cluster: Cluster) -> None:
     """A new topic is known to both nsqlookupds; a new channel is also created at both nodes."""
     await by_lookupd.done("POST", "/api/topics", {"topic": "new"})
     for lookupd in cluster.lookupds:
@@ -352,7 +368,7 @@ async def test_create(by_lookupd: Admin, cluster: Cluster) -> None:
         assert "c" in lookupd.get_json("/channels?topic=new")["channels"]
 
 
-async def test_create_at_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
+async def test_create_works_with_given_nodes(direct: Admin, cluster: Cluster) -> None:
     """Topic and channel are created at the nodes (NSQ does nothing, but reports success)."""
     await direct.done("POST", "/api/topics", {"topic": "direct", "channel": "c"})
 
@@ -360,7 +376,9 @@ async def test_create_at_nodes_that_were_given(direct: Admin, cluster: Cluster) 
 
 
 @pytest.mark.parametrize("path", ["/api/topics/acts", "/api/topics/acts/c"])
-async def test_pause_unpause_empty(either: Admin, cluster: Cluster, path: str) -> None:
+async def test_pause_unpause_and_empty_work_at_both_nodes(
+    either: Admin, cluster: Cluster, path: str
+) -> None:
     """Pause, unpause and empty work on topics and channels, at both nodes."""
     cluster.fill("acts")
     is_channel = path.endswith("/c")
@@ -380,7 +398,7 @@ async def test_pause_unpause_empty(either: Admin, cluster: Cluster, path: str) -
     assert ([0, 0] if is_channel else [2, 2]) == depths
 
 
-async def test_delete(either: Admin, cluster: Cluster) -> None:
+async def test_delete_works_at_nodes_and_nsqlookupds(either: Admin, cluster: Cluster) -> None:
     """A channel, then its topic, are deleted at both nodes and at the configured nsqlookupds.
 
     nsqd's own UNREGISTER would leave the names in an nsqlookupd.
@@ -389,29 +407,29 @@ async def test_delete(either: Admin, cluster: Cluster) -> None:
     lookupds = cluster.lookupds if either.daemon.services.fleet.lookupds else ()
     await either.done("DELETE", "/api/topics/gone/c")
     assert [{}, {}] == [nsqd.channel("gone", "c") for nsqd in cluster.nsqds]
-    assert [True, True] == names(cluster, "gone")
+    assert [True, True] == nodes_with_topic(cluster, "gone")
     for lookupd in lookupds:
         assert [] == lookupd.get_json("/channels?topic=gone")["channels"]
         assert "gone" in lookupd.get_json("/topics")["topics"]
     await either.done("DELETE", "/api/topics/gone")
-    assert [False, False] == names(cluster, "gone")
+    assert [False, False] == nodes_with_topic(cluster, "gone")
     for lookupd in lookupds:
         assert "gone" not in lookupd.get_json("/topics")["topics"]
 
 
-async def test_a_tombstone(by_lookupd: Admin, cluster: Cluster) -> None:
+async def test_a_tombstone_affects_only_its_node(by_lookupd: Admin, cluster: Cluster) -> None:
     """One node loses the topic and is not listed for it any more; the other one keeps it."""
     cluster.fill("stone")
     first, second = cluster.nsqds
     await by_lookupd.done("DELETE", f"/api/nodes/{first.http}", {"topic": "stone"})
 
-    assert [False, True] == names(cluster, "stone")
+    assert [False, True] == nodes_with_topic(cluster, "stone")
     for lookupd in cluster.lookupds:
         listed = lookupd.get_json("/lookup?topic=stone")["producers"]
         assert [second.http_port] == [producer["http_port"] for producer in listed]
 
 
-async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, cluster: Cluster) -> None:
+async def test_a_tombstone_for_an_unknown_node_is_refused(either: Admin, cluster: Cluster) -> None:
     """An address that is no node gets 404; it is not contacted and nothing changes (S-2)."""
     cluster.fill("stranger")
     async with peer({}) as stranger:
@@ -419,7 +437,7 @@ async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, cluster: Clu
             status, said = await either.ask("DELETE", f"/api/nodes/{node}", {"topic": "stranger"})
             assert (404, {"message": "NODE_NOT_FOUND"}) == (status, said)
         assert 0 == stranger.connections
-    assert [True, True] == names(cluster, "stranger")
+    assert [True, True] == nodes_with_topic(cluster, "stranger")
     assert 2 == len(cluster.lookupds[0].get_json("/lookup?topic=stranger")["producers"])
 
 
@@ -448,15 +466,15 @@ async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, cluster: Clu
         ("DELETE", NODE, {"topic": "a/b"}, "INVALID_TOPIC"),
     ],
 )
-async def test_what_is_wrong_is_told(
-    unwatched: Admin, method: str, path: str, body: Any, message: str
+async def test_invalid_bodies_are_refused_without_upstream_requests(
+    admin_without_watch: Admin, method: str, path: str, body: Any, message: str
 ) -> None:
     """Invalid bodies get 400 with NSQ's codes, without a request to any daemon."""
-    assert (400, {"message": message}) == await unwatched.ask(method, path, body)
-    assert 0 == unwatched.daemon.services.upstream.calls
+    assert (400, {"message": message}) == await admin_without_watch.ask(method, path, body)
+    assert 0 == admin_without_watch.daemon.services.upstream.calls
 
 
-async def test_what_go_reads_is_read(by_lookupd: Admin, cluster: Cluster) -> None:
+async def test_json_is_read_as_in_go(by_lookupd: Admin, cluster: Cluster) -> None:
     """As in Go: only the first JSON value counts, keys in any case, others are ignored."""
     body = b' {"Topic": "read_as_go", "more": [1]} trailing'
     await by_lookupd.done("POST", "/api/topics", body)
@@ -464,7 +482,9 @@ async def test_what_go_reads_is_read(by_lookupd: Admin, cluster: Cluster) -> Non
     assert "read_as_go" in cluster.lookupds[0].get_json("/topics")["topics"]
 
 
-async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, cluster: Cluster) -> None:
+async def test_a_json_body_with_a_forms_content_type_is_accepted(
+    by_lookupd: Admin, cluster: Cluster
+) -> None:
     """A JSON body with a form's content type is accepted, since curl sends that by default."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     status, said = await by_lookupd.ask("POST", "/api/topics", {"topic": "curl"}, form)
@@ -482,7 +502,7 @@ async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, cluster: Clus
         ("POST", "/api/topics/nobody/c", {"action": "empty"}),
     ],
 )
-async def test_a_change_to_an_unknown_topic(
+async def test_a_change_to_an_unknown_topic_fails_with_nsqlookupds(
     either: Admin, method: str, path: str, body: Any
 ) -> None:
     """With nsqlookupds an unknown topic gets 502, with a list of nsqds 200."""

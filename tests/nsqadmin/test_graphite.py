@@ -17,7 +17,7 @@ def points(*values: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "rate"),
+    ("graphite_answer", "rate"),
     [
         (points(741.0, 9), "12.35"),
         (points(0), "0.00"),
@@ -29,9 +29,9 @@ def points(*values: Any) -> Any:
         ({"a": 1}, "N/A"),
     ],
 )
-async def test_a_rate(said: Any, rate: str) -> None:
+async def test_a_rate_is_the_first_point_per_second(graphite_answer: Any, rate: str) -> None:
     """The first point divided by 60 s; without a usable point `N/A` (NSQ: 500)."""
-    async with peer({"/base/render": answer(said)}) as graphite:
+    async with peer({"/base/render": answer(graphite_answer)}) as graphite:
         url = f"http://{graphite.address}/base"
         async with admin(lookupd_http_addresses=(free_address(),), graphite_url=url) as found:
             assert (200, {"rate": rate}) == await found.ask("GET", RATE)
@@ -40,11 +40,13 @@ async def test_a_rate(said: Any, rate: str) -> None:
     assert [f"GET /base/render?{asked}"] == graphite.asked
 
 
-@pytest.mark.parametrize("said", [answer(b"{"), answer(b"", "500 Bad"), answer(b"[" * 99_999)])
-async def test_a_graphite_that_fails(said: bytes) -> None:
+@pytest.mark.parametrize(
+    "graphite_answer", [answer(b"{"), answer(b"", "500 Bad"), answer(b"[" * 99_999)]
+)
+async def test_a_failing_graphite_gets_500(graphite_answer: bytes) -> None:
     """An invalid answer, an error status or no Graphite: 500 INTERNAL_ERROR, as with NSQ."""
     error = (500, {"message": "INTERNAL_ERROR"})
-    async with peer({"/render": said}) as graphite:
+    async with peer({"/render": graphite_answer}) as graphite:
         url = f"http://{graphite.address}"
         async with admin(lookupd_http_addresses=(free_address(),), graphite_url=url) as found:
             assert error == await found.ask("GET", RATE)
@@ -68,12 +70,12 @@ async def test_images_pass_through() -> None:
     assert "\r\nAuthorization: Basic bWU6c2VjcmV0\r\n" in graphite.heads[0]
 
 
-async def test_a_page_of_graphites_is_no_page_of_ours() -> None:
+async def test_html_and_redirects_of_graphite_are_defused() -> None:
     """HTML is served as plain text, redirects have no Location; no Graphite: 502."""
     page = answer(b"<script>", "200 OK", "Content-Type: text/html")
     away = answer(b"", "302 Found", "Location: http://127.0.0.1:1/")
-    for said, status, kind in ((page, 200, "text/plain"), (away, 302, "text/plain")):
-        async with peer({"/render": said}) as graphite:
+    for graphite_answer, status, kind in ((page, 200, "text/plain"), (away, 302, "text/plain")):
+        async with peer({"/render": graphite_answer}) as graphite:
             url = f"http://{graphite.address}"
             options = {"graphite_url": url, "proxy_graphite": True}
             async with admin(lookupd_http_addresses=(free_address(),), **options) as found:

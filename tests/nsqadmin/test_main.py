@@ -23,7 +23,7 @@ def spawn_nsqadmin(folder: Path, *flags: str, base: str = "") -> AdminServer:
     return admin
 
 
-def test_its_life(tmp_path: Path) -> None:
+def test_start_reload_and_stop(tmp_path: Path) -> None:
     """It answers below its base path, reloads at SIGHUP, and ends with status 0 at SIGTERM."""
     config = tmp_path / "nsqadmin.toml"
     config.write_text('nsqlookupd_http_addresses = ["127.0.0.1:1"]\nbase_path = "queues/"\n')
@@ -83,7 +83,7 @@ def test_its_life(tmp_path: Path) -> None:
         ([LOOKUPD, "--upstream-token=@/nope"], "--upstream-token: /nope cannot be read"),
     ],
 )
-def test_what_it_does_not_start_with(flags: list[str], sentence: str) -> None:
+def test_invalid_options_prevent_the_start(flags: list[str], sentence: str) -> None:
     """With invalid options nsqadmin exits with 1; its last line is FATAL with the reason."""
     port = [] if any("--http-address" in f for f in flags) else ["--http-address=127.0.0.1:0"]
     command = [sys.executable, "-m", "sparq.nsqadmin", *port, *flags]
@@ -97,6 +97,6 @@ def test_what_it_does_not_start_with(flags: list[str], sentence: str) -> None:
 def test_the_version() -> None:
     """-version prints the version in NSQ's form."""
     command = [sys.executable, "-m", "sparq.nsqadmin", "-version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert said.startswith("nsqadmin v1.3.0 (built w/python")
+    assert output.startswith("nsqadmin v1.3.0 (built w/python")

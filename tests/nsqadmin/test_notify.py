@@ -22,32 +22,32 @@ from tests.support.waiting import until
 @asynccontextmanager
 async def endpoint(status: int = 200) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """Start an endpoint; yield its URL and the notifications that it receives."""
-    told: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
     async def take(request: web.BaseRequest) -> web.Response:
-        told.append(json.loads(await request.read()))
+        received.append(json.loads(await request.read()))
         return web.Response(status=status)
 
     server = web.Server(take)
     listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/told", told
+    yield f"http://127.0.0.1:{port}/told", received
     listening.close()
     await server.shutdown(1)
 
 
-async def test_what_is_told(ours: Cluster) -> None:
+async def test_a_notification_has_nsqs_fields(ours: Cluster) -> None:
     """A notification has NSQ's fields; the user is from the header for access control."""
     ours.fill("told")
-    async with endpoint() as (url, told):
+    async with endpoint() as (url, received):
         options = {"notification_http_endpoint": url, "admin_users": ("alice",)}
         async with admin(**ours.modes()["lookupd"], **options) as found:
             mine = {"X-Forwarded-User": "alice", "User-Agent": "me/1", "X-Scheme": "https"}
             body = {"action": "pause"}
             await found.ask("POST", "/api/topics/told/c?a=b", body, mine)
-            await until(lambda: told)
+            await until(lambda: received)
             port = found.daemon.http_port
-    (one,) = told
+    (one,) = received
     assert abs(one.pop("timestamp") - time.time()) < 60
     assert one.pop("remote_ip").startswith("127.0.0.1")
     assert one.pop("via")
@@ -61,12 +61,12 @@ async def test_what_is_told(ours: Cluster) -> None:
     } == one
 
 
-async def test_which_actions_are_told(ours: Cluster) -> None:
+async def test_all_actions_of_nsq_are_sent_in_order(ours: Cluster) -> None:
     """All of NSQ's actions are sent in order, except a deletion of an unknown topic."""
     ours.fill("each")
     node = ours.nsqds[0].http
     async with (
-        endpoint() as (url, told),
+        endpoint() as (url, received),
         admin(**ours.modes()["lookupd"], notification_http_endpoint=url) as found,
     ):
         for path in ("/api/topics/each", "/api/topics/each/c"):
@@ -84,13 +84,15 @@ async def test_which_actions_are_told(ours: Cluster) -> None:
         for action in ("pause", "unpause", "empty")
     ]
     expected += ["create_topic", "create_channel", "pause_topic", "delete_channel"]
-    assert [*expected, "tombstone_topic_producer", "delete_topic"] == [o["action"] for o in told]
-    assert node == told[-2]["node"]
-    assert "user" not in told[0]
+    assert [*expected, "tombstone_topic_producer", "delete_topic"] == [
+        o["action"] for o in received
+    ]
+    assert node == received[-2]["node"]
+    assert "user" not in received[0]
 
 
 @pytest.mark.parametrize("fault", ["gone", "status"])
-async def test_an_endpoint_that_fails_ends_nothing(
+async def test_a_failing_endpoint_does_not_stop_nsqadmin(
     ours: Cluster, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Actions are done and failures logged; nsqadmin continues (NSQ's process ends)."""
@@ -107,7 +109,7 @@ async def test_an_endpoint_that_fails_ends_nothing(
     assert all(nsqd.channel("on", "c")["paused"] for nsqd in ours.nsqds)
 
 
-async def test_few_wait(
+async def test_notifications_beyond_the_limit_are_dropped(
     ours: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A silent endpoint delays no action; notifications beyond WAITING_MAX are dropped, logged."""

@@ -83,7 +83,7 @@ async def test_every_option_has_a_value() -> None:
             assert (400, {"message": "INVALID_OPTION"}) == await found.ask("GET", f"/config/{name}")
 
 
-def test_nsqs_flags_are_there() -> None:
+def test_nsqs_flags_exist() -> None:
     """NSQ's flags have NSQ's names, configuration keys and defaults."""
     flags = {flag.name: flag for flag in flags_of(NsqadminOptions)}
 

@@ -37,7 +37,7 @@ async def test_policies_are_counted(document: bytes, found: int | None) -> None:
     assert found == await policies.count(document)
 
 
-def test_what_an_nsqd_has_against_a_document() -> None:
+def test_the_reason_of_an_nsqd_is_extracted() -> None:
     """The nsqd's reason is extracted, even if it has quotes or is truncated."""
     told = 'policy 1: key = "x": no number'
     answer = json.dumps({"message": f"INVALID_POLICIES: {told}"})
@@ -47,7 +47,7 @@ def test_what_an_nsqd_has_against_a_document() -> None:
     assert "" == policies.refusal(failed('{"message":"NOT_FOUND"}'))
 
 
-def test_what_was_read_is_written_as_toml() -> None:
+def test_written_toml_reads_as_the_same_policies() -> None:
     """TOML that was written from policies reads as the same policies."""
     given: list[policies.Policy] = [
         {"topic": "a*", "max_channels": 2},
@@ -57,7 +57,7 @@ def test_what_was_read_is_written_as_toml() -> None:
     assert "" == policies.to_toml([])
 
 
-def test_changes_are_taken_as_far_as_they_are_some() -> None:
+def test_malformed_changes_are_skipped() -> None:
     """Answers are not trusted: malformed changes are skipped, line breaks replaced."""
     change = {"topic": "t", "channel": None, "setting": "max_channels", "before": 0, "after": 2}
     answers: list[Any] = [
@@ -73,7 +73,7 @@ def test_changes_are_taken_as_far_as_they_are_some() -> None:
     assert "x y" == second["topic"]
 
 
-def test_settings_that_a_policy_decides() -> None:
+def test_settings_have_one_row_per_value() -> None:
     """A setting has one row if all nsqds agree, else one per value; flags alone have none."""
 
     def one(lag: Any, number: int | None, channels: int = 5) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.nsqadmin.access.cluster import Cluster, cluster
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-OWN = {
+NSQADMIN_METRICS = {
     "nsqadmin_build_info": "gauge",
     "nsqadmin_upstream_requests": "counter",
     "nsqadmin_upstream_failures": "counter",
@@ -41,14 +41,16 @@ def value(families: list[Metric], name: str) -> float:
     return float(found)
 
 
-async def test_it_is_what_promtool_would_take(tmp_path: Path) -> None:
+async def test_the_metrics_text_is_valid(tmp_path: Path) -> None:
     """Valid names, help and types; no family twice, no set of labels twice."""
     async with cluster(tmp_path) as running:
         content_type, text = await to_thread(fetch, running)
     families = list(text_string_to_metric_families(text))
 
     assert "text/plain; version=0.0.4; charset=utf-8" == content_type
-    assert OWN == {found.name: found.type for found in families if "nsqadmin" in found.name}
+    assert NSQADMIN_METRICS == {
+        found.name: found.type for found in families if "nsqadmin" in found.name
+    }
     assert {"process_cpu_seconds", "python_info"} <= {found.name for found in families}
     names = [found.name for found in families]
     assert sorted(set(names)) == sorted(names)
@@ -65,7 +67,7 @@ async def test_it_is_what_promtool_would_take(tmp_path: Path) -> None:
     assert all(build.labels.values())
 
 
-async def test_its_figures_count(tmp_path: Path) -> None:
+async def test_metrics_count_requests_failures_and_rounds(tmp_path: Path) -> None:
     """The metrics count requests to daemons, failed ones, and watch rounds."""
     async with cluster(tmp_path) as running:
         before = list(text_string_to_metric_families((await to_thread(fetch, running))[1]))

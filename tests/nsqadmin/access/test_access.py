@@ -100,7 +100,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def test_a_token_opens_what_its_roles_open(site: Site) -> None:
+async def test_a_token_gives_its_roles_rights(site: Site) -> None:
     """A token gives its roles' rights; refused writes are in the audit log with their route."""
     assert (401, {"message": "UNAUTHORIZED"}) == await site.ask("POST", "/write")
     assert 401 == (await site.ask("POST", "/write", headers=bearer("x" * 30)))[0]
@@ -116,7 +116,7 @@ async def test_a_token_opens_what_its_roles_open(site: Site) -> None:
     ] == await site.audited()
 
 
-async def test_foreign_hosts_and_sites_are_shut_out(site: Site) -> None:
+async def test_foreign_hosts_and_origins_are_refused(site: Site) -> None:
     """A foreign Host or Origin gets 403 even with a valid token; only GET /ping is open."""
     right = bearer(site.token)
     for headers in (
@@ -139,7 +139,7 @@ async def test_foreign_hosts_and_sites_are_shut_out(site: Site) -> None:
     assert [] == site.done
 
 
-async def test_the_client_behind_a_proxy_is_told_by_it(site: Site) -> None:
+async def test_the_client_is_the_last_one_in_x_forwarded_for(site: Site) -> None:
     """The client is the last one in X-Forwarded-For, or without it the peer with its port."""
     ends = [
         await site.ask("GET", "/read"),
@@ -150,7 +150,7 @@ async def test_the_client_behind_a_proxy_is_told_by_it(site: Site) -> None:
     assert "192.0.2.7" == ends[1][1]["remote"]
 
 
-async def test_a_users_header_shows_a_proxy(site: Site) -> None:
+async def test_a_request_with_a_users_header_is_not_local(site: Site) -> None:
     """A request with the header is not local: PUT /config then requires the user's role."""
     site.access.reload(replace(site.options, token_file="", admin_users=("alice",)))
 
@@ -160,7 +160,9 @@ async def test_a_users_header_shows_a_proxy(site: Site) -> None:
         assert status == (await site.ask("PUT", "/config", headers=headers))[0], user
 
 
-async def test_sighup_takes_other_rights(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sighup_reads_the_token_file_again(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     """SIGHUP reads the token file again; an invalid file is logged and changes nothing."""
     right = bearer(site.token)
     site.write_tokens("broken")
@@ -177,7 +179,7 @@ async def test_sighup_takes_other_rights(site: Site, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("form", ["data", "json"])
-async def test_a_browser_signs_in_once(site: Site, form: str) -> None:
+async def test_signing_in_sets_a_session_cookie(site: Site, form: str) -> None:
     """The session cookie is HttpOnly and SameSite=Strict, and does not contain the token."""
     shown: dict[str, Any] = {form: {"token": site.token}}
     async with site.client.post(site.url + "/signin", headers=HTMX, **shown) as answer:
@@ -200,7 +202,7 @@ async def test_a_browser_signs_in_once(site: Site, form: str) -> None:
     assert ("deploy", "sign_in", "done") in await site.audited()
 
 
-async def test_signing_out_ends_the_session_and_not_only_the_cookie(site: Site) -> None:
+async def test_signing_out_ends_the_session(site: Site) -> None:
     """After the sign-out, a copy of the cookie gets 401."""
     await site.ask("POST", "/signin", headers=HTMX, data={"token": site.token})
     copied = {cookie.key: cookie.value for cookie in site.client.cookie_jar}
@@ -225,7 +227,7 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie(site: Site) 
         {"data": b"[" * 5000, "headers": {"Content-Type": "application/json"}},
     ],
 )
-async def test_what_is_no_token_does_not_sign_in(site: Site, given: dict[str, Any]) -> None:
+async def test_invalid_tokens_do_not_sign_in(site: Site, given: dict[str, Any]) -> None:
     """Malformed, wrong or empty tokens get 401; a body of 9,000 bytes gets 413."""
     headers = {**HTMX, **given.pop("headers", {})}
     async with site.client.post(site.url + "/signin", headers=headers, **given) as answer:
@@ -250,7 +252,7 @@ async def test_what_is_no_token_does_not_sign_in(site: Site, given: dict[str, An
         ("/admin/\r\nX: y", "/admin/"),
     ],
 )
-async def test_after_signing_in_a_page_of_ones_own_follows(site: Site, to: str, found: str) -> None:
+async def test_signing_in_redirects_only_to_own_pages(site: Site, to: str, found: str) -> None:
     """A link to the form must not redirect a signed-in user to another site."""
     given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
     async with site.client.post(site.url + "/signin", **given) as answer:
@@ -267,14 +269,16 @@ async def test_after_signing_in_a_page_of_ones_own_follows(site: Site, to: str, 
         ("https://evil.example", "/"),
     ],
 )
-async def test_also_where_every_path_is_ones_own(site: Site, to: str, found: str) -> None:
+async def test_redirects_stay_on_the_host_with_base_path_slash(
+    site: Site, to: str, found: str
+) -> None:
     """With the base path `/`, `//host` and `/\\host` still do not redirect to another host."""
     given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
     async with site.client.post(site.url + "/signin", **given) as answer:
         assert found == answer.headers["HX-Redirect"]
 
 
-async def test_a_cookie_of_https_stays_there(site: Site) -> None:
+async def test_the_cookie_is_secure_if_a_proxy_reports_https(site: Site) -> None:
     """The cookie is Secure if a trusted proxy reports HTTPS in X-Forwarded-Proto."""
     headers = {**HTMX, "X-Forwarded-Proto": "https"}
     given = {"headers": headers, "data": {"token": site.token}}
@@ -285,7 +289,7 @@ async def test_a_cookie_of_https_stays_there(site: Site) -> None:
         assert "Secure" not in answer.headers["Set-Cookie"], "anybody may say so"
 
 
-async def test_a_users_header_that_does_not_count_is_logged_once(
+async def test_an_ignored_users_header_is_logged_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names --trusted-proxy, once, so that requests cannot fill the disk."""
@@ -296,7 +300,7 @@ async def test_a_users_header_that_does_not_count_is_logged_once(
     assert 1 == len([line for line in caplog.messages if "--trusted-proxy" in line])
 
 
-def test_rights_that_mean_nothing_do_not_start() -> None:
+def test_invalid_rights_prevent_the_start() -> None:
     """nsqadmin does not start; the error names the flag."""
     with pytest.raises(StartError, match="--role"):
         AdminAccess(Chosen(roles=("x",)), AuditLog())

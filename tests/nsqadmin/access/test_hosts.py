@@ -30,7 +30,7 @@ def is_served(facts: AccessRequest, *allowed: str, http_address: str = "0.0.0.0:
         socket.gethostname(),
     ],
 )
-def test_names_of_this_machine_and_addresses_lead_here(host: str) -> None:
+def test_own_names_and_ip_addresses_are_allowed_hosts(host: str) -> None:
     """Host may be localhost, this host's name or an IP address: no other site has these."""
     assert is_served(replace(READS, hosts=(host,)))
 
@@ -54,7 +54,7 @@ def test_names_of_this_machine_and_addresses_lead_here(host: str) -> None:
         ("localhost", "localhost"),
     ],
 )
-def test_foreign_names_are_refused_for_reading_too(hosts: tuple[str, ...]) -> None:
+def test_foreign_hosts_are_refused_even_for_reading(hosts: tuple[str, ...]) -> None:
     """An attacker's name may resolve to nsqadmin's address (DNS rebinding): it gets 403."""
     found = Hosts((), "0.0.0.0:4171").refusal(replace(READS, hosts=hosts))
 
@@ -77,19 +77,21 @@ def test_foreign_names_are_refused_for_reading_too(hosts: tuple[str, ...]) -> No
         ("*", "anything", True),
     ],
 )
-def test_allowed_hosts_lead_here(allowed: str, host: str, expected: bool) -> None:
+def test_allowed_host_takes_names_ports_and_patterns(
+    allowed: str, host: str, expected: bool
+) -> None:
     """`--allowed-host` is a name, with or without a port, or a pattern with a leading `*`."""
     assert expected == is_served(replace(READS, hosts=(host,)), allowed)
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "http://a", "*a", "a.*", "a:b", "a b"])
-def test_an_allowed_host_that_is_none_is_refused(text: str) -> None:
+def test_a_malformed_allowed_host_is_refused(text: str) -> None:
     """A malformed --allowed-host raises ValueError."""
     with pytest.raises(ValueError, match="not a host name"):
         Hosts([text], "0.0.0.0:4171")
 
 
-def test_the_name_that_it_listens_at_leads_here() -> None:
+def test_the_name_in_http_address_is_an_allowed_host() -> None:
     """With `--http-address=admin.example:4171`, that name is allowed as Host."""
     asked = replace(READS, hosts=("admin.example:4171",))
 
@@ -142,7 +144,7 @@ def test_own_pages_and_programs_may_write(method: str, facts: dict[str, Any]) ->
 
 @pytest.mark.parametrize("content_type", ["", "text/plain"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_browser_reads_without_more(method: str, content_type: str) -> None:
+def test_reading_needs_no_extra_headers(method: str, content_type: str) -> None:
     """GET and HEAD need neither a JSON content type nor the htmx header."""
     assert is_served(replace(WRITES, method=method, content_type=content_type))
 
@@ -164,7 +166,7 @@ def test_pages_of_other_sites_may_not_write(method: str, facts: dict[str, Any]) 
         ({"fetch_site": "same-origin", "fetch_mode": "cors"}, True),
     ],
 )
-def test_other_sites_may_only_lead_here(facts: dict[str, Any], expected: bool) -> None:
+def test_other_sites_may_link_but_not_load_data(facts: dict[str, Any], expected: bool) -> None:
     """A link from another site may lead to nsqadmin; a script there may not load data."""
     assert expected == is_served(replace(READS, **facts))
 

@@ -35,7 +35,7 @@ def test_the_peer_and_the_path() -> None:
     assert [False, True] == [facts(method=method).writes for method in ("HEAD", "POST")]
 
 
-def test_headers_that_are_sent_twice_are_all_there() -> None:
+def test_repeated_headers_are_all_kept() -> None:
     """All values are kept, as a second one may contradict the first; the rules decide."""
     found = facts(
         ("Host", "a"),
@@ -66,7 +66,7 @@ def test_headers_that_are_sent_twice_are_all_there() -> None:
         (("User-Agent", "curl/8"), False, False),
     ],
 )
-def test_proxies_and_browsers_are_noticed(
+def test_proxies_and_browsers_are_recognised(
     header: tuple[str, str], is_forwarded: bool, is_browsers: bool
 ) -> None:
     """Proxies and browsers are recognised by headers that only they send, even empty ones."""

@@ -6,7 +6,7 @@ from sparq.nsqadmin.access import roles
 from sparq.nsqadmin.access.roles import ACTION_ROLES, RIGHTS, Identity, Role, right_of
 
 
-def test_who_administers_operates_and_reads_but_sees_no_bodies() -> None:
+def test_administer_includes_operate_and_read_but_not_bodies() -> None:
     """administer includes operate, operate includes read; only bodies allows reading bodies."""
     has = {
         role.name: [
@@ -35,13 +35,13 @@ def test_who_administers_operates_and_reads_but_sees_no_bodies() -> None:
         ("none", []),
     ],
 )
-def test_roles_are_read_from_words(text: str, found: list[str]) -> None:
+def test_roles_are_read_from_a_list(text: str, found: list[str]) -> None:
     """Roles are read from a comma-separated list, as in options and the token file."""
     assert found == roles.words(roles.parse(text))
 
 
 @pytest.mark.parametrize("text", ["", "admin", "read,", "READ", "none,read", "read;operate"])
-def test_any_other_word_is_no_role(text: str) -> None:
+def test_an_unknown_role_is_refused(text: str) -> None:
     """A misspelt role raises RoleError: it must not grant more or less than was meant."""
     with pytest.raises(roles.RoleError):
         roles.parse(text)
@@ -68,7 +68,7 @@ def test_no_route_has_two_rows() -> None:
     assert len(routes) == len(set(routes))
 
 
-def test_whatever_changes_something_needs_more_than_reading() -> None:
+def test_writing_routes_need_more_than_read() -> None:
     """Writing routes need operate, except /signin, /signout and /config (own rule)."""
     weak = {
         right.path

@@ -18,7 +18,7 @@ from tests.nsqadmin.access.options import NOW, OUTSIDE, Chosen, decide, from_use
 CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("alice=read",)}]
 
 
-def may(options: Chosen, facts: AccessRequest) -> list[str]:
+def roles_or_status(options: Chosen, facts: AccessRequest) -> list[str]:
     """The roles of a request, or the status 401 or 403 if it may not even read."""
     policy = AccessRules(options)
     decision = policy.identify(facts, Sessions(), NOW)
@@ -28,41 +28,45 @@ def may(options: Chosen, facts: AccessRequest) -> list[str]:
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", ""])
-def test_without_any_option_this_machine_may_do_all(peer: str) -> None:
+def test_by_default_local_requests_have_all_roles(peer: str) -> None:
     """Local requests, also by Unix socket, have all roles: a trial needs no setup."""
-    assert ["read", "bodies", "operate", "administer"] == may(Chosen(), AccessRequest(peer=peer))
+    assert ["read", "bodies", "operate", "administer"] == roles_or_status(
+        Chosen(), AccessRequest(peer=peer)
+    )
 
 
 @pytest.mark.parametrize("peer", [OUTSIDE, "10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "odd"])
-def test_without_any_option_others_may_read(peer: str) -> None:
+def test_by_default_other_machines_may_read(peer: str) -> None:
     """Other machines have the role read, or the one of --default-role."""
-    assert ["read"] == may(Chosen(), AccessRequest(peer=peer))
-    assert ["403"] == may(Chosen(default_role="none"), AccessRequest(peer=peer))
+    assert ["read"] == roles_or_status(Chosen(), AccessRequest(peer=peer))
+    assert ["403"] == roles_or_status(Chosen(default_role="none"), AccessRequest(peer=peer))
 
 
-def test_what_a_proxy_sends_is_not_this_machines() -> None:
+def test_forwarded_requests_are_not_local() -> None:
     """Forwarded requests over loopback are not local: a proxy sends those of any client."""
-    assert ["read"] == may(Chosen(), AccessRequest(is_forwarded=True))
-    assert ["read"] == may(Chosen(), from_user("alice"))
+    assert ["read"] == roles_or_status(Chosen(), AccessRequest(is_forwarded=True))
+    assert ["read"] == roles_or_status(Chosen(), from_user("alice"))
 
 
 @pytest.mark.parametrize("configured", CONFIGURED)
-def test_once_something_says_who_may_this_machine_may_not(configured: dict[str, Any]) -> None:
+def test_with_configured_roles_local_requests_only_read(configured: dict[str, Any]) -> None:
     """With --admin-user or --role, local requests have --local-role, or just read."""
-    assert ["read"] == may(Chosen(**configured), AccessRequest())
+    assert ["read"] == roles_or_status(Chosen(**configured), AccessRequest())
     chosen = Chosen(**configured, local_role="operate")
-    assert ["read", "operate"] == may(chosen, AccessRequest())
+    assert ["read", "operate"] == roles_or_status(chosen, AccessRequest())
 
 
-def test_a_proxy_names_the_user() -> None:
+def test_users_named_by_a_proxy_have_their_roles() -> None:
     """--admin-user gives administer, as in NSQ, --role any role; other users have the default."""
     options = Chosen(admin_users=("alice", "both"), roles=("bob=operate", "both=bodies"))
 
-    assert ["read", "operate", "administer"] == may(options, from_user("alice"))
-    assert ["read", "operate"] == may(options, from_user("bob"))
-    assert ["read", "bodies", "operate", "administer"] == may(options, from_user("both"))
-    assert ["read"] == may(options, from_user("mallory"))
-    assert ["read"] == may(options, from_user("Alice"))
+    assert ["read", "operate", "administer"] == roles_or_status(options, from_user("alice"))
+    assert ["read", "operate"] == roles_or_status(options, from_user("bob"))
+    assert ["read", "bodies", "operate", "administer"] == roles_or_status(
+        options, from_user("both")
+    )
+    assert ["read"] == roles_or_status(options, from_user("mallory"))
+    assert ["read"] == roles_or_status(options, from_user("Alice"))
     assert ("alice", "header") == (
         decide(options, from_user("alice")).identity.name,
         decide(options, from_user("alice")).identity.via,
@@ -81,11 +85,11 @@ def test_a_proxy_names_the_user() -> None:
         {"users": ("alice,mallory",)},
     ],
 )
-def test_a_users_header_that_proves_nothing_gives_nothing(facts: dict[str, Any]) -> None:
+def test_an_untrusted_users_header_is_ignored(facts: dict[str, Any]) -> None:
     """The user's header is ignored if it is repeated, empty, or not from a trusted proxy."""
     options = Chosen(admin_users=("alice",), roles=("alice,mallory=read", "mallory=read"))
 
-    assert ["read"] == may(options, from_user("alice", **facts))
+    assert ["read"] == roles_or_status(options, from_user("alice", **facts))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_trusted_proxies_are_those_that_the_option_names(
         ("127.0.0.1", ("127.0.0.3",) * 100 + (OUTSIDE,), OUTSIDE),
     ],
 )
-def test_the_client_is_the_first_that_no_proxy_vouches_for(
+def test_earlier_entries_of_x_forwarded_for_are_not_trusted(
     peer: str, forwarded_for: tuple[str, ...], client: str
 ) -> None:
     """Earlier entries in X-Forwarded-For are not trusted: the client may have written them."""
@@ -140,7 +144,7 @@ def test_the_client_is_the_first_that_no_proxy_vouches_for(
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
+def options_and_tokens(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
     """Options with a token file, and the tokens in it by name."""
     made = {
         "good": tokens.make("good", "operate"),
@@ -152,19 +156,21 @@ def keys(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
     return Chosen(token_file=str(path)), {name: token for name, (token, _) in made.items()}
 
 
-def test_a_token_says_who_it_is(keys: tuple[Chosen, dict[str, str]]) -> None:
+def test_a_token_gives_its_roles_on_any_machine(
+    options_and_tokens: tuple[Chosen, dict[str, str]],
+) -> None:
     """A token gives its roles on any machine; with a token file, local requests only read."""
-    options, of = keys
+    options, of = options_and_tokens
     for peer in (OUTSIDE, "127.0.0.1"):
         shows = AccessRequest(peer=peer, authorizations=(f"Bearer {of['good']}",))
-        assert ["read", "operate"] == may(options, shows)
+        assert ["read", "operate"] == roles_or_status(options, shows)
         assert "good" == decide(options, shows).identity.name
-    assert ["read"] == may(options, AccessRequest())
+    assert ["read"] == roles_or_status(options, AccessRequest())
 
 
-def test_everybody_has_the_default_role(keys: tuple[Chosen, dict[str, str]]) -> None:
+def test_everybody_has_the_default_role(options_and_tokens: tuple[Chosen, dict[str, str]]) -> None:
     """The default role is added to the roles by token, session, user's header or --local-role."""
-    options, of = keys
+    options, of = options_and_tokens
     chosen = replace(options, default_role="bodies", roles=("bob=operate",), local_role="operate")
     sessions = Sessions()
     session = sessions.start(tokens.digest(of["good"]), NOW)
@@ -181,11 +187,11 @@ def test_everybody_has_the_default_role(keys: tuple[Chosen, dict[str, str]]) -> 
     assert ["read", "bodies"] == roles.words(nobody.roles)
 
 
-def test_a_wrong_token_is_refused_whatever_else_is_shown(
-    keys: tuple[Chosen, dict[str, str]],
+def test_a_wrong_token_is_always_refused(
+    options_and_tokens: tuple[Chosen, dict[str, str]],
 ) -> None:
     """A wrong token gets 401; the user's header, --local-role and the default do not apply."""
-    options, of = keys
+    options, of = options_and_tokens
     options = replace(options, local_role="administer", admin_users=("alice",))
     for wrong in (
         ("Bearer x",),
@@ -197,28 +203,28 @@ def test_a_wrong_token_is_refused_whatever_else_is_shown(
         (f"Bearer {of['good']}", f"Bearer {of['good']}"),
         (f"Bearer {of['good']}", "Basic eDp5"),
     ):
-        assert ["401"] == may(options, AccessRequest(authorizations=wrong)), wrong
-        assert ["401"] == may(options, from_user("alice", authorizations=wrong)), wrong
+        assert ["401"] == roles_or_status(options, AccessRequest(authorizations=wrong)), wrong
+        assert ["401"] == roles_or_status(options, from_user("alice", authorizations=wrong)), wrong
 
 
-def test_other_schemes_and_other_setups_are_no_tokens(
-    keys: tuple[Chosen, dict[str, str]],
+def test_other_authorization_schemes_are_ignored(
+    options_and_tokens: tuple[Chosen, dict[str, str]],
 ) -> None:
     """Basic, and a Bearer without a token file, are ignored: a proxy may send them."""
-    options, _ = keys
-    assert ["read"] == may(options, AccessRequest(authorizations=("Basic eDp5",)))
+    options, _ = options_and_tokens
+    assert ["read"] == roles_or_status(options, AccessRequest(authorizations=("Basic eDp5",)))
     options = Chosen(admin_users=("alice",))
     shows = from_user("alice", authorizations=("Bearer the.proxys.own",))
-    assert ["read", "operate", "administer"] == may(options, shows)
+    assert ["read", "operate", "administer"] == roles_or_status(options, shows)
 
 
-def test_nobody_is_told_to_sign_in_and_somebody_that_he_may_not(
-    keys: tuple[Chosen, dict[str, str]],
+def test_anonymous_requests_get_401_and_known_users_403(
+    options_and_tokens: tuple[Chosen, dict[str, str]],
 ) -> None:
     """An anonymous request gets 401, a known user 403; without a token file 403, as in NSQ."""
-    policy = AccessRules(keys[0])
+    policy = AccessRules(options_and_tokens[0])
     nobody = policy.identify(AccessRequest(), Sessions(), NOW)
-    shows = AccessRequest(authorizations=(f"Bearer {keys[1]['reader']}",))
+    shows = AccessRequest(authorizations=(f"Bearer {options_and_tokens[1]['reader']}",))
     reader = policy.identify(shows, Sessions(), NOW)
     nsqs = AccessRules(Chosen(admin_users=("alice",)))
     outsider = nsqs.identify(AccessRequest(peer=OUTSIDE), Sessions(), NOW)
@@ -232,9 +238,11 @@ def test_nobody_is_told_to_sign_in_and_somebody_that_he_may_not(
     assert [(401, "UNAUTHORIZED"), (403, "FORBIDDEN"), (403, "FORBIDDEN")] == found
 
 
-def test_a_session_lasts_as_long_as_its_token(keys: tuple[Chosen, dict[str, str]]) -> None:
+def test_a_session_lasts_as_long_as_its_token(
+    options_and_tokens: tuple[Chosen, dict[str, str]],
+) -> None:
     """A session ends when its token expires or is removed from the file."""
-    options, of = keys
+    options, of = options_and_tokens
     sessions = Sessions()
     good = AccessRequest(session=sessions.start(tokens.digest(of["good"]), NOW))
     expired = AccessRequest(session=sessions.start(tokens.digest(of["expired"]), NOW))
@@ -281,7 +289,7 @@ GET, PUT = "GET", "PUT"
         (Chosen(allow_config_from_cidr=""), AccessRequest(), {GET: 200, PUT: 200}),
     ],
 )
-def test_config_asks_for_the_network_and_then_for_the_role(
+def test_config_checks_the_network_and_then_the_role(
     options: Chosen, facts: AccessRequest, expected: dict[str, int]
 ) -> None:
     """/config checks the network, as in NSQ, and sometimes the role, too.
@@ -311,13 +319,13 @@ def test_config_asks_for_the_network_and_then_for_the_role(
         ({"token_file": "/nowhere"}, "--token-file"),
     ],
 )
-def test_an_option_that_means_nothing_is_named(options: dict[str, Any], flag: str) -> None:
+def test_an_invalid_option_is_named(options: dict[str, Any], flag: str) -> None:
     """An invalid option raises AccessRulesError, which names its flag."""
     with pytest.raises(AccessRulesError, match=f"^{flag}: "):
         AccessRules(Chosen(**options))
 
 
-def test_sessions_end_after_a_while_and_are_bounded() -> None:
+def test_sessions_expire_and_are_bounded() -> None:
     """Sessions expire after LIFE_SECONDS; beyond SESSIONS_MAX the oldest is dropped."""
     found = Sessions()
     names = [found.start(b"x", NOW) for _ in range(rules.SESSIONS_MAX + 1)]

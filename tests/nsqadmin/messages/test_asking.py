@@ -19,7 +19,7 @@ from tests.nsqadmin.messages.conftest import Cluster, fill
     ("topic", "channel", "code", "status"),
     [("none", "c", "TOPIC_NOT_FOUND", 404), ("t", "none", "CHANNEL_NOT_FOUND", 404)],
 )
-async def test_what_is_not_there(
+async def test_unknown_topics_and_channels_are_refused(
     cluster: Cluster, topic: str, channel: str, code: str, status: int
 ) -> None:
     """Unknown topics and channels are refused with NSQ's codes and status 404."""
@@ -28,7 +28,7 @@ async def test_what_is_not_there(
     assert status == caught.value.status
 
 
-async def test_go_nodes_are_told_apart(cluster: Cluster) -> None:
+async def test_go_nodes_are_listed_as_unable(cluster: Cluster) -> None:
     """Go's nsqds are listed in `unable`; if all nodes are Go's, the query is refused with 501."""
     await fill(cluster, 4)
     async with Fake() as go:
@@ -46,7 +46,7 @@ async def test_go_nodes_are_told_apart(cluster: Cluster) -> None:
         assert caught.value.status == 501
 
 
-async def test_a_dead_node_costs_its_own_messages_only(cluster: Cluster) -> None:
+async def test_a_failed_node_does_not_hide_the_others(cluster: Cluster) -> None:
     """A failed node does not hide the others; the next page asks it again."""
     await fill(cluster, 4)
     async with Fake() as hung:

@@ -18,12 +18,12 @@ from sparq.nsqadmin.messages.dead_letters import origin, sent_in
         (".dead", ""),
     ],
 )
-def test_where_letters_come_from(topic: str, expected: str) -> None:
+def test_the_original_topic_follows_from_the_name(topic: str, expected: str) -> None:
     """The original topic is the name without a suffix such as .dead or -dlq, else ""."""
     assert expected == origin(topic)
 
 
-def test_only_copies_that_were_made_count() -> None:
+def test_only_completed_copies_count() -> None:
     """Only entries with the outcome done and complete arguments count, the newest per message."""
     ids = {"a:1": ["1"]}
     entries = [

@@ -9,8 +9,8 @@ import pytest
 
 from sparq.nsqadmin.messages.asking import Refused
 from sparq.nsqadmin.messages.peek import (
-    MessagePage,
     DisplayLimits,
+    MessagePage,
     SearchCriteria,
     by_node,
     find,
@@ -34,7 +34,7 @@ async def all_pages(
         after = page.next
 
 
-async def test_a_channel_is_shown_by_time(cluster: Cluster) -> None:
+async def test_pages_of_a_channel_are_ordered_by_time(cluster: Cluster) -> None:
     """Pages of any size list each message once, by time, and change nothing at the nodes."""
     bodies = await fill(cluster, 25)
     for _ in range(10):
@@ -57,7 +57,7 @@ async def test_a_channel_is_shown_by_time(cluster: Cluster) -> None:
         assert [each[name] for each in before] == [each[name] for each in after]
 
 
-async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
+async def test_finished_messages_do_not_hide_others(cluster: Cluster) -> None:
     """Messages finished between two pages do not make later pages skip others."""
     await fill(cluster, 20)
     first = await peek(cluster.fleet, "t", "c", show=DisplayLimits(4))
@@ -76,7 +76,7 @@ async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
     assert [f'{{"n": {number}}}' for number in expected] == shown
 
 
-async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
+async def test_messages_in_flight_have_a_client(cluster: Cluster) -> None:
     """Messages in flight have a client; deferred ones are in the order of their due times."""
     await fill(cluster, 4)
     consumer = await Consumer.introduced(cluster.two, sub("t", "c"))
@@ -102,7 +102,7 @@ async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
     await consumer.close()
 
 
-async def test_the_log_is_shown_and_followed(cluster: Cluster) -> None:
+async def test_the_log_is_listed_and_followed(cluster: Cluster) -> None:
     """A page has the last messages, `next` the later ones; bodies can be left out."""
     bodies = await fill(cluster, 10)
 
@@ -120,7 +120,7 @@ async def test_the_log_is_shown_and_followed(cluster: Cluster) -> None:
     assert bodies[1::2] == [message["body"] for message in alone.messages]
 
 
-async def test_search_goes_over_all_nodes(cluster: Cluster) -> None:
+async def test_a_search_covers_all_nodes(cluster: Cluster) -> None:
     """A search with criteria finds the messages of all nodes, in bounded steps."""
     await fill(cluster, 40)
 
@@ -128,11 +128,15 @@ async def test_search_goes_over_all_nodes(cluster: Cluster) -> None:
     assert (['{"n": 38}', '{"n": 39}'], True, 1.0) == (
         *([message["body"] for message in page.messages], page.done, page.progress),
     )
-    page = await search(cluster.fleet, "t", SearchCriteria(regex="[89]9?}$", state="waiting", channel="c"))
+    page = await search(
+        cluster.fleet, "t", SearchCriteria(regex="[89]9?}$", state="waiting", channel="c")
+    )
     assert 8 == len(page.messages)
     found, after = [], ""
     while len(found) < 5:
-        page = await search(cluster.fleet, "t", SearchCriteria(text="1"), after=after, show=DisplayLimits(5))
+        page = await search(
+            cluster.fleet, "t", SearchCriteria(text="1"), after=after, show=DisplayLimits(5)
+        )
         found += page.messages
         after = str(page.next)
     assert 5 <= len(found) <= 6
@@ -157,13 +161,13 @@ async def test_one_message_is_found_by_its_id(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("named", [5, "no id", "a:1/xyz", {"node": "a:1"}, {"id": "0" * 16}])
-def test_messages_that_are_named_badly(named: object) -> None:
+def test_malformed_message_names_are_refused(named: object) -> None:
     """A message must be named by node and id, otherwise ValueError is raised."""
     with pytest.raises(ValueError, match=r"hexadecimal|node"):
         by_node([named])
 
 
-async def test_wrong_questions_are_refused(cluster: Cluster) -> None:
+async def test_invalid_parameters_are_refused(cluster: Cluster) -> None:
     """Invalid parameters and unknown messages or nodes raise Refused."""
     await fill(cluster, 1)
     for ask in (

@@ -11,7 +11,7 @@ from tests.nsqadmin.messages.conftest import Cluster, fill
 from tests.nsqd.daemon import Consumer
 
 
-async def test_a_seek_is_shown_before_it_is_done(cluster: Cluster) -> None:
+async def test_a_seek_preview_moves_no_channel(cluster: Cluster) -> None:
     """A preview has the number of messages delivered again, by node, and moves no channel."""
     await fill(cluster, 10)
     consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
@@ -30,7 +30,7 @@ async def test_a_seek_is_shown_before_it_is_done(cluster: Cluster) -> None:
         await seek_preview(cluster.fleet, "t", "c", "yesterday")
 
 
-async def test_times_are_those_of_all_nodes(cluster: Cluster) -> None:
+async def test_times_count_messages_of_all_nodes(cluster: Cluster) -> None:
     """The counts of the buckets add up to all messages of both nodes."""
     await fill(cluster, 30)
 
@@ -45,7 +45,7 @@ async def test_times_are_those_of_all_nodes(cluster: Cluster) -> None:
     assert {} == none.cursors
 
 
-def test_times_as_text() -> None:
+def test_times_are_written_with_nanoseconds() -> None:
     """Times are written with nanoseconds, or without a fraction for whole seconds."""
     for text in ("2026-11-23T12:00:00Z", "2026-11-23T12:00:00.000000001Z"):
         assert text == text_of(ns_of(text))

@@ -31,7 +31,7 @@ async def test_a_node_is_drained_on_its_page(site: Site) -> None:
     assert ["undrain_node", "drain_node"] == [entry["action"] for entry in entries]
 
 
-async def test_only_administrators_see_and_do_it(site: Site) -> None:
+async def test_only_administrators_may_drain(site: Site) -> None:
     """Operators have no drain button, and their request gets 403."""
     page = f"/nodes/{site.nodes[0]}"
     assert "Drain…" not in await site.get(page, token="op")

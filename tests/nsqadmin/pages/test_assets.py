@@ -22,7 +22,7 @@ LOCK = json.loads((ROOT / "locks" / "web" / "package-lock.json").read_text(encod
 MANIFEST = json.loads((ROOT / "locks" / "web" / "package.json").read_text(encoding="utf-8"))
 
 
-def test_every_file_is_the_one_that_was_fetched() -> None:
+def test_every_file_has_its_listed_checksum() -> None:
     """Each file has the listed sha256, and no unlisted file exists."""
     listed = {name: total for package in LIST for name, total in package["sha256"].items()}
     found = {
@@ -35,7 +35,7 @@ def test_every_file_is_the_one_that_was_fetched() -> None:
 
 
 @pytest.mark.parametrize("package", LIST, ids=lambda package: package["name"])
-def test_each_package_is_the_locked_one_with_its_licence(package: dict) -> None:
+def test_each_package_matches_the_lock_file(package: dict) -> None:
     """Version, npm's checksum and licence are those in the lock file."""
     locked = LOCK["packages"][f"node_modules/{package['name']}"]
 
@@ -45,7 +45,7 @@ def test_each_package_is_the_locked_one_with_its_licence(package: dict) -> None:
     assert any(name.endswith(".LICENSE.txt") for name in package["sha256"])
 
 
-def served(path: str, **headers: str) -> web.Response:
+def request_file(path: str, **headers: str) -> web.Response:
     """Request a file; return the answer."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     call = Call(make_mocked_request("GET", path, sent))
@@ -53,11 +53,11 @@ def served(path: str, **headers: str) -> web.Response:
     return assets().serve(call)
 
 
-def test_a_file_is_kept_under_its_address_with_a_hash() -> None:
+def test_a_file_is_cached_under_its_url_with_hash() -> None:
     """A URL with the right hash is cached for a year; others are revalidated (304)."""
     path = assets().path("icon.svg")
-    named, other = served(path), served("/static/icon.svg?v=old")
-    same = served("/static/icon.svg", If_None_Match=named.headers["ETag"])
+    named, other = request_file(path), request_file("/static/icon.svg?v=old")
+    same = request_file("/static/icon.svg", If_None_Match=named.headers["ETag"])
 
     assert "public, max-age=31536000, immutable" == named.headers["Cache-Control"]
     assert ("no-cache", "image/svg+xml") == (
@@ -67,9 +67,12 @@ def test_a_file_is_kept_under_its_address_with_a_hash() -> None:
     assert (304, None) == (same.status, same.body)
 
 
-def test_a_file_is_compressed_for_who_takes_it() -> None:
+def test_files_are_compressed_for_clients_that_accept_gzip() -> None:
     """Clients that accept gzip get the same file compressed; Vary keeps caches correct."""
-    plain, packed = served("/static/icon.svg"), served("/static/icon.svg", Accept_Encoding="gzip")
+    plain, packed = (
+        request_file("/static/icon.svg"),
+        request_file("/static/icon.svg", Accept_Encoding="gzip"),
+    )
 
     assert "Content-Encoding" not in plain.headers
     assert "gzip" == packed.headers["Content-Encoding"]
@@ -81,5 +84,5 @@ def test_a_file_is_compressed_for_who_takes_it() -> None:
 def test_only_static_files_are_served(name: str) -> None:
     """Names are looked up in a table, not as paths; any other name gets 404."""
     with pytest.raises(HttpError) as error:
-        served(f"/static/{name}")
+        request_file(f"/static/{name}")
     assert 404 == error.value.status

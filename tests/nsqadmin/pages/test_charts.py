@@ -23,7 +23,7 @@ def test_a_chart_has_few_points_and_the_newest_one() -> None:
     assert not data["bars"]
 
 
-def test_a_chart_can_be_read() -> None:
+def test_a_chart_has_sentences_and_a_table() -> None:
     """Each line with known figures has a sentence; the table begins with the newest figures."""
     lines = [Line("in", [None, 4.0, 2.5], "/s"), Line("out", [None, None, None], "/s")]
 
@@ -44,7 +44,7 @@ def test_bars_have_no_sentence_and_one_point_is_not_drawn() -> None:
     assert ("", True, True) == (found.summary, found.is_empty, json.loads(found.data)["bars"])
 
 
-def test_a_spark_fits_its_box() -> None:
+def test_a_sparkline_fits_its_box() -> None:
     """The largest figure is at the top, unknown ones at the bottom, oldest first."""
     assert "0,19.0 50,1.0 100,10.0" == spark([None, 8.0, 4.0])
     assert "0,19.0 100,19.0" == spark([0.0, 0.0])

@@ -6,7 +6,7 @@ from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 
 
-async def test_the_overview_ranks_channels_by_what_waits(site: Site) -> None:
+async def test_the_overview_lists_channels_with_waiting_messages(site: Site) -> None:
     """The overview lists channels with waiting messages, not idle ones."""
     await site.nsqds[0].post("/channel/create?topic=t&channel=idle")
     await site.nsqds[0].post("/channel/empty?topic=t&channel=idle")
@@ -42,7 +42,7 @@ async def test_the_counter_counts_what_was_published(site: Site) -> None:
     assert 400 == status
 
 
-async def test_without_nsqlookupds_the_lookup_page_says_so(site: Site) -> None:
+async def test_the_form_to_create_a_topic_is_for_operators(site: Site) -> None:
     """The form to create a topic is shown to operators, but not to readers."""
     assert "None is configured" in words(await site.get("/lookup"))
     assert "Create a topic" in words(await site.get("/lookup", token="op"))

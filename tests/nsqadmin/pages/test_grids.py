@@ -40,7 +40,7 @@ def test_a_list_has_pages() -> None:
     assert [True, False, False] == [is_here for _, _, is_here in first.limits]
 
 
-def test_a_heading_sorts_and_a_second_click_turns_the_order_round() -> None:
+def test_a_second_click_on_a_heading_reverses_the_order() -> None:
     """Names sort ascending first, figures descending; sorting returns to the first page."""
     heads = {column.key: (link, order) for column, link, order in listed({}, offset="50").heads}
     assert ("/admin/topics?sort=-name", "ascending") == heads["name"]
@@ -50,7 +50,7 @@ def test_a_heading_sorts_and_a_second_click_turns_the_order_round() -> None:
     assert ("/admin/topics?sort=name", "") == turned["name"]
 
 
-def test_two_lists_of_a_page_do_not_disturb_each_other() -> None:
+def test_two_lists_on_a_page_have_separate_parameters() -> None:
     """The parameters of two lists on one page have different prefixes."""
     asked: dict[str, Any] = {}
     found = listed(asked, prefix="c", sort="depth", csort="-depth", coffset="50")
@@ -60,7 +60,7 @@ def test_two_lists_of_a_page_do_not_disturb_each_other() -> None:
 
 
 @pytest.mark.parametrize("query", [{"sort": "colour"}, {"limit": "1001"}, {"offset": "-1"}])
-def test_what_cannot_be_is_refused(query: dict[str, str]) -> None:
+def test_invalid_parameters_are_refused(query: dict[str, str]) -> None:
     """An unknown sort key and a limit or offset out of range get 400."""
     with pytest.raises(HttpError) as error:
         listed({}, **query)

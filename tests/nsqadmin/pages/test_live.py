@@ -34,7 +34,7 @@ async def event(answer: aiohttp.ClientResponse) -> list[str]:
     return lines
 
 
-async def test_a_browser_has_few_streams(site: Site) -> None:
+async def test_streams_of_a_browser_are_limited(site: Site) -> None:
     """Tabs beyond STREAMS_MAX poll: their answers end after one event. Others still stream."""
     async with AsyncExitStack() as stack:
         for _ in range(STREAMS_MAX):
@@ -46,7 +46,7 @@ async def test_a_browser_has_few_streams(site: Site) -> None:
         assert f"retry: {AGAIN_MILLISECONDS}" in await event(other)
 
 
-async def test_what_a_browser_has_is_not_sent_again(site: Site) -> None:
+async def test_an_unchanged_part_is_not_sent_again(site: Site) -> None:
     """If Last-Event-ID has the mark of the current part, the event is just `same`."""
     async with stream(site, "/lookup", "a") as answer:
         first = await event(answer)

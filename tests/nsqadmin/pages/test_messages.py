@@ -6,7 +6,7 @@ from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 
 
-async def test_what_waits_is_shown_and_stays(site: Site) -> None:
+async def test_waiting_messages_are_shown_and_not_consumed(site: Site) -> None:
     """The page lists messages of all nodes, and bodies only with the role; depths stay."""
     await site.nsqds[0].post("/pub?topic=t", b"first body")
     await site.nsqds[1].post("/pub?topic=t", b"second body")
@@ -20,7 +20,7 @@ async def test_what_waits_is_shown_and_stays(site: Site) -> None:
     assert [1, 1] == depths
 
 
-async def test_a_log_has_pages(site: Site) -> None:
+async def test_the_log_is_shown_in_pages(site: Site) -> None:
     """A page starts at a given position and has a link to the next page."""
     await site.nsqds[0].post("/mpub?topic=t", b"\n".join(b"body %d" % n for n in range(30)))
 
@@ -31,7 +31,7 @@ async def test_a_log_has_pages(site: Site) -> None:
     assert 400 == status
 
 
-async def test_bodies_are_searched_by_who_may_read_them(site: Site) -> None:
+async def test_searching_bodies_needs_the_role_bodies(site: Site) -> None:
     """A search needs the role bodies, since its results reveal the contents of bodies."""
     await site.nsqds[0].post("/mpub?topic=t", b"needle one\nhay\nneedle two")
     path = "/messages?topic=t&show=search&go=1&text=needle"
@@ -42,7 +42,7 @@ async def test_bodies_are_searched_by_who_may_read_them(site: Site) -> None:
     assert "Searching bodies requires the role bodies." in refused
 
 
-async def test_what_cannot_be_shown_is_explained(site: Site) -> None:
+async def test_unknown_topics_and_ids_are_explained(site: Site) -> None:
     """An unknown topic and no topic have an explanation; an invalid id gets a 4xx status."""
     assert "No nsqd has this topic." in words(await site.get("/messages?topic=none"))
     assert "Choose a topic." in words(await site.get("/messages"))
@@ -50,7 +50,7 @@ async def test_what_cannot_be_shown_is_explained(site: Site) -> None:
     assert 400 <= status < 500
 
 
-async def test_dead_letters_name_the_topic_that_they_came_from(site: Site) -> None:
+async def test_dead_letters_have_their_original_topic(site: Site) -> None:
     """The list has each dead-letter topic's original topic; its page offers it as the target."""
     await site.nsqds[0].post("/pub?topic=t.dead", b"buried")
 

@@ -25,7 +25,7 @@ TOML = (
 GOOD = TOML.replace("<b>", "b?")
 
 
-async def test_nsqds_with_the_same_policies_stand_together(site: Site) -> None:
+async def test_nsqds_with_the_same_policies_are_shown_together(site: Site) -> None:
     """File and run-time policies are shown once for both; Go's nsqd is listed without policies."""
     for nsqd in site.nsqds:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
@@ -65,7 +65,7 @@ async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
     assert f"{site.fake.http} did not answer: got response 500" in said
 
 
-async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> None:
+async def test_an_nsqd_that_is_no_longer_listed_is_reported(tmp_path: Path) -> None:
     """The page reports it as not queried, a change as not changed: it may have policies."""
     async with cluster(tmp_path) as site, aiohttp.ClientSession() as session:
         url = f"{site.url}/policies"
@@ -82,7 +82,7 @@ async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> N
         assert f"{site.node}: nsqlookupd does not list it: not changed" in said
 
 
-async def test_what_would_change_is_shown_and_then_set(site: Site) -> None:
+async def test_changes_are_shown_before_they_are_made(site: Site) -> None:
     """A try shows changes per nsqd without making them; setting is in the audit log."""
     status, text = await site.post(action="try", document=GOOD)
     said = words(text)
@@ -109,7 +109,7 @@ async def test_what_would_change_is_shown_and_then_set(site: Site) -> None:
     assert site.fake.http in entry["detail"]
 
 
-async def test_a_document_that_is_refused_says_why(site: Site) -> None:
+async def test_a_refused_document_has_the_reason(site: Site) -> None:
     """The page has nsqd's error; nothing is set. Documents above 262,144 bytes are refused."""
     for fields in ({"action": "try"}, {"action": "set_policies", "typed": "policies"}):
         status, text = await site.post(document=TOML, **fields)
@@ -125,7 +125,7 @@ async def test_a_document_that_is_refused_says_why(site: Site) -> None:
     assert (400, True) == (status, "the limit is 262,144" in text)
 
 
-async def test_dropping_wants_the_word(site: Site) -> None:
+async def test_dropping_needs_the_typed_word(site: Site) -> None:
     """Without the typed word nothing is dropped; with it, only run-time policies are."""
     for nsqd in site.nsqds:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
@@ -143,7 +143,7 @@ async def test_dropping_wants_the_word(site: Site) -> None:
 
 
 @pytest.mark.parametrize("token", ["op", "eve"])
-async def test_who_may_not_administer_sees_and_changes_nothing(site: Site, token: str) -> None:
+async def test_policies_can_be_changed_only_with_administer(site: Site, token: str) -> None:
     """Others see policies without forms; their requests get 403 and are in the audit log."""
     text = await site.get("/policies", token)
     assert "in the file 1 t*" in words(text)
@@ -183,7 +183,7 @@ async def test_a_page_shows_which_policies_apply(site: Site) -> None:
     assert asked == [path for path in site.fake.requests if path.startswith("/policies?topic=")]
 
 
-async def test_an_nsqd_that_hangs_does_not_hold_up_a_page(
+async def test_a_page_does_not_wait_for_a_hanging_nsqd(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page waits SETTINGS_SECONDS for the settings, then shows that they are missing."""

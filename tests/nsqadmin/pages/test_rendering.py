@@ -34,7 +34,7 @@ def test_texts_are_escaped() -> None:
     assert "&lt;i&gt;eve may read." in page
 
 
-def test_the_menu_has_what_the_reader_may_see() -> None:
+def test_the_menu_has_only_permitted_pages() -> None:
     """Only administrators have a link to the audit log; all links have the base path."""
     reader = renderer().error(READER, "x", "x", "x")
     administrator = renderer().error(Identity("", Role.ADMINISTER, "local"), "x", "x", "x")
@@ -44,7 +44,7 @@ def test_the_menu_has_what_the_reader_may_see() -> None:
     assert all(href.startswith("/admin") for href in re.findall(r'href="(/[^"]*)"', reader))
 
 
-def test_signing_in_is_offered_where_there_are_tokens() -> None:
+def test_signing_in_is_offered_if_there_are_tokens() -> None:
     """The link leads back to the requested page; users who have signed in do not see it."""
     nobody = Identity("", Role.NONE, "nobody")
     offered = "Sign in with a token"

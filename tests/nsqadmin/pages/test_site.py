@@ -14,7 +14,7 @@ def test_every_page_and_form_has_a_right() -> None:
     assert FORMS.keys() <= VIEWERS.keys()
 
 
-async def test_no_page_is_kept_by_a_browser(site: Site) -> None:
+async def test_pages_are_not_cached(site: Site) -> None:
     """Pages have Cache-Control: no-store: they age, and not everyone may see them."""
     headers = {"Authorization": f"Bearer {site.tokens['ann']}", "Accept": "text/html"}
     url = f"http://127.0.0.1:{site.admin.http_port}"
@@ -33,7 +33,7 @@ async def test_a_refused_form_is_a_notice_on_its_page(site: Site) -> None:
     assert "There is no such action." in words(said)
 
 
-async def test_who_shows_no_token_is_led_to_the_form(site: Site) -> None:
+async def test_the_401_page_links_to_the_sign_in_form(site: Site) -> None:
     """The 401 page has a link to the form, which leads back to the requested page."""
     url = f"http://127.0.0.1:{site.admin.http_port}"
     async with site.session.get(f"{url}/audit?topic=t", headers={"Accept": "text/html"}) as answer:

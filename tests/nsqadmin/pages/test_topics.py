@@ -24,7 +24,7 @@ async def test_lists_have_all_topics_and_channels(site: Site) -> None:
     assert (400, True) == (status, "sort must be one of" in words(said))
 
 
-async def test_a_topic_and_a_channel_have_their_nodes(site: Site) -> None:
+async def test_pages_of_topics_and_channels_list_their_nodes(site: Site) -> None:
     """Both nodes are listed with links; an unknown topic or channel gets 404."""
     for path in ("/topics/t", "/topics/t/c"):
         page = await site.get(path)
@@ -34,7 +34,7 @@ async def test_a_topic_and_a_channel_have_their_nodes(site: Site) -> None:
         assert 404 == status
 
 
-async def test_a_new_topic_is_waited_for(site: Site) -> None:
+async def test_a_new_topic_has_a_page_within_seconds(site: Site) -> None:
     """The page of a topic that was just created exists within seconds."""
     await site.get("/topics")
     await site.nsqds[0].post("/topic/create?topic=new")
@@ -45,7 +45,7 @@ async def test_a_new_topic_is_waited_for(site: Site) -> None:
     await until(is_there)
 
 
-def test_latencies_are_told_by_quantile() -> None:
+def test_latencies_are_shown_by_quantile() -> None:
     """Nanoseconds are shown as seconds, unknown quantiles left out; unmeasured: no rows."""
     found = latencies(
         E2eLatency(
@@ -62,7 +62,7 @@ def test_latencies_are_told_by_quantile() -> None:
     assert [] == latencies(None)
 
 
-def test_deliveries_are_told_where_zones_are_configured() -> None:
+def test_deliveries_are_shown_by_zone() -> None:
     """Deliveries are shown by zone and region; without zones nothing is shown."""
 
     def channel(**counts: int) -> Any:

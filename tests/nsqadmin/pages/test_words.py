@@ -47,7 +47,7 @@ def test_figures_are_short(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-def test_a_refusal_says_its_detail_once() -> None:
+def test_a_refusal_has_its_detail_once() -> None:
     """The detail follows the code's sentence; a code without a sentence is shown as it is."""
     _, sentence, _ = words.in_words(400, "INVALID_POLICIES: policy 2: unknown setting")
     assert sentence.endswith(" policy 2: unknown setting")
@@ -57,7 +57,7 @@ def test_a_refusal_says_its_detail_once() -> None:
     assert words.in_words(400, unknown) == ("Bad request", unknown, "")
 
 
-def test_a_chart_has_the_same_in_words_and_as_a_table() -> None:
+def test_a_chart_has_sentences_and_a_table() -> None:
     """A chart has at most 180 points, with the newest; a sentence per line; a table."""
     times = [1000.0 + 10 * at for at in range(360)]
     values: list[float | None] = [float(at) for at in range(360)]
@@ -74,7 +74,7 @@ def test_a_chart_has_the_same_in_words_and_as_a_table() -> None:
     assert spark([1.0]) == ""
 
 
-def test_a_body_is_laid_out_as_what_it_is() -> None:
+def test_a_body_is_formatted_by_its_type() -> None:
     """JSON is indented, bytes are a hex dump, the rest is text, as is JSON that was cut."""
     data = bytes(range(20))
     raw = {"body": base64.b64encode(data).decode(), "encoding": "base64"}
@@ -107,11 +107,11 @@ def test_a_body_is_laid_out_as_what_it_is() -> None:
         ("undead", ""),
     ],
 )
-def test_a_topic_of_dead_letters_is_known_by_its_name(topic: str, expected: str) -> None:
+def test_the_original_topic_follows_from_the_name(topic: str, expected: str) -> None:
     """A dead-letter topic's name without its suffix is the original topic."""
     assert origin(topic) == expected
 
 
-def test_a_typed_name_is_a_pattern_of_itself() -> None:
+def test_a_typed_name_is_escaped_as_a_pattern() -> None:
     """Only characters that are special in a pattern are escaped."""
     assert as_pattern("a.b-c_d#ephemeral") == r"a\.b-c_d#ephemeral"

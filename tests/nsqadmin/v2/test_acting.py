@@ -25,14 +25,14 @@ def path(api: Api, node: int = 0) -> str:
     return f"/nodes/{api.nodes[node]}/drain"
 
 
-async def shown(api: Api) -> list[bool]:
+async def drain_states(api: Api) -> list[bool]:
     """Whether each node drains, according to the list of nodes."""
     rows = (await api.get("/nodes", sort="address"))["rows"]
     by_address = {row["address"]: row["draining"] for row in rows}
     return [by_address[node] for node in api.nodes]
 
 
-async def test_a_node_drains_and_does_no_more(api: Api) -> None:
+async def test_only_the_chosen_node_drains(api: Api) -> None:
     """Only that node drains; its remaining messages are shown; the audit log has both actions."""
     await api.one.post("/pub?topic=t", b"x")
     found = await api.get(path(api))
@@ -65,10 +65,10 @@ async def test_a_node_drains_and_does_no_more(api: Api) -> None:
 
 
 async def _is(api: Api, wanted: list[bool]) -> bool:
-    return await shown(api) == wanted
+    return await drain_states(api) == wanted
 
 
-async def test_actions_may_drain_as_well(api: Api) -> None:
+async def test_the_actions_route_drains_too(api: Api) -> None:
     """`/actions` accepts drain_node with a node; without one it gets 400."""
     body: dict[str, Any] = {"action": "drain_node", "topic": "", "node": api.nodes[1]}
     assert "done" == (await api.post("/actions", body))["result"]
@@ -76,7 +76,7 @@ async def test_actions_may_drain_as_well(api: Api) -> None:
     await api.post("/actions", {**body, "node": ""}, 400)
 
 
-async def test_who_may_not_and_what_is_not_there(api: Api) -> None:
+async def test_draining_needs_the_role_and_a_known_node(api: Api) -> None:
     """Other roles see the drain, but get 403 for changes; unknown nodes get 404."""
     for token in ("operate", "read"):
         for method in ("POST", "DELETE"):
@@ -122,7 +122,7 @@ async def test_actions_have_their_effect(api: Api) -> None:
     assert ["copy_message", "pause_channel", "seek_channel", "finish_message"] == actions[:4]
 
 
-async def test_what_is_destroyed_is_typed(api: Api) -> None:
+async def test_emptying_a_channel_needs_its_typed_name(api: Api) -> None:
     """Emptying a channel needs its typed name, otherwise it gets NAME_NOT_TYPED."""
     await fill(api)
     order = {"action": "empty_channel", "topic": "t", "channel": "c"}
@@ -134,7 +134,7 @@ async def test_what_is_destroyed_is_typed(api: Api) -> None:
     assert 0 == (await api.one.channel("t", "c"))["depth"]
 
 
-async def test_wrong_orders(api: Api) -> None:
+async def test_invalid_requests_are_refused(api: Api) -> None:
     """Invalid requests are refused with a code."""
     for path, body, status, words in ORDERS:
         told = await api.post(path, body, status)

@@ -30,7 +30,7 @@ QUESTIONS: list[tuple[str, dict[str, str], int, str]] = [
 ]  # fmt: skip
 
 
-async def test_wrong_questions(api: Api) -> None:
+async def test_invalid_requests_are_refused(api: Api) -> None:
     """Each invalid request is refused with a code and, for some, an explanation."""
     for path, query, status, words in QUESTIONS:
         told = await api.get(path, status, **query)

@@ -22,7 +22,7 @@ async def csv_of(api: Api, **query: object) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("what", ["channels", "topics", "nodes", "clients"])
-async def test_figures(api: Api, what: str) -> None:
+async def test_lists_are_exported(api: Api, what: str) -> None:
     """An export has all rows of a list, with the same columns in CSV and JSON lines."""
     await fill(api)
     await seen(api, "/overview", lambda told: told["totals"]["waiting"] == 6)
@@ -40,7 +40,7 @@ async def test_figures(api: Api, what: str) -> None:
         assert [] == await csv_of(api, what=what, state="ok")
 
 
-async def test_messages(api: Api) -> None:
+async def test_messages_are_exported(api: Api) -> None:
     """Messages of a channel, the log and a search are exported; formulas get a quote (')."""
     bodies = await fill(api, 450)
     await api.one.post("/pub?topic=t", b'=cmd|" /C calc"!A0')
@@ -56,7 +56,7 @@ async def test_messages(api: Api) -> None:
     assert "there are more than 250 messages" in few[-1]["id"]
 
 
-async def test_what_could_not_be_had_is_told(api: Api) -> None:
+async def test_missing_nodes_are_named_in_the_last_line(api: Api) -> None:
     """The last line has nodes without an answer and the reason; the rest is exported."""
     await fill(api)
     async with Fake() as go:
@@ -79,7 +79,7 @@ def test_formulas_are_harmless(text: str) -> None:
     assert f"'{text}" == harmless(text)
 
 
-def test_other_cells_stay_as_they_are() -> None:
+def test_other_cells_are_unchanged() -> None:
     """Numbers may be negative; lists become text, objects JSON."""
     assert [-1, 1.5, "a=b", None, "a, b"] == [
         harmless(value) for value in (-1, 1.5, "a=b", None, ["a", "b"])

@@ -16,7 +16,7 @@ from tests.nsqadmin.v2.conftest import Api, fill
 from tests.support.waiting import stays, until
 
 
-async def test_messages_of_all_nodes(api: Api) -> None:
+async def test_messages_of_all_nodes_are_shown(api: Api) -> None:
     """Lists, log, search, single messages, bodies, times and seek previews cover all nodes."""
     bodies = await fill(api)
 
@@ -64,7 +64,7 @@ async def test_a_search_streams_its_progress(api: Api) -> None:
     assert steps[-1]["progress"] == 1.0
 
 
-async def test_bodies_are_for_their_role_alone(api: Api) -> None:
+async def test_bodies_need_the_role_bodies(api: Api) -> None:
     """Without the role bodies, lists and exports omit bodies, and requests for them get 403."""
     await fill(api)
     asked = {"topic": "t", "channel": "c"}
@@ -87,7 +87,9 @@ async def test_bodies_are_for_their_role_alone(api: Api) -> None:
     assert status in (401, 403)
 
 
-async def test_whoever_goes_away_ends_a_search(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_ends_when_its_client_leaves(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When its client leaves, a streamed search queries no node any more, and its task ends."""
     await fill(api)
     search = messages.peeking.search
@@ -113,15 +115,15 @@ async def test_whoever_goes_away_ends_a_search(api: Api, monkeypatch: pytest.Mon
     assert 2 == (await api.get("/overview"))["totals"]["nodes"]
 
 
-async def bury(api: Api, *bodies: str) -> None:
+async def publish_dead_letters(api: Api, *bodies: str) -> None:
     """Publish dead letters alternately at both nodes."""
     for number, body in enumerate(bodies):
         await (api.one, api.two)[number % 2].post("/pub?topic=t.dead", body.encode())
 
 
-async def test_letters_are_sent_back_and_marked(api: Api) -> None:
+async def test_dead_letters_are_sent_back_and_marked(api: Api) -> None:
     """A chosen dead letter is published to its original topic; `came_back` counts returns."""
-    await bury(api, "a", "b", "c")
+    await publish_dead_letters(api, "a", "b", "c")
     page = await api.get("/dead-letters", topic="t.dead")
     assert ("t", ["a", "b", "c"]) == (page["origin"], [m["body"] for m in page["messages"]])
     assert [("", 0)] * 3 == [(m["sent_at"], m["came_back"]) for m in page["marks"].values()]
@@ -132,7 +134,7 @@ async def test_letters_are_sent_back_and_marked(api: Api) -> None:
     assert {"to": "t", "sent": 1, "refused": {}, "errors": {}, "more": False} == done
     waiting = await api.get("/messages", topic="t", channel="c")
     assert ["b"] == [m["body"] for m in waiting["messages"]]
-    await bury(api, "b")
+    await publish_dead_letters(api, "b")
     again = await api.get("/dead-letters", topic="t.dead")
     marks = [again["marks"][f"{m['node']}/{m['id']}"] for m in again["messages"]]
     assert [False, True, False, False] == [bool(mark["sent_at"]) for mark in marks]
@@ -140,10 +142,12 @@ async def test_letters_are_sent_back_and_marked(api: Api) -> None:
     assert marks[1]["sent_at"] == marks[3]["last_sent_at"]
 
 
-async def test_all_letters_are_sent_back_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_dead_letters_are_sent_back_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`all` sends, in batches, each dead letter that was not sent back before."""
     monkeypatch.setattr(messages, "BATCH", 4)
-    await bury(api, *(f"letter {number}" for number in range(11)))
+    await publish_dead_letters(api, *(f"letter {number}" for number in range(11)))
     page = await api.get("/dead-letters", topic="t.dead", limit=1)
     first = page["messages"][0]
     one = {"topic": "t.dead", "messages": [f"{first['node']}/{first['id']}"]}
@@ -160,9 +164,9 @@ async def test_all_letters_are_sent_back_once(api: Api, monkeypatch: pytest.Monk
     assert all(len(entry["arguments"]["ids"]) for entry in audit["entries"])
 
 
-async def test_wrong_orders_send_nothing(api: Api) -> None:
+async def test_invalid_requests_send_nothing(api: Api) -> None:
     """Without messages, a target topic, or the role, nothing is sent."""
-    await bury(api, "a")
+    await publish_dead_letters(api, "a")
     for body, words in (
         ({"topic": "t.dead"}, "INVALID_BODY: set `messages` or `all`"),
         ({"topic": "t", "messages": ["x"]}, "INVALID_BODY: `to` is missing"),

@@ -16,7 +16,7 @@ SLOW = {"topic": "*", "channel": "c", "max_channel_lag_time": "1h0m0s"}
 BOTH = {"policies": [LIMITED, SLOW]}
 
 
-async def held(nsqd: Daemon) -> list[dict[str, Any]]:
+async def run_time_policies(nsqd: Daemon) -> list[dict[str, Any]]:
     """The run-time policies of an nsqd."""
     status, answer = await nsqd.ask("GET", "/policies")
     assert 200 == status
@@ -36,11 +36,11 @@ async def test_policies_are_tried_set_shown_and_dropped(api: Api) -> None:
         tried["result"],
         sum(one["answer"]["changed"] for one in tried["outcomes"]),
     )
-    assert [] == await held(api.one) == await held(api.two)
+    assert [] == await run_time_policies(api.one) == await run_time_policies(api.two)
 
     report = await send(api, "PUT", BOTH, typed="policies")
     assert ("done", nodes) == (report["result"], sorted(o["address"] for o in report["outcomes"]))
-    assert BOTH["policies"] == await held(api.one) == await held(api.two)
+    assert BOTH["policies"] == await run_time_policies(api.one) == await run_time_policies(api.two)
     shown = await api.get("/policies")
     assert (nodes, False) == (sorted(shown["nodes"]), shown["differ"])
     assert BOTH["policies"] == shown["nodes"][nodes[0]]["policies"]
@@ -52,9 +52,9 @@ async def test_policies_are_tried_set_shown_and_dropped(api: Api) -> None:
     assert 4 == sum(
         one["answer"]["changed"] for one in (await send(api, "DELETE", None, dry_run=1))["outcomes"]
     )
-    assert BOTH["policies"] == await held(api.one)
+    assert BOTH["policies"] == await run_time_policies(api.one)
     assert "done" == (await send(api, "DELETE", None, typed="policies"))["result"]
-    assert [] == await held(api.one) == await held(api.two)
+    assert [] == await run_time_policies(api.one) == await run_time_policies(api.two)
     entries = (await api.get("/audit"))["entries"]
     assert [
         ("all", "drop_policies", "done", {"policies": 0, "changes": 4}),
@@ -62,7 +62,7 @@ async def test_policies_are_tried_set_shown_and_dropped(api: Api) -> None:
     ] == [(e["user"], e["action"], e["outcome"], e["arguments"]) for e in entries]
 
 
-async def test_nsqds_that_differ_are_told_apart(api: Api) -> None:
+async def test_nsqds_that_differ_are_shown_separately(api: Api) -> None:
     """`differ` is true, and each nsqd is shown with its policies."""
     document = json.dumps({"policies": [LIMITED]}).encode()
     assert 200 == (await api.one.ask("PUT", "/policies", document))[0]
@@ -79,7 +79,7 @@ async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None
         told = await send(api, "PUT", wrong, 400, **query)
         assert told["message"].startswith("INVALID_POLICIES: 127.0.0.1:")
         assert "policy 2: unknown setting max_chanels: did you mean max_channels?" in str(told)
-    assert [] == await held(api.one) == await held(api.two)
+    assert [] == await run_time_policies(api.one) == await run_time_policies(api.two)
     (entry,) = (await api.get("/audit"))["entries"]
     assert ("set_policies", "failed") == (entry["action"], entry["outcome"])
     assert "policy 2" in entry["detail"]
@@ -102,7 +102,7 @@ async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None
         ("DELETE", None, {"typed": "policies", "token": "read"}, "FORBIDDEN"),
     ],
 )
-async def test_what_is_refused_changes_nothing(
+async def test_refused_requests_change_nothing(
     api: Api, method: str, body: Any, query: dict[str, str], words: str
 ) -> None:
     """Invalid requests get 400, other roles 403; the policies stay as they are."""
@@ -111,11 +111,11 @@ async def test_what_is_refused_changes_nothing(
 
     status = 403 if words == "FORBIDDEN" else 400
     assert (await send(api, method, body, status, **query))["message"].startswith(words)
-    assert [SLOW] == await held(api.one)
-    assert [] == await held(api.two)
+    assert [SLOW] == await run_time_policies(api.one)
+    assert [] == await run_time_policies(api.two)
 
 
-async def test_the_route_of_all_actions_wants_the_same(api: Api) -> None:
+async def test_the_actions_route_needs_role_and_typed_word_too(api: Api) -> None:
     """For drop_policies, `/actions` needs role and typed word; it cannot set policies."""
     order = {"action": "drop_policies", "topic": "", "typed": "policies"}
     before = json.dumps({"policies": [SLOW]}).encode()
@@ -127,12 +127,12 @@ async def test_the_route_of_all_actions_wants_the_same(api: Api) -> None:
     ):
         told = await api.post("/actions", {**order, **change}, status, token=token)
         assert words == told["message"]
-    assert [SLOW] == await held(api.one)
+    assert [SLOW] == await run_time_policies(api.one)
     assert "done" == (await api.post("/actions", order))["result"]
-    assert [] == await held(api.one)
+    assert [] == await run_time_policies(api.one)
 
 
-async def test_gos_nsqd_cannot_do_this(api: Api) -> None:
+async def test_gos_nsqd_is_listed_as_unable(api: Api) -> None:
     """Go's nsqd is listed in `unable`, and in reports; if it is the only one, GET gets 501."""
     async with Fake() as fake:
         fake.missing = {"/policies"}
@@ -148,7 +148,7 @@ async def test_gos_nsqd_cannot_do_this(api: Api) -> None:
             **dict.fromkeys(api.nodes, ""),
             fake.http: "this is NSQ's Go nsqd, which does not support this action",
         } == said
-        assert BOTH["policies"] == await held(api.two)
+        assert BOTH["policies"] == await run_time_policies(api.two)
 
         fleet.nsqds = (fake.http,)
         fleet.look_at(())

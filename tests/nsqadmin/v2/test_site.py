@@ -18,7 +18,7 @@ def shape(method: str, path: str) -> str:
     return f"{method.upper()} {'/'.join(parts)}"
 
 
-async def test_the_document_and_the_server_say_the_same(api: Api) -> None:
+async def test_the_document_has_exactly_the_servers_routes(api: Api) -> None:
     """Every route is documented, has a right, and nothing else is documented."""
     served = {shape(route.method, route.path) for route in site.routes(api.admin.services)}
     documented = {

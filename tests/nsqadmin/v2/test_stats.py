@@ -53,7 +53,7 @@ async def test_every_figure_route_answers_as_documented(api: Api) -> None:
     await consumer.close()
 
 
-async def test_a_client_waits_for_the_next_picture(api: Api) -> None:
+async def test_a_client_waits_for_the_next_snapshot(api: Api) -> None:
     """A request with `after` waits for a newer snapshot."""
     first = await api.get("/overview")
     waiting = asyncio.create_task(api.get("/overview", after=first["number"]))

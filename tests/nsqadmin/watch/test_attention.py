@@ -11,25 +11,25 @@ from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic
 
 
-def told(notices: Sequence[Notice]) -> list[tuple[str, str]]:
+def levels_and_texts(notices: Sequence[Notice]) -> list[tuple[str, str]]:
     """Level and sentence of each notice."""
     return [(notice.level, notice.sentence) for notice in notices]
 
 
-def only(found: ClusterSnapshot) -> Notice:
+def only_notice(found: ClusterSnapshot) -> Notice:
     """The only notice."""
     (notice,) = found.notices
     return notice
 
 
-def test_nothing_is_said_of_a_cluster_that_is_well() -> None:
+def test_a_healthy_cluster_has_no_notices() -> None:
     """A healthy cluster has no notices."""
     fine = stats(topic("t", channel("c", clients=3, depth=1, oldest=0.1)))
 
     assert () == snapshot(fine, fine).notices
 
 
-def test_consumers_that_finish_nothing() -> None:
+def test_consumers_that_finish_nothing_are_reported() -> None:
     """The sentence has channel, duration and messages; the key stays when figures change."""
     cluster = Cluster()
     keys = set()
@@ -39,9 +39,9 @@ def test_consumers_that_finish_nothing() -> None:
             cluster.answers("a:4151", stats(topic("orders#ephemeral", figures)))
             found = cluster.snapshot()
             cluster.now += 45
-        keys.add(only(found).key)
+        keys.add(only_notice(found).key)
 
-    notice = only(found)
+    notice = only_notice(found)
     assert len(keys) == 1
     assert "bad" == notice.level
     assert notice.sentence == (
@@ -51,20 +51,22 @@ def test_consumers_that_finish_nothing() -> None:
     assert "/topics/orders%23ephemeral/c" == notice.link
 
 
-def test_no_consumers() -> None:
+def test_messages_without_consumers_are_a_warning() -> None:
     """Messages without consumers are a warning, and `bad` while their number grows."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=1))))
-    assert [("warn", "t/c has no consumers; 1 message waits.")] == told(cluster.snapshot().notices)
+    assert [("warn", "t/c has no consumers; 1 message waits.")] == levels_and_texts(
+        cluster.snapshot().notices
+    )
 
     cluster.now += 30
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=301))))
 
     sentence = "t/c has no consumers; 301 messages wait, 10 more per second."
-    assert [("bad", sentence)] == told(cluster.snapshot().notices)
+    assert [("bad", sentence)] == levels_and_texts(cluster.snapshot().notices)
 
 
-def test_growing_lag() -> None:
+def test_a_growing_lag_is_a_warning() -> None:
     """A channel that grows is a warning, even before it is behind."""
     cluster = Cluster()
     for at in range(4):
@@ -77,10 +79,10 @@ def test_growing_lag() -> None:
         "t/c grows by 30 messages per second; 900 messages wait."
         " Its consumers finish 20 per second."
     )
-    assert [("warn", sentence)] == told(found.notices)
+    assert [("warn", sentence)] == levels_and_texts(found.notices)
 
 
-def test_behind_and_catching_up() -> None:
+def test_a_shrinking_lag_is_a_note() -> None:
     """A lag that shrinks is only a note, with the time until it is gone."""
     cluster = Cluster()
     for at in range(4):
@@ -93,10 +95,10 @@ def test_behind_and_catching_up() -> None:
     sentence = (
         "t/c is behind by 2 h 1 min, 700 messages wait; at this rate it will catch up in 70 s."
     )
-    assert [("note", sentence)] == told(found.notices)
+    assert [("note", sentence)] == levels_and_texts(found.notices)
 
 
-def test_a_node_that_is_gone() -> None:
+def test_a_gone_node_is_reported() -> None:
     """The sentence has the reason, the duration and the number of messages waiting there."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=1200, in_flight=34, clients=1))))
@@ -105,13 +107,13 @@ def test_a_node_that_is_gone() -> None:
         "a:4151", None, state="gone", error="connection refused", since_at=cluster.now - 5
     )
 
-    notice = only(cluster.snapshot())
+    notice = only_notice(cluster.snapshot())
 
     sentence = "a:4151 has been gone for 5 s (connection refused); 1,234 messages wait there."
     assert ("bad", sentence, "/nodes/a:4151") == (notice.level, notice.sentence, notice.link)
 
 
-def test_nodes_that_are_silent_or_unregistered() -> None:
+def test_silent_and_unregistered_nodes_are_warnings() -> None:
     """Silent nodes and unregistered ones, which are neither up nor gone, are warnings."""
     cluster = Cluster()
     for name in "ab":
@@ -122,7 +124,7 @@ def test_nodes_that_are_silent_or_unregistered() -> None:
 
     silent = "a:4151 has not answered for 3 s; the figures of its 2 messages are out of date."
     lost = "b:4151 runs, but no nsqlookupd has listed it for 60 s: consumers do not find it."
-    assert [("warn", silent), ("warn", lost)] == told(cluster.snapshot().notices)
+    assert [("warn", silent), ("warn", lost)] == levels_and_texts(cluster.snapshot().notices)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_nodes_that_are_silent_or_unregistered() -> None:
     ],
     ids=["no token", "no role", "refused", "no figures"],
 )
-def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
+def test_missing_figures_have_a_reason(error: str, sentence: str) -> None:
     """For nodes and nsqlookupds; if a token is required, the sentence has --upstream-token."""
     cluster = Cluster()
     cluster.answers("a:4151", None, state="silent", since_at=cluster.now - 3, error=error)
@@ -168,20 +170,20 @@ def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
     ],
     ids=["health", "short"],
 )
-def test_disks(changes: dict[str, object], sentence: str) -> None:
+def test_disk_errors_and_full_disks_are_bad(changes: dict[str, object], sentence: str) -> None:
     """A disk error and a full disk are `bad`, with nsqd's text for the error."""
-    assert [("bad", sentence)] == told(snapshot(stats(**changes)).notices)
+    assert [("bad", sentence)] == levels_and_texts(snapshot(stats(**changes)).notices)
 
 
-def test_versions_that_differ() -> None:
+def test_different_versions_are_a_warning() -> None:
     """Different versions are a warning, with sparq's version after NSQ's."""
     found = snapshot(stats(), stats(), stats(is_go=True, version="1.2.0"))
 
     sentence = "Nodes have different versions: 1.2.0 on 1 and 1.3.0 (sparq 0.1.0) on 2."
-    assert [("warn", sentence)] == told(found.notices)
+    assert [("warn", sentence)] == levels_and_texts(found.notices)
 
 
-def test_nsqlookupds_that_disagree_or_fail() -> None:
+def test_nsqlookupds_that_disagree_or_fail_are_reported() -> None:
     """A disagreement is a warning: consumers would find different nodes; all failing is `bad`."""
     cluster = Cluster()
     cluster.answers("a:4151", stats())
@@ -197,12 +199,12 @@ def test_nsqlookupds_that_disagree_or_fail() -> None:
         ("warn", "nsqlookupd l3:4161 does not answer: connection refused."),
         ("warn", "nsqlookupd l2:4161 does not list b:4151, but another does."),
         ("warn", "c:22: may not be called."),
-    ] == told(found.notices)
+    ] == levels_and_texts(found.notices)
     alone = cluster.snapshot(Lookupd("l3:4161", "connection refused"))
     assert ["bad"] == [notice.level for notice in alone.notices]
 
 
-def test_topics_without_a_channel_and_what_is_paused() -> None:
+def test_topics_without_a_channel_and_paused_ones_are_grouped() -> None:
     """Topics without a channel and paused ones have one sentence each for all of a kind."""
     found = snapshot(
         stats(
@@ -216,10 +218,10 @@ def test_topics_without_a_channel_and_what_is_paused() -> None:
         ("warn", "2 topics have no channel: a and b; 4 messages wait for a first channel."),
         ("note", "p/c is paused; 1 message waits."),
         ("note", "1 topic is paused: p."),
-    ] == told(found.notices)
+    ] == levels_and_texts(found.notices)
 
 
-def test_however_much_is_wrong_notices_are_few() -> None:
+def test_the_number_of_notices_is_bounded() -> None:
     """The largest cases are named, the rest is counted; the most severe notices are first."""
     cluster = Cluster()
     for name in "abcdefgh":

@@ -24,7 +24,7 @@ CHANNELS = [f"c{number:02}" for number in range(50)]
 ROUND_SECONDS = 0.2
 
 
-def asked_for(fake: Fake) -> Counter[str]:
+def requests_by_channel(fake: Fake) -> Counter[str]:
     """The number of requests to a node for each channel."""
     found = (each.partition("channel=")[2].partition("&")[0] for each in fake.requests)
     return Counter(name for name in found if name)
@@ -48,7 +48,7 @@ def viewing(watch: ClusterWatch, *channels: str) -> Iterator[None]:
             task.cancel()
 
 
-async def test_fifty_pages_of_fifty_channels_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fifty_pages_share_the_requests_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node gets at most A_ROUND requests per round, and each channel has its turn."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
     async with Fake() as fake:
@@ -57,12 +57,12 @@ async def test_fifty_pages_of_fifty_channels_take_turns(monkeypatch: pytest.Monk
         async with watching(nsqds=(fake.http,), **pace) as watch:
             await seen(watch, lambda p: len(p.channels) == 50)
             with viewing(watch, *CHANNELS, *CHANNELS, *CHANNELS):
-                await until(lambda: len(asked_for(fake)) == 50)
+                await until(lambda: len(requests_by_channel(fake)) == 50)
                 await watch.changed(watch.rounds + 1)
                 fake.requests.clear()
                 rounds = watch.rounds
                 await until(lambda: watch.rounds >= rounds + 14)
-                asked, rounds = asked_for(fake), watch.rounds - rounds
+                asked, rounds = requests_by_channel(fake), watch.rounds - rounds
 
     assert asked.total() <= detail.A_ROUND * (rounds + 1)
     assert asked.total() > detail.A_ROUND * (rounds - 2)  # nor much fewer
@@ -70,7 +70,7 @@ async def test_fifty_pages_of_fifty_channels_take_turns(monkeypatch: pytest.Monk
     assert max(asked.values()) - min(asked.values()) <= 1
 
 
-async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
+async def test_fifty_streams_share_the_requests_of_a_round() -> None:
     """The same holds over HTTP at the default interval, for 50 browsers on 50 pages."""
     async with Fake() as fake, aiohttp.ClientSession() as session:
         fake.answer = stats(topic("t", *(channel(name, depth=1) for name in CHANNELS)))
@@ -93,7 +93,7 @@ async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
         fake.requests.clear()
         rounds = watch.rounds
         await until(lambda: watch.rounds >= rounds + 8, seconds=30)
-        asked, rounds = asked_for(fake), watch.rounds - rounds
+        asked, rounds = requests_by_channel(fake), watch.rounds - rounds
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,7 +103,7 @@ async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
     assert set(asked) == set(CHANNELS)
 
 
-async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_viewers_of_one_channel_share_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty viewers cause one request per EVERY_SECONDS, and none after they have left."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 1.0)
     async with Fake() as fake:
@@ -113,14 +113,14 @@ async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> 
             with viewing(watch, *["c"] * 50):
                 began, rounds = time.monotonic(), watch.rounds
                 await until(lambda: watch.rounds >= rounds + 30, seconds=120)
-                asked, took = asked_for(fake)["c"], time.monotonic() - began
-            count = len(asked_for(fake))
+                asked, took = requests_by_channel(fake)["c"], time.monotonic() - began
+            count = len(requests_by_channel(fake))
 
             assert 1 <= asked <= 2 + took
-            await stays(lambda: len(asked_for(fake)) == count, seconds=0.3)
+            await stays(lambda: len(requests_by_channel(fake)) == count, seconds=0.3)
 
 
-async def test_a_node_that_hangs_holds_up_nobody_who_has_seen_it(
+async def test_a_hanging_node_does_not_delay_repeated_views(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A second view gets the known figures within 1 s; new ones follow when the node answers."""
@@ -146,7 +146,7 @@ async def test_a_node_that_hangs_holds_up_nobody_who_has_seen_it(
             await until(is_news)
 
 
-async def test_many_first_looks_come_one_after_the_other() -> None:
+async def test_concurrent_first_views_are_limited() -> None:
     """Fifty first views cause at most FIRST_AT_ONCE requests at a time."""
     async with Fake() as fake:
         fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
@@ -154,14 +154,16 @@ async def test_many_first_looks_come_one_after_the_other() -> None:
             await seen(watch, lambda p: len(p.channels) == 50)
             fake.may_answer.clear()
             looks = [asyncio.create_task(watch.detail("t", name)) for name in CHANNELS]
-            await until(lambda: asked_for(fake).total() == detail.FIRST_AT_ONCE)
-            await stays(lambda: asked_for(fake).total() == detail.FIRST_AT_ONCE, seconds=0.3)
+            await until(lambda: requests_by_channel(fake).total() == detail.FIRST_AT_ONCE)
+            await stays(
+                lambda: requests_by_channel(fake).total() == detail.FIRST_AT_ONCE, seconds=0.3
+            )
             fake.may_answer.set()
             await asyncio.gather(*looks)
-            assert asked_for(fake).total() == len(CHANNELS)
+            assert requests_by_channel(fake).total() == len(CHANNELS)
 
 
-async def test_what_nobody_looks_at_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_details_without_viewers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Details that were not viewed for KEPT_SECONDS are dropped with a later snapshot."""
     monkeypatch.setattr(detail, "KEPT_SECONDS", 0.0)
     async with Fake() as fake:

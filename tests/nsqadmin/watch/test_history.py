@@ -21,7 +21,7 @@ def grown(rounds: int, step: float = 10.0) -> Cluster:
     return cluster
 
 
-def test_series_of_everything() -> None:
+def test_cluster_topics_channels_and_nodes_have_series() -> None:
     """The cluster, topics, channels and nodes have series of their figures."""
     cluster = grown(4)
     kept = cluster.painter.history
@@ -39,7 +39,7 @@ def test_series_of_everything() -> None:
     assert (depth, rates) == (total["depth"], total["in_rate"])
 
 
-def test_what_is_not_known_has_no_series() -> None:
+def test_unknown_topics_and_nodes_have_no_figures() -> None:
     """An unknown topic has an empty series, an unknown node one of unknown figures."""
     kept = grown(2).painter.history
 
@@ -47,7 +47,7 @@ def test_what_is_not_known_has_no_series() -> None:
     assert [None, None] == kept.series(("node", "x:1")).values["depth"]
 
 
-def test_a_later_channel_begins_when_it_came() -> None:
+def test_figures_before_a_channel_existed_are_unknown() -> None:
     """Figures before its creation, and after a channel has disappeared, are unknown."""
     cluster = grown(2)
     cluster.answers("a:4151", stats(topic("t", channel("new", depth=3))))
@@ -67,7 +67,7 @@ def test_steps_are_ten_seconds_apart() -> None:
     assert all(b - a == 10.0 for a, b in itertools.pairwise(times))
 
 
-def test_an_hour_is_kept() -> None:
+def test_steps_older_than_an_hour_are_dropped() -> None:
     """Steps that are older than an hour are dropped."""
     kept = grown(400).painter.history
 
@@ -75,7 +75,7 @@ def test_an_hour_is_kept() -> None:
     assert kept.size_bytes == 361 * 2 * 12
 
 
-def test_a_clock_that_is_set_back_begins_anew() -> None:
+def test_a_clock_that_is_set_back_drops_the_series() -> None:
     """The old series is dropped, because the times of a series must ascend."""
     cluster = grown(5)
     cluster.now -= 1000
@@ -85,7 +85,7 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     assert [999_050.0] == cluster.painter.history.series("cluster").times
 
 
-def test_memory_has_a_bound() -> None:
+def test_memory_is_bounded() -> None:
     """With more names, steps are farther apart, so that the bytes stay within the limit."""
     kept = History(NameNumbers(), bytes_max=360 * 12 * 10)
 
@@ -95,7 +95,7 @@ def test_memory_has_a_bound() -> None:
     assert 90.0 == default.step_seconds(200_000)
 
 
-def test_names_that_come_all_at_once_push_old_steps_out() -> None:
+def test_many_new_names_drop_old_steps() -> None:
     """If many names are added in one step, old steps are dropped to keep the limit."""
     cluster = Cluster()
     cluster.painter.history = History(cluster.painter.names, bytes_max=4320)
@@ -109,7 +109,7 @@ def test_names_that_come_all_at_once_push_old_steps_out() -> None:
     assert 321 == cluster.painter.history.steps
 
 
-def test_growth_is_told_over_the_last_minute() -> None:
+def test_growth_is_the_rate_of_the_last_minute() -> None:
     """A channel that grew by 20 every 10 seconds has a growth of 2 per second."""
     cluster = grown(10)
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
@@ -120,7 +120,7 @@ def test_growth_is_told_over_the_last_minute() -> None:
     assert row.growth == 2.0
 
 
-def test_growth_is_not_known_at_once() -> None:
+def test_growth_needs_more_than_one_second() -> None:
     """Two snapshots one second apart do not give a growth."""
     cluster = grown(1)
     cluster.now -= 9
@@ -132,7 +132,7 @@ def test_growth_is_not_known_at_once() -> None:
     assert row.growth is None
 
 
-def test_a_spark_has_few_points_and_the_last_one() -> None:
+def test_a_sparkline_has_few_points_and_the_last_one() -> None:
     """A spark has the given number of points, enough for a line in a table cell."""
     kept = grown(100).painter.history
 

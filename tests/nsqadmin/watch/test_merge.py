@@ -25,7 +25,7 @@ def test_rates_are_growth_by_time() -> None:
     assert (2.0, 50.0, 3.0) == (whole.in_rate, whole.byte_rate, whole.out_rate)
 
 
-def test_one_look_makes_no_rate() -> None:
+def test_one_answer_gives_no_rate() -> None:
     """After a single answer, rates are unknown, not 0."""
     row = snapshot(stats(topic("t", channel("c", messages=5, depth=5)))).channels.find("t", "c")
 
@@ -33,7 +33,7 @@ def test_one_look_makes_no_rate() -> None:
     assert (None, None, None) == (row.in_rate, row.out_rate, row.clear_seconds)
 
 
-def test_a_restart_makes_no_rate() -> None:
+def test_a_restart_gives_no_rate() -> None:
     """Counters restart at 0 with the node, so the rate is unknown."""
     before = stats(topic("t", channel("c", messages=100)))
     after = stats(topic("t", channel("c", messages=150)), start_time=200)
@@ -44,7 +44,7 @@ def test_a_restart_makes_no_rate() -> None:
     assert row.in_rate is None
 
 
-def test_what_is_new_at_a_node_adds_nothing_to_the_rate() -> None:
+def test_a_channel_new_at_a_node_adds_nothing_to_the_rate() -> None:
     """A channel that is new at one of two nodes has the other node's rate."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", messages=10))))
@@ -62,7 +62,7 @@ def test_what_is_new_at_a_node_adds_nothing_to_the_rate() -> None:
     assert found.topics.find("u") is None
 
 
-def test_lag_is_the_age_that_nodes_say() -> None:
+def test_lag_is_the_age_that_nodes_report() -> None:
     """The lag is the largest age of the oldest waiting message that sparq's nsqds report."""
     found = snapshot(
         stats(topic("t", channel("c", depth=5, oldest=12.5))),
@@ -92,7 +92,7 @@ def test_lag_of_go_is_estimated() -> None:
     assert not found.nodes[0].is_sparq
 
 
-def test_lag_without_consumers_has_no_end_at_go() -> None:
+def test_lag_of_go_without_consumers_is_infinite() -> None:
     """If nothing is finished, the estimated lag is infinite."""
     same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
 
@@ -158,7 +158,7 @@ def test_consumers_that_finish_nothing_are_stuck() -> None:
     assert [("ok", 0), ("ok", 10), ("ok", 20), ("stuck", 30), ("stuck", 40)] == states
 
 
-def test_a_finished_message_ends_being_stuck() -> None:
+def test_a_finished_message_ends_the_stuck_state() -> None:
     """One message that is finished is progress, and so is an empty channel."""
     cluster = Cluster()
     for finished, depth in ((7, 5), (8, 5), (8, 0)):

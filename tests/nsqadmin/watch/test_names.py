@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparq.nsqadmin.watch.names import KEEP_SECONDS, NONE, NameNumbers
 
 
-def test_names_are_given_up_and_their_numbers_come_again() -> None:
+def test_unseen_names_are_forgotten_and_their_numbers_reused() -> None:
     """Names that are no longer seen are forgotten, so short-lived topics need little memory."""
     names = NameNumbers()
     for at in range(50):

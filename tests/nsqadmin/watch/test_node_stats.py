@@ -15,13 +15,13 @@ from tests.nsqadmin.watch.figures import channel, stats, topic
     "answer",
     [b"", b"[]", b"{}", b'{"version":1}', b'{"version":"1","topics":[{}]}', b"[" * 5000, b"\xff"],
 )
-def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
+def test_a_malformed_answer_is_refused(answer: bytes) -> None:
     """A malformed answer raises ValueError and no other exception."""
     with pytest.raises(ValueError, match="figures"):
         read_look(answer, NameNumbers(), 0.0)
 
 
-def test_hostile_figures_are_held_within_bounds() -> None:
+def test_invalid_figures_are_left_out_or_limited() -> None:
     """Invalid names are left out, counts limited to [0, COUNT_MAX], texts made one line."""
     answer = stats(
         topic("<b>", channel("c")),
@@ -45,7 +45,7 @@ def test_counts_beyond_64_bits_are_refused() -> None:
         read_look(answer, NameNumbers(), 0.0)
 
 
-def test_an_answer_of_before_1_0_is_read() -> None:
+def test_an_answer_in_the_form_before_1_0_is_read() -> None:
     """The old form, with the document in `data`, is read, too."""
     answer = json.dumps({"status_code": 200, "data": stats(topic("t"))}).encode()
 

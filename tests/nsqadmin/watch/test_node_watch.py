@@ -22,7 +22,7 @@ async def test_a_node_that_never_answered_is_shown() -> None:
     assert (address, None, "connection refused") == (node.address, node.answered_at, node.error)
 
 
-async def test_a_slow_node_does_not_hold_up_the_others() -> None:
+async def test_a_slow_node_does_not_delay_the_others() -> None:
     """A node that does not answer keeps its last figures and becomes silent."""
     async with Fake() as slow, Fake() as quick:
         slow.answer = stats(topic("t", channel("c", depth=5)))
@@ -41,7 +41,7 @@ async def test_a_slow_node_does_not_hold_up_the_others() -> None:
             await seen(watch, is_in(slow.http, "up"))
 
 
-async def test_a_node_that_hangs_is_gone_in_the_end() -> None:
+async def test_a_hanging_node_is_gone_after_the_timeout() -> None:
     """A node that does not answer within the request timeout is gone."""
     async with Fake() as slow:
         async with watching(nsqds=(slow.http,), request=0.5) as watch:
@@ -52,7 +52,7 @@ async def test_a_node_that_hangs_is_gone_in_the_end() -> None:
         slow.may_answer.set()
 
 
-async def test_nonsense_is_an_error_of_its_node() -> None:
+async def test_a_malformed_answer_is_an_error_of_its_node() -> None:
     """A node with a malformed answer is silent, with the error, and keeps its last figures."""
     async with Fake() as fake, watching(nsqds=(fake.http,)) as watch:
         fake.answer = stats(topic("t", depth=5))
@@ -64,7 +64,7 @@ async def test_nonsense_is_an_error_of_its_node() -> None:
     assert 5 == snapshot.totals.waiting
 
 
-async def test_a_slot_is_not_kept_for_long() -> None:
+async def test_a_slot_that_is_held_too_long_is_freed() -> None:
     """A slot that is held too long is freed for others, and is not freed a second time."""
     slots = Slots(1, 0.01)
     order = []

@@ -8,7 +8,7 @@ from sparq.nsqadmin.watch.detail import Client, ClientGroups, clients_of, read_c
 from sparq.nsqadmin.watch.paging import page, page_of_clients, page_of_nodes
 from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic
 
-FOUND = snapshot(
+SNAPSHOT = snapshot(
     stats(
         topic("Orders", channel("b", depth=5, clients=1), channel("a", depth=5), depth=1),
         topic("clicks", channel("x", depth=9, oldest=70.0, clients=1), channel("y", is_go=True)),
@@ -18,11 +18,11 @@ FOUND = snapshot(
 
 def names(**asked: object) -> list[str]:
     """The names of the channels on a page."""
-    found = page(FOUND.channels, **asked)  # type: ignore[arg-type]  # tests use invalid values, too
+    found = page(SNAPSHOT.channels, **asked)  # type: ignore[arg-type]  # tests use invalid values, too
     return [f"{row.topic}/{row.channel}" for row in found.rows]
 
 
-def test_sorting() -> None:
+def test_rows_are_sorted_by_any_figure() -> None:
     """Rows are sorted by any figure, in both orders; equal ones by name."""
     assert ["Orders/a", "Orders/b", "clicks/x", "clicks/y"] == names()
     assert ["clicks/y", "clicks/x", "Orders/b", "Orders/a"] == names(sort="-name")
@@ -31,7 +31,7 @@ def test_sorting() -> None:
     assert ["Orders/a", "clicks/y", "clicks/x", "Orders/b"] == names(sort="-state")
 
 
-def test_what_is_unknown_stands_at_the_end() -> None:
+def test_unknown_figures_are_sorted_last() -> None:
     """Rows with unknown figures are last in both orders."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("a"), channel("b"))))
@@ -44,7 +44,7 @@ def test_what_is_unknown_stands_at_the_end() -> None:
         assert [*expected] == [row.channel for row in page(table, sort=sort).rows]
 
 
-def test_filters() -> None:
+def test_rows_are_filtered_by_name_topic_and_state() -> None:
     """Filters are a part of the name in any case, the topic and the state."""
     assert ["Orders/a", "Orders/b"] == names(filter="RDERS")
     assert ["clicks/x"] == names(filter="s/x")
@@ -55,15 +55,17 @@ def test_filters() -> None:
     assert ["Orders/a"] == names(state="no consumers", topic="Orders", filter="a")
 
 
-def test_pages() -> None:
+def test_a_page_has_total_offset_and_limit() -> None:
     """A page has the total number of rows, its offset and its limit."""
-    found = page(FOUND.channels, offset=1, limit=2)
+    found = page(SNAPSHOT.channels, offset=1, limit=2)
 
     assert (4, 1, 2) == (found.total, found.offset, found.limit)
     assert ["b", "x"] == [row.channel for row in found.rows]
-    assert () == page(FOUND.channels, offset=10).rows
-    assert 2 == page(FOUND.topics, sort="-waiting").total
-    assert ["Orders", "clicks"] == [row.topic for row in page(FOUND.topics, sort="-waiting").rows]
+    assert () == page(SNAPSHOT.channels, offset=10).rows
+    assert 2 == page(SNAPSHOT.topics, sort="-waiting").total
+    assert ["Orders", "clicks"] == [
+        row.topic for row in page(SNAPSHOT.topics, sort="-waiting").rows
+    ]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_pages() -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said(asked: dict[str, object], words: str) -> None:
+def test_invalid_parameters_are_refused(asked: dict[str, object], words: str) -> None:
     """Invalid parameters raise ValueError with the allowed values."""
     with pytest.raises(ValueError, match=words):
         names(**asked)
@@ -86,10 +88,10 @@ def test_what_is_wrong_is_said(asked: dict[str, object], words: str) -> None:
 def test_topics_have_no_state() -> None:
     """Only channels can be filtered by state."""
     with pytest.raises(ValueError, match="state must be"):
-        page(FOUND.topics, state="ok")
+        page(SNAPSHOT.topics, state="ok")
 
 
-def test_nodes() -> None:
+def test_nodes_are_sorted_and_filtered() -> None:
     """Nodes are sorted by host name by default; the filter matches versions, too."""
     cluster = Cluster()
     cluster.answers("b:4151", stats(topic("t", depth=1)))
@@ -109,7 +111,7 @@ def client(number: int, host: str = "h", **told: object) -> dict[str, object]:
     return {"client_id": f"id{number}", "hostname": host, "user_agent": "go-nsq/1", **told}
 
 
-def test_clients_are_folded() -> None:
+def test_equal_clients_are_one_row() -> None:
     """500 connections with the same properties are one row."""
     folder = ClientGroups()
     for node in ("a:1", "b:1"):
@@ -128,7 +130,7 @@ def test_clients_are_folded() -> None:
     assert (1, "h2") == (found.total, found.rows[0].hostname)
 
 
-def test_clients_that_lie_are_left_out() -> None:
+def test_malformed_clients_are_left_out() -> None:
     """A client with a malformed figure is left out, others are kept."""
     lies = [client(1, ready_count="many"), client(2), 5]
     answer = stats(topic("t", {**channel("c"), "clients": lies}))

@@ -43,7 +43,7 @@ def test_a_node_has_tables_of_its_own() -> None:
     assert [] == found.topic_nodes("nowhere")
 
 
-def test_a_picture_is_not_changed_by_the_next_one() -> None:
+def test_a_snapshot_is_not_changed_by_the_next_one() -> None:
     """A page may use a snapshot after newer ones have been made."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=5))))

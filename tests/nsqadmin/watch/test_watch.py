@@ -18,7 +18,7 @@ from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookup
 from tests.support.waiting import stays, until
 
 
-async def test_a_published_message_shows(tmp_path: Path) -> None:
+async def test_a_published_message_is_in_the_snapshot(tmp_path: Path) -> None:
     """A snapshot has the figures of two real nsqds, found through a real nsqlookupd."""
     with (
         spawn_nsqlookupd(tmp_path) as lookupd,
@@ -43,10 +43,10 @@ async def test_a_published_message_shows(tmp_path: Path) -> None:
             assert detail.channel is not None
             assert 3 == detail.channel.counts["depth"]
             assert () == await watch.clients()
-            await killed(watch, one)
+            await check_killed_node(watch, one)
 
 
-async def killed(watch: ClusterWatch, nsqd: Server) -> None:
+async def check_killed_node(watch: ClusterWatch, nsqd: Server) -> None:
     """Check that a killed nsqd is gone within 5 s, with a notice, and can be forgotten."""
     await asyncio.to_thread(nsqd.kill9)
     began = time.monotonic()
@@ -72,7 +72,7 @@ async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
             await seen(watch, is_in(address, "up"))
 
 
-async def test_many_viewers_ask_no_more_than_one() -> None:
+async def test_many_viewers_cause_no_more_requests_than_one() -> None:
     """Fifty viewers share the upstream requests for snapshots, details and clients."""
     async with Fake() as fake:
         pace = {"interval_seconds": 0.2, "idle_seconds": 0.2}
@@ -96,7 +96,7 @@ async def test_many_viewers_ask_no_more_than_one() -> None:
             assert len([each for each in fake.requests if "include_mem=false" in each]) < 15
 
 
-async def test_rounds_are_seldom_while_nobody_looks() -> None:
+async def test_rounds_are_infrequent_without_viewers() -> None:
     """Without viewers a round takes place every idle_seconds; a viewer starts one."""
     async with Fake() as fake:
         pace = {"interval_seconds": 0.02, "idle_seconds": 60.0}
@@ -107,7 +107,7 @@ async def test_rounds_are_seldom_while_nobody_looks() -> None:
             await seen(watch, lambda p: p.totals.waiting == 5, seconds=5)
 
 
-async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
+async def test_a_node_that_is_not_listed_is_unregistered(tmp_path: Path) -> None:
     """A node that answers but is not listed is unregistered: consumers cannot find it."""
     async with Fake() as fake, Fake() as lookupd:
         host, port = fake.http.split(":")
@@ -125,7 +125,7 @@ async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
             assert (lookupd.http,) == snapshot.nodes[0].lookupds
 
 
-async def test_without_any_answer_there_is_an_empty_picture() -> None:
+async def test_without_nsqlookupds_the_snapshot_is_empty() -> None:
     """If no nsqlookupd answers, the snapshot has no nodes, and a notice with the error."""
     address = f"127.0.0.1:{free_port()}"
     async with watching(lookupds=(address,)) as watch:
@@ -138,7 +138,7 @@ async def test_without_any_answer_there_is_an_empty_picture() -> None:
 
 
 @pytest.mark.parametrize("kind", ["lookupd", "nsqd"])
-async def test_a_watch_ends_while_questions_are_under_way(kind: str) -> None:
+async def test_a_watch_can_be_closed_during_a_request(kind: str) -> None:
     """A watch can be closed during an unanswered request."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

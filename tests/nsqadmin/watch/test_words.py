@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 
-def test_words() -> None:
+def test_numbers_durations_and_lists_are_written_in_english() -> None:
     """Numbers, durations and lists are written as in English sentences."""
     assert "1 message" == count(1, "message")
     assert "12,345 messages" == count(12_345, "message")
