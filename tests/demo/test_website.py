@@ -5,7 +5,16 @@ from collections import Counter
 
 import pytest
 
-from sparq.demo.website import BROWSERS, HOST, ROBOTS, SHARED, Browser, VisitorFactory, SiteModel, pages
+from sparq.demo.website import (
+    BROWSERS,
+    HOST,
+    ROBOTS,
+    SHARED,
+    Browser,
+    SiteModel,
+    VisitorFactory,
+    pages,
+)
 from sparq.pipeline.visits import declared_name
 
 
