@@ -65,7 +65,7 @@ class Cluster:
         wait_for(lambda: all(self._knows(lookupd, topic, channel) for lookupd in self.lookupds))
         wait_for(lambda: all(n.channel(topic, channel)["depth"] == messages for n in self.nsqds))
 
-    def make_bare(self, topic: str) -> None:
+    def create_without_channel(self, topic: str) -> None:
         """Create a topic without a channel at both nodes, and wait for both nsqlookupds."""
         for nsqd in self.nsqds:
             nsqd.post(f"/topic/create?topic={topic}")

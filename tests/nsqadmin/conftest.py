@@ -12,9 +12,9 @@ from tests.nsqadmin.cluster import GO, Admin, Cluster, admin, cluster_of
 
 
 @pytest.fixture(scope="session")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def sparq_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nsqlookupds and two nsqds of sparq's."""
-    with cluster_of(tmp_path_factory.mktemp("ours"), is_sparqs=True) as found:
+    with cluster_of(tmp_path_factory.mktemp("sparq_cluster"), is_sparqs=True) as found:
         yield found
 
 
@@ -24,7 +24,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     """The cluster of sparq's daemons, then one of Go's if their paths are given."""
     if request.param == "sparq":
-        yield request.getfixturevalue("ours")
+        yield request.getfixturevalue("sparq_cluster")
         return
     if not all(os.environ.get(name) for name in GO.values()):
         pytest.skip("needs NSQD_GO and NSQLOOKUPD_GO, the paths of Go's programs")

@@ -47,19 +47,19 @@ def test_every_action_has_a_role() -> None:
 
 
 @pytest.mark.parametrize("action", sorted(TYPED))
-async def test_irreversible_actions_need_a_typed_name(ours: Cluster, action: str) -> None:
+async def test_irreversible_actions_need_a_typed_name(sparq_cluster: Cluster, action: str) -> None:
     """The channel, the topic or `policies` must be typed, otherwise 400 NAME_NOT_TYPED."""
-    ours.fill("typed")
+    sparq_cluster.fill("typed")
     channel = "c" if action.endswith("_channel") else ""
-    node = ours.nsqds[0].http if action.startswith("tombstone") else ""
+    node = sparq_cluster.nsqds[0].http if action.startswith("tombstone") else ""
     word, arguments = channel or "typed", {}
     if action in OF_POLICIES:
         word, arguments = "policies", {"policies": 0}
-    async with admin(**ours.modes()["lookupd"]) as found:
+    async with admin(**sparq_cluster.modes()["lookupd"]) as found:
         for typed in ("", "Typed", "typed" if word != "typed" else "typed "):
             order = ActionRequest(action, "typed", channel, node, arguments, typed=typed)
             assert (400, "NAME_NOT_TYPED") == await refused(found, order)
-        assert [2, 2] == [nsqd.channel("typed", "c")["depth"] for nsqd in ours.nsqds]
+        assert [2, 2] == [nsqd.channel("typed", "c")["depth"] for nsqd in sparq_cluster.nsqds]
         order = ActionRequest(action, "typed", channel, node, arguments, typed=word)
         report = await found.daemon.services.actions.perform(request(), order)
         assert "done" == report.result
@@ -110,33 +110,33 @@ def test_administrator_actions_need_a_typed_name() -> None:
     ],
 )
 async def test_invalid_actions_are_refused(
-    ours: Cluster, order: ActionRequest, status: int, code: str
+    sparq_cluster: Cluster, order: ActionRequest, status: int, code: str
 ) -> None:
     """An invalid action is refused; one that had been started is in the audit log as failed."""
-    async with admin(**ours.modes()["lookupd"]) as found:
+    async with admin(**sparq_cluster.modes()["lookupd"]) as found:
         assert (status, code) == await refused(found, order)
         is_begun = code in ("INVALID_ARGUMENT", "NODE_NOT_FOUND")
         told = [(entry["action"], entry["outcome"]) for entry in found.audited()]
         assert ([(order.action, "failed")] if is_begun else []) == told
 
 
-async def test_a_seek_affects_only_the_given_nodes(ours: Cluster) -> None:
+async def test_a_seek_affects_only_the_given_nodes(sparq_cluster: Cluster) -> None:
     """A seek affects only the given nodes; its arguments are in the audit log."""
-    ours.fill("sought")
-    async with admin(**ours.modes()["lookupd"]) as found:
-        arguments = {"to": "latest", "nodes": [ours.nsqds[0].http]}
+    sparq_cluster.fill("sought")
+    async with admin(**sparq_cluster.modes()["lookupd"]) as found:
+        arguments = {"to": "latest", "nodes": [sparq_cluster.nsqds[0].http]}
         order = ActionRequest("seek_channel", "sought", "c", arguments=arguments)
         report = await found.daemon.services.actions.perform(request(), order)
         assert "done" == report.result
         assert arguments == found.audited()[-1]["arguments"]
-    assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in ours.nsqds]
+    assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in sparq_cluster.nsqds]
 
 
-async def test_operators_may_pause_but_not_empty(ours: Cluster) -> None:
+async def test_operators_may_pause_but_not_empty(sparq_cluster: Cluster) -> None:
     """An operator may pause but not empty: the role of the action counts, not of the route."""
-    ours.fill("roles")
+    sparq_cluster.fill("roles")
     options = {"roles": ("op=operate",), "local_role": "none"}
-    async with admin(**ours.modes()["lookupd"], **options) as found:
+    async with admin(**sparq_cluster.modes()["lookupd"], **options) as found:
         mine = {"X-Forwarded-User": "op"}
         order = ActionRequest("empty_channel", "roles", "c", typed="c")
         assert (403, "FORBIDDEN") == await refused(found, order, **mine)
@@ -146,15 +146,17 @@ async def test_operators_may_pause_but_not_empty(ours: Cluster) -> None:
         assert "done" == report.result
         body = {"action": "empty"}
         assert 403 == (await found.ask("POST", "/api/topics/roles/c", body, mine))[0]
-    assert [2, 2] == [nsqd.channel("roles", "c")["depth"] for nsqd in ours.nsqds]
+    assert [2, 2] == [nsqd.channel("roles", "c")["depth"] for nsqd in sparq_cluster.nsqds]
 
 
-async def test_changes_are_refused_while_the_audit_log_fails(ours: Cluster, tmp_path: Path) -> None:
+async def test_changes_are_refused_while_the_audit_log_fails(
+    sparq_cluster: Cluster, tmp_path: Path
+) -> None:
     """While the audit log cannot be written, changes get 503 AUDIT_UNAVAILABLE."""
-    ours.fill("kept")
+    sparq_cluster.fill("kept")
     log = tmp_path / "audit" / "log"
     log.parent.mkdir()
-    async with admin(**ours.modes()["lookupd"], audit_log=str(log)) as found:
+    async with admin(**sparq_cluster.modes()["lookupd"], audit_log=str(log)) as found:
         await found.done("POST", "/api/topics/kept", {"action": "pause"})
         assert b"pause_topic" in log.read_bytes()
         found.daemon.services.audit._why_not = "a full disk"
@@ -167,15 +169,15 @@ async def test_changes_are_refused_while_the_audit_log_fails(ours: Cluster, tmp_
         await found.done("POST", "/api/topics/kept", body)
 
 
-async def test_audit_entries_are_published_to_the_topic(ours: Cluster) -> None:
+async def test_audit_entries_are_published_to_the_topic(sparq_cluster: Cluster) -> None:
     """With --audit-topic each entry is published, at one node."""
     from tests.support.waiting import until_seen
 
-    async with admin(**ours.modes()["lookupd"], audit_topic="audited") as found:
+    async with admin(**sparq_cluster.modes()["lookupd"], audit_topic="audited") as found:
         await found.done("POST", "/api/topics", {"topic": "any"})
 
         def count() -> int:
-            stats = [n.get_json("/stats?format=json&topic=audited") for n in ours.nsqds]
+            stats = [n.get_json("/stats?format=json&topic=audited") for n in sparq_cluster.nsqds]
             return sum(t["message_count"] for s in stats for t in s["topics"] or ())
 
         await until_seen(lambda: count() == 1)
@@ -183,37 +185,41 @@ async def test_audit_entries_are_published_to_the_topic(ours: Cluster) -> None:
 
 @pytest.mark.parametrize(("method", "path", "body"), ACTING)
 async def test_requests_without_an_admin_user_change_nothing(
-    ours: Cluster, method: str, path: str, body: Any
+    sparq_cluster: Cluster, method: str, path: str, body: Any
 ) -> None:
     """Without the header of an admin user, changes get 403, even with an invalid body."""
-    ours.fill("acl")
-    options = {"admin_users": ("alice", "bob"), **ours.modes()["lookupd"]}
+    sparq_cluster.fill("acl")
+    options = {"admin_users": ("alice", "bob"), **sparq_cluster.modes()["lookupd"]}
     async with admin(**options) as found:
         for headers in ({}, {"X-Forwarded-User": "eve"}, {"X-Forwarded-User": ""}):
             said = await found.ask(method, path, body, headers)
             assert (403, {"message": "FORBIDDEN"}) == said
         status, _ = await found.ask("GET", "/api/topics", headers={"X-Forwarded-User": "eve"})
         assert 200 == status
-    assert [2, 2] == [nsqd.channel("acl", "c")["depth"] for nsqd in ours.nsqds]
-    assert [False, False] == topics_paused(ours, "acl")
+    assert [2, 2] == [nsqd.channel("acl", "c")["depth"] for nsqd in sparq_cluster.nsqds]
+    assert [False, False] == topics_paused(sparq_cluster, "acl")
 
 
-async def test_an_admin_user_may_change(ours: Cluster) -> None:
+async def test_an_admin_user_may_change(sparq_cluster: Cluster) -> None:
     """The header of --acl-http-header identifies the admin user."""
-    ours.fill("may")
-    options = {"admin_users": ("alice",), "acl_http_header": "X-User", **ours.modes()["lookupd"]}
+    sparq_cluster.fill("may")
+    options = {
+        "admin_users": ("alice",),
+        "acl_http_header": "X-User",
+        **sparq_cluster.modes()["lookupd"],
+    }
     async with admin(**options) as found:
         body, mine = {"action": "empty"}, {"X-User": "alice"}
         assert 403 == (await found.ask("POST", "/api/topics/may/c", body))[0]
         assert 200 == (await found.ask("POST", "/api/topics/may/c", body, mine))[0]
         assert "alice" == found.audited()[-1]["user"]
-    assert [0, 0] == [nsqd.channel("may", "c")["depth"] for nsqd in ours.nsqds]
+    assert [0, 0] == [nsqd.channel("may", "c")["depth"] for nsqd in sparq_cluster.nsqds]
 
 
-async def test_actions_are_in_the_audit_log(ours: Cluster) -> None:
+async def test_actions_are_in_the_audit_log(sparq_cluster: Cluster) -> None:
     """An entry has the action, topic, channel, client address, user agent and outcome."""
-    ours.fill("written")
-    async with admin(**ours.modes()["lookupd"]) as found:
+    sparq_cluster.fill("written")
+    async with admin(**sparq_cluster.modes()["lookupd"]) as found:
         await found.done("POST", "/api/topics/written/c", {"action": "pause"})
         await found.ask("DELETE", "/api/topics/nobody", headers={"User-Agent": "me/1"})
         await found.ask("DELETE", f"/api/nodes/{free_address()}", {"topic": "written"})

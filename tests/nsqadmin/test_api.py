@@ -49,7 +49,7 @@ async def test_topics_are_listed(either: Admin, cluster: Cluster) -> None:
     assert sorted(found["topics"]) == found["topics"]
 
 
-async def test_topics_without_nodes_are_listed_as_inactive(
+async def test_inactive_topics_are_listed(
     by_lookupd: Admin, direct: Admin, cluster: Cluster
 ) -> None:
     """`inactive=true` lists topics without nodes, and their channels; none if nsqds are given."""
@@ -92,11 +92,9 @@ async def test_a_topic_has_sums_nodes_and_channels(either: Admin, cluster: Clust
     )
 
 
-async def test_a_topic_without_a_channel_has_no_merged_channels(
-    either: Admin, cluster: Cluster
-) -> None:
+async def test_a_topic_without_channels_has_none(either: Admin, cluster: Cluster) -> None:
     """Its merged `channels` is null, that of each node an empty list."""
-    cluster.make_bare("bare")
+    cluster.create_without_channel("bare")
     found = await either.done("GET", "/api/topics/bare")
 
     assert found["channels"] is None
@@ -129,9 +127,7 @@ async def test_a_channel_has_sums_and_clients(either: Admin, cluster: Cluster) -
         assert client["connected"] % 1_000_000_000 == 0
 
 
-async def test_nodes_have_their_nsqlookupds_and_tombstones(
-    by_lookupd: Admin, cluster: Cluster
-) -> None:
+async def test_nodes_have_their_nsqlookupds(by_lookupd: Admin, cluster: Cluster) -> None:
     """Each node has its nsqlookupds, its topics and their tombstones."""
     cluster.fill("listed", messages=0)
     for lookupd in cluster.lookupds:
@@ -212,9 +208,7 @@ async def test_errors_have_nsqs_codes(
     assert (status, {"message": message}) == await either.ask("GET", path)
 
 
-async def test_an_unknown_topic_gets_502(
-    by_lookupd: Admin, direct: Admin, cluster: Cluster
-) -> None:
+async def test_unknown_topics_get_502(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
     """A topic that no node has gets 502 with NSQ's text, even if nsqlookupds know it."""
     _, by_name = await by_lookupd.ask("GET", "/api/topics/nobody")
     prefix = "UPSTREAM_ERROR: failed to query any nsqlookupd: got response 404 Not Found "
@@ -243,9 +237,7 @@ async def test_an_unknown_topic_gets_502(
         ("GET", "/ping", 200),
     ],
 )
-async def test_routing_is_that_of_go(
-    by_lookupd: Admin, method: str, path: str, status: int
-) -> None:
+async def test_routing_is_as_in_go(by_lookupd: Admin, method: str, path: str, status: int) -> None:
     """Wrong methods, trailing slashes and upper case are handled as in Go's router."""
     found, headers, body = await by_lookupd.raw(method, path)
 
@@ -328,9 +320,7 @@ async def test_the_log_level_can_be_changed() -> None:
         ("nope", b"x", 400, "INVALID_OPTION"),
     ],
 )
-async def test_invalid_settings_change_nothing(
-    option: str, body: bytes, status: int, message: str
-) -> None:
+async def test_invalid_settings_fail(option: str, body: bytes, status: int, message: str) -> None:
     """Invalid values and options get NSQ's codes and change nothing."""
     given = (free_address(),)
     async with admin(lookupd_http_addresses=given) as found:
@@ -376,9 +366,7 @@ async def test_create_works_with_given_nodes(direct: Admin, cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("path", ["/api/topics/acts", "/api/topics/acts/c"])
-async def test_pause_unpause_and_empty_work_at_both_nodes(
-    either: Admin, cluster: Cluster, path: str
-) -> None:
+async def test_pause_unpause_and_empty(either: Admin, cluster: Cluster, path: str) -> None:
     """Pause, unpause and empty work on topics and channels, at both nodes."""
     cluster.fill("acts")
     is_channel = path.endswith("/c")
@@ -482,9 +470,7 @@ async def test_json_is_read_as_in_go(by_lookupd: Admin, cluster: Cluster) -> Non
     assert "read_as_go" in cluster.lookupds[0].get_json("/topics")["topics"]
 
 
-async def test_a_json_body_with_a_forms_content_type_is_accepted(
-    by_lookupd: Admin, cluster: Cluster
-) -> None:
+async def test_a_json_body_needs_no_content_type(by_lookupd: Admin, cluster: Cluster) -> None:
     """A JSON body with a form's content type is accepted, since curl sends that by default."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     status, said = await by_lookupd.ask("POST", "/api/topics", {"topic": "curl"}, form)
@@ -502,9 +488,7 @@ async def test_a_json_body_with_a_forms_content_type_is_accepted(
         ("POST", "/api/topics/nobody/c", {"action": "empty"}),
     ],
 )
-async def test_a_change_to_an_unknown_topic_fails_with_nsqlookupds(
-    either: Admin, method: str, path: str, body: Any
-) -> None:
+async def test_change_of_an_unknown_topic(either: Admin, method: str, path: str, body: Any) -> None:
     """With nsqlookupds an unknown topic gets 502, with a list of nsqds 200."""
     status, said = await either.ask(method, path, body)
     if either.daemon.services.fleet.lookupds:

@@ -36,12 +36,12 @@ async def endpoint(status: int = 200) -> AsyncIterator[tuple[str, list[dict[str,
     await server.shutdown(1)
 
 
-async def test_a_notification_has_nsqs_fields(ours: Cluster) -> None:
+async def test_a_notification_has_nsqs_fields(sparq_cluster: Cluster) -> None:
     """A notification has NSQ's fields; the user is from the header for access control."""
-    ours.fill("told")
+    sparq_cluster.fill("told")
     async with endpoint() as (url, received):
         options = {"notification_http_endpoint": url, "admin_users": ("alice",)}
-        async with admin(**ours.modes()["lookupd"], **options) as found:
+        async with admin(**sparq_cluster.modes()["lookupd"], **options) as found:
             mine = {"X-Forwarded-User": "alice", "User-Agent": "me/1", "X-Scheme": "https"}
             body = {"action": "pause"}
             await found.ask("POST", "/api/topics/told/c?a=b", body, mine)
@@ -61,13 +61,13 @@ async def test_a_notification_has_nsqs_fields(ours: Cluster) -> None:
     } == one
 
 
-async def test_all_actions_of_nsq_are_sent_in_order(ours: Cluster) -> None:
+async def test_all_actions_of_nsq_are_sent_in_order(sparq_cluster: Cluster) -> None:
     """All of NSQ's actions are sent in order, except a deletion of an unknown topic."""
-    ours.fill("each")
-    node = ours.nsqds[0].http
+    sparq_cluster.fill("each")
+    node = sparq_cluster.nsqds[0].http
     async with (
         endpoint() as (url, received),
-        admin(**ours.modes()["lookupd"], notification_http_endpoint=url) as found,
+        admin(**sparq_cluster.modes()["lookupd"], notification_http_endpoint=url) as found,
     ):
         for path in ("/api/topics/each", "/api/topics/each/c"):
             for action in ("pause", "unpause", "empty"):
@@ -93,24 +93,26 @@ async def test_all_actions_of_nsq_are_sent_in_order(ours: Cluster) -> None:
 
 @pytest.mark.parametrize("fault", ["gone", "status"])
 async def test_a_failing_endpoint_does_not_stop_nsqadmin(
-    ours: Cluster, fault: str, caplog: pytest.LogCaptureFixture
+    sparq_cluster: Cluster, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Actions are done and failures logged; nsqadmin continues (NSQ's process ends)."""
-    ours.fill("on")
+    sparq_cluster.fill("on")
     async with endpoint(500) as (there, _):
         url = there if fault == "status" else f"http://me:secret@{free_address()}/?k=secret"
-        async with admin(**ours.modes()["lookupd"], notification_http_endpoint=url) as found:
+        async with admin(
+            **sparq_cluster.modes()["lookupd"], notification_http_endpoint=url
+        ) as found:
             for action in ("pause", "unpause", "pause"):
                 await found.done("POST", "/api/topics/on/c", {"action": action})
             await until(lambda: caplog.text.count("failed to send") == 3)
             assert (200, "OK") == await found.ask("GET", "/ping")
     assert ("status 500" if fault == "status" else "connection refused") in caplog.text
     assert "secret" not in caplog.text
-    assert all(nsqd.channel("on", "c")["paused"] for nsqd in ours.nsqds)
+    assert all(nsqd.channel("on", "c")["paused"] for nsqd in sparq_cluster.nsqds)
 
 
 async def test_notifications_beyond_the_limit_are_dropped(
-    ours: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sparq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A silent endpoint delays no action; notifications beyond WAITING_MAX are dropped, logged."""
     monkeypatch.setattr(notify, "WAITING_MAX", 1)
@@ -122,11 +124,13 @@ async def test_notifications_beyond_the_limit_are_dropped(
 
     silent = await asyncio.start_server(hang, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
-    ours.fill("wait")
+    sparq_cluster.fill("wait")
     options = {"notification_http_endpoint": f"http://127.0.0.1:{port}/"}
     with caplog.at_level(logging.ERROR):
         async with admin(
-            **ours.modes()["lookupd"], **options, http_client_request_timeout_ns=500_000_000
+            **sparq_cluster.modes()["lookupd"],
+            **options,
+            http_client_request_timeout_ns=500_000_000,
         ) as found:
             for _ in range(4):
                 await found.done("POST", "/api/topics/wait/c", {"action": "pause"})

@@ -38,7 +38,7 @@ class Cluster:
         """The base URL of nsqadmin."""
         return f"http://127.0.0.1:{self.admin.http_port}"
 
-    async def furnish(self) -> None:
+    async def reset(self) -> None:
         """Provide a topic `t` with messages and a channel `c`, not paused, and end drains."""
         await self.nsqd.nsqd.change_drains(lambda _now: NONE)
         broker, runner = self.nsqd.nsqd.broker, self.nsqd.nsqd.runner
@@ -120,5 +120,5 @@ async def cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
         await admin.start()
         stack.push_async_callback(admin.stop)
         found = Cluster(admin, nsqd, lookupd)
-        await found.furnish()
+        await found.reset()
         yield found

@@ -13,7 +13,7 @@ OUTSIDE = "192.0.2.7"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AccessOptions:
     """The options that access control reads, with their defaults."""
 
     admin_users: tuple[str, ...] = ()
@@ -29,11 +29,13 @@ class Chosen:
     base_path: str = "/"
 
 
-def decide(options: Chosen, facts: AccessRequest, sessions: Sessions | None = None) -> Decision:
+def decide(
+    options: AccessOptions, facts: AccessRequest, sessions: Sessions | None = None
+) -> Decision:
     """Identify a request under these options."""
     return AccessRules(options).identify(facts, sessions or Sessions(), NOW)
 
 
-def from_user(user: str, **facts: Any) -> AccessRequest:
+def request_of_user(user: str, **facts: Any) -> AccessRequest:
     """A request that a proxy on this machine sends for a user."""
     return replace(AccessRequest(users=(user,), is_forwarded=True), **facts)

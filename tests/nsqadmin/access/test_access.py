@@ -18,7 +18,7 @@ from sparq.daemon.http import HttpError, refusal
 from sparq.nsqadmin.access.access import AdminAccess
 from sparq.nsqadmin.access.roles import Role
 from sparq.program.lifecycle import StartError
-from tests.nsqadmin.access.options import Chosen
+from tests.nsqadmin.access.options import AccessOptions
 
 WRITING = Role.OPERATE
 HTMX = {"HX-Request": "true"}
@@ -29,7 +29,7 @@ class Site(NamedTuple):
 
     access: AdminAccess
     audit: AuditLog
-    options: Chosen
+    options: AccessOptions
     url: str
     client: aiohttp.ClientSession
     done: list[str]
@@ -57,7 +57,7 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     token, line = tokens.make("deploy", "operate")
     path = tmp_path / "tokens"
     path.write_text(line)
-    options = Chosen(token_file=str(path), base_path=base)
+    options = AccessOptions(token_file=str(path), base_path=base)
     audit = AuditLog(str(tmp_path / "audit"))
     access = AdminAccess(options, audit)
     done: list[str] = []
@@ -303,4 +303,4 @@ async def test_an_ignored_users_header_is_logged_once(
 def test_invalid_rights_prevent_the_start() -> None:
     """nsqadmin does not start; the error names the flag."""
     with pytest.raises(StartError, match="--role"):
-        AdminAccess(Chosen(roles=("x",)), AuditLog())
+        AdminAccess(AccessOptions(roles=("x",)), AuditLog())

@@ -13,12 +13,12 @@ from sparq.nsqadmin.access import hosts, roles, rules
 from sparq.nsqadmin.access.request import AccessRequest
 from sparq.nsqadmin.access.roles import Role
 from sparq.nsqadmin.access.rules import AccessRules, AccessRulesError, Sessions
-from tests.nsqadmin.access.options import NOW, OUTSIDE, Chosen, decide, from_user
+from tests.nsqadmin.access.options import NOW, OUTSIDE, AccessOptions, decide, request_of_user
 
 CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("alice=read",)}]
 
 
-def roles_or_status(options: Chosen, facts: AccessRequest) -> list[str]:
+def roles_or_status(options: AccessOptions, facts: AccessRequest) -> list[str]:
     """The roles of a request, or the status 401 or 403 if it may not even read."""
     policy = AccessRules(options)
     decision = policy.identify(facts, Sessions(), NOW)
@@ -31,45 +31,45 @@ def roles_or_status(options: Chosen, facts: AccessRequest) -> list[str]:
 def test_by_default_local_requests_have_all_roles(peer: str) -> None:
     """Local requests, also by Unix socket, have all roles: a trial needs no setup."""
     assert ["read", "bodies", "operate", "administer"] == roles_or_status(
-        Chosen(), AccessRequest(peer=peer)
+        AccessOptions(), AccessRequest(peer=peer)
     )
 
 
 @pytest.mark.parametrize("peer", [OUTSIDE, "10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "odd"])
 def test_by_default_other_machines_may_read(peer: str) -> None:
     """Other machines have the role read, or the one of --default-role."""
-    assert ["read"] == roles_or_status(Chosen(), AccessRequest(peer=peer))
-    assert ["403"] == roles_or_status(Chosen(default_role="none"), AccessRequest(peer=peer))
+    assert ["read"] == roles_or_status(AccessOptions(), AccessRequest(peer=peer))
+    assert ["403"] == roles_or_status(AccessOptions(default_role="none"), AccessRequest(peer=peer))
 
 
 def test_forwarded_requests_are_not_local() -> None:
     """Forwarded requests over loopback are not local: a proxy sends those of any client."""
-    assert ["read"] == roles_or_status(Chosen(), AccessRequest(is_forwarded=True))
-    assert ["read"] == roles_or_status(Chosen(), from_user("alice"))
+    assert ["read"] == roles_or_status(AccessOptions(), AccessRequest(is_forwarded=True))
+    assert ["read"] == roles_or_status(AccessOptions(), request_of_user("alice"))
 
 
 @pytest.mark.parametrize("configured", CONFIGURED)
 def test_with_configured_roles_local_requests_only_read(configured: dict[str, Any]) -> None:
     """With --admin-user or --role, local requests have --local-role, or just read."""
-    assert ["read"] == roles_or_status(Chosen(**configured), AccessRequest())
-    chosen = Chosen(**configured, local_role="operate")
+    assert ["read"] == roles_or_status(AccessOptions(**configured), AccessRequest())
+    chosen = AccessOptions(**configured, local_role="operate")
     assert ["read", "operate"] == roles_or_status(chosen, AccessRequest())
 
 
 def test_users_named_by_a_proxy_have_their_roles() -> None:
     """--admin-user gives administer, as in NSQ, --role any role; other users have the default."""
-    options = Chosen(admin_users=("alice", "both"), roles=("bob=operate", "both=bodies"))
+    options = AccessOptions(admin_users=("alice", "both"), roles=("bob=operate", "both=bodies"))
 
-    assert ["read", "operate", "administer"] == roles_or_status(options, from_user("alice"))
-    assert ["read", "operate"] == roles_or_status(options, from_user("bob"))
+    assert ["read", "operate", "administer"] == roles_or_status(options, request_of_user("alice"))
+    assert ["read", "operate"] == roles_or_status(options, request_of_user("bob"))
     assert ["read", "bodies", "operate", "administer"] == roles_or_status(
-        options, from_user("both")
+        options, request_of_user("both")
     )
-    assert ["read"] == roles_or_status(options, from_user("mallory"))
-    assert ["read"] == roles_or_status(options, from_user("Alice"))
+    assert ["read"] == roles_or_status(options, request_of_user("mallory"))
+    assert ["read"] == roles_or_status(options, request_of_user("Alice"))
     assert ("alice", "header") == (
-        decide(options, from_user("alice")).identity.name,
-        decide(options, from_user("alice")).identity.via,
+        decide(options, request_of_user("alice")).identity.name,
+        decide(options, request_of_user("alice")).identity.via,
     )
 
 
@@ -87,9 +87,9 @@ def test_users_named_by_a_proxy_have_their_roles() -> None:
 )
 def test_an_untrusted_users_header_is_ignored(facts: dict[str, Any]) -> None:
     """The user's header is ignored if it is repeated, empty, or not from a trusted proxy."""
-    options = Chosen(admin_users=("alice",), roles=("alice,mallory=read", "mallory=read"))
+    options = AccessOptions(admin_users=("alice",), roles=("alice,mallory=read", "mallory=read"))
 
-    assert ["read"] == roles_or_status(options, from_user("alice", **facts))
+    assert ["read"] == roles_or_status(options, request_of_user("alice", **facts))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_trusted_proxies_are_those_that_the_option_names(
     trusted: tuple[str, ...], peer: str, expected: bool
 ) -> None:
     """Without --trusted-proxy, only this machine is a trusted proxy."""
-    options = Chosen(admin_users=("alice",), trusted_proxies=trusted)
+    options = AccessOptions(admin_users=("alice",), trusted_proxies=trusted)
 
-    found = decide(options, from_user("alice", peer=peer))
+    found = decide(options, request_of_user("alice", peer=peer))
 
     assert expected == found.identity.may(Role.ADMINISTER)
     assert expected != found.is_disbelieved
@@ -144,7 +144,7 @@ def test_earlier_entries_of_x_forwarded_for_are_not_trusted(
 
 
 @pytest.fixture
-def options_and_tokens(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
+def options_and_tokens(tmp_path: Path) -> tuple[AccessOptions, dict[str, str]]:
     """Options with a token file, and the tokens in it by name."""
     made = {
         "good": tokens.make("good", "operate"),
@@ -153,11 +153,11 @@ def options_and_tokens(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
     }
     path = tmp_path / "tokens"
     path.write_text("\n".join(line for _, line in made.values()))
-    return Chosen(token_file=str(path)), {name: token for name, (token, _) in made.items()}
+    return AccessOptions(token_file=str(path)), {name: token for name, (token, _) in made.items()}
 
 
 def test_a_token_gives_its_roles_on_any_machine(
-    options_and_tokens: tuple[Chosen, dict[str, str]],
+    options_and_tokens: tuple[AccessOptions, dict[str, str]],
 ) -> None:
     """A token gives its roles on any machine; with a token file, local requests only read."""
     options, of = options_and_tokens
@@ -168,7 +168,9 @@ def test_a_token_gives_its_roles_on_any_machine(
     assert ["read"] == roles_or_status(options, AccessRequest())
 
 
-def test_everybody_has_the_default_role(options_and_tokens: tuple[Chosen, dict[str, str]]) -> None:
+def test_everybody_has_the_default_role(
+    options_and_tokens: tuple[AccessOptions, dict[str, str]],
+) -> None:
     """The default role is added to the roles by token, session, user's header or --local-role."""
     options, of = options_and_tokens
     chosen = replace(options, default_role="bodies", roles=("bob=operate",), local_role="operate")
@@ -177,7 +179,7 @@ def test_everybody_has_the_default_role(options_and_tokens: tuple[Chosen, dict[s
     everybody = (
         AccessRequest(authorizations=(f"Bearer {of['good']}",)),
         AccessRequest(session=session),
-        from_user("bob"),
+        request_of_user("bob"),
         AccessRequest(),
     )
     for facts in everybody:
@@ -188,7 +190,7 @@ def test_everybody_has_the_default_role(options_and_tokens: tuple[Chosen, dict[s
 
 
 def test_a_wrong_token_is_always_refused(
-    options_and_tokens: tuple[Chosen, dict[str, str]],
+    options_and_tokens: tuple[AccessOptions, dict[str, str]],
 ) -> None:
     """A wrong token gets 401; the user's header, --local-role and the default do not apply."""
     options, of = options_and_tokens
@@ -204,29 +206,31 @@ def test_a_wrong_token_is_always_refused(
         (f"Bearer {of['good']}", "Basic eDp5"),
     ):
         assert ["401"] == roles_or_status(options, AccessRequest(authorizations=wrong)), wrong
-        assert ["401"] == roles_or_status(options, from_user("alice", authorizations=wrong)), wrong
+        assert ["401"] == roles_or_status(
+            options, request_of_user("alice", authorizations=wrong)
+        ), wrong
 
 
 def test_other_authorization_schemes_are_ignored(
-    options_and_tokens: tuple[Chosen, dict[str, str]],
+    options_and_tokens: tuple[AccessOptions, dict[str, str]],
 ) -> None:
     """Basic, and a Bearer without a token file, are ignored: a proxy may send them."""
     options, _ = options_and_tokens
     assert ["read"] == roles_or_status(options, AccessRequest(authorizations=("Basic eDp5",)))
-    options = Chosen(admin_users=("alice",))
-    shows = from_user("alice", authorizations=("Bearer the.proxys.own",))
+    options = AccessOptions(admin_users=("alice",))
+    shows = request_of_user("alice", authorizations=("Bearer the.proxys.own",))
     assert ["read", "operate", "administer"] == roles_or_status(options, shows)
 
 
 def test_anonymous_requests_get_401_and_known_users_403(
-    options_and_tokens: tuple[Chosen, dict[str, str]],
+    options_and_tokens: tuple[AccessOptions, dict[str, str]],
 ) -> None:
     """An anonymous request gets 401, a known user 403; without a token file 403, as in NSQ."""
     policy = AccessRules(options_and_tokens[0])
     nobody = policy.identify(AccessRequest(), Sessions(), NOW)
     shows = AccessRequest(authorizations=(f"Bearer {options_and_tokens[1]['reader']}",))
     reader = policy.identify(shows, Sessions(), NOW)
-    nsqs = AccessRules(Chosen(admin_users=("alice",)))
+    nsqs = AccessRules(AccessOptions(admin_users=("alice",)))
     outsider = nsqs.identify(AccessRequest(peer=OUTSIDE), Sessions(), NOW)
 
     found = [
@@ -239,7 +243,7 @@ def test_anonymous_requests_get_401_and_known_users_403(
 
 
 def test_a_session_lasts_as_long_as_its_token(
-    options_and_tokens: tuple[Chosen, dict[str, str]],
+    options_and_tokens: tuple[AccessOptions, dict[str, str]],
 ) -> None:
     """A session ends when its token expires or is removed from the file."""
     options, of = options_and_tokens
@@ -261,36 +265,40 @@ GET, PUT = "GET", "PUT"
     ("options", "facts", "expected"),
     [
         # NSQ's rule: the network alone
-        (Chosen(), AccessRequest(), {GET: 200, PUT: 200}),
-        (Chosen(admin_users=("alice",)), AccessRequest(), {GET: 200, PUT: 200}),
-        (Chosen(), AccessRequest(peer=OUTSIDE), {GET: 403, PUT: 403}),
+        (AccessOptions(), AccessRequest(), {GET: 200, PUT: 200}),
+        (AccessOptions(admin_users=("alice",)), AccessRequest(), {GET: 200, PUT: 200}),
+        (AccessOptions(), AccessRequest(peer=OUTSIDE), {GET: 403, PUT: 403}),
         (
-            Chosen(allow_config_from_cidr="192.0.2.0/24"),
+            AccessOptions(allow_config_from_cidr="192.0.2.0/24"),
             AccessRequest(peer=OUTSIDE),
             {GET: 200, PUT: 200},
         ),
-        (Chosen(), AccessRequest(peer=""), {GET: 200, PUT: 200}),
-        (Chosen(), AccessRequest(peer="odd"), {GET: 400, PUT: 400}),
+        (AccessOptions(), AccessRequest(peer=""), {GET: 200, PUT: 200}),
+        (AccessOptions(), AccessRequest(peer="odd"), {GET: 400, PUT: 400}),
         # through a proxy: the client's address, and the role
         (
-            Chosen(admin_users=("alice",)),
-            from_user("alice", forwarded_for=(OUTSIDE,)),
+            AccessOptions(admin_users=("alice",)),
+            request_of_user("alice", forwarded_for=(OUTSIDE,)),
             {GET: 403, PUT: 403},
         ),
-        (Chosen(admin_users=("alice",)), from_user("alice"), {GET: 200, PUT: 200}),
-        (Chosen(admin_users=("alice",)), from_user("bob"), {GET: 200, PUT: 403}),
-        (Chosen(), AccessRequest(is_forwarded=True), {GET: 200, PUT: 403}),
+        (AccessOptions(admin_users=("alice",)), request_of_user("alice"), {GET: 200, PUT: 200}),
+        (AccessOptions(admin_users=("alice",)), request_of_user("bob"), {GET: 200, PUT: 403}),
+        (AccessOptions(), AccessRequest(is_forwarded=True), {GET: 200, PUT: 403}),
         # sparq's options: the role, too
-        (Chosen(roles=("bob=read",)), AccessRequest(), {GET: 200, PUT: 403}),
-        (Chosen(local_role="operate"), AccessRequest(), {GET: 200, PUT: 403}),
-        (Chosen(local_role="administer"), AccessRequest(), {GET: 200, PUT: 200}),
+        (AccessOptions(roles=("bob=read",)), AccessRequest(), {GET: 200, PUT: 403}),
+        (AccessOptions(local_role="operate"), AccessRequest(), {GET: 200, PUT: 403}),
+        (AccessOptions(local_role="administer"), AccessRequest(), {GET: 200, PUT: 200}),
         # no network: the role alone
-        (Chosen(allow_config_from_cidr=""), AccessRequest(peer=OUTSIDE), {GET: 200, PUT: 403}),
-        (Chosen(allow_config_from_cidr=""), AccessRequest(), {GET: 200, PUT: 200}),
+        (
+            AccessOptions(allow_config_from_cidr=""),
+            AccessRequest(peer=OUTSIDE),
+            {GET: 200, PUT: 403},
+        ),
+        (AccessOptions(allow_config_from_cidr=""), AccessRequest(), {GET: 200, PUT: 200}),
     ],
 )
 def test_config_checks_the_network_and_then_the_role(
-    options: Chosen, facts: AccessRequest, expected: dict[str, int]
+    options: AccessOptions, facts: AccessRequest, expected: dict[str, int]
 ) -> None:
     """/config checks the network, as in NSQ, and sometimes the role, too.
 
@@ -322,7 +330,7 @@ def test_config_checks_the_network_and_then_the_role(
 def test_an_invalid_option_is_named(options: dict[str, Any], flag: str) -> None:
     """An invalid option raises AccessRulesError, which names its flag."""
     with pytest.raises(AccessRulesError, match=f"^{flag}: "):
-        AccessRules(Chosen(**options))
+        AccessRules(AccessOptions(**options))
 
 
 def test_sessions_expire_and_are_bounded() -> None:

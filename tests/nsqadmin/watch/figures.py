@@ -23,7 +23,7 @@ CHANNEL = {
     "paused": False,
     "e2e_processing_latency": {"count": 0, "percentiles": None},
 }
-OWN = {
+SPARQS_FIGURES = {
     "finish_count": 0,
     "ready_count": 0,
     "range_reader": None,
@@ -31,7 +31,7 @@ OWN = {
     "range_query": None,
     "range_commit_seconds": None,
 }
-SHORT = {
+FULL_NAMES = {
     "in_flight": "in_flight_count",
     "deferred": "deferred_count",
     "messages": "message_count",
@@ -45,21 +45,27 @@ SHORT = {
 }
 
 
-def long(figures: dict[str, Any]) -> dict[str, Any]:
+def with_full_names(figures: dict[str, Any]) -> dict[str, Any]:
     """Replace short names of figures by NSQ's names."""
-    return {SHORT.get(name, name): value for name, value in figures.items()}
+    return {FULL_NAMES.get(name, name): value for name, value in figures.items()}
 
 
 def channel(name: str, *, is_go: bool = False, **figures: Any) -> dict[str, Any]:
     """A channel in `/stats`; figures that are not given are 0."""
-    own = {} if is_go else OWN
-    return {"channel_name": name, **CHANNEL, **own, **long(figures)}
+    own = {} if is_go else SPARQS_FIGURES
+    return {"channel_name": name, **CHANNEL, **own, **with_full_names(figures)}
 
 
 def topic(name: str, *channels: dict[str, Any], **figures: Any) -> dict[str, Any]:
     """A topic in `/stats`."""
     counts = {"depth": 0, "backend_depth": 0, "message_count": 0, "message_bytes": 0}
-    return {"topic_name": name, "channels": [*channels], **counts, "paused": False, **long(figures)}
+    return {
+        "topic_name": name,
+        "channels": [*channels],
+        **counts,
+        "paused": False,
+        **with_full_names(figures),
+    }
 
 
 def stats(*topics: dict[str, Any], is_go: bool = False, **changes: Any) -> dict[str, Any]:
@@ -118,7 +124,7 @@ def snapshot(*answers: dict[str, Any]) -> ClusterSnapshot:
     return cluster.snapshot()
 
 
-def two_looks(
+def after_two_answers(
     before: dict[str, Any], after: dict[str, Any], seconds: float = 10.0
 ) -> ClusterSnapshot:
     """A snapshot of a node after two answers."""
@@ -138,5 +144,5 @@ __all__ = [
     "snapshot",
     "stats",
     "topic",
-    "two_looks",
+    "after_two_answers",
 ]

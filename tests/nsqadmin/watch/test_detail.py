@@ -17,7 +17,7 @@ from sparq.nsqadmin.watch import detail
 from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.watch.figures import channel, stats, topic
-from tests.nsqadmin.watch.watching import seen, watching
+from tests.nsqadmin.watch.watching import running_watch, snapshot_where
 from tests.support.waiting import stays, until
 
 CHANNELS = [f"c{number:02}" for number in range(50)]
@@ -54,8 +54,8 @@ async def test_fifty_pages_share_the_requests_of_a_round(monkeypatch: pytest.Mon
     async with Fake() as fake:
         fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
         pace = {"interval_seconds": ROUND_SECONDS, "idle_seconds": ROUND_SECONDS}
-        async with watching(nsqds=(fake.http,), **pace) as watch:
-            await seen(watch, lambda p: len(p.channels) == 50)
+        async with running_watch(nsqds=(fake.http,), **pace) as watch:
+            await snapshot_where(watch, lambda p: len(p.channels) == 50)
             with viewing(watch, *CHANNELS, *CHANNELS, *CHANNELS):
                 await until(lambda: len(requests_by_channel(fake)) == 50)
                 await watch.changed(watch.rounds + 1)
@@ -108,8 +108,8 @@ async def test_viewers_of_one_channel_share_its_requests(monkeypatch: pytest.Mon
     monkeypatch.setattr(detail, "EVERY_SECONDS", 1.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c")))
-        async with watching(nsqds=(fake.http,)) as watch:
-            await seen(watch, lambda p: len(p.channels) == 1)
+        async with running_watch(nsqds=(fake.http,)) as watch:
+            await snapshot_where(watch, lambda p: len(p.channels) == 1)
             with viewing(watch, *["c"] * 50):
                 began, rounds = time.monotonic(), watch.rounds
                 await until(lambda: watch.rounds >= rounds + 30, seconds=120)
@@ -127,8 +127,8 @@ async def test_a_hanging_node_does_not_delay_repeated_views(
     monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c", depth=1)))
-        async with watching(nsqds=(fake.http,)) as watch:
-            await seen(watch, lambda p: len(p.channels) == 1)
+        async with running_watch(nsqds=(fake.http,)) as watch:
+            await snapshot_where(watch, lambda p: len(p.channels) == 1)
             await watch.detail("t", "c")
             fake.may_answer.clear()
             began = time.monotonic()
@@ -150,8 +150,8 @@ async def test_concurrent_first_views_are_limited() -> None:
     """Fifty first views cause at most FIRST_AT_ONCE requests at a time."""
     async with Fake() as fake:
         fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
-        async with watching(nsqds=(fake.http,)) as watch:
-            await seen(watch, lambda p: len(p.channels) == 50)
+        async with running_watch(nsqds=(fake.http,)) as watch:
+            await snapshot_where(watch, lambda p: len(p.channels) == 50)
             fake.may_answer.clear()
             looks = [asyncio.create_task(watch.detail("t", name)) for name in CHANNELS]
             await until(lambda: requests_by_channel(fake).total() == detail.FIRST_AT_ONCE)
@@ -168,8 +168,8 @@ async def test_details_without_viewers_are_dropped(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(detail, "KEPT_SECONDS", 0.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c"), channel("d")))
-        async with watching(nsqds=(fake.http,)) as watch:
-            await seen(watch, lambda p: len(p.channels) == 2)
+        async with running_watch(nsqds=(fake.http,)) as watch:
+            await snapshot_where(watch, lambda p: len(p.channels) == 2)
             await watch.detail("t", "c")
             await watch.changed(watch.rounds)
             await watch.detail("t", "d")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic, two_looks
+from tests.nsqadmin.watch.figures import Cluster, after_two_answers, channel, snapshot, stats, topic
 
 
 def test_rates_are_growth_by_time() -> None:
@@ -16,8 +16,8 @@ def test_rates_are_growth_by_time() -> None:
         topic("t", channel("c", messages=120, finished=80, requeued=6), messages=20, bytes=1500)
     )
 
-    row = two_looks(before, after).channels.find("t", "c")
-    whole = two_looks(before, after).topics.find("t")
+    row = after_two_answers(before, after).channels.find("t", "c")
+    whole = after_two_answers(before, after).topics.find("t")
 
     assert row is not None
     assert whole is not None
@@ -38,7 +38,7 @@ def test_a_restart_gives_no_rate() -> None:
     before = stats(topic("t", channel("c", messages=100)))
     after = stats(topic("t", channel("c", messages=150)), start_time=200)
 
-    row = two_looks(before, after).channels.find("t", "c")
+    row = after_two_answers(before, after).channels.find("t", "c")
 
     assert row is not None
     assert row.in_rate is None
@@ -81,7 +81,7 @@ def test_lag_of_go_is_estimated() -> None:
     before = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
     after = stats(topic("t", channel("c", is_go=True, messages=110, depth=40)), is_go=True)
 
-    found = two_looks(before, after)
+    found = after_two_answers(before, after)
 
     row = found.channels.find("t", "c")
     assert row is not None
@@ -96,7 +96,7 @@ def test_lag_of_go_without_consumers_is_infinite() -> None:
     """If nothing is finished, the estimated lag is infinite."""
     same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
 
-    row = two_looks(same, same).channels.find("t", "c")
+    row = after_two_answers(same, same).channels.find("t", "c")
 
     assert row is not None
     assert row.lag_seconds == math.inf
@@ -110,7 +110,7 @@ def test_time_to_clear(finished: int, expected: float) -> None:
     before = stats(topic("t", channel("c", messages=100, depth=80)))
     after = stats(topic("t", channel("c", messages=120, depth=40, finished=finished)))
 
-    row = two_looks(before, after).channels.find("t", "c")
+    row = after_two_answers(before, after).channels.find("t", "c")
 
     assert row is not None
     assert row.clear_seconds == expected

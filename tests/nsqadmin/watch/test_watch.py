@@ -13,7 +13,7 @@ import pytest
 from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.watch.figures import stats, topic
-from tests.nsqadmin.watch.watching import is_in, seen, watching
+from tests.nsqadmin.watch.watching import has_state, running_watch, snapshot_where
 from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import stays, until
 
@@ -28,8 +28,8 @@ async def test_a_published_message_is_in_the_snapshot(tmp_path: Path) -> None:
         for nsqd in (one, two):
             nsqd.post("/topic/create?topic=t")
             nsqd.post("/channel/create?topic=t&channel=c")
-        async with watching(lookupds=(lookupd.http,)) as watch:
-            await seen(watch, lambda p: p.totals.nodes_up == 2 and p.totals.channels)
+        async with running_watch(lookupds=(lookupd.http,)) as watch:
+            await snapshot_where(watch, lambda p: p.totals.nodes_up == 2 and p.totals.channels)
             one.post("/pub?topic=t", b"hello")
             two.post("/mpub?topic=t", b"a\nb")
             snapshot = await watch.fresh()
@@ -50,34 +50,34 @@ async def check_killed_node(watch: ClusterWatch, nsqd: Server) -> None:
     """Check that a killed nsqd is gone within 5 s, with a notice, and can be forgotten."""
     await asyncio.to_thread(nsqd.kill9)
     began = time.monotonic()
-    snapshot = await seen(watch, is_in(nsqd.http, "gone"))
+    snapshot = await snapshot_where(watch, has_state(nsqd.http, "gone"))
 
     assert time.monotonic() - began < 5
     sentences = [notice.sentence for notice in snapshot.notices]
     assert any("gone" in each and "1 message waits there" in each for each in sentences), sentences
     assert not watch.forget("127.0.0.1:1")
     assert watch.forget(nsqd.http)
-    await seen(watch, lambda p: p.node(nsqd.http) is None)
+    await snapshot_where(watch, lambda p: p.node(nsqd.http) is None)
 
 
 async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
     """A given node is gone after kill -9, and up after a restart at the same address."""
     with spawn_nsqd(tmp_path) as nsqd:
-        async with watching(nsqds=(nsqd.http,)) as watch:
-            snapshot = await seen(watch, lambda p: p.totals.nodes_up)
+        async with running_watch(nsqds=(nsqd.http,)) as watch:
+            snapshot = await snapshot_where(watch, lambda p: p.totals.nodes_up)
             address = snapshot.nodes[0].address
             await asyncio.to_thread(nsqd.kill9)
-            await seen(watch, is_in(address, "gone"))
+            await snapshot_where(watch, has_state(address, "gone"))
             await asyncio.to_thread(nsqd.start)
-            await seen(watch, is_in(address, "up"))
+            await snapshot_where(watch, has_state(address, "up"))
 
 
 async def test_many_viewers_cause_no_more_requests_than_one() -> None:
     """Fifty viewers share the upstream requests for snapshots, details and clients."""
     async with Fake() as fake:
         pace = {"interval_seconds": 0.2, "idle_seconds": 0.2}
-        async with watching(nsqds=(fake.http,), **pace) as watch:
-            await seen(watch, lambda p: p.totals.nodes_up)
+        async with running_watch(nsqds=(fake.http,), **pace) as watch:
+            await snapshot_where(watch, lambda p: p.totals.nodes_up)
             fake.requests.clear()
             rounds = watch.rounds
 
@@ -100,11 +100,11 @@ async def test_rounds_are_infrequent_without_viewers() -> None:
     """Without viewers a round takes place every idle_seconds; a viewer starts one."""
     async with Fake() as fake:
         pace = {"interval_seconds": 0.02, "idle_seconds": 60.0}
-        async with watching(nsqds=(fake.http,), **pace) as watch:
+        async with running_watch(nsqds=(fake.http,), **pace) as watch:
             await until(lambda: watch.rounds)
             await stays(lambda: watch.rounds == 1, seconds=0.2)
             fake.answer = stats(topic("t", depth=5))
-            await seen(watch, lambda p: p.totals.waiting == 5, seconds=5)
+            await snapshot_where(watch, lambda p: p.totals.waiting == 5, seconds=5)
 
 
 async def test_a_node_that_is_not_listed_is_unregistered(tmp_path: Path) -> None:
@@ -114,21 +114,21 @@ async def test_a_node_that_is_not_listed_is_unregistered(tmp_path: Path) -> None
         told = {"hostname": "h", "version": "1.3.0", "tcp_port": 1, "remote_address": "1.2.3.4:5"}
         node = {**told, "broadcast_address": host, "http_port": int(port), "topics": ["t"]}
         lookupd.answer = {"producers": [node]}
-        async with watching(lookupds=(lookupd.http,)) as watch:
-            await seen(watch, lambda p: p.totals.nodes_up)
+        async with running_watch(lookupds=(lookupd.http,)) as watch:
+            await snapshot_where(watch, lambda p: p.totals.nodes_up)
             lookupd.answer = {"producers": []}
-            await seen(watch, lambda p: p.nodes[0].state == "unregistered")
+            await snapshot_where(watch, lambda p: p.nodes[0].state == "unregistered")
             fake.answer = stats(topic("t", depth=5))
-            await seen(watch, lambda p: p.totals.waiting == 5)
+            await snapshot_where(watch, lambda p: p.totals.waiting == 5)
             lookupd.answer = {"producers": [node]}
-            snapshot = await seen(watch, lambda p: p.nodes[0].state == "up")
+            snapshot = await snapshot_where(watch, lambda p: p.nodes[0].state == "up")
             assert (lookupd.http,) == snapshot.nodes[0].lookupds
 
 
 async def test_without_nsqlookupds_the_snapshot_is_empty() -> None:
     """If no nsqlookupd answers, the snapshot has no nodes, and a notice with the error."""
     address = f"127.0.0.1:{free_port()}"
-    async with watching(lookupds=(address,)) as watch:
+    async with running_watch(lookupds=(address,)) as watch:
         snapshot = await watch.look()
 
     assert ((), 0) == (snapshot.nodes, len(snapshot.channels))
@@ -146,6 +146,6 @@ async def test_a_watch_can_be_closed_during_a_request(kind: str) -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         places: dict[str, Any] = {f"{kind}s": (address,)}
         silent.setblocking(False)
-        async with watching(**places):
+        async with running_watch(**places):
             asked, _ = await asyncio.get_running_loop().sock_accept(silent)
         asked.close()

@@ -14,7 +14,7 @@ from sparq.nsqadmin.watch.watch import ClusterWatch
 
 
 @asynccontextmanager
-async def watching(
+async def running_watch(
     *, lookupds: tuple[str, ...] = (), nsqds: tuple[str, ...] = (), **changes: Any
 ) -> AsyncIterator[ClusterWatch]:
     """Start a watch with rounds every 50 ms."""
@@ -25,7 +25,7 @@ async def watching(
             yield watch
 
 
-async def seen(
+async def snapshot_where(
     watch: ClusterWatch, condition: Callable[[ClusterSnapshot], Any], seconds: float = 10
 ) -> ClusterSnapshot:
     """Wait for the first snapshot for which a condition holds."""
@@ -36,7 +36,7 @@ async def seen(
     return snapshot
 
 
-def is_in(address: str, state: str) -> Callable[[ClusterSnapshot], bool]:
+def has_state(address: str, state: str) -> Callable[[ClusterSnapshot], bool]:
     """Return a condition: the node is in the state."""
 
     def look(snapshot: ClusterSnapshot) -> bool:

@@ -1,5 +1,5 @@
 """The daemons that sparq's nsqadmin and Go's nsqadmin both query."""
 
-from tests.nsqadmin.conftest import ours
+from tests.nsqadmin.conftest import sparq_cluster
 
-__all__ = ["ours"]
+__all__ = ["sparq_cluster"]

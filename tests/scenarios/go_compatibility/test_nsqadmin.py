@@ -77,12 +77,14 @@ IN_ARBITRARY_ORDER = ("nodes", "remote_addresses")
 
 
 @pytest.fixture(params=["lookupd", "nsqd"])
-def go_nsqadmin(request: pytest.FixtureRequest, ours: Cluster, tmp_path: Path) -> Iterator[Any]:
+def go_nsqadmin(
+    request: pytest.FixtureRequest, sparq_cluster: Cluster, tmp_path: Path
+) -> Iterator[Any]:
     """Start Go's nsqadmin for the same daemons; yield its port, and the options of sparq's."""
     path = os.environ.get("NSQADMIN_GO")
     if not path:
         pytest.skip("needs NSQADMIN_GO, the path of Go's program")
-    options = ours.modes()[request.param]
+    options = sparq_cluster.modes()[request.param]
     flag = "lookupd" if request.param == "lookupd" else "nsqd"
     port = free_port()
     places = [f"--{flag}-http-address={one}" for some in options.values() for one in some]
@@ -124,26 +126,28 @@ def comparable(document: Any, place: str = "") -> Any:
     return document
 
 
-async def test_every_get_route_has_the_same_answer(go_nsqadmin: Any, ours: Cluster) -> None:
+async def test_every_get_route_has_the_same_answer(
+    go_nsqadmin: Any, sparq_cluster: Cluster
+) -> None:
     """Every GET route has the same status and document, with nsqlookupd and with nsqd addresses."""
     port, options = go_nsqadmin
-    ours.fill("beside")
-    ours.make_bare("bare")
-    async with consumer(ours.nsqds[0], "beside", "c"), admin(**options) as found:
+    sparq_cluster.fill("beside")
+    sparq_cluster.create_without_channel("bare")
+    async with consumer(sparq_cluster.nsqds[0], "beside", "c"), admin(**options) as found:
         for template in READ:
-            path = template.replace("NODE", ours.nsqds[0].http)
+            path = template.replace("NODE", sparq_cluster.nsqds[0].http)
             status, document = await found.ask("GET", path)
             go_status, go_document = ask_go(port, "GET", path, None)
             assert (go_status, comparable(go_document)) == (status, comparable(document)), path
 
 
-async def test_every_action_has_the_same_answer(go_nsqadmin: Any, ours: Cluster) -> None:
+async def test_every_action_has_the_same_answer(go_nsqadmin: Any, sparq_cluster: Cluster) -> None:
     """Every action gets the same status and document from sparq's nsqadmin and then from Go's."""
     port, options = go_nsqadmin
     async with admin(**options) as found:
         for method, template, body in WRITE:
-            ours.fill("beside", messages=0)
-            path = template.replace("NODE", ours.nsqds[0].http)
+            sparq_cluster.fill("beside", messages=0)
+            path = template.replace("NODE", sparq_cluster.nsqds[0].http)
             status, document = await found.ask(method, path, body)
             go_status, go_document = ask_go(port, method, path, body)
             is_fixed = template == "/api/topics" and b"beside2" in body and "nsqd" in str(options)

@@ -253,7 +253,7 @@ async def test_it_calls_no_node_that_only_a_user_names(tmp_path: Path, shows: Sh
         for node in named:
             for right in served(house):
                 await house.ask(right.method, target(right, node), JSON, body(right))
-            await house.furnish()
+            await house.reset()
             tombstone = json.dumps({"topic": "t"}).encode()
             assert 404 == await house.ask("DELETE", f"/api/nodes/{node}", JSON, tombstone)
             assert 404 == await house.ask("GET", f"/api/nodes/{node}", {})
