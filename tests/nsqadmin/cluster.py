@@ -139,8 +139,10 @@ class Admin:
         """Send a request, with a body other than bytes as JSON; return status and document."""
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         kind = {"Content-Type": "application/json"} if sent is not None else {}
-        status, told, answer = await self.raw(method, path, sent, {**kind, **(headers or {})})
-        is_json = told.get("Content-Type", "").startswith("application/json")
+        status, answer_headers, answer = await self.raw(
+            method, path, sent, {**kind, **(headers or {})}
+        )
+        is_json = answer_headers.get("Content-Type", "").startswith("application/json")
         return status, json.loads(answer) if is_json else answer.decode()
 
     async def done(self, method: str, path: str, body: Any = None) -> Any:

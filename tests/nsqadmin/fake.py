@@ -33,8 +33,8 @@ class Fake:
             await self.may_answer.wait()
             if request.path == "/info":
                 host, port = self.http.split(":")
-                told = {"broadcast_address": host, "http_port": int(port), "hostname": "fake"}
-                return web.json_response({**told, "version": "1.3.0", "tcp_port": 1})
+                node = {"broadcast_address": host, "http_port": int(port), "hostname": "fake"}
+                return web.json_response({**node, "version": "1.3.0", "tcp_port": 1})
             if request.path in self.missing:
                 return web.json_response({"message": "NOT_FOUND"}, status=404)
             if request.path in self.broken:

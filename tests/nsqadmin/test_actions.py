@@ -116,8 +116,8 @@ async def test_invalid_actions_are_refused(
     async with admin(**sparq_cluster.modes()["lookupd"]) as found:
         assert (status, code) == await refused(found, order)
         is_begun = code in ("INVALID_ARGUMENT", "NODE_NOT_FOUND")
-        told = [(entry["action"], entry["outcome"]) for entry in found.audited()]
-        assert ([(order.action, "failed")] if is_begun else []) == told
+        entries = [(entry["action"], entry["outcome"]) for entry in found.audited()]
+        assert ([(order.action, "failed")] if is_begun else []) == entries
 
 
 async def test_a_seek_affects_only_the_given_nodes(sparq_cluster: Cluster) -> None:
@@ -192,8 +192,8 @@ async def test_requests_without_an_admin_user_change_nothing(
     options = {"admin_users": ("alice", "bob"), **sparq_cluster.modes()["lookupd"]}
     async with admin(**options) as found:
         for headers in ({}, {"X-Forwarded-User": "eve"}, {"X-Forwarded-User": ""}):
-            said = await found.ask(method, path, body, headers)
-            assert (403, {"message": "FORBIDDEN"}) == said
+            response = await found.ask(method, path, body, headers)
+            assert (403, {"message": "FORBIDDEN"}) == response
         status, _ = await found.ask("GET", "/api/topics", headers={"X-Forwarded-User": "eve"})
         assert 200 == status
     assert [2, 2] == [nsqd.channel("acl", "c")["depth"] for nsqd in sparq_cluster.nsqds]

@@ -221,8 +221,8 @@ async def test_unknown_topics_get_502(by_lookupd: Admin, direct: Admin, cluster:
         (direct, "/api/topics/nobody"),
         (direct, "/api/topics/nobody/c"),
     ):
-        said = {"message": "UPSTREAM_ERROR: failed to query any nsqd: "}
-        assert (502, said) == await found.ask("GET", path)
+        answer = {"message": "UPSTREAM_ERROR: failed to query any nsqd: "}
+        assert (502, answer) == await found.ask("GET", path)
 
 
 @pytest.mark.parametrize(
@@ -334,9 +334,9 @@ async def test_config_is_refused_outside_the_allowed_network() -> None:
     async with admin(
         lookupd_http_addresses=(free_address(),), allow_config_from_cidr="10.0.0.0/8"
     ) as found:
-        said = (403, {"message": "FORBIDDEN"})
-        assert said == await found.ask("GET", "/config/log_level")
-        assert said == await found.ask("PUT", "/config/log_level", b"debug")
+        answer = (403, {"message": "FORBIDDEN"})
+        assert answer == await found.ask("GET", "/config/log_level")
+        assert answer == await found.ask("PUT", "/config/log_level", b"debug")
 
 
 def nodes_with_topic(cluster: Cluster, topic: str) -> list[bool]:
@@ -422,8 +422,8 @@ async def test_a_tombstone_for_an_unknown_node_is_refused(either: Admin, cluster
     cluster.fill("stranger")
     async with peer({}) as stranger:
         for node in (stranger.address, "169.254.169.254:80", "localhost:22"):
-            status, said = await either.ask("DELETE", f"/api/nodes/{node}", {"topic": "stranger"})
-            assert (404, {"message": "NODE_NOT_FOUND"}) == (status, said)
+            status, answer = await either.ask("DELETE", f"/api/nodes/{node}", {"topic": "stranger"})
+            assert (404, {"message": "NODE_NOT_FOUND"}) == (status, answer)
         assert 0 == stranger.connections
     assert [True, True] == nodes_with_topic(cluster, "stranger")
     assert 2 == len(cluster.lookupds[0].get_json("/lookup?topic=stranger")["producers"])
@@ -473,9 +473,9 @@ async def test_json_is_read_as_in_go(by_lookupd: Admin, cluster: Cluster) -> Non
 async def test_a_json_body_needs_no_content_type(by_lookupd: Admin, cluster: Cluster) -> None:
     """A JSON body with a form's content type is accepted, since curl sends that by default."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    status, said = await by_lookupd.ask("POST", "/api/topics", {"topic": "curl"}, form)
+    status, answer = await by_lookupd.ask("POST", "/api/topics", {"topic": "curl"}, form)
 
-    assert (200, {"message": ""}) == (status, said)
+    assert (200, {"message": ""}) == (status, answer)
     assert "curl" in cluster.lookupds[0].get_json("/topics")["topics"]
 
 
@@ -490,10 +490,10 @@ async def test_a_json_body_needs_no_content_type(by_lookupd: Admin, cluster: Clu
 )
 async def test_change_of_an_unknown_topic(either: Admin, method: str, path: str, body: Any) -> None:
     """With nsqlookupds an unknown topic gets 502, with a list of nsqds 200."""
-    status, said = await either.ask(method, path, body)
+    status, answer = await either.ask(method, path, body)
     if either.daemon.services.fleet.lookupds:
         assert 502 == status
-        assert said["message"].startswith("UPSTREAM_ERROR: failed to query any nsqlookupd: ")
+        assert answer["message"].startswith("UPSTREAM_ERROR: failed to query any nsqlookupd: ")
         assert "failed" == either.audited()[-1]["outcome"]
     else:
-        assert (200, {"message": ""}) == (status, said)
+        assert (200, {"message": ""}) == (status, answer)

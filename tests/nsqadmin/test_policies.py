@@ -39,10 +39,10 @@ async def test_policies_are_counted(document: bytes, found: int | None) -> None:
 
 def test_the_reason_of_an_nsqd_is_extracted() -> None:
     """The nsqd's reason is extracted, even if it has quotes or is truncated."""
-    told = 'policy 1: key = "x": no number'
-    answer = json.dumps({"message": f"INVALID_POLICIES: {told}"})
+    expected = 'policy 1: key = "x": no number'
+    answer = json.dumps({"message": f"INVALID_POLICIES: {expected}"})
 
-    assert told == policies.refusal(failed(answer))
+    assert expected == policies.refusal(failed(answer))
     assert policies.refusal(failed(answer[:45])).startswith("policy 1: ")
     assert "" == policies.refusal(failed('{"message":"NOT_FOUND"}'))
 
@@ -77,10 +77,10 @@ def test_settings_have_one_row_per_value() -> None:
     """A setting has one row if all nsqds agree, else one per value; flags alone have none."""
 
     def one(lag: Any, number: int | None, channels: int = 5) -> dict[str, dict[str, Any]]:
-        told = {"value": lag, "source": "policies" if number else "flags"}
-        told |= {"number": number} if number else {}
+        expected = {"value": lag, "source": "policies" if number else "flags"}
+        expected |= {"number": number} if number else {}
         return {
-            "max_channel_lag_time": told,
+            "max_channel_lag_time": expected,
             "max_channels": {"value": channels, "source": "configured", "number": 1},
             "max_topic_bytes": {"value": 0, "source": "flags"},
         }

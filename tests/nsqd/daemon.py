@@ -134,7 +134,7 @@ class Consumer(AsyncV2Client):
     """A V2 connection with a fixed client identity, for tests that do not depend on it."""
 
     @classmethod
-    async def introduced(cls, daemon: Daemon, *commands: bytes) -> Self:
+    async def identified(cls, daemon: Daemon, *commands: bytes) -> Self:
         """Connect, identify and send the commands; each must be answered by OK."""
         consumer = await cls.connect(daemon.tcp)
         body = json.dumps({"client_id": "me", "hostname": "h", "user_agent": "test/1"}).encode()

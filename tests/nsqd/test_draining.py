@@ -35,7 +35,7 @@ async def drain_state(nsqd: Daemon, method: str = "GET", path: str = "/drain") -
 
 async def publisher(nsqd: Daemon) -> Consumer:
     """Open a V2 connection that publishes."""
-    return await Consumer.introduced(nsqd)
+    return await Consumer.identified(nsqd)
 
 
 async def test_nothing_drains_by_default(nsqd: Daemon) -> None:
@@ -73,7 +73,7 @@ async def test_publishes_are_refused_and_deliveries_continue(nsqd: Daemon) -> No
         status, answer = await nsqd.ask("POST", path, body)
         assert (503, REFUSED) == (status, json.loads(answer))
     assert ["t"] == list(nsqd.nsqd.broker.topics)  # a refused publish creates no topic
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert [b"one"] == await consumer.messages(1)
     assert b"nsqd_draining 1" in await metrics(nsqd)
     assert b"nsqd_drain_refused_total 9" in await metrics(nsqd)
@@ -108,7 +108,7 @@ async def test_a_draining_nsqd_moves_dead_letters(tmp_path: Path) -> None:
     await nsqd.post("/channel/create?topic=t&channel=c")
     await nsqd.post("/pub?topic=t", b"x")
     await drain_state(nsqd, "POST")
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     consumer.send(b"RDY 1\n")
     kind, data = await consumer.frame()
     assert 2 == kind
@@ -125,8 +125,8 @@ async def test_a_draining_nsqd_moves_dead_letters(tmp_path: Path) -> None:
 
 async def test_draining_one_topic_refuses_only_its_publishes(nsqd: Daemon) -> None:
     """Only publishes to that topic are refused, with another error; it need not exist."""
-    told = await drain_state(nsqd, "POST", "/topic/drain?topic=t")
-    assert ("t", True, "127.0.0.1") == (told["topic"], told["draining"], told["by"])
+    drain = await drain_state(nsqd, "POST", "/topic/drain?topic=t")
+    assert ("t", True, "127.0.0.1") == (drain["topic"], drain["draining"], drain["by"])
     producer = await publisher(nsqd)
     producer.send(MPUB)
 

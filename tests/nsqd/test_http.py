@@ -71,7 +71,7 @@ async def test_a_message_is_published(nsqd: Daemon) -> None:
     assert headers["x-nsq-content-type"] == "nsq; version=1.0"
     assert (await nsqd.topic("t"))["depth"] == 1
 
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert await consumer.messages(1) == [b"hello"]
     await consumer.close()
 
@@ -132,7 +132,7 @@ async def test_lines_are_published(nsqd: Daemon) -> None:
     """Each line is one message; empty lines are skipped, a carriage return is part of it."""
     assert await nsqd.post("/mpub?topic=t", b"\na\n\nb\r\n" + b"x" * 100 + b"\n\n") == b"OK"
 
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert await consumer.messages(3) == [b"a", b"b\r", b"x" * 100]
     await consumer.close()
 
@@ -152,7 +152,7 @@ async def test_binary_bodies_are_published(nsqd: Daemon, binary: str) -> None:
     body = struct.pack(">i", 2) + b"".join(struct.pack(">i", len(b)) + b for b in bodies)
     assert await nsqd.post(f"/mpub?topic=t&binary={binary}", body) == b"OK"
 
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert await consumer.messages(2) == bodies
     await consumer.close()
 
@@ -174,7 +174,7 @@ async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
     await nsqd.post(target, b"later")
     assert (await nsqd.channel("t", "c"))["deferred_count"] == 1
 
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert await consumer.messages(1) == [b"later"]
     assert time.monotonic() - began >= 0.1
     await consumer.close()

@@ -255,7 +255,7 @@ async def depths(nsqd: Daemon) -> dict[str, int]:
 async def test_messages_for_one_channel_reach_only_that_channel(nsqd: Daemon) -> None:
     """That channel gets them in publishing order; other and later channels never do."""
     await create_channels(nsqd, "a", "b", "c")
-    reader = await Consumer.introduced(nsqd, sub("t", "b"))
+    reader = await Consumer.identified(nsqd, sub("t", "b"))
     await nsqd.post("/mpub?topic=t", b"1\n2")
     assert b"OK" == await nsqd.post(PATH, b"x\ny")
     await nsqd.post("/pub?topic=t", b"3")
@@ -265,7 +265,7 @@ async def test_messages_for_one_channel_reach_only_that_channel(nsqd: Daemon) ->
 
     assert [b"1", b"2", b"3"] == await reader.messages(3)
     for name, bodies in (("a", [b"1", b"2", b"x", b"y", b"3", b"z"]), ("c", [b"1", b"2", b"3"])):
-        consumer = await Consumer.introduced(nsqd, sub("t", name))
+        consumer = await Consumer.identified(nsqd, sub("t", name))
         assert bodies == await consumer.messages(len(bodies))
         await consumer.close()
     # A consumer at the end of the log skips messages for another channel.

@@ -89,7 +89,7 @@ async def test_waiting_messages_are_listed(nsqd: Daemon) -> None:
 async def test_messages_in_flight_are_listed_with_their_client(nsqd: Daemon) -> None:
     """A message in flight has `client`, `since`, `deadline`; after a disconnect no client."""
     await channel(nsqd, b"one", b"two")
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
 
     (message,) = (await get(nsqd, "/channel/messages", topic="t", channel="c", state="in_flight"))[
@@ -117,7 +117,7 @@ async def test_deferred_messages_are_listed_by_due_time(nsqd: Daemon) -> None:
     await channel(nsqd, b"requeued")
     await nsqd.post("/pub?topic=t&defer=900000", b"late")
     await nsqd.post("/pub?topic=t&defer=300000", b"early")
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     consumer.send(rdy(1))
     _, data = await consumer.frame()
     consumer.send(rdy(0) + req(data[10:26], 600_000))
@@ -145,7 +145,7 @@ async def test_deferred_messages_are_listed_by_due_time(nsqd: Daemon) -> None:
 async def test_pages_list_each_message_once_during_changes(nsqd: Daemon) -> None:
     """A message that waits all the time is listed once, whatever is published or consumed."""
     await channel(nsqd, *[b"%d" % number for number in range(40)])
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     seen: list[str] = []
     async for page in pages(nsqd, "/channel/messages", topic="t", channel="c", limit=7):
         seen += bodies(page)
@@ -162,7 +162,7 @@ async def test_pages_list_each_message_once_during_changes(nsqd: Daemon) -> None
 async def test_requeued_messages_are_listed_in_log_order(nsqd: Daemon, name: str) -> None:
     """Requeued messages are in log order, with their attempts; in ephemeral channels, too."""
     await channel(nsqd, name=name)
-    consumer = await Consumer.introduced(nsqd, sub("t", name))
+    consumer = await Consumer.identified(nsqd, sub("t", name))
     await nsqd.post("/mpub?topic=t", b"a\nb\nc\nd")
     consumer.send(rdy(3))
     frames = [await consumer.frame() for _ in range(3)]
@@ -189,7 +189,7 @@ async def test_uncommitted_messages_of_a_range_reader_are_listed(nsqd: Daemon) -
     """Uncommitted messages are listed as waiting, deferred ones too, in the order of the log."""
     await channel(nsqd, b"a", b"b")
     await nsqd.post("/pub?topic=t&defer=60000", b"c")
-    reader = await Consumer.introduced(nsqd)
+    reader = await Consumer.identified(nsqd)
     reader.send(attach("t", "c"))
     await reader.frame()
 
@@ -295,7 +295,7 @@ async def test_deleted_messages_are_reported(tmp_path: Path) -> None:
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
     await channel(nsqd, b"x" * 3000)
     first = (await get(nsqd, "/topic/messages", topic="t"))["messages"][0]
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     for _ in range(10):
         await nsqd.post("/pub?topic=t", b"x" * 3000)
     await consumer.messages(11)
@@ -334,7 +334,7 @@ async def test_damaged_messages_are_counted_and_skipped(nsqd: Daemon) -> None:
     assert (bodies(page), page["unreadable"], page["total"]) == (["message 0", "message 2"], 1, 3)
     assert (bodies(found), found["unsearched"]) == (["message 0", "message 2"], 1)
     assert (await nsqd.topic("t"))["damaged_messages"] == 0
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     await consumer.messages(2)
     assert (await nsqd.topic("t"))["damaged_messages"] == 1
     page = await get(nsqd, "/topic/messages", topic="t")

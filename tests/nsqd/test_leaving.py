@@ -21,7 +21,7 @@ async def test_remaining_channels_have_the_reason(nsqd: Daemon) -> None:
             await nsqd.post(f"/channel/create?topic={topic}&channel=c")
         await nsqd.post(f"/mpub?topic={topic}", b"1\n2\n3")
     await nsqd.post("/channel/pause?topic=paused&channel=c")
-    consumer = await Consumer.introduced(nsqd, sub("busy", "c"))
+    consumer = await Consumer.identified(nsqd, sub("busy", "c"))
     await consumer.messages(1, finish=False)
     await nsqd.post("/topic/create?topic=whole")
     await nsqd.post("/channel/create?topic=whole&channel=c")

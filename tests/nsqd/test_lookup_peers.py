@@ -374,13 +374,13 @@ async def test_the_first_commands_are_nsqs() -> None:
 
     head, _, rest = bytes(scripted.heard).partition(b"IDENTIFY\n")
     (size,) = struct.unpack_from(">i", rest)
-    said = json.loads(rest[4 : 4 + size])
+    identified = json.loads(rest[4 : 4 + size])
     assert head == b"  V1"
     assert rest[4 + size :] == b"REGISTER t c\n"
-    assert said.pop("hostname")
+    assert identified.pop("hostname")
     # A field of sparq, ignored by Go's nsqlookupd: this nsqd can report drains.
-    assert said.pop("draining") is False
-    assert said == {
+    assert identified.pop("draining") is False
+    assert identified == {
         "version": "1.3.0",
         "tcp_port": 4150,
         "http_port": 4151,

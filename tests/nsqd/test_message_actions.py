@@ -45,7 +45,7 @@ async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
     assert answer == {"done": [c], "refused": []}
     again = await act(nsqd, "cancel", [b], channel="c")
     assert again == {"done": [], "refused": [{"id": b, "why": "it is not deferred"}]}
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert sorted(await consumer.messages(2)) == [b"b", b"c"]
     await consumer.close()
 
@@ -53,7 +53,7 @@ async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
 async def test_actions_apply_to_messages_in_flight(nsqd: Daemon) -> None:
     """A message finished over HTTP gets E_FIN_FAILED for its FIN; requeued, it is delivered."""
     await channel(nsqd, b"a")
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
     (a,) = await ids(nsqd)
     await act(nsqd, "finish", [a], channel="c")
@@ -131,7 +131,7 @@ async def test_a_refused_copy_has_the_reason(tmp_path: Path) -> None:
 async def test_actions_on_a_range_readers_channel_are_refused(nsqd: Daemon) -> None:
     """Only the reader moves the channel: requeue, finish and cancel get 400."""
     await channel(nsqd, b"a")
-    reader = await Consumer.introduced(nsqd)
+    reader = await Consumer.identified(nsqd)
     reader.send(attach("t", "c"))
     await reader.frame()
     (a,) = await ids(nsqd)
@@ -249,7 +249,7 @@ async def test_a_dead_letter_above_max_msg_size_is_redriven(tmp_path: Path) -> N
     await nsqd.post("/topic/create?topic=t.dead")
     await nsqd.post("/channel/create?topic=t.dead&channel=back")
     await nsqd.post("/pub?topic=t", body)
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     consumer.send(rdy(1))
     (first,) = await ids(nsqd)
     assert (await consumer.frame())[0] == 2

@@ -57,8 +57,8 @@ async def test_an_empty_nsqd_has_metrics_of_build_and_process(nsqd: Daemon) -> N
 
 async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
     """The metrics have the figures of /stats, with topic and channel as labels."""
-    producer = await Consumer.introduced(nsqd, pub("t", b"hello"), pub("t", b"y"), pub("t", b"z"))
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    producer = await Consumer.identified(nsqd, pub("t", b"hello"), pub("t", b"y"), pub("t", b"z"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     await consumer.messages(1)
     consumer.send(rdy(1))
     kind, _ = await consumer.frame()
@@ -107,7 +107,7 @@ async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
 async def test_latencies_are_histograms(nsqd: Daemon) -> None:
     """Commits, syncs and deliveries have histograms with cumulative buckets, sum and count."""
     before, _ = await scrape(nsqd)
-    consumer = await Consumer.introduced(nsqd, pub("t", b"a"), sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, pub("t", b"a"), sub("t", "c"))
     await consumer.messages(1)
     samples, types = await scrape(nsqd)
     await consumer.close()
@@ -128,7 +128,7 @@ async def test_latencies_are_histograms(nsqd: Daemon) -> None:
 async def test_quantiles_of_the_time_from_publish_to_fin(tmp_path: Path) -> None:
     """The configured quantiles are shown in seconds by topic and channel, and in /stats."""
     nsqd = await start(tmp_path, e2e_processing_latency_percentiles=(1.0, 0.5))
-    consumer = await Consumer.introduced(nsqd, pub("t", b"a"), sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, pub("t", b"a"), sub("t", "c"))
     await consumer.messages(1)
 
     async def is_measured() -> bool:

@@ -78,8 +78,8 @@ def test_after_has_a_fixed_number_of_integers() -> None:
     assert token_of(call(""), 2) is None
     assert [12, -3] == token_of(call("after=12.-3"), 2)
     for text in ("12", "1.2.3", "x", "", "1.", f"{1 << 63}.0", f"-{1 << 63}.0"):
-        told = refusal(partial(token_of, call(f"after={text}"), 2))
-        assert "INVALID_ARG_AFTER: the `next` value of an answer to the same request" == told
+        error = refusal(partial(token_of, call(f"after={text}"), 2))
+        assert "INVALID_ARG_AFTER: the `next` value of an answer to the same request" == error
 
 
 def test_a_state_is_one_of_those_allowed() -> None:

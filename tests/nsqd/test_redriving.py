@@ -102,8 +102,8 @@ def test_each_failed_message_is_redriven_exactly_once(nsqd: NsqdServer) -> None:
     assert sorted(wanted) == sorted(message["body"] for message in found)
     for message in found:
         letter = message["letter"]
-        told = letter["topic"], letter["channel"], letter["attempts"], letter["reason"]
-        assert told == ("t", "c", str(MOST), "requeued")
+        facts = letter["topic"], letter["channel"], letter["attempts"], letter["reason"]
+        assert facts == ("t", "c", str(MOST), "requeued")
         assert letter["consumer"].endswith(")")
         assert letter["published"] < letter["last_returned"]
     assert len({message["letter"]["id"] for message in found}) == len(wanted)

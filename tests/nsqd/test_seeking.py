@@ -36,7 +36,7 @@ def moment(text: str) -> int:
 
 async def test_a_channel_is_moved(nsqd: Daemon) -> None:
     """After a seek to an end, an index, a time or a duration back, later messages arrive."""
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     await nsqd.post("/mpub?topic=t", b"a\nb")
     between = time.time_ns()
     await nsqd.post("/pub?topic=t", b"c")
@@ -74,7 +74,7 @@ async def finished(nsqd: Daemon) -> bool:
 async def test_a_seek_before_the_log_reports_older_are_gone(tmp_path: Path) -> None:
     """A seek before the start of the log has `older_are_gone`, and the oldest index and time."""
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     began = time.time()
     for _ in range(10):
         await nsqd.post("/pub?topic=t", b"x" * 3000)

@@ -56,7 +56,7 @@ async def test_a_stop_closes_clients_and_keeps_acknowledged_messages(tmp_path: P
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
     await nsqd.post("/mpub?topic=t", b"1\n2\n3")
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert [b"1"] == await consumer.messages(1)
     assert [b"2"] == await consumer.messages(1, finish=False)
     assert not nsqd.nsqd.exiting

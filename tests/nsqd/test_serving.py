@@ -52,6 +52,6 @@ OBJECTS_MAX = 2000
 def test_modules_are_excluded_from_garbage_collection(tmp_path: Path) -> None:
     """Modules, including those for HTTP, are frozen: collecting them would block all threads."""
     with spawn_nsqd(tmp_path) as nsqd:
-        _, told = nsqd.request("GET", "/debug/pprof/heap")
-    counts = [int(line.split()[0]) for line in told.decode().splitlines()[1:]]
+        _, heap = nsqd.request("GET", "/debug/pprof/heap")
+    counts = [int(line.split()[0]) for line in heap.decode().splitlines()[1:]]
     assert 10 < sum(counts) < OBJECTS_MAX

@@ -88,8 +88,8 @@ async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
 
 async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
     """NSQ's keys come first, in NSQ's order and with its types, then sparq's keys."""
-    producer = await Consumer.introduced(nsqd, pub("t", b"hello"), pub("u", b"x"), pub("t", b"y"))
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    producer = await Consumer.identified(nsqd, pub("t", b"hello"), pub("u", b"x"), pub("t", b"y"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     assert await consumer.messages(1, finish=False) == [b"hello"]
     stats = await nsqd.stats("topic=t")
 
@@ -127,7 +127,7 @@ async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
 @pytest.mark.behaviour("TestHTTPClientStats", "TestStats")
 async def test_filters_of_stats(nsqd: Daemon) -> None:
     """Names match exactly; without a match the list is null or empty; clients can be omitted."""
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     await nsqd.post("/topic/create?topic=u")
 
     names = [topic["topic_name"] for topic in (await nsqd.stats())["topics"]]
@@ -152,7 +152,7 @@ async def test_filters_of_stats(nsqd: Daemon) -> None:
 @pytest.mark.behaviour("TestHTTPgetStatusText")
 async def test_stats_as_text(nsqd: Daemon) -> None:
     """The lines have NSQ's columns, because scripts split them by column."""
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"), pub("u", b"x"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"), pub("u", b"x"))
     await nsqd.post("/channel/create?topic=t&channel=a-rather-long-name-of-a-channel")
     await nsqd.post("/channel/pause?topic=t&channel=c")
     await nsqd.post("/topic/pause?topic=u")
@@ -203,7 +203,7 @@ async def test_text_with_and_without_clients(nsqd: Daemon) -> None:
         "Producers: None",
         "",
     ]
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     consumer.send(rdy(7))
 
     async def has_its_window() -> bool:

@@ -53,7 +53,7 @@ async def test_a_report_is_exact(tmp_path: Path) -> None:
     """Counters are deltas, gauges values, with NSQ's names and order, a newline after each."""
     fake_statsd = FakeStatsd()
     nsqd = await start_with_statsd(tmp_path, fake_statsd)
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     await nsqd.post("/mpub?topic=t", b"one\ntwo\nthree")
     await nsqd.post("/topic/create?topic=u.v")
     reports = Statsd(nsqd.nsqd)

@@ -10,7 +10,7 @@ from tests.nsqd.daemon import Consumer, start, stop
 async def test_commands_beyond_a_turns_limit_run_in_later_turns(tmp_path: Path) -> None:
     """Commands left for later turns keep their order, and none is lost."""
     daemon = await start(tmp_path)
-    client = await Consumer.introduced(daemon, sub("t", "c"))
+    client = await Consumer.identified(daemon, sub("t", "c"))
     count = 3 * COMMANDS_PER_TURN + 7
     parts = [touch(b"%016x" % number) for number in range(count)]
     client.send(nop() * count + b"".join(parts) + pub("t", b"x"))
@@ -27,8 +27,8 @@ async def test_commands_beyond_a_turns_limit_run_in_later_turns(tmp_path: Path) 
 async def test_other_clients_are_served_between_one_clients_commands(tmp_path: Path) -> None:
     """10 * COMMANDS_PER_TURN commands take 10 turns or more; another client gets its OK first."""
     daemon = await start(tmp_path)
-    busy = await Consumer.introduced(daemon)
-    other = await Consumer.introduced(daemon)
+    busy = await Consumer.identified(daemon)
+    other = await Consumer.identified(daemon)
     turns = 0
     take_turn = daemon.nsqd.turns.take
 

@@ -61,7 +61,7 @@ async def test_finished_messages_do_not_hide_others(cluster: Cluster) -> None:
     """Messages finished between two pages do not make later pages skip others."""
     await fill(cluster, 20)
     first = await peek(cluster.fleet, "t", "c", show=DisplayLimits(4))
-    consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
+    consumer = await Consumer.identified(cluster.one, sub("t", "c"))
     await consumer.messages(5)
     await consumer.close()
     assert first.next is not None
@@ -79,7 +79,7 @@ async def test_finished_messages_do_not_hide_others(cluster: Cluster) -> None:
 async def test_messages_in_flight_have_a_client(cluster: Cluster) -> None:
     """Messages in flight have a client; deferred ones are in the order of their due times."""
     await fill(cluster, 4)
-    consumer = await Consumer.introduced(cluster.two, sub("t", "c"))
+    consumer = await Consumer.identified(cluster.two, sub("t", "c"))
     consumer.send(rdy(1))
     assert (await consumer.frame())[0] == 2
     await cluster.one.post("/pub?topic=t&defer=60000", b"later")

@@ -14,7 +14,7 @@ from tests.nsqd.daemon import Consumer
 async def test_a_seek_preview_moves_no_channel(cluster: Cluster) -> None:
     """A preview has the number of messages delivered again, by node, and moves no channel."""
     await fill(cluster, 10)
-    consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
+    consumer = await Consumer.identified(cluster.one, sub("t", "c"))
     await consumer.messages(5)
     await consumer.close()
 

@@ -13,8 +13,8 @@ async def test_a_node_is_drained_on_its_page(site: Site) -> None:
     before = await site.get(page)
     assert "Drain…" in before
     assert "State draining" not in words(before)
-    status, told = await site.ask("POST", page, {"action": "drain_node", "exit": "true"})
-    assert (200, True) == (status, f"Draining: {node}" in words(told))
+    status, result = await site.ask("POST", page, {"action": "drain_node", "exit": "true"})
+    assert (200, True) == (status, f"Draining: {node}" in words(result))
     assert site.nsqds[0].nsqd.broker.drains.now.node is not None
     assert site.nsqds[0].nsqd.broker.drains.now.node.exit
 
@@ -24,8 +24,8 @@ async def test_a_node_is_drained_on_its_page(site: Site) -> None:
     await until(says)
     assert "draining" in words(await site.get("/nodes"))
     assert f"{node} is draining; 0 messages wait." in words(await site.get("/"))
-    status, told = await site.ask("POST", page, {"action": "undrain_node"})
-    assert (200, True) == (status, f"Taking publishes again: {node}" in words(told))
+    status, result = await site.ask("POST", page, {"action": "undrain_node"})
+    assert (200, True) == (status, f"Taking publishes again: {node}" in words(result))
     assert site.nsqds[0].nsqd.broker.drains.now.node is None
     entries = await site.audited()
     assert ["undrain_node", "drain_node"] == [entry["action"] for entry in entries]
@@ -44,6 +44,6 @@ async def test_gos_nsqd_has_no_drain(site: Site) -> None:
     """Draining a Go nsqd shows a notice that it does not support this action."""
     site.fake.missing = {"/policies", "/drain"}
     page = f"/nodes/{site.fake.http}"
-    status, told = await site.ask("POST", page, {"action": "drain_node"})
+    status, result = await site.ask("POST", page, {"action": "drain_node"})
     assert 200 == status
-    assert "this is NSQ's Go nsqd, which does not support this action" in words(told)
+    assert "this is NSQ's Go nsqd, which does not support this action" in words(result)

@@ -25,9 +25,9 @@ async def test_each_node_has_a_page(site: Site) -> None:
     assert all(f'href="/nodes/{node}"' in nodes for node in (*site.nodes, site.fake.http))
     assert 'href="/topics/free"' in await site.get(f"/nodes/{site.nodes[0]}")
     assert 'href="/topics/free"' not in await site.get(f"/nodes/{site.fake.http}")
-    status, said = await site.ask("GET", "/nodes/127.0.0.1:1")
+    status, result = await site.ask("GET", "/nodes/127.0.0.1:1")
     assert 404 == status
-    assert "Not found" in words(said)
+    assert "Not found" in words(result)
 
 
 async def test_the_counter_counts_what_was_published(site: Site) -> None:

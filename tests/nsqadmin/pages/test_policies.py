@@ -30,12 +30,12 @@ async def test_nsqds_with_the_same_policies_are_shown_together(site: Site) -> No
     for nsqd in site.nsqds:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
 
-    said = words(await site.get("/policies"))
-    assert "The same at 2 nsqds" in said
-    assert f"in the file 1 t* {UNKNOWN} max_channel_lag_bytes = 5,000,000" in said
-    assert "at run time 1 t c max_channel_lag_time = 2h0m0s" in said
-    assert f"{site.fake.http}: NSQ's Go nsqd has no policies" in said
-    assert "differ" not in said
+    page_text = words(await site.get("/policies"))
+    assert "The same at 2 nsqds" in page_text
+    assert f"in the file 1 t* {UNKNOWN} max_channel_lag_bytes = 5,000,000" in page_text
+    assert "at run time 1 t c max_channel_lag_time = 2h0m0s" in page_text
+    assert f"{site.fake.http}: NSQ's Go nsqd has no policies" in page_text
+    assert "differ" not in page_text
 
 
 SAME = {"policies": [{"topic": "t", "channel": "c", "max_channel_lag_time": "2h"}]}
@@ -45,9 +45,9 @@ async def test_nsqds_that_differ_are_marked(site: Site) -> None:
     """The page has a warning; `from` chooses the nsqd whose policies are in the text field."""
     assert 200 == (await site.nsqds[1].ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
 
-    said = words(await site.get("/policies"))
-    assert "The policies set at run time differ between the nsqds" in said
-    assert 2 == said.count("At 1 nsqd")
+    page_text = words(await site.get("/policies"))
+    assert "The policies set at run time differ between the nsqds" in page_text
+    assert 2 == page_text.count("At 1 nsqd")
     text = await site.get(f"/policies?from={site.nodes[1]}")
     assert f"The text has the policies of {site.nodes[1]}." in words(text)
     assert 'max_channel_lag_time = "2h0m0s"' in html.unescape(text)
@@ -61,8 +61,8 @@ async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
     site.fake.missing.clear()
     site.fake.broken = {"/policies"}
 
-    said = words(await site.get("/policies"))
-    assert f"{site.fake.http} did not answer: got response 500" in said
+    page_text = words(await site.get("/policies"))
+    assert f"{site.fake.http} did not answer: got response 500" in page_text
 
 
 async def test_an_nsqd_that_is_no_longer_listed_is_reported(tmp_path: Path) -> None:
@@ -74,34 +74,41 @@ async def test_an_nsqd_that_is_no_longer_listed_is_reported(tmp_path: Path) -> N
         await site.nsqd.peers.stop()
         await until(lambda: not site.lookupd.registry.producers("t", instant()))
         async with session.get(url) as answer:
-            said = words(await answer.text())
-        assert f"{site.node} is no longer listed and was not queried." in said
+            page_text = words(await answer.text())
+        assert f"{site.node} is no longer listed and was not queried." in page_text
         fields = {"action": "drop_policies", "typed": "policies"}
         async with session.post(url, data=fields) as answer:
-            said = words(await answer.text())
-        assert f"{site.node}: nsqlookupd does not list it: not changed" in said
+            page_text = words(await answer.text())
+        assert f"{site.node}: nsqlookupd does not list it: not changed" in page_text
 
 
 async def test_changes_are_shown_before_they_are_made(site: Site) -> None:
     """A try shows changes per nsqd without making them; setting is in the audit log."""
     status, text = await site.post(action="try", document=GOOD)
-    said = words(text)
+    page_text = words(text)
     assert (200, [[], []]) == (status, await site.chosen())
-    assert "2 settings of topics and channels would change at 2 nsqds, with 2 policies set" in said
+    assert (
+        "2 settings of topics and channels would change at 2 nsqds, with 2 policies set"
+        in page_text
+    )
     for node in site.nodes:
-        assert f"{node} t {UNKNOWN} max_channels 0 3" in said
-    assert f"{site.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
+        assert f"{node} t {UNKNOWN} max_channels 0 3" in page_text
+    assert (
+        f"{site.fake.http}: this is NSQ's Go nsqd, which does not support this action" in page_text
+    )
     assert [] == await site.audited()
     carried = re.search(r'name="document" value="([^"]*)"', text)
     assert carried
     document = html.unescape(carried[1])
 
     status, text = await site.post(action="set_policies", document=document, typed="policies")
-    said = words(text)
+    page_text = words(text)
     assert (200, [["t", "b?"]] * 2) == (status, await site.chosen())
-    assert "Set: 2 policies; 2 settings of topics and channels changed on" in said
-    assert "but not everywhere" in said
-    assert f"{site.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
+    assert "Set: 2 policies; 2 settings of topics and channels changed on" in page_text
+    assert "but not everywhere" in page_text
+    assert (
+        f"{site.fake.http}: this is NSQ's Go nsqd, which does not support this action" in page_text
+    )
     (entry,) = await site.audited()
     expected = {"user": "ann", "action": "set_policies", "outcome": "partly"}
     assert expected.items() <= entry.items()
@@ -113,10 +120,10 @@ async def test_a_refused_document_has_the_reason(site: Site) -> None:
     """The page has nsqd's error; nothing is set. Documents above 262,144 bytes are refused."""
     for fields in ({"action": "try"}, {"action": "set_policies", "typed": "policies"}):
         status, text = await site.post(document=TOML, **fields)
-        said = words(text)
+        page_text = words(text)
         assert 400 == status
-        assert "Nothing was done. The document is invalid:" in said
-        assert "policy 2: invalid topic: use at most" in said
+        assert "Nothing was done. The document is invalid:" in page_text
+        assert "policy 2: invalid topic: use at most" in page_text
         assert "<b>" not in text
     assert [[], []] == await site.chosen()
     assert ["failed"] == [entry["outcome"] for entry in await site.audited()]
@@ -163,14 +170,14 @@ async def test_a_page_shows_which_policies_apply(site: Site) -> None:
     """A topic or channel page has its settings, per nsqd if they differ; streams query none."""
     assert "Settings" not in words(await site.get("/topics/free"))
     for path in ("/topics/t", "/topics/t/c"):
-        said = words(await site.get(path))
-        assert "Setting Value From max_channel_lag_bytes 5,000,000 file, policy 1" in said
+        page_text = words(await site.get(path))
+        assert "Setting Value From max_channel_lag_bytes 5,000,000 file, policy 1" in page_text
     await site.post(action="set_policies", document=GOOD, typed="policies")
     assert "max_channels 3 run time, policy 1" in words(await site.get("/topics/t", "eve"))
     assert 200 == (await site.nsqds[1].ask("DELETE", "/policies"))[0]
-    said = words(await site.get("/topics/t"))
-    assert f"max_channels 3 run time, policy 1 {site.nodes[0]}" in said
-    assert f"max_channels 0 flag {site.nodes[1]}" in said
+    page_text = words(await site.get("/topics/t"))
+    assert f"max_channels 3 run time, policy 1 {site.nodes[0]}" in page_text
+    assert f"max_channels 0 flag {site.nodes[1]}" in page_text
 
     asked = [path for path in site.fake.requests if path.startswith("/policies?topic=")]
     headers = {"Authorization": f"Bearer {site.tokens['ann']}"}
@@ -192,9 +199,9 @@ async def test_a_page_does_not_wait_for_a_hanging_nsqd(
     site.fake.may_answer.clear()
     begun = time.monotonic()
     try:
-        said = words(await site.get("/topics/t"))
+        page_text = words(await site.get("/topics/t"))
     finally:
         site.fake.may_answer.set()
 
     assert time.monotonic() - begun < 2.0
-    assert "The nsqds did not report the settings in time." in said
+    assert "The nsqds did not report the settings in time." in page_text

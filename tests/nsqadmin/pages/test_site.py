@@ -27,10 +27,10 @@ async def test_pages_are_not_cached(site: Site) -> None:
 
 async def test_a_refused_form_is_a_notice_on_its_page(site: Site) -> None:
     """A refused form gets the status and a notice with a sentence, not a whole page."""
-    status, said = await site.ask("POST", "/topics/t", {"action": "explode"})
+    status, result = await site.ask("POST", "/topics/t", {"action": "explode"})
 
-    assert (400, False) == (status, "<html" in said)
-    assert "There is no such action." in words(said)
+    assert (400, False) == (status, "<html" in result)
+    assert "There is no such action." in words(result)
 
 
 async def test_the_401_page_links_to_the_sign_in_form(site: Site) -> None:

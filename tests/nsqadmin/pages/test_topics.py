@@ -20,8 +20,8 @@ async def test_lists_have_all_topics_and_channels(site: Site) -> None:
     channels = await site.get("/topics?view=channels")
     assert 'href="/topics/t/c"' in channels
     assert 'href="/topics/t/c"' not in await site.get("/topics?view=channels&state=stuck")
-    status, said = await site.ask("GET", "/topics?sort=colour")
-    assert (400, True) == (status, "sort must be one of" in words(said))
+    status, result = await site.ask("GET", "/topics?sort=colour")
+    assert (400, True) == (status, "sort must be one of" in words(result))
 
 
 async def test_pages_of_topics_and_channels_list_their_nodes(site: Site) -> None:

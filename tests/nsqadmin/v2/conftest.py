@@ -65,22 +65,22 @@ class Api:
     ) -> Any:
         found, answer, _ = await self.send(method, path, body, **query)
         assert status == found, (path, answer)
-        told = json.loads(answer)
-        self.validate(method, path, status, told)
-        return told
+        document = json.loads(answer)
+        self.validate(method, path, status, document)
+        return document
 
-    def validate(self, method: str, path: str, status: int, told: Any) -> None:
+    def validate(self, method: str, path: str, status: int, document: Any) -> None:
         """Validate an answer against the OpenAPI document."""
         pattern = self.pattern(path)
         self.validated.add(f"{method} {pattern}")
         responses = self.document["paths"][pattern][method.lower()]["responses"]
-        if status == 502 and "result" in told:
+        if status == 502 and "result" in document:
             status = 200  # a report of a failure
         schema = responses[str(status)]["content"]["application/json"]["schema"]
         root = {**self.document, "$schema": "https://json-schema.org/draft/2020-12/schema"}
         registry = Registry().with_resource("urn:api", Resource.from_contents(root))
         bound = json.loads(json.dumps(schema).replace('"#/', '"urn:api#/'))
-        jsonschema.Draft202012Validator(bound, registry=registry).validate(told)
+        jsonschema.Draft202012Validator(bound, registry=registry).validate(document)
 
     def pattern(self, path: str) -> str:
         """The documented path that matches a path, preferably one with few parameters."""
@@ -137,10 +137,10 @@ async def fill(api: Api, count: int = 6, topic: str = "t") -> list[str]:
     return bodies
 
 
-async def seen(api: Api, path: str, condition: Any, **query: Any) -> Any:
+async def snapshot_where(api: Api, path: str, condition: Any, **query: Any) -> Any:
     """Request each next snapshot until the condition holds; return the answer."""
     async with asyncio.timeout(20):
-        told = await api.get(path, **query)
-        while not condition(told):
-            told = await api.get(path, after=told["number"], **query)
-    return told
+        document = await api.get(path, **query)
+        while not condition(document):
+            document = await api.get(path, after=document["number"], **query)
+    return document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.nsqadmin.v2.conftest import Api, fill, seen
+from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
 from tests.support.waiting import until
 
 ORDERS: list[tuple[str, Any, int, str]] = [
@@ -137,19 +137,21 @@ async def test_emptying_a_channel_needs_its_typed_name(api: Api) -> None:
 async def test_invalid_requests_are_refused(api: Api) -> None:
     """Invalid requests are refused with a code."""
     for path, body, status, words in ORDERS:
-        told = await api.post(path, body, status)
-        assert told["message"].startswith(words), (path, body)
+        result = await api.post(path, body, status)
+        assert result["message"].startswith(words), (path, body)
 
 
 async def test_a_node_that_is_gone_can_be_forgotten(api: Api) -> None:
     """A node that is gone is listed with its waiting messages until it is forgotten."""
     await fill(api)
-    await seen(api, "/overview", lambda told: told["totals"]["waiting"] == 6)
+    await snapshot_where(api, "/overview", lambda result: result["totals"]["waiting"] == 6)
     await api.two.site.stop()
     for listener in api.two.listeners[1:]:
         if listener is not None:
             listener.close()
-    nodes = await seen(api, "/nodes", lambda told: "gone" in [row["state"] for row in told["rows"]])
+    nodes = await snapshot_where(
+        api, "/nodes", lambda result: "gone" in [row["state"] for row in result["rows"]]
+    )
     gone = next(row for row in nodes["rows"] if row["state"] == "gone")
     assert 3 == gone["waiting"]
     notices = (await api.get("/attention"))["notices"]

@@ -33,5 +33,5 @@ QUESTIONS: list[tuple[str, dict[str, str], int, str]] = [
 async def test_invalid_requests_are_refused(api: Api) -> None:
     """Each invalid request is refused with a code and, for some, an explanation."""
     for path, query, status, words in QUESTIONS:
-        told = await api.get(path, status, **query)
-        assert told["message"].startswith(words), (path, query)
+        answer = await api.get(path, status, **query)
+        assert answer["message"].startswith(words), (path, query)

@@ -10,27 +10,27 @@ import pytest
 
 from sparq.nsqadmin.v2.export import csv_lines, harmless, incomplete, json_lines
 from tests.nsqadmin.fake import Fake
-from tests.nsqadmin.v2.conftest import Api, fill, seen
+from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
 
 
 async def csv_of(api: Api, **query: object) -> list[dict[str, str]]:
     """Request a CSV export; return its rows."""
-    status, told, answer = await api.send("GET", "/export", **query)
-    assert (200, "text/csv") == (status, answer.content_type), told
+    status, exported, answer = await api.send("GET", "/export", **query)
+    assert (200, "text/csv") == (status, answer.content_type), exported
     assert "attachment" in answer.headers["Content-Disposition"]
-    return list(csv.DictReader(io.StringIO(told.decode(), newline="")))
+    return list(csv.DictReader(io.StringIO(exported.decode(), newline="")))
 
 
 @pytest.mark.parametrize("what", ["channels", "topics", "nodes", "clients"])
 async def test_lists_are_exported(api: Api, what: str) -> None:
     """An export has all rows of a list, with the same columns in CSV and JSON lines."""
     await fill(api)
-    await seen(api, "/overview", lambda told: told["totals"]["waiting"] == 6)
+    await snapshot_where(api, "/overview", lambda exported: exported["totals"]["waiting"] == 6)
 
     rows = await csv_of(api, what=what, sort="")
-    _, told, _ = await api.send("GET", "/export", what=what, format="jsonl")
+    _, exported, _ = await api.send("GET", "/export", what=what, format="jsonl")
 
-    lines = [json.loads(line) for line in told.splitlines()]
+    lines = [json.loads(line) for line in exported.splitlines()]
     assert {"channels": 1, "topics": 1, "nodes": 2, "clients": 0}[what] == len(rows) == len(lines)
     for row, line in zip(rows, lines, strict=True):
         assert list(row) == list(line)
@@ -65,9 +65,9 @@ async def test_missing_nodes_are_named_in_the_last_line(api: Api) -> None:
         api.admin.services.fleet.nsqds = (*api.admin.services.fleet.nsqds, go.http)
         api.admin.services.upstream.own(api.admin.services.fleet.nsqds)
         asked = {"what": "messages", "topic": "t", "channel": "c", "format": "jsonl"}
-        _, told, _ = await api.send("GET", "/export", **asked)
+        _, exported, _ = await api.send("GET", "/export", **asked)
 
-    *messages, last = [json.loads(line) for line in told.splitlines()]
+    *messages, last = [json.loads(line) for line in exported.splitlines()]
     assert 6 == len(messages)
     why = "NSQ's Go nsqd does not show messages"
     assert {"incomplete": {go.http: why}} == last

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from sparq.nsqadmin.messages import peek
 from sparq.nsqadmin.messages.peek import SearchPage
 from sparq.nsqadmin.v2 import messages
 from tests.nsqadmin.v2.conftest import Api, fill
@@ -47,14 +48,14 @@ async def test_a_search_streams_its_progress(api: Api) -> None:
     """A streamed search sends events with messages and progress, then an `end` event."""
     await fill(api, 10)
 
-    status, told, answer = await api.send(
+    status, received, answer = await api.send(
         "GET", "/search", topic="t", text="n", stream="true", limit=1000
     )
 
     assert (200, "text/event-stream") == (status, answer.content_type)
     events = [
         dict(line.split(": ", 1) for line in each.split("\n"))
-        for each in told.decode().split("\n\n")
+        for each in received.decode().split("\n\n")
         if each
     ]
     assert "end" == events[-1]["event"]
@@ -78,11 +79,11 @@ async def test_bodies_need_the_role_bodies(api: Api) -> None:
             ("/export", {"what": "search", "topic": "t", "text": "n"}),
         ):
             assert "FORBIDDEN" == (await api.get(path, 403, token=token, **query))["message"]
-        _, told, _ = await api.send(
+        _, received, _ = await api.send(
             "GET", "/export", token=token, what="messages", format="jsonl", **asked
         )
-        assert 6 == len(told.splitlines())
-        assert b"body" not in told
+        assert 6 == len(received.splitlines())
+        assert b"body" not in received
     status, _, _ = await api.send("GET", "/overview", token="")
     assert status in (401, 403)
 
@@ -92,7 +93,7 @@ async def test_a_search_ends_when_its_client_leaves(
 ) -> None:
     """When its client leaves, a streamed search queries no node any more, and its task ends."""
     await fill(api)
-    search = messages.peeking.search
+    search = peek.search
     steps: list[asyncio.Task[Any] | None] = []
 
     async def endless(*args: Any, **options: Any) -> SearchPage:
@@ -101,7 +102,7 @@ async def test_a_search_ends_when_its_client_leaves(
         page = await search(*args, **{**options, "after": ""})
         return replace(page, messages=[], next="more")
 
-    monkeypatch.setattr(messages.peeking, "search", endless)
+    monkeypatch.setattr(peek, "search", endless)
     url = f"http://127.0.0.1:{api.admin.http_port}/admin/api/v2/search?topic=t&text=n&stream=true"
     headers = {"Authorization": f"Bearer {api.tokens['all']}"}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
@@ -172,8 +173,8 @@ async def test_invalid_requests_send_nothing(api: Api) -> None:
         ({"topic": "t", "messages": ["x"]}, "INVALID_BODY: `to` is missing"),
         ({"topic": "t.dead", "messages": ["x"]}, "INVALID_BODY: name each message"),
     ):
-        told = await api.post("/dead-letters", body, status=400)
-        assert told["message"].startswith(words)
+        received = await api.post("/dead-letters", body, status=400)
+        assert received["message"].startswith(words)
     every = {"topic": "t.dead", "all": True}
     assert "FORBIDDEN" == (await api.post("/dead-letters", every, 403, token="read"))["message"]
     assert 0 == (await api.get("/messages", topic="t", channel="c"))["total"]

@@ -76,9 +76,9 @@ async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None
     """An invalid document gets 400 with the nsqd's error; the audit log has it as failed."""
     wrong = {"policies": [LIMITED, {"topic": "a", "max_chanels": 1}]}
     for query in ({"dry_run": "true"}, {"typed": "policies"}):
-        told = await send(api, "PUT", wrong, 400, **query)
-        assert told["message"].startswith("INVALID_POLICIES: 127.0.0.1:")
-        assert "policy 2: unknown setting max_chanels: did you mean max_channels?" in str(told)
+        refusal = await send(api, "PUT", wrong, 400, **query)
+        assert refusal["message"].startswith("INVALID_POLICIES: 127.0.0.1:")
+        assert "policy 2: unknown setting max_chanels: did you mean max_channels?" in str(refusal)
     assert [] == await run_time_policies(api.one) == await run_time_policies(api.two)
     (entry,) = (await api.get("/audit"))["entries"]
     assert ("set_policies", "failed") == (entry["action"], entry["outcome"])
@@ -125,8 +125,8 @@ async def test_the_actions_route_needs_role_and_typed_word_too(api: Api) -> None
         ("all", {"typed": ""}, 400, "NAME_NOT_TYPED"),
         ("all", {"action": "set_policies"}, 400, "INVALID_ARGUMENT"),
     ):
-        told = await api.post("/actions", {**order, **change}, status, token=token)
-        assert words == told["message"]
+        refusal = await api.post("/actions", {**order, **change}, status, token=token)
+        assert words == refusal["message"]
     assert [SLOW] == await run_time_policies(api.one)
     assert "done" == (await api.post("/actions", order))["result"]
     assert [] == await run_time_policies(api.one)
@@ -143,16 +143,16 @@ async def test_gos_nsqd_is_listed_as_unable(api: Api) -> None:
         assert ([fake.http], {}) == (shown["unable"], shown["errors"])
         report = await send(api, "PUT", BOTH, typed="policies")
         assert "partly" == report["result"]
-        said = {one["address"]: one["error"] for one in report["outcomes"]}
+        errors = {one["address"]: one["error"] for one in report["outcomes"]}
         assert {
             **dict.fromkeys(api.nodes, ""),
             fake.http: "this is NSQ's Go nsqd, which does not support this action",
-        } == said
+        } == errors
         assert BOTH["policies"] == await run_time_policies(api.two)
 
         fleet.nsqds = (fake.http,)
         fleet.look_at(())
         assert "NOT_SUPPORTED" in (await api.get("/policies", 501))["message"]
         assert "failed" == (await send(api, "DELETE", None, 502, typed="policies"))["result"]
-    told = await api.get("/policies", 502, topic="t")
-    assert told["message"].startswith("UPSTREAM_ERROR")
+    refusal = await api.get("/policies", 502, topic="t")
+    assert refusal["message"].startswith("UPSTREAM_ERROR")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 
 from sparq.protocol.commands import rdy, sub
-from tests.nsqadmin.v2.conftest import Api, fill, seen
+from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
 from tests.nsqd.daemon import Consumer
 
 
 async def test_every_figure_route_answers_as_documented(api: Api) -> None:
     """The overview, lists, details, history and clients match the document and the cluster."""
     await fill(api)
-    consumer = await Consumer.introduced(api.one, sub("t", "c"))
+    consumer = await Consumer.identified(api.one, sub("t", "c"))
     consumer.send(rdy(1))
     await consumer.frame()
 
-    overview = await seen(api, "/overview", lambda told: told["totals"]["messages"] == 6)
+    overview = await snapshot_where(
+        api, "/overview", lambda answer: answer["totals"]["messages"] == 6
+    )
 
     assert (2, 1, 1) == tuple(
         overview["totals"][name] for name in ("nodes_up", "topics", "channels")

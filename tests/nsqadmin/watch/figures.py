@@ -78,8 +78,8 @@ def stats(*topics: dict[str, Any], is_go: bool = False, **changes: Any) -> dict[
 def listed(address: str, **changes: Any) -> Node:
     """A node as it is listed by nsqlookupds."""
     host, _, port = address.rpartition(":")
-    told = {"hostname": host, "version": "1.3.0", "remote_addresses": None, **changes}
-    return Node(address, address, host, http_port=int(port), tcp_port=int(port) - 1, **told)
+    fields = {"hostname": host, "version": "1.3.0", "remote_addresses": None, **changes}
+    return Node(address, address, host, http_port=int(port), tcp_port=int(port) - 1, **fields)
 
 
 class Cluster:

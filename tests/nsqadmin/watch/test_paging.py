@@ -106,9 +106,9 @@ def test_nodes_are_sorted_and_filtered() -> None:
         page_of_nodes(nodes, sort="colour")
 
 
-def client(number: int, host: str = "h", **told: object) -> dict[str, object]:
+def client(number: int, host: str = "h", **changes: object) -> dict[str, object]:
     """A client in `/stats`."""
-    return {"client_id": f"id{number}", "hostname": host, "user_agent": "go-nsq/1", **told}
+    return {"client_id": f"id{number}", "hostname": host, "user_agent": "go-nsq/1", **changes}
 
 
 def test_equal_clients_are_one_row() -> None:
