@@ -160,6 +160,32 @@ def test_a_failed_removal_is_retried() -> None:
     assert harness.topic("t").log_messages == 1
 
 
+def test_a_retried_removal_keeps_the_higher_indexes_of_a_later_one_retired() -> None:
+    """Topic b is deleted while the files of a wait to be deleted again.
+
+    sparq.json then holds the highest index of both, also after a restart with the clock set back.
+    """
+    harness = BrokerHarness()
+    harness.publish("a", b"x")
+    harness.clock.wall_ns += 10**12
+    harness.publish("b", b"x")
+    (old,) = harness.consumer("b", "c", rdy=1).messages()
+    harness.broker.delete_topic("a", harness.clock.now())
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"unlink"}), times=1))
+    harness.turn()
+    harness.disk.fault = None
+    harness.broker.delete_topic("b", harness.clock.now())
+    harness.turn()
+    harness.pass_time(2)
+    assert not [path for path in harness.disk.paths() if "/trash/" in path]
+
+    harness.clock.wall_ns -= 10**15
+    harness.crash()
+    harness.publish("b", b"y")
+    (new,) = harness.consumer("b", "c", rdy=1).messages()
+    assert new.index > old.index
+
+
 def test_a_topic_survives_a_power_cut_after_a_failed_directory_sync() -> None:
     """A publish after a failed `syncdir` syncs the topic directory's name again.
 

@@ -236,7 +236,6 @@ class Removal:
         self.error: DiskError | None = None
         self._catalog = catalog
         # Taken here, in the event loop: `run` is in a thread.
-        self._facts = catalog.facts()
         self._retired_index = catalog.retired_index
         self.is_deleted = in_trash
         self._folder = folder
@@ -254,7 +253,9 @@ class Removal:
             # In a thread: deleting 100 MB takes 150 to 230 ms (decision 24).
             for name in catalog.disk.listdir(self._folder):
                 catalog.disk.unlink(f"{self._folder}/{name}")
-            catalog.save(self._facts)
+            # The facts of now, not those of the deletion: after a failure this runs again, and
+            # another topic, with higher indexes, may have been deleted in between.
+            catalog.save(catalog.facts())
             catalog.disk.remove_directory(self._folder)
         except DiskError as error:
             self.error = error
