@@ -22,10 +22,10 @@ TIMEOUT_NS = 60 * SECOND_NS
 CHANNELS = ("a", "b")
 
 
-FRESH, FLYING, AGAIN, DELAYED, PENDING, DONE = (
+FRESH, IN_FLIGHT, REQUEUED, DELAYED, PENDING, DONE = (
     "fresh",
-    "some_in_flight",
-    "again",
+    "in_flight",
+    "requeued",
     "delayed",
     "pending",
     "done",
@@ -57,19 +57,19 @@ class ModelChannel:
     def delivered(self, client: Client, message: Message, now_ns: int) -> None:
         """Check that this delivery was allowed, and record it."""
         place = self.places[message.index]
-        assert place.where in (FRESH, AGAIN), (message, place)
+        assert place.where in (FRESH, REQUEUED), (message, place)
         if place.where == FRESH:
             older = [i for i, p in self.places.items() if p.where == FRESH and i < message.index]
             assert not older, "a first delivery out of order"
         assert message.attempts == place.attempts + 1
-        place.where, place.attempts = FLYING, message.attempts
+        place.where, place.attempts = IN_FLIGHT, message.attempts
         place.due_ns, place.owner = now_ns + TIMEOUT_NS, client
 
     def pass_time(self, now_ns: int) -> None:
         """Make messages whose timeout or delay is over ready again."""
         for place in self.places.values():
-            if place.where in (FLYING, DELAYED, PENDING) and place.due_ns <= now_ns:
-                place.where = AGAIN
+            if place.where in (IN_FLIGHT, DELAYED, PENDING) and place.due_ns <= now_ns:
+                place.where = REQUEUED
 
 
 class Channels(RuleBasedStateMachine):
@@ -147,14 +147,14 @@ class Channels(RuleBasedStateMachine):
     def some_in_flight(self, name: str, data: st.DataObject) -> list[tuple[Client, int]]:
         """Some messages in flight on a channel, in random order."""
         places = self.model[name].places
-        all_flying = [
+        all_in_flight = [
             (place.owner, index)
             for index, place in sorted(places.items())
-            if place.where == FLYING and place.owner in self.clients[name]
+            if place.where == IN_FLIGHT and place.owner in self.clients[name]
         ]
-        if not all_flying:
+        if not all_in_flight:
             return []
-        chosen = data.draw(st.lists(st.sampled_from(all_flying), unique=True, max_size=40))
+        chosen = data.draw(st.lists(st.sampled_from(all_in_flight), unique=True, max_size=40))
         return [(owner, index) for owner, index in chosen if owner is not None]
 
     def id_of(self, index: int) -> bytes:
@@ -179,7 +179,7 @@ class Channels(RuleBasedStateMachine):
         """REQ a message, without or with a delay."""
         for client, index in self.some_in_flight(name, data)[:5]:
             place = self.model[name].places[index]
-            place.where = DELAYED if delay_s else AGAIN
+            place.where = DELAYED if delay_s else REQUEUED
             place.due_ns = self.now_ns + delay_s * SECOND_NS
             client.say(commands.req(self.id_of(index), 1000 * delay_s))
             assert client.answers() == []
@@ -201,7 +201,7 @@ class Channels(RuleBasedStateMachine):
             channel.pass_time(self.now_ns)
         for place in self.hidden.values():
             if place.where == PENDING and place.due_ns <= self.now_ns:
-                place.where = AGAIN
+                place.where = REQUEUED
         self.settle()
 
     # Administration
@@ -284,8 +284,8 @@ class Channels(RuleBasedStateMachine):
             self.harness.crash()
         for channel in self.model.values():
             for place in channel.places.values():
-                if place.where == FLYING:
-                    place.where, place.owner = AGAIN, None
+                if place.where == IN_FLIGHT:
+                    place.where, place.owner = REQUEUED, None
         self.connect_all()
 
     # Invariants
@@ -297,9 +297,9 @@ class Channels(RuleBasedStateMachine):
             return
         for name, channel in self.model.items():
             found = self.harness.channel("t", name)
-            assert found.in_flight_count == channel.count(FLYING)
+            assert found.in_flight_count == channel.count(IN_FLIGHT)
             assert found.deferred_count == channel.count(DELAYED, PENDING)
-            assert found.depth == channel.count(FRESH, AGAIN), name
+            assert found.depth == channel.count(FRESH, REQUEUED), name
         assert self.harness.topic("t").depth == len(self.hidden)
 
     @invariant()
@@ -308,7 +308,7 @@ class Channels(RuleBasedStateMachine):
         if not hasattr(self, "harness"):
             return
         for name, channel in self.model.items():
-            if not channel.paused and channel.count(FRESH, AGAIN):
+            if not channel.paused and channel.count(FRESH, REQUEUED):
                 for client in self.clients[name]:
                     assert client.session.window() <= 0
 

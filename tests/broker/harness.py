@@ -218,7 +218,7 @@ class Client:
                 self.stream.feed(bytes(part))
                 self.received += self.stream.frames()
 
-    def heard(self) -> list[tuple[int, bytes]]:
+    def take_frames(self) -> list[tuple[int, bytes]]:
         """Return and remove all received frames."""
         received, self.received = self.received, []
         return received

@@ -23,7 +23,7 @@ def ask(client: Client, command: bytes) -> dict[str, Any]:
 def read(client: Client, log: str, first: int, end: int, size: int) -> tuple[int, int, list[bytes]]:
     """Send a READ; returns (next, lost, bodies of the complete batches)."""
     client.say(commands.read("t", log, first, end, size))
-    ((kind, data),) = client.heard()
+    ((kind, data),) = client.take_frames()
     assert kind == FRAME_RANGE, data
     after, lost = struct.unpack_from(">qq", data)
     bodies: list[bytes] = []

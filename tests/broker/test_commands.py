@@ -23,7 +23,7 @@ def test_publish_deliver_finish(harness: BrokerHarness) -> None:
     consumer.finish(messages)
     channel = harness.channel("clicks", "archive")
     assert (channel.in_flight_count, channel.depth, channel.message_count) == (0, 0, 3)
-    assert consumer.heard() == []
+    assert consumer.take_frames() == []
 
 
 def test_nothing_is_delivered_without_rdy(harness: BrokerHarness) -> None:
@@ -55,7 +55,7 @@ def test_errors_of_fin_req_touch(harness: BrokerHarness) -> None:
     owner = harness.consumer("t", "c", rdy=1)
     other = harness.consumer("t", "c", rdy=1)
     (message,) = owner.messages()
-    other.heard()
+    other.take_frames()
     unknown = b"0123456789abcdef"
 
     other.say(commands.fin(message.id) + commands.req(message.id, 0) + commands.touch(message.id))
@@ -132,7 +132,7 @@ def test_cls_stops_deliveries_but_allows_fins(harness: BrokerHarness) -> None:
     consumer.say(commands.rdy(5))
     consumer.finish(messages)
 
-    assert consumer.heard() == [(0, b"CLOSE_WAIT")]
+    assert consumer.take_frames() == [(0, b"CLOSE_WAIT")]
     assert harness.channel("t", "c").depth == 1
 
 

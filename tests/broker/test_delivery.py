@@ -25,7 +25,7 @@ def publish_numbers(harness: BrokerHarness, count: int, first: int = 0) -> None:
     harness.publish("t", *[b"%d" % n for n in range(first, first + count)])
 
 
-def test_first_deliveries_come_in_publishing_order(harness: BrokerHarness) -> None:
+def test_first_deliveries_are_in_publishing_order(harness: BrokerHarness) -> None:
     """P10: one consumer gets messages in publishing order, across commits and windows."""
     consumer = harness.consumer("t", "c", rdy=7)
     seen: list[int] = []

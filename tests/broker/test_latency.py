@@ -87,7 +87,7 @@ def test_no_sample_gives_zeros() -> None:
     assert found.percentiles == [{"quantile": 0.9, "value": 0}, {"quantile": 0.5, "value": 0}]
 
 
-def measuring(**options: object) -> BrokerHarness:
+def harness_with_percentiles(**options: object) -> BrokerHarness:
     return BrokerHarness(e2e_percentiles=(1.0, 0.5), e2e_window_ns=600 * SECOND_NS, **options)
 
 
@@ -103,7 +103,7 @@ def test_a_fin_is_a_sample(count: int) -> None:
 
     A failed FIN adds no sample.
     """
-    harness = measuring()
+    harness = harness_with_percentiles()
     consumer = harness.consumer("t", "c", rdy=count)
     harness.publish("t", *([b"x"] * count))
     harness.advance(3)
@@ -124,7 +124,7 @@ def test_a_fin_is_a_sample(count: int) -> None:
 
 def test_a_topic_is_the_sum_of_its_channels() -> None:
     """A topic's latency includes the samples of all its channels."""
-    harness = measuring()
+    harness = harness_with_percentiles()
     one, two = harness.consumer("t", "c", rdy=9), harness.consumer("t", "d", rdy=9)
     harness.publish("t", b"x")
     harness.advance(1)

@@ -370,7 +370,7 @@ def test_a_read_waits_until_the_previous_answer_is_taken(harness: BrokerHarness)
     harness.broker.writable(client.session)
     harness.turn()
 
-    starts = [struct.unpack_from(">q", data)[0] for kind, data in client.heard()]
+    starts = [struct.unpack_from(">q", data)[0] for kind, data in client.take_frames()]
     assert starts == [first + 1, first + 2, first + 3, first + 4, first + 1]
 
 
@@ -392,7 +392,7 @@ def test_a_waiting_read_of_a_deleted_range_is_refused(harness: BrokerHarness) ->
     harness.broker.writable(reader.session)
     harness.turn()
 
-    ((_, refused),) = reader.heard()
+    ((_, refused),) = reader.take_frames()
     assert refused.startswith(b"E_RANGE_FAILED READ failed index %d is before" % first)
 
 

@@ -14,7 +14,7 @@ from tests.broker.harness import BrokerHarness, Client, Ticket
 
 RATE = 10
 SECOND = 1_000_000_000
-WHY = f"PUB failed the limit of {RATE} messages per second for topic t is reached"
+REFUSAL = f"PUB failed the limit of {RATE} messages per second for topic t is reached"
 
 
 def publish(harness: BrokerHarness, count: int = 1, topic: str = "t") -> Ticket:
@@ -44,7 +44,7 @@ def test_publishes_beyond_a_burst_are_held_and_then_refused() -> None:
         return [len(ticket.answers) for ticket in tickets]
 
     assert [1] * 11 + [0] * 10 + [1] * 9 == answered()
-    assert [WHY] * 9 == [ticket.answers[0].text for ticket in tickets[21:]]
+    assert [REFUSAL] * 9 == [ticket.answers[0].text for ticket in tickets[21:]]
     for done in range(12, 22):
         harness.pass_time(1 / RATE)
         assert [1] * done + [0] * (21 - done) + [1] * 9 == answered()
@@ -70,7 +70,7 @@ def test_a_large_batch_makes_the_next_wait() -> None:
     """A batch above the rate is stored as a whole; later publishes wait correspondingly."""
     harness = BrokerHarness(max_publish_rate=RATE)
     assert [None] == publish(harness, 50).answers
-    assert WHY == publish(harness).answers[0].text  # type: ignore[union-attr]  # it is refused
+    assert REFUSAL == publish(harness).answers[0].text  # type: ignore[union-attr]  # it is refused
     harness.pass_time(3.5)
     held = publish(harness)
     assert [] == held.answers

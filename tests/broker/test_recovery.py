@@ -58,14 +58,14 @@ def states(draw: st.DrawFn) -> ChannelState:
 
 def by_arrays(state: ChannelState, past_due: list[int]) -> Restored:
     """The result of `restore`."""
-    channel = a_channel()
+    channel = new_channel()
     restore(channel, state, np.array(past_due, np.int64), HARNESS.clock.now())
     indexes, attempts = channel.requeued.all()
     again = list(zip(indexes.tolist(), attempts.tolist(), strict=True))
     return again, sorted(channel.delays.entries()), channel.skips.ranges(), channel.skips.count
 
 
-def a_channel() -> Channel:
+def new_channel() -> Channel:
     """A new channel."""
     return HARNESS.broker.topics["t"]._make_channel("twin")
 

@@ -54,7 +54,7 @@ def test_no_message_overtakes_the_ok_of_its_sub(harness: BrokerHarness) -> None:
 
     harness.turn()
 
-    assert [kind for kind, _ in client.heard()] == [0, 2]
+    assert [kind for kind, _ in client.take_frames()] == [0, 2]
 
 
 def test_the_window_is_rdy_minus_messages_in_flight() -> None:

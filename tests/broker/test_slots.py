@@ -150,8 +150,8 @@ def test_scattered_and_dense_forms_equal_a_dictionary(story: list[tuple[Any, ...
             assert form.count == len(plain.state)
             assert form.indexes().tolist() == sorted(plain.state)
             indexes, attempts = form.all()
-            told = dict(zip(indexes.tolist(), attempts.tolist(), strict=True))
-            assert told == {index: found[3] for index, found in plain.state.items()}
+            attempts_by_index = dict(zip(indexes.tolist(), attempts.tolist(), strict=True))
+            assert attempts_by_index == {index: found[3] for index, found in plain.state.items()}
             due = min((found[1] for found in plain.state.values()), default=NEVER)
             assert form.next_deadline_ns() <= due
 

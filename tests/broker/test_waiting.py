@@ -176,7 +176,7 @@ def test_the_cost_of_removing_deferred_messages_depends_on_their_number(
         return pop(heap)
 
     def rebuilt(_heap: list[Any]) -> NoReturn:
-        raise AssertionError("the heap is made anew")
+        raise AssertionError("the heap is rebuilt")
 
     with monkeypatch.context() as patch:
         patch.setattr(heapq, "heappush", counted_push)

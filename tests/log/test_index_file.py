@@ -68,11 +68,11 @@ def test_a_start_reads_no_header_that_an_index_file_contains() -> None:
     disk, clock = MemoryDisk(), ManualClock()
     log = filled(disk, clock, max_bytes_per_file=300_000)
     log.close()
-    told = len(indexes(disk))
+    created = len(indexes(disk))
 
     reopened = check(disk, clock)
 
-    assert 2 == told
+    assert 2 == created
     assert all(segment.indexed for segment in reopened._index.segments)
     newest = reopened._index.segments[-1]
     assert len(newest.extents) - newest.index_count <= 1

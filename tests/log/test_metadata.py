@@ -7,7 +7,7 @@ from xxhash import xxh3_64_hexdigest
 
 from sparq.log.metadata import DataPathMetadata, MetadataError, decode
 
-WHOLE = DataPathMetadata(1, 613, 9_007_199_254_740_993)
+METADATA = DataPathMetadata(1, 613, 9_007_199_254_740_993)
 
 
 @given(st.integers(0, 1023), st.integers(0, (1 << 54) - 1))
@@ -20,11 +20,11 @@ def test_metadata_is_decoded_as_encoded(node_id: int, retired_index: int) -> Non
 
 def test_a_flipped_bit_is_detected_or_harmless() -> None:
     """A flipped bit raises MetadataError, has no effect, or changes the format number."""
-    for bit in range(8 * len(WHOLE.encode())):
-        text = bytearray(WHOLE.encode())
+    for bit in range(8 * len(METADATA.encode())):
+        text = bytearray(METADATA.encode())
         text[bit // 8] ^= 1 << bit % 8
         try:
-            assert decode(bytes(text)) == WHOLE
+            assert decode(bytes(text)) == METADATA
         except MetadataError:
             continue
         except AssertionError:
@@ -34,7 +34,7 @@ def test_a_flipped_bit_is_detected_or_harmless() -> None:
 
 def test_the_checksum_is_as_documented() -> None:
     """The checksum is XXH3-64 with seed 0 of the three numbers, as documented."""
-    assert WHOLE.checksum() == xxh3_64_hexdigest(b"1 613 9007199254740993")
+    assert METADATA.checksum() == xxh3_64_hexdigest(b"1 613 9007199254740993")
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_lost_end_of_a_segment_is_detected_by_the_next_one() -> None:
     assert log.ordinal_at(last) == 11
 
 
-def test_dropped_file_is_not_taken_for_damage() -> None:
+def test_dropped_segment_is_not_damage() -> None:
     """A gap left by a dropped segment is not damage, although ordinals are missing."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=5_000)

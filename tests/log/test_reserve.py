@@ -39,7 +39,7 @@ def test_share_of_a_small_disk() -> None:
     assert not again.is_low
 
 
-def test_full_disk_at_the_start_is_no_error() -> None:
+def test_nsqd_starts_on_a_full_disk() -> None:
     """nsqd starts on a full disk, so that consumers can finish messages."""
     disk = small_disk(8 << 20)
     disk.create("/data/filler").append([bytes(8 << 20)], 0)

@@ -15,7 +15,7 @@ from tests.log.publish_record import PublishRecord
 from tests.log.run_upkeep import run_upkeep
 
 LIMIT = 12_000
-HALF = b"h" * 3_500
+HALF_BODY = b"h" * 3_500
 
 
 def files(disk: MemoryDisk, suffix: str) -> list[str]:
@@ -26,7 +26,7 @@ def files(disk: MemoryDisk, suffix: str) -> list[str]:
 def half_full(disk: MemoryDisk, clock: ManualClock) -> Log:
     """A log whose next segment has been created in advance."""
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
-    publish(log, [HALF], clock)
+    publish(log, [HALF_BODY], clock)
     run_upkeep(log)
     assert 1 == len(files(disk, NEXT))
     return log
@@ -57,7 +57,7 @@ def test_the_next_segment_is_created_once() -> None:
     publish(log, [b"little"], clock)
     run_upkeep(log)
     assert [] == files(disk, NEXT)
-    publish(log, [HALF], clock)
+    publish(log, [HALF_BODY], clock)
     run_upkeep(log)
     run_upkeep(log)
 
@@ -109,7 +109,7 @@ def test_failure_to_create_the_next_segment_is_reported_once() -> None:
     """A failure to create the next segment is reported once, and publishing continues."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
-    publish(log, [HALF], clock)
+    publish(log, [HALF_BODY], clock)
     assert log.active is not None
     work = log.upkeep.prepare(log.active)
     disk.fail(Fault(1, errno.ENOSPC, frozenset({"create"})))
@@ -141,9 +141,9 @@ def three_runs(disk: MemoryDisk, clock: ManualClock, record: PublishRecord) -> N
 def publish_filler(log: Log, record: PublishRecord, clock: ManualClock) -> None:
     """Publish a large message: three fill a segment."""
     first = log.end_index
-    record.attempted[first] = HALF
-    publish(log, [HALF], clock)
-    record.acknowledged[first] = HALF
+    record.attempted[first] = HALF_BODY
+    publish(log, [HALF_BODY], clock)
+    record.acknowledged[first] = HALF_BODY
 
 
 @pytest.mark.parametrize("part", [0.0, 0.6])
@@ -203,7 +203,7 @@ def test_a_large_segment_is_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) ->
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     for _ in range(5):
-        publish(log, [HALF], clock)
+        publish(log, [HALF_BODY], clock)
     run_upkeep(log)
     info = log.segments()[0]
     drop = log.drop(info)

@@ -204,10 +204,10 @@ def test_a_batch_too_large_for_a_u32_is_refused() -> None:
         batch.batch_size(1, 1 << 32)
 
 
-LONE = st.tuples(st.binary(max_size=5), st.binary(max_size=20), st.binary(max_size=5))
+SURROUNDED_BODIES = st.tuples(st.binary(max_size=5), st.binary(max_size=20), st.binary(max_size=5))
 
 
-@given(pieces=st.lists(LONE, min_size=2, max_size=20))
+@given(pieces=st.lists(SURROUNDED_BODIES, min_size=2, max_size=20))
 def test_single_bodies_are_encoded_alike_in_any_buffer(
     pieces: list[tuple[bytes, bytes, bytes]],
 ) -> None:

@@ -133,7 +133,7 @@ def test_a_flipped_bit_of_a_snappy_stream_is_detected(data: bytes, where: random
 
 
 CHECKSUM = b"\0\0\0\0"
-LIES = {
+INVALID_CHUNKS = {
     "no identifier": chunk(0x00, b"abcdefgh"),
     "another identifier": chunk(0xFF, b"sNaPpX"),
     "a long identifier": b"\xff\x07\x00\x00",
@@ -153,11 +153,11 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_an_invalid_size_in_snappy_is_refused(lie: str) -> None:
+@pytest.mark.parametrize("name", INVALID_CHUNKS)
+def test_an_invalid_size_in_snappy_is_refused(name: str) -> None:
     """A size that the format does not allow is refused before anything is inflated."""
     with pytest.raises(CompressionError):
-        inflate(Snappy(), [LIES[lie]])
+        inflate(Snappy(), [INVALID_CHUNKS[name]])
 
 
 def test_damaged_deflate_is_refused() -> None:

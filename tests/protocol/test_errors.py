@@ -60,7 +60,7 @@ def test_http_codes_have_their_status(code: str, status: int) -> None:
     assert RemoteError(code).http_status == status
 
 
-def test_unknown_codes_do_not_exist() -> None:
+def test_unknown_codes_raise_key_error() -> None:
     """A code that is not in the table raises KeyError."""
     with pytest.raises(KeyError):
         RemoteError("E_NONSENSE")

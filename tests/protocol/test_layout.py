@@ -10,7 +10,9 @@ import pytest
 
 from sparq.protocol import layout
 
-LOADED = "import sys; import sparq.protocol.{}; sys.exit('numpy' in sys.modules)"
+EXITS_1_IF_NUMPY_IS_LOADED = (
+    "import sys; import sparq.protocol.{}; sys.exit('numpy' in sys.modules)"
+)
 
 
 def test_offsets_follow_from_the_sizes_of_the_fields() -> None:
@@ -31,6 +33,8 @@ def test_offsets_follow_from_the_sizes_of_the_fields() -> None:
 )
 def test_the_modules_of_a_client_do_not_load_numpy(module: str) -> None:
     """The modules that a client needs do not load numpy, which saves 0.1 s at start."""
-    done = subprocess.run([sys.executable, "-c", LOADED.format(module)], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", EXITS_1_IF_NUMPY_IS_LOADED.format(module)], check=False
+    )
 
     assert 0 == done.returncode

@@ -82,8 +82,8 @@ def test_both_forms_of_the_answer_are_read() -> None:
     ]
     bare = {"producers": entries}
 
-    for told in (bare, {"status_code": 200, "data": bare}):
-        found, unusable = producers(answer(200, json.dumps(told).encode()))
+    for form in (bare, {"status_code": 200, "data": bare}):
+        found, unusable = producers(answer(200, json.dumps(form).encode()))
         listed = [(one.address, one.topics, one.draining) for one in found]
         assert [("a:1", [("t", False), ("u", True)], False), ("[::1]:2", [], False)] == listed
         assert entries[2:] == unusable

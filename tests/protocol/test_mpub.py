@@ -98,9 +98,9 @@ def test_walk_equals_plain_reading(
     body = body[: len(body) - (missing if missing > 20 else 0)]
     places = sorted(cut % (len(body) + 1) for cut in cuts)
 
-    said = outcome(MpubProgress(0, SIZE_MAX, BODY_MAX), bytes(body), places)
+    found = outcome(MpubProgress(0, SIZE_MAX, BODY_MAX), bytes(body), places)
 
-    assert said == plain(bytes(body))
+    assert found == plain(bytes(body))
 
 
 def test_walk_survives_its_buffer_being_moved() -> None:

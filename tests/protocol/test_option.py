@@ -26,11 +26,13 @@ def test_defaults_are_those_declared() -> None:
 def test_the_metadata_contains_every_key() -> None:
     """The metadata has every key; those not declared are empty."""
     nothing = {"kind": None, "name": "", "key": "", "least": None, "most": None, "live": ""}
-    told = {field.name: field.metadata for field in fields(Options)}
+    metadata = {field.name: field.metadata for field in fields(Options)}
 
-    assert {**nothing, "text": "bytes", "least": 1, "most": "limit", "live": "log"} == told["size"]
-    assert {**nothing, "text": "at most", "key": "size_limit", "name": "max"} == told["limit"]
-    assert {**nothing, "text": "where"} == told["folder"]
+    assert {**nothing, "text": "bytes", "least": 1, "most": "limit", "live": "log"} == metadata[
+        "size"
+    ]
+    assert {**nothing, "text": "at most", "key": "size_limit", "name": "max"} == metadata["limit"]
+    assert {**nothing, "text": "where"} == metadata["folder"]
 
 
 def test_a_secret_is_not_in_the_repr() -> None:

@@ -174,7 +174,7 @@ def test_an_untrusted_certificate_is_refused(
 
     assert "tls_root_ca_file" in str(refused.value)
     assert str(address) in str(refused.value)
-    assert client.output(), "the peer is told by an alert"
+    assert client.output(), "the peer gets an alert"
 
     careless = new_handshake(LayerOptions(tls_insecure_skip_verify=True), address)
     exchange(careless, Counterpart(ALL, context))
@@ -379,7 +379,7 @@ def test_stage_shows_how_far_the_handshake_is() -> None:
     assert stages == ["IDENTIFY", "snappy"]
 
 
-def test_stages_come_in_one_order() -> None:
+def test_no_stage_leads_back() -> None:
     """Every stage is reachable, none leads back, and READY is the last."""
     order = list(Stage)
 

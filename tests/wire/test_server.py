@@ -47,7 +47,7 @@ def read(server: ServerConnection) -> Iterator[object]:
         yield command
 
 
-def test_the_magic_bytes_come_in_any_pieces() -> None:
+def test_the_magic_bytes_are_recognised_in_any_pieces() -> None:
     """Magic bytes are recognised in any pieces, and the bytes after them are kept.
 
     The connection is not plain before.

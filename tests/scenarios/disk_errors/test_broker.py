@@ -50,7 +50,7 @@ def test_a_refused_publish_keeps_its_connection(harness: BrokerHarness) -> None:
     assert harness.consumer("t", "c", rdy=10).bodies() == [b"before", b"after"]
 
 
-def test_no_ok_for_what_a_failed_sync_may_have_lost(harness: BrokerHarness) -> None:
+def test_a_batch_of_a_failed_sync_is_written_again_or_refused(harness: BrokerHarness) -> None:
     """P8: after a failed sync a batch is written again or refused, never acknowledged and lost."""
     for seed in range(10):
         harness = BrokerHarness()
@@ -69,7 +69,7 @@ def test_no_ok_for_what_a_failed_sync_may_have_lost(harness: BrokerHarness) -> N
         assert answer != b"OK" or bodies == [b"first", b"doubtful"]
 
 
-def test_finishes_are_kept_though_the_ledger_cannot_be_written(harness: BrokerHarness) -> None:
+def test_fins_are_kept_while_the_ledger_cannot_be_written(harness: BrokerHarness) -> None:
     """A FIN is never refused; it is written to the ledger when the disk accepts writes again."""
     consumer = harness.consumer("t", "c", rdy=10)
     harness.publish("t", b"1", b"2", b"3")
@@ -89,7 +89,7 @@ def test_finishes_are_kept_though_the_ledger_cannot_be_written(harness: BrokerHa
     assert harness.consumer("t", "c", rdy=10).bodies() == [b"3"]
 
 
-def test_a_topic_that_cannot_be_made(harness: BrokerHarness) -> None:
+def test_a_topic_that_cannot_be_created_is_refused(harness: BrokerHarness) -> None:
     """PUB and SUB of a topic that cannot be created get the reason; later the same name works."""
     harness.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
     producer, consumer = harness.connect(), harness.connect()
@@ -105,7 +105,7 @@ def test_a_topic_that_cannot_be_made(harness: BrokerHarness) -> None:
     assert producer.answers() == [b"OK"]
 
 
-def test_a_failed_read_is_tried_again(harness: BrokerHarness) -> None:
+def test_a_failed_read_is_repeated(harness: BrokerHarness) -> None:
     """After EIO on a read no message is delivered wrongly or lost: it is read again 1 s later."""
     harness = BrokerHarness(cache_bytes=1)
     for n in range(10):
@@ -120,7 +120,7 @@ def test_a_failed_read_is_tried_again(harness: BrokerHarness) -> None:
     assert consumer.bodies() == [b"%d" % n for n in range(10)]
 
 
-def test_a_damaged_batch_costs_itself_alone() -> None:
+def test_a_damaged_batch_loses_only_itself() -> None:
     """Decision 19: a corrupt byte loses one batch, which is counted; all others are delivered."""
     harness = BrokerHarness(cache_bytes=1)
     for n in range(6):
@@ -137,7 +137,7 @@ def test_a_damaged_batch_costs_itself_alone() -> None:
     assert harness.channel("t", "c").depth == 0
 
 
-def test_a_full_disk_takes_finishes() -> None:
+def test_fins_are_recorded_on_a_full_disk() -> None:
     """P7: on a full disk publishes are refused, and every FIN is recorded."""
     disk = MemoryDisk(capacity_bytes=2 << 20)
     harness = BrokerHarness(disk)
@@ -160,7 +160,7 @@ def test_a_full_disk_takes_finishes() -> None:
     assert harness.channel("t", "c").depth == 0
 
 
-def test_a_full_disk_takes_channels_and_pauses() -> None:
+def test_channels_and_pauses_are_recorded_on_a_full_disk() -> None:
     """Decision 28: on a full disk channels can be created, paused and deleted, durably."""
     harness = BrokerHarness(MemoryDisk(capacity_bytes=8 << 20))
     harness.consumer("t", "old")
@@ -182,7 +182,7 @@ def test_a_full_disk_takes_channels_and_pauses() -> None:
     assert [name for name, channel in channels.items() if channel.paused] == ["new1"]
 
 
-class PartlyForbidden(MemoryDisk):
+class DiskWithForbiddenDirectory(MemoryDisk):
     """A disk on which the files of one directory cannot be opened."""
 
     forbidden = "none"
@@ -196,7 +196,7 @@ class PartlyForbidden(MemoryDisk):
 
 def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
     """A topic that cannot be opened is reported and refused; its files stay, and others work."""
-    disk = PartlyForbidden()
+    disk = DiskWithForbiddenDirectory()
     harness = BrokerHarness(disk)
     harness.publish("bad", b"x")
     harness.publish("good", b"y")
@@ -217,7 +217,7 @@ def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
     assert harness.consumer("bad", "c", rdy=1).bodies() == [b"x"]
 
 
-def test_administration_on_a_disk_that_refuses(harness: BrokerHarness) -> None:
+def test_creating_and_deleting_topics_on_a_failing_disk(harness: BrokerHarness) -> None:
     """create_topic reports a full disk; while a topic is being deleted, its name is exiting."""
     harness.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
     with pytest.raises(RemoteError) as full:
@@ -234,7 +234,7 @@ def test_administration_on_a_disk_that_refuses(harness: BrokerHarness) -> None:
     assert client.answers() == [b"E_SUB_FAILED SUB failed exiting"]
 
 
-def test_range_answers_of_a_failing_disk() -> None:
+def test_range_requests_on_a_failing_disk_get_its_error() -> None:
     """ENDS and READ get E_RANGE_FAILED with the disk's error; the same request works later."""
     harness = BrokerHarness(cache_bytes=1)
     for n in range(20):
@@ -253,15 +253,15 @@ def test_range_answers_of_a_failing_disk() -> None:
     for question in questions:
         harness.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
         client.say(question)
-        ((kind, refused),) = client.heard()
+        ((kind, refused),) = client.take_frames()
         assert (kind, refused.split(b" ")[0]) == (1, b"E_RANGE_FAILED")
         assert refused.endswith(b"failed input/output error")
         client.say(question)
-        ((kind, _),) = client.heard()
+        ((kind, _),) = client.take_frames()
         assert kind != 1
 
 
-def test_a_seek_that_cannot_read_is_noted() -> None:
+def test_a_failed_seek_is_noted_and_moves_nothing() -> None:
     """A channel whose seek fails to read stays where it is, and the error is noted."""
     harness = BrokerHarness(cache_bytes=1)
     harness.consumer("t", "c")
@@ -316,7 +316,7 @@ def test_a_topic_whose_sync_fails_at_the_start_is_left_alone(harness: BrokerHarn
     assert [b"x"] == harness.consumer("t", "c", rdy=1).bodies()
 
 
-def test_a_start_writes_again_what_a_failed_sync_has_left_in_memory() -> None:
+def test_a_start_rewrites_pages_of_a_failed_sync() -> None:
     """A start writes pages again that a failed sync left in memory.
 
     The kernel regards them as written, so another sync alone would not write them to the disk.
@@ -372,7 +372,7 @@ def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(harness: Broker
     assert harness.channel("t", "c").depth == 0
 
 
-def test_an_index_file_that_finds_no_space_is_not_tried_again_at_once() -> None:
+def test_an_index_file_without_space_is_tried_once_per_trim() -> None:
     """On a full disk an index file is tried once per trim, not in a loop."""
     harness = BrokerHarness(max_bytes_per_file=20_000)
     for _ in range(8):

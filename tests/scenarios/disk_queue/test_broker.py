@@ -11,7 +11,7 @@ from tests.broker.harness import BrokerHarness
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueuePeek")
-def test_looking_takes_nothing() -> None:
+def test_range_reads_change_nothing() -> None:
     """Reading by range leaves the channel's depth and the order of its messages unchanged."""
     harness = BrokerHarness()
     harness.publish("t", *[b"%d" % number for number in range(10)])
@@ -24,7 +24,7 @@ def test_looking_takes_nothing() -> None:
                 "t", attached["log"], int(attached["first"]), int(attached["end"]), 1 << 20
             )
         )
-        ((kind, data),) = reader.heard()
+        ((kind, data),) = reader.take_frames()
         assert layout.FRAME_RANGE == kind
         assert all(b"%d" % number in data for number in range(10))
         assert 10 == harness.channel("t", "c").depth
@@ -35,7 +35,7 @@ def test_looking_takes_nothing() -> None:
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueEmpty")
-def test_emptied_twice_in_the_middle() -> None:
+def test_a_channel_is_emptied_twice_while_it_is_read() -> None:
     """A channel can be emptied while it is read, twice; its files are deleted, and it works on."""
     harness = BrokerHarness(max_bytes_per_file=2000)
     consumer = harness.consumer("t", "c", rdy=3)
@@ -58,7 +58,7 @@ def test_emptied_twice_in_the_middle() -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueSyncAfterRead")
 @pytest.mark.parametrize("seed", range(5))
-def test_what_was_read_is_synced_in_time(seed: int) -> None:
+def test_finished_messages_survive_a_power_cut_after_the_sync_timeout(seed: int) -> None:
     """After the sync timeout, finished messages are not delivered again even after a power cut."""
     harness = BrokerHarness(sync_timeout_ns=1_000_000_000)
     consumer = harness.consumer("t", "c", rdy=10)

@@ -33,12 +33,12 @@ def readable(harness: BrokerHarness, first: int) -> bool:
     client = harness.connect()
     told = ask(client, commands.ends("t"))
     client.say(commands.read("t", told["log"], first, int(told["end"]), 1 << 20))
-    ((kind, _),) = client.heard()
+    ((kind, _),) = client.take_frames()
     return kind == FRAME_RANGE
 
 
 @pytest.mark.parametrize("ends", ["crash", "restart", "checkpoint"])
-def test_what_the_last_commit_finished_can_be_read_again(
+def test_messages_finished_by_the_last_commit_can_be_read_again(
     ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages finished by the last commit can be read again; earlier ones are deleted.
@@ -63,7 +63,7 @@ def test_what_the_last_commit_finished_can_be_read_again(
         assert [readable(harness, first) for first in begins] == [False, False, True]
 
 
-def test_what_the_last_commit_finished_goes_with_the_next() -> None:
+def test_the_kept_range_is_deleted_after_the_next_commit() -> None:
     """The kept range is deleted after the next commit, even a small one after a restart."""
     harness = BrokerHarness(max_bytes_per_file=2000)
     begin = read_in_parts(harness, harness.connect(), 2)[-1]
@@ -83,9 +83,7 @@ def test_what_the_last_commit_finished_goes_with_the_next() -> None:
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["", "and a crash"])
 @pytest.mark.parametrize("how", ["streamed", "streamed after a restart", "emptied", "deleted"])
-def test_a_channel_that_is_no_range_reader_s_any_more_keeps_nothing_read(
-    how: str, crashes: bool
-) -> None:
+def test_a_channel_without_a_range_reader_keeps_no_range(how: str, crashes: bool) -> None:
     """A channel that is streamed, emptied or deleted keeps no range, also after a crash."""
     harness = BrokerHarness(max_bytes_per_file=2000)
     reader = harness.connect()
@@ -110,7 +108,7 @@ def test_a_channel_that_is_no_range_reader_s_any_more_keeps_nothing_read(
     assert not readable(harness, begins[1])
 
 
-def test_a_lag_limit_takes_what_was_read_too() -> None:
+def test_the_lag_limit_includes_the_kept_range() -> None:
     """max_channel_lag_bytes also limits the range that is kept for a range reader."""
     harness = BrokerHarness(max_bytes_per_file=2000, max_channel_lag_bytes=2000)
     begins = read_in_parts(harness, harness.connect(), 2)
