@@ -74,7 +74,7 @@ EFFECTS: Final = {
     "tls_v1": OPTIONS + "test_tls_v1_refuses_an_nsqd_without_tls",
     "tls_config": OPTIONS + "test_tls_config_is_used_unchanged",
     "tls_root_ca_file": LAYERS + "test_publish_and_consume",
-    "tls_cert": LAYERS + "test_an_nsqd_that_requires_tls_and_a_certificate",
+    "tls_cert": LAYERS + "test_clients_without_a_required_certificate_are_refused",
     "tls_key": OPTIONS + "test_tls_key_is_the_key_of_tls_cert",
     "tls_insecure_skip_verify": OPTIONS + "test_skip_verify_accepts_an_untrusted_certificate",
     "tls_min_version": "wire/test_client.py::test_old_tls_versions_are_refused",

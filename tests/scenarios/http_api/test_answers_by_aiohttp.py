@@ -60,7 +60,7 @@ async def listener() -> AsyncIterator[Listener]:
 
 
 @pytest.mark.parametrize("kind", NO_HTTP)
-async def test_what_is_not_http(listener: Listener, kind: str) -> None:
+async def test_invalid_http_is_refused(listener: Listener, kind: str) -> None:
     """Input that is not valid HTTP gets status 400 as plain text, with the site's headers."""
     answer = Answer(await exchange(listener, NO_HTTP[kind]))
 
@@ -71,7 +71,9 @@ async def test_what_is_not_http(listener: Listener, kind: str) -> None:
 
 @pytest.mark.parametrize(("path", "status"), [("/broken", 500), ("/late", 504)])
 @pytest.mark.parametrize("accepted", ["text/html", "*/*"])
-async def test_a_gate_that_fails(listener: Listener, path: str, status: int, accepted: str) -> None:
+async def test_an_exception_in_the_gate_has_the_sites_headers(
+    listener: Listener, path: str, status: int, accepted: str
+) -> None:
     """If the gate raises an exception, the 500 or 504 that aiohttp makes has the site's headers."""
     asked = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accepted}\r\n\r\n"
     answer = Answer(await exchange(listener, asked.encode()))
@@ -95,7 +97,9 @@ async def test_a_gate_that_fails(listener: Listener, path: str, status: int, acc
         ("GET /shut", 403),
     ],
 )
-async def test_all_other_answers(listener: Listener, asked: str, status: int) -> None:
+async def test_every_response_has_the_sites_headers(
+    listener: Listener, asked: str, status: int
+) -> None:
     """Every response has the same Server header, whether a handler, the gate or aiohttp made it."""
     raw = f"{asked} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
     answer = Answer(await exchange(listener, raw))
@@ -120,7 +124,7 @@ async def raw_answer(port: int, raw: bytes) -> bytes:
     return answer
 
 
-async def test_each_daemon(tmp_path: Path) -> None:
+async def test_error_responses_name_no_software_versions(tmp_path: Path) -> None:
     """No daemon's error response names Python or aiohttp; nsqadmin's have all security headers."""
     async with cluster(tmp_path) as house:
         ports = (house.nsqd.http.port, house.lookupd.http_port, house.admin.http_port)

@@ -80,7 +80,7 @@ def test_a_path_is_cleaned_by_a_redirect(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_path_that_is_not_there_cleaned_is_not_found(servers: Servers, way: str) -> None:
+def test_a_cleaned_path_without_a_route_is_not_found(servers: Servers, way: str) -> None:
     """An unclean path that no route matches after cleaning gets 404; a wrong method gets 405."""
     assert ask(servers.nsqd, "POST", "//nope", b"x", *WAYS[way])[0] == 404
     assert ask(servers.nsqd, "POST", "//ping", b"x", *WAYS[way])[0] == 404
@@ -128,7 +128,7 @@ def test_options_that_go_does_not_have_are_invalid(servers: Servers) -> None:
         assert (status, body) == (400, b'{"message":"INVALID_OPTION"}')
 
 
-def test_what_is_null_in_go_is_null(servers: Servers) -> None:
+def test_values_that_are_null_in_go_are_null(servers: Servers) -> None:
     """`producers` is null before any client publishes; `percentiles` is null without channels."""
     ask(servers.nsqd, "POST", "/topic/create?topic=bare")
     for query in ("", "&include_clients=false", "&topic=bare", "&topic=none"):

@@ -96,7 +96,7 @@ async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
     A match contains its state: here, the client that has it in flight.
     """
     await channel(nsqd, b"a1", b"a2", b"a3", b"a4", b"b5")
-    consumer = await Consumer.identified(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     consumer.send(rdy(3))
     taken = [(await consumer.frame())[1][10:26] for _ in range(3)]
     consumer.send(rdy(0) + fin(taken[0]) + req(taken[1], 600_000))
@@ -144,7 +144,7 @@ async def test_a_search_within_a_range(nsqd: Daemon) -> None:
     assert rest["done"] is True
 
 
-async def test_each_request_gets_on_however_short_its_time(
+async def test_a_search_in_short_steps_finds_every_match_once(
     nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search that is interrupted after each piece of work finds every match exactly once."""
@@ -163,13 +163,13 @@ async def test_each_request_gets_on_however_short_its_time(
     assert requests > 1
 
 
-def test_a_slice_begins_with_its_first_question() -> None:
+def test_a_time_limit_starts_at_the_first_check() -> None:
     """The time limit starts at the first check: a slice may have waited for its thread."""
     assert SearchBudget(60)()
     assert not SearchBudget(0)()
 
 
-async def test_a_request_gets_on_through_bytes_that_hold_nothing(
+async def test_a_search_advances_through_data_without_a_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request advances, even through data without a match, until the search is complete."""
@@ -194,7 +194,9 @@ async def test_a_request_gets_on_through_bytes_that_hold_nothing(
     assert tokens[-1] is None
 
 
-async def test_searches_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_concurrent_searches_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At most SEARCHES_MAX searches run at a time, since each holds data in memory; others wait."""
     monkeypatch.setattr(inspection, "SEARCHES_MAX", 2)
     nsqd = await start(tmp_path)

@@ -433,7 +433,9 @@ def test_auth(name: str, start: Start, guarded: NsqdServer) -> None:
 
 
 @cell("layers")
-def test_all_three(name: str, start: Start, guarded: NsqdServer, authority_file: str) -> None:
+def test_tls_deflate_and_auth_together(
+    name: str, start: Start, guarded: NsqdServer, authority_file: str
+) -> None:
     """A client can use TLS, deflate inside it, and AUTH over both."""
     wishes = {"tls": authority_file, "compression": "deflate", "secret": SECRET}
     consumer, sent = over(name, "layers", start, guarded, **wishes)

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.scenarios.interop import matrix
 
 
-def test_the_page_is_what_the_tests_hold() -> None:
+def test_the_page_shows_the_expected_outcomes() -> None:
     """The committed page shows the expected outcome of every cell; `make interop` writes it."""
     assert matrix.render(matrix.expected()) == matrix.PAGE.read_text()
 
@@ -20,7 +20,7 @@ def test_every_reason_belongs_to_a_cell() -> None:
     assert all(name in matrix.CLIENTS and of in matrix.FEATURES for name, of in reasoned)
 
 
-def test_another_outcome_makes_another_page(tmp_path: Path) -> None:
+def test_a_changed_outcome_changes_one_row_of_the_page(tmp_path: Path) -> None:
     """A changed outcome changes only that client's row of the page."""
     page = tmp_path / "clients.md"
     matrix.write(matrix.expected(), page)
@@ -33,7 +33,7 @@ def test_another_outcome_makes_another_page(tmp_path: Path) -> None:
     assert changed[0].count(matrix.FAILS) == 1
 
 
-def test_the_same_outcome_leaves_the_page_alone(tmp_path: Path) -> None:
+def test_the_same_outcomes_do_not_rewrite_the_page(tmp_path: Path) -> None:
     """A run with the same outcomes does not rewrite the file."""
     page = tmp_path / "clients.md"
     matrix.write(matrix.expected(), page)

@@ -45,7 +45,7 @@ def labels_named(expression: str, legend: str) -> set[str]:
 async def scraped(folder: Path) -> dict[str, set[str]]:
     """Return the sample names of a busy nsqd, with the labels of each."""
     nsqd = await start(folder, e2e_processing_latency_percentiles=(0.99,))
-    consumer = await Consumer.identified(nsqd, pub("t", b"x"), sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, pub("t", b"x"), sub("t", "c"))
     await consumer.messages(1)
 
     async def is_finished() -> bool:
@@ -63,7 +63,7 @@ async def scraped(folder: Path) -> dict[str, set[str]]:
     return samples
 
 
-async def test_every_query_finds_what_it_asks_for(tmp_path: Path) -> None:
+async def test_every_query_uses_existing_metrics_and_labels(tmp_path: Path) -> None:
     """Every metric in a query is exposed; every label belongs to the metric or to Prometheus."""
     samples = await scraped(tmp_path)
     assert len(expressions()) > 30

@@ -26,7 +26,7 @@ def visit(nsqd: NsqdServer) -> None:
     wait_for(lambda: "disconnected" in nsqd.log_text and "TOPIC(u): deleted" in nsqd.log_text)
 
 
-def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
+def test_clients_topics_and_channels_are_logged_at_info(tmp_path: Path) -> None:
     """Clients, topics and channels are logged at info; a second subscriber creates nothing."""
     with spawn_nsqd(tmp_path) as nsqd:
         visit(nsqd)
@@ -50,7 +50,7 @@ def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
         assert times == sum(re.fullmatch(text, line) is not None for line in lines), (text, lines)
 
 
-def test_a_start_is_quiet_about_what_was_there(tmp_path: Path) -> None:
+def test_a_restart_does_not_log_existing_topics_as_created(tmp_path: Path) -> None:
     """A restart does not log existing topics as created, and GET /ping is not logged."""
     with spawn_nsqd(tmp_path) as nsqd:
         visit(nsqd)
@@ -67,7 +67,7 @@ def test_a_start_is_quiet_about_what_was_there(tmp_path: Path) -> None:
     assert "200 GET /stats" in again
 
 
-def test_json_names_what_a_line_is_about(tmp_path: Path) -> None:
+def test_json_log_lines_have_fields_for_topic_channel_and_client(tmp_path: Path) -> None:
     """With JSON, every line is an object with fields for the topic, the channel and the client."""
     with spawn_nsqd(tmp_path, "--log-format=json") as nsqd:
         visit(nsqd)
@@ -83,7 +83,7 @@ def test_json_names_what_a_line_is_about(tmp_path: Path) -> None:
     assert subscribed["client"] in ended
 
 
-def test_clients_that_come_and_go_can_be_bounded(tmp_path: Path) -> None:
+def test_log_lines_of_repeated_connections_are_limited(tmp_path: Path) -> None:
     """With --log-repeats=3, three connections are logged, then how many more there were.
 
     The summary is logged at the latest when nsqd ends.

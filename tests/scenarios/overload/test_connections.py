@@ -49,7 +49,7 @@ def is_served(server: NsqdServer) -> bool:
 
 
 @needs_prlimit
-def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+def test_connections_beyond_the_limit_are_closed_at_once(tmp_path: Path) -> None:
     """Beyond the limit, connections are closed immediately; existing ones, HTTP and logs work."""
     prefix = ("prlimit", f"--nofile={LIMIT // 2}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
@@ -75,7 +75,7 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
 
 
 @needs_prlimit
-def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+def test_http_connections_beyond_the_limit_are_closed_at_once(tmp_path: Path) -> None:
     """Beyond the limit, HTTP connections are closed immediately; V2 clients and logs work."""
     prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
 
 
 @needs_prlimit
-def test_topics_beyond_the_files_work_all_the_same(tmp_path: Path) -> None:
+def test_more_topics_than_open_files_work(tmp_path: Path) -> None:
     """With more topics than open files, every topic accepts messages and keeps them on restart."""
     prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server:
@@ -111,7 +111,7 @@ def test_topics_beyond_the_files_work_all_the_same(tmp_path: Path) -> None:
 
 
 @needs_prlimit
-def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
+def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
     """nsqd raises its soft limit of open files to the hard limit."""
     with spawn_nsqd(tmp_path, prefix=("prlimit", "--nofile=256:512")) as server:
         limits = Path(f"/proc/{server.pid}/limits").read_text()

@@ -58,7 +58,7 @@ def line(tmp_path: Path) -> Line:
     return line
 
 
-def test_a_single_pub(line: Line) -> None:
+def test_a_single_pub_stays_within_its_limits_of_calls(line: Line) -> None:
     """A single PUB stays within its limits of calls and files (minimum of 20 tries)."""
     one = commands.pub("t", b"x" * 200)
 
@@ -67,7 +67,7 @@ def test_a_single_pub(line: Line) -> None:
     assert len(files) <= SINGLE_PUB_FILES_MAX, sorted(files)
 
 
-def test_files_of_a_fin_and_of_the_delivery_that_follows(line: Line) -> None:
+def test_a_fin_and_the_next_delivery_stay_within_their_limits_of_files(line: Line) -> None:
     """A FIN and the next delivery each stay within their limit of source files.
 
     The FIN counts from its bytes to its ledger entry, the delivery from the turn's end to the
@@ -89,7 +89,7 @@ def test_files_of_a_fin_and_of_the_delivery_that_follows(line: Line) -> None:
     assert len(set(delivery)) <= DELIVERY_FILES_MAX, sorted(set(delivery))
 
 
-def test_a_batch_costs_what_a_message_costs(line: Line) -> None:
+def test_a_batch_stays_within_the_limits_of_calls(line: Line) -> None:
     """A hundred PUBs, and a hundred FINs with the next 100 deliveries, stay within their limits."""
     many = commands.pub("t", b"x" * 200) * 100
     assert min(calls_of(lambda: line.say(many)) for _ in range(5)) <= MANY_PUBS_CALLS_MAX

@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path / "clicks"
 
 
-def test_the_reference_reads_what_parse_reads(spark, files: Path) -> None:
+def test_the_reference_parses_the_same_rows(spark, files: Path) -> None:
     """The plain Spark reference parses the same rows with the same values as the pipeline."""
     messages = spark.read.parquet(str(files))
     ours = click.readable(click.parse(messages)).select(*READ_ALIKE)
@@ -36,7 +36,7 @@ def test_the_reference_reads_what_parse_reads(spark, files: Path) -> None:
     assert [] == ours.exceptAll(theirs).collect()
 
 
-def test_the_reference_does_its_three_jobs(spark, tmp_path: Path, files: Path) -> None:
+def test_each_job_of_the_reference_writes_every_click(spark, tmp_path: Path, files: Path) -> None:
     """The reference's three jobs each write every click: by hour, per minute and per visitor."""
     took = pipeline_reference.seconds(spark, files, tmp_path / "out")
     archived, minutes, visitors = (spark.read.parquet(str(tmp_path / "out" / job)) for job in took)
@@ -50,7 +50,7 @@ def test_the_reference_does_its_three_jobs(spark, tmp_path: Path, files: Path) -
     ]
 
 
-def test_the_reference_looks_at_each_line_once(spark, files: Path) -> None:
+def test_the_reference_evaluates_each_expression_once(spark, files: Path) -> None:
     """The reference's plan evaluates the regular expression and `from_json` once each."""
     messages = spark.read.parquet(str(files))
     plan = pipeline_reference.parsed(messages)._jdf.queryExecution().optimizedPlan().toString()
@@ -59,7 +59,7 @@ def test_the_reference_looks_at_each_line_once(spark, files: Path) -> None:
     assert 1 == plan.count("from_json(")
 
 
-def test_parse_is_measured_beside_one_look_at_the_text(spark, tmp_path: Path, capfd) -> None:
+def test_parsing_is_compared_with_a_single_pass_over_the_text(spark, tmp_path: Path, capfd) -> None:
     """Parsing and a single pass over the text are both measured, and their ratio is reported.
 
     Without --log, stderr notes that it is missing.
@@ -75,7 +75,7 @@ def test_parse_is_measured_beside_one_look_at_the_text(spark, tmp_path: Path, ca
     assert "no --log PATH is given" in capfd.readouterr().err
 
 
-def test_parse_is_measured_on_the_lines_of_a_log(spark, tmp_path: Path) -> None:
+def test_parsing_is_also_measured_on_the_lines_of_a_log(spark, tmp_path: Path) -> None:
     """The lines of a log are repeated as needed, and measured separately from generated clicks."""
     log = tmp_path / "access.log"
     log.write_bytes(b"\n".join(Crowd(5, 5).lines(30)) + b"\n")
@@ -89,7 +89,7 @@ def test_parse_is_measured_on_the_lines_of_a_log(spark, tmp_path: Path) -> None:
         parse(bench)
 
 
-def test_a_jvm_says_what_lives_in_its_heap(spark) -> None:
+def test_the_live_heap_of_a_jvm_can_be_measured(spark) -> None:
     """The live heap of a JVM can be measured from outside; it is smaller than resident memory."""
     java = java_of([os.getpid(), spark.sparkContext._gateway.proc.pid])
 

@@ -86,7 +86,7 @@ def test_each_delivery_is_acknowledged_once(
 
 
 @given(cuts=st.lists(st.integers(0, 600), max_size=8))
-def test_a_redis_read_is_acknowledged_and_asked_for_again(cuts: list[int]) -> None:
+def test_each_redis_read_is_acknowledged_and_repeated(cuts: list[int]) -> None:
     """Each id is acknowledged once in its read's XACK, and each complete read starts another."""
     parts = []
     for entries in ((0, 1, 2), (3, 4)):
@@ -133,7 +133,7 @@ def test_confirms_count_each_publish_once() -> None:
     assert [1, 1, 2, 1, 1, 3] == [confirms(data[at : at + 21]) for at in range(0, len(data), 21)]
 
 
-def test_answers_are_counted_as_they_come() -> None:
+def test_an_answer_in_two_parts_is_counted_once() -> None:
     """Each request's answer is counted once, even if an OK arrives in two parts."""
     oks = Oks()
     two = b"\0\0\0\x06\0\0\0\0OK" * 2
@@ -157,7 +157,9 @@ def test_answers_are_counted_as_they_come() -> None:
         (Confirms(), method(1, (20, 40), bytes(10))),
     ],
 )
-def test_a_refusal_ends_the_run(count: Callable[[bytes], int], refusal: bytes) -> None:
+def test_an_error_response_raises_refused_error(
+    count: Callable[[bytes], int], refusal: bytes
+) -> None:
     """An error response raises RefusedError and is never counted as an answer."""
     with pytest.raises(RefusedError):
         count(refusal)

@@ -46,7 +46,7 @@ def counted():
     return clicks, unreadable
 
 
-def test_every_number_of_the_report(ran, counted):
+def test_every_number_of_the_report_equals_a_count_of_the_file(ran, counted):
     """Every number of the report equals a count of the file in plain Python."""
     data, text = ran
     clicks, unreadable = counted
@@ -73,7 +73,7 @@ def test_every_number_of_the_report(ran, counted):
     assert "every acknowledged click is stored exactly once" in text
 
 
-def test_the_archive_lies_by_date_and_hour(ran, counted):
+def test_the_archive_is_partitioned_by_date_and_hour(ran, counted):
     """The archive's partitions are the date and hour of event time in UTC."""
     data, _ = ran
     clicks, _ = counted

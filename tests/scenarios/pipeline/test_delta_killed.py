@@ -113,7 +113,7 @@ def published(folder, count, *more):
 
 
 def test_a_killed_archive_has_every_click_once(tmp_path):
-    """Every click is stored once, whenever the program is program.
+    """Every click is stored once, whenever the program is killed.
 
     Kills hit: files not yet committed, commits that Spark has not recorded, and merges.
     """

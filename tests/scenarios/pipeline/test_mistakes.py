@@ -237,7 +237,9 @@ def check(case: Case, places: dict[str, str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize("case", AT_ONCE, ids=lambda case: case.words)
-def test_a_mistake_in_a_word(case: Case, places: dict[str, str], tmp_path: Path) -> None:
+def test_a_mistake_in_a_flag_prints_one_sentence(
+    case: Case, places: dict[str, str], tmp_path: Path
+) -> None:
     """A mistake in a flag prints only the sentence, and creates no data folder."""
     words = f"pipeline {case.words}"
 
@@ -248,7 +250,7 @@ def test_a_mistake_in_a_word(case: Case, places: dict[str, str], tmp_path: Path)
 
 
 @pytest.mark.parametrize("case", ADDRESSES, ids=lambda case: case.words)
-def test_a_mistake_in_an_address_or_a_credential(
+def test_a_wrong_address_or_credential_prints_one_sentence(
     case: Case, places: dict[str, str], tmp_path: Path
 ) -> None:
     """A wrong address or credential prints only the sentence, and creates no data folder."""
@@ -265,7 +267,9 @@ def test_a_mistake_in_an_address_or_a_credential(
     [*WITH_SPARK, *(pytest.param(case, marks=pytest.mark.slow) for case in FURTHER_WITH_SPARK)],
     ids=lambda case: case.words,
 )
-def test_a_mistake_that_spark_finds(case: Case, places: dict[str, str], tmp_path: Path) -> None:
+def test_a_mistake_that_spark_finds_prints_no_traceback(
+    case: Case, places: dict[str, str], tmp_path: Path
+) -> None:
     """For a mistake that Spark finds, Spark may log lines before the sentence, but no traceback.
 
     No query starts.
@@ -278,14 +282,14 @@ def test_a_mistake_that_spark_finds(case: Case, places: dict[str, str], tmp_path
 
 
 @pytest.mark.parametrize("case", OF_A_RUN, ids=lambda case: case.words)
-def test_a_mistake_in_a_run(case: Case, tmp_path: Path) -> None:
+def test_a_mistake_in_run_or_up_prints_one_sentence(case: Case, tmp_path: Path) -> None:
     """A mistake in the flags of `sparq run` or `sparq up` prints only the sentence."""
     everything = check(case, {}, tmp_path)
 
     assert 1 == everything.count("\n")
 
 
-def test_a_delta_archive_without_its_package(places: dict[str, str], tmp_path: Path) -> None:
+def test_a_missing_deltalake_package_is_reported(places: dict[str, str], tmp_path: Path) -> None:
     """--archive-format=delta without the deltalake package prints how to install it."""
     pytest.importorskip("sparq.pipeline.archive_delta", reason="needs the Delta archive")
     (tmp_path / "deltalake.py").write_text("raise ImportError\n", encoding="utf-8")

@@ -86,7 +86,7 @@ def missing(samples, expression, legend=""):
     return sorted(names - samples.keys()), sorted(labels_named(expression, legend) - known)
 
 
-def test_every_query_of_the_dashboard_finds_what_it_asks_for(samples):
+def test_every_dashboard_query_uses_existing_metrics_and_labels(samples):
     """Each metric in a dashboard query is exposed; each label belongs to it or to Prometheus."""
     assert len(expressions()) > 40
     for expression, legend in expressions():
@@ -94,7 +94,7 @@ def test_every_query_of_the_dashboard_finds_what_it_asks_for(samples):
         assert (expression, ([], [])) == (expression, missing(samples, expression, legend))
 
 
-def test_every_alert_finds_what_it_asks_for(samples):
+def test_every_alert_uses_existing_metrics(samples):
     """Each alert uses only exposed metrics, and has a severity, a summary and an action."""
     assert len(rules()) > 10
     for name, (expression, severity, told) in rules().items():
@@ -133,12 +133,12 @@ def test_panels_do_not_overlap():
     assert len(set(ids)) == len(ids)
 
 
-def test_every_alert_has_been_seen_to_fire():
+def test_every_alert_has_a_test_case():
     """alerts.yml has a test case for each alert."""
     assert set(rules()) == set(re.findall(r"Sparq\w+", CASES.read_text(encoding="utf-8")))
 
 
-def test_alerts_fire_when_they_should_and_only_then(tmp_path):
+def test_alerts_fire_as_expected(tmp_path):
     """promtool accepts the rules, and each alert fires exactly as alerts.yml expects."""
     promtool = shutil.which("promtool")
     if promtool is None:

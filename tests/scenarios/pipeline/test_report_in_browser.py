@@ -137,7 +137,7 @@ async def keep(picture, name):
 
 @pytest.mark.parametrize("which", ["plain", "hostile"])
 @pytest.mark.parametrize("look", LOOKS)
-async def test_every_look_is_whole_and_quiet(tab, site, which, look):
+async def test_every_layout_fits_and_logs_nothing(tab, site, which, look):
     """In each layout the page fits the width, logs nothing, and makes a single request."""
     width, scheme, media = LOOKS[look]
     await tab.look(width, 800, scheme, media)
@@ -154,7 +154,7 @@ async def test_every_look_is_whole_and_quiet(tab, site, which, look):
     assert len(picture) > PICTURE_BYTES_MIN
 
 
-async def test_a_file_asks_for_nothing(tab, tmp_path):
+async def test_a_page_opened_from_disk_requests_nothing_else(tab, tmp_path):
     """A page opened from disk requests nothing but itself."""
     file = tmp_path / "report.html"
     await asyncio.to_thread(file.write_text, hostile_page(), encoding="utf-8")
@@ -164,7 +164,7 @@ async def test_a_file_asks_for_nothing(tab, tmp_path):
     assert [] == tab.complaints()
 
 
-async def test_what_clicks_say_stays_text(tab, site):
+async def test_hostile_text_in_clicks_is_shown_as_text(tab, site):
     """Hostile text from clicks is shown as text: it creates no element, handler or dialog."""
     await tab.open(f"{site.url}/hostile")
     for number in range(3):  # a hover handler would run now
@@ -182,7 +182,7 @@ async def test_what_clicks_say_stays_text(tab, site):
     assert [] == tab.heard("Page.javascriptDialogOpening")
 
 
-async def test_the_policy_stops_what_would_have_got_through(tab, site):
+async def test_the_content_security_policy_blocks_injected_elements(tab, site):
     """The page's Content-Security-Policy blocks an injected script and an injected image."""
     await tab.open(f"{site.url}/plain")
     await tab.value(
@@ -203,7 +203,7 @@ async def test_the_policy_stops_what_would_have_got_through(tab, site):
 
 @pytest.mark.parametrize("width", [360, 1_200])
 @pytest.mark.parametrize("which", ["plain", "hostile"])
-async def test_the_audits_result_is_seen_first(tab, site, which, width):
+async def test_the_audits_result_is_visible_without_scrolling(tab, site, which, width):
     """The audit's result is visible without scrolling, even on a phone, and is the largest text."""
     await tab.look(width, 640)
     await tab.open(f"{site.url}/{which}")
@@ -216,7 +216,7 @@ async def test_the_audits_result_is_seen_first(tab, site, which, width):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_text_stands_out_from_what_lies_behind_it(tab, site, scheme):
+async def test_text_has_enough_contrast(tab, site, scheme):
     """With all tables open, text contrast is at least WCAG's 4.5, in light and dark mode."""
     await tab.look(1_200, 800, scheme)
     await tab.open(f"{site.url}/hostile")
@@ -226,7 +226,7 @@ async def test_text_stands_out_from_what_lies_behind_it(tab, site, scheme):
     assert contrast >= 4.5, text
 
 
-async def test_the_reader_chooses_light_or_dark(tab, site):
+async def test_the_page_follows_the_browsers_colour_scheme(tab, site):
     """The page switches between light and dark with the browser's setting, without a reload."""
     await tab.open(f"{site.url}/plain")
     seen = []
@@ -243,7 +243,7 @@ async def test_the_reader_chooses_light_or_dark(tab, site):
     assert not {*seen[0]} & {*seen[1]}
 
 
-async def test_the_figures_under_the_pointer(tab, site):
+async def test_hovering_over_a_chart_shows_its_values(tab, site):
     """Hovering over a chart shows the time and values; moving away hides them."""
     shown = (
         "[...document.querySelectorAll('.hit text')].filter(t =>"
@@ -268,7 +268,7 @@ async def test_the_figures_under_the_pointer(tab, site):
     assert [] == await tab.value(shown)
 
 
-async def test_the_keyboard_reaches_everything(tab, site):
+async def test_the_keyboard_reaches_every_link_and_table(tab, site):
     """Tab reaches every link and table, Enter opens a table, and the focus is visible."""
     await tab.open(f"{site.url}/plain")
     here = (
@@ -299,7 +299,7 @@ async def test_the_keyboard_reaches_everything(tab, site):
     assert 1 == await tab.value("document.querySelectorAll('details[open]').length")
 
 
-async def test_a_screen_reader_is_told_what_charts_show(tab, site):
+async def test_charts_have_descriptions_for_screen_readers(tab, site):
     """For screen readers, charts have descriptions; headings, tables and regions have names."""
     await tab.open(f"{site.url}/plain")
     tree = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
@@ -320,7 +320,7 @@ async def test_a_screen_reader_is_told_what_charts_show(tab, site):
     assert {"navigation", "main", "banner"} <= set(found)
 
 
-async def test_paper_has_all_charts_in_ink(tab, site):
+async def test_the_printed_page_has_all_charts(tab, site):
     """Printed in dark mode, the page has wide charts and no navigation."""
     await tab.look(794, 800, "dark", "print")
     await tab.open(f"{site.url}/plain")

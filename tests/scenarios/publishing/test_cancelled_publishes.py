@@ -150,7 +150,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
-def test_whoever_is_cancelled_disturbs_nobody(shared_daemons: SharedDaemons) -> None:
+def test_cancelled_publishes_do_not_affect_others(shared_daemons: SharedDaemons) -> None:
     """For random publishes, cancelled at random turns, the outcomes match the stored messages."""
     nsqd = shared_daemons.nsqds[0]
     numbers = iter(range(1_000_000))

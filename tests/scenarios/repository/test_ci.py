@@ -32,7 +32,7 @@ def run_with(
     )
 
 
-def test_what_a_machine_sets_for_python_does_not_reach_the_tests(tmp_path: Path) -> None:
+def test_python_environment_variables_are_removed(tmp_path: Path) -> None:
     """The script removes PYTHON* variables such as PYTHONUNBUFFERED, but keeps PYTHON itself."""
     ran = run_with(tmp_path, 0, PYTHONUNBUFFERED="1", PYTHONUTF8="1", PYTHON="python3.12")
 
@@ -40,14 +40,14 @@ def test_what_a_machine_sets_for_python_does_not_reach_the_tests(tmp_path: Path)
     assert (0, "3 passed, 1 skipped in 0.10s") == (ran.returncode, ran.stdout.splitlines()[-1])
 
 
-def test_a_failure_is_its_exit_status(tmp_path: Path) -> None:
+def test_the_exit_status_of_make_is_kept(tmp_path: Path) -> None:
     """The script keeps make's exit status; a failure without a count is reported as 1 failed."""
     ran = run_with(tmp_path, 2)
 
     assert (2, "0 passed, 1 failed, 0 skipped") == (ran.returncode, ran.stdout.splitlines()[-1])
 
 
-def test_what_a_test_has_left_behind_does_not_keep_it(tmp_path: Path) -> None:
+def test_the_script_does_not_wait_for_leftover_processes(tmp_path: Path) -> None:
     """The script does not wait for a leftover process that still has the output open."""
     leaves = "#!/bin/sh\nsleep 60 &\necho 3 passed in 0.10s\n"
 

@@ -31,7 +31,7 @@ def test_each_exception_is_needed() -> None:
     assert [] == needless
 
 
-def test_what_is_unused_is_found() -> None:
+def test_unused_code_is_found() -> None:
     """Unused functions, classes and methods are found with the project's settings."""
     watch = Vulture(ignore_names=SETTINGS["ignore_names"])
     watch.scan(UNUSED)

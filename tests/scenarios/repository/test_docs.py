@@ -68,7 +68,7 @@ def test_every_named_path_exists() -> None:
     assert [] == gone
 
 
-def test_every_named_verb_is_in_the_makefile() -> None:
+def test_every_named_target_is_in_the_makefile() -> None:
     """Every `make ...` in a document is a target of the Makefile."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
     proofs = re.search(r"^PROOFS := (.*)", text, re.M)
@@ -80,6 +80,6 @@ def test_every_named_verb_is_in_the_makefile() -> None:
 @pytest.mark.parametrize(
     "name", ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "GUARANTEES"]
 )
-def test_the_document_is_there(name: str) -> None:
+def test_each_expected_document_exists(name: str) -> None:
     """The documents that newcomers look for exist and are not empty."""
     assert (ROOT / f"{name}.md").read_text(encoding="utf-8").strip()

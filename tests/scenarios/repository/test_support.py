@@ -39,12 +39,12 @@ def test_there_is_one_v2_client() -> None:
 
 # Split in two, so that this file passes its own check.
 @pytest.mark.parametrize("halves", [('b"  ', 'V2"'), ("b'  ", "V2PUB t'"), ("MAGIC_", "V2")])
-def test_a_second_client_would_be_seen(halves: tuple[str, str]) -> None:
+def test_every_way_to_write_the_magic_bytes_is_found(halves: tuple[str, str]) -> None:
     """The check recognises every way to write the magic bytes."""
     assert MAGIC.search(f"    connection.sendall({''.join(halves)})")
 
 
-def test_tests_know_nothing_of_proofs() -> None:
+def test_only_tests_of_proofs_import_proofs() -> None:
     """Only the tests of the proofs import proofs; proofs may import test support."""
     found = [path for path, text in sources() if PROOFS.search(text)]
 

@@ -88,14 +88,14 @@ def none_of(offenders: list[str]) -> None:
         pytest.fail("\n" + "\n".join(offenders), pytrace=False)
 
 
-def test_no_file_is_long() -> None:
+def test_no_file_has_over_500_lines() -> None:
     """A Python file has at most 500 lines."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code(*CODE)}
 
     none_of([place(path, size) for path, size in lengths.items() if size > FILE_LINES_MAX])
 
 
-def test_no_function_is_long() -> None:
+def test_no_function_has_over_50_lines() -> None:
     """A function's body has at most 50 lines, without its docstring."""
     long = [
         f"{place(path, node.lineno)} {node.name}: {size} lines"
@@ -107,21 +107,21 @@ def test_no_function_is_long() -> None:
     none_of(long)
 
 
-def test_functions_are_short_in_the_median() -> None:
+def test_half_of_all_functions_have_at_most_8_lines() -> None:
     """Half of all functions in `src` have at most 8 lines."""
     sizes = [size for path in code("src") for _, size in functions(path)]
 
     assert statistics.median(sizes) <= FUNCTION_LINES_MEDIAN
 
 
-def test_no_line_is_wide() -> None:
+def test_no_line_has_over_100_columns() -> None:
     """A line has at most 100 columns, including tables in comments."""
     wide = re.compile(f".{{{LINE_COLUMNS_MAX + 1}}}")
 
     none_of(offending_lines(code(*CODE), wide))
 
 
-def test_every_module_opens_with_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     """Every module has a docstring, of at least 3 lines if it is shipped and over 80 lines long."""
     none_of([str(path.relative_to(ROOT)) for path in code(*CODE) if not opens(path)])
 
@@ -144,14 +144,14 @@ def test_every_installation_is_of_our_package() -> None:
 
 
 @pytest.mark.parametrize("word", UNFINISHED)
-def test_nothing_unfinished_is_marked(word: str) -> None:
+def test_no_code_is_marked_as_unfinished(word: str) -> None:
     """Shipped code contains no markers of unfinished work."""
     marked = re.compile(rf"\b{word}\b")
 
     none_of(offending_lines(code(*SHIPPED), marked))
 
 
-def test_every_silenced_check_is_argued() -> None:
+def test_every_suppressed_check_gives_its_reason() -> None:
     """Every suppressed check gives its reason on the same line."""
     marker = r"#\s*(?:no" r"qa|pragma|type:\s*ignore)"
     silenced = re.compile(marker + r"(?!.{0,40}?\s[-#(]+ ?\w.{7})")
@@ -201,7 +201,7 @@ def test_only_the_disk_opens_files() -> None:
     none_of(openers)
 
 
-def test_every_test_states_its_promise() -> None:
+def test_every_test_has_a_docstring() -> None:
     """Every test has a docstring."""
     silent = [
         f"{place(path, node.lineno)} {node.name}"
@@ -213,7 +213,7 @@ def test_every_test_states_its_promise() -> None:
     none_of(silent)
 
 
-def test_no_path_of_one_machine() -> None:
+def test_no_file_contains_a_path_of_one_machine() -> None:
     """No file contains a path of somebody's working copy or home folder."""
     homes = rf"{re.escape(str(ROOT))}/|{re.escape(str(Path.home()))}/\w"
     machine = re.compile(homes + r"|(?<![\w.:/])/(?:home|Users|root|work)/\w")
@@ -246,7 +246,7 @@ def test_every_locked_package_has_hashes() -> None:
     none_of(bare)
 
 
-def test_the_two_commands_stand_in_the_readme() -> None:
+def test_the_readme_names_make_run_and_make_test() -> None:
     """README.md names `make run` and `make test`, and the Makefile has both."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ def test_in_flight_messages_return_with_one_more_attempt() -> None:
     assert set(found) == {b"a", b"c", b"d", b"e"}
 
 
-def test_attempts_count_on_over_many_crashes() -> None:
+def test_attempts_are_counted_across_crashes() -> None:
     """P4: attempts count every delivery, including those before a crash."""
     harness = BrokerHarness()
     harness.consumer("t", "c", rdy=1)
@@ -69,7 +69,7 @@ def test_a_finish_before_an_answer_is_kept() -> None:
 
 
 @pytest.mark.behaviour("more.delay-kept-on-disk")
-def test_a_delay_survives_with_its_time_and_attempts() -> None:
+def test_a_requeue_delay_survives_a_crash() -> None:
     """P4: after a crash, a REQ's delay ends at the same wall time, with attempts 2."""
     harness = BrokerHarness()
     consumer = harness.consumer("t", "c", rdy=1)
@@ -159,7 +159,7 @@ def test_a_backlog_without_a_channel_survives() -> None:
 
 
 @pytest.mark.behaviour("TestDeleteLast")
-def test_after_the_last_channel_went_messages_gather() -> None:
+def test_messages_after_the_last_channel_was_deleted_are_kept() -> None:
     """Messages published after the last channel's deletion go to the next one, despite a crash."""
     harness = BrokerHarness()
     harness.consumer("t", "c", rdy=10)
@@ -205,7 +205,7 @@ def test_an_emptied_topic_stays_empty() -> None:
     assert harness.consumer("t", "c", rdy=10).bodies() == [b"kept", b"new"]
 
 
-def test_a_sub_is_answered_when_its_channel_would_survive_a_power_cut() -> None:
+def test_a_channel_whose_sub_was_answered_survives_a_power_cut() -> None:
     """Decision 7: a channel whose SUB was answered with OK survives a power cut."""
     for seed in range(5):
         harness = BrokerHarness()
@@ -216,7 +216,7 @@ def test_a_sub_is_answered_when_its_channel_would_survive_a_power_cut() -> None:
         assert list(harness.broker.topics["t"].channels) == ["c"]
 
 
-def test_the_sub_waits_for_the_sync() -> None:
+def test_a_sub_that_creates_a_channel_waits_for_the_sync() -> None:
     """A SUB that creates a channel gets no OK before the sync task has run."""
     harness = BrokerHarness()
     client = harness.connect()
@@ -255,7 +255,7 @@ def test_power_cuts_lose_nothing_acknowledged(seed: int, count: int, finished: i
     assert expected - doubtful <= set(found) <= expected
 
 
-def test_a_clean_stop_and_a_crash_know_the_same() -> None:
+def test_a_clean_stop_and_a_crash_recover_the_same_state() -> None:
     """A broker recovers the same state after a clean stop as after a crash."""
     states = []
     for clean in (True, False):
@@ -272,7 +272,7 @@ def test_a_clean_stop_and_a_crash_know_the_same() -> None:
     assert states[0] == states[1]
 
 
-def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
+def test_a_clean_stop_writes_fins_whose_write_failed() -> None:
     """A clean stop writes FINs whose write failed before, if the disk works again."""
     harness = BrokerHarness()
     consumer = harness.consumer("t", "c", rdy=10)
@@ -289,7 +289,7 @@ def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
     assert [] == harness.consumer("t", "c", rdy=10).messages()
 
 
-def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> None:
+def test_a_checkpoint_keeps_fins_ahead_of_the_cursor() -> None:
     """The FIN of a due deferred message ahead of the cursor survives a checkpoint and a crash."""
     harness = BrokerHarness()
     consumer = harness.consumer("t", "c", rdy=1)
@@ -312,7 +312,7 @@ def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> 
     assert {b"later", *(b"%d" % n for n in range(9))} == {*finished, *found} - {b"deferred"}
 
 
-def test_a_checkpoint_after_a_start_keeps_what_was_requeued_ahead_of_the_cursor() -> None:
+def test_a_checkpoint_after_a_start_keeps_deferred_messages_in_flight() -> None:
     """A deferred message in flight ahead of the cursor survives checkpoints after a start.
 
     It is redelivered, not treated as finished.
@@ -333,7 +333,7 @@ def test_a_checkpoint_after_a_start_keeps_what_was_requeued_ahead_of_the_cursor(
     assert {b"b", b"c", b"deferred", b"later"} == set(by_body(found))
 
 
-def test_a_checkpoint_keeps_everything() -> None:
+def test_a_checkpoint_equals_the_ledger_entries_it_replaces() -> None:
     """A checkpoint contains the same state as the ledger entries it replaces."""
     harness = BrokerHarness()
     consumer = harness.consumer("t", "c", rdy=40)
@@ -358,7 +358,7 @@ def test_a_checkpoint_keeps_everything() -> None:
     }
 
 
-def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> None:
+def test_a_lost_unpause_repeats_no_deferred_message() -> None:
     """If a power cut loses the record of an unpause, no deferred message is delivered twice.
 
     Later records survive, and the topic's position lies after the messages that its channels
@@ -398,7 +398,7 @@ def without(harness: BrokerHarness, message: Message) -> MemoryDisk:
 
 @pytest.mark.parametrize("paused", [False, True], ids=["flows", "paused"])
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["records", "checkpoint"])
-def test_no_index_is_given_twice_when_all_files_have_gone(checkpoint: bool, paused: bool) -> None:
+def test_no_index_is_used_twice_after_all_files_are_deleted(checkpoint: bool, paused: bool) -> None:
     """No index is used twice, even if all log files are deleted and the clock is set back.
 
     A message was delivered and then lost in a power cut. No ceiling, clock or FIN shows that its

@@ -101,7 +101,7 @@ def test_failure_at_every_operation(number: int, times: int, part: float) -> Non
         record.check(reopened, refused_may_be_there=revived)
 
 
-def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
+def test_a_new_file_that_can_be_neither_created_nor_deleted() -> None:
     """A new file that can be neither created nor deleted does not hide later messages.
 
     The previous file gets no more messages, since the remains of the new file would hide them.
@@ -121,7 +121,7 @@ def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 9])
-def test_a_new_file_that_a_power_cut_brings_back(times: int) -> None:
+def test_a_new_file_whose_folder_sync_failed(times: int) -> None:
     """Messages acknowledged after a new file's folder sync failed survive a power cut.
 
     This holds even if the power cut brings the new file back.

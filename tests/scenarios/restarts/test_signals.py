@@ -50,7 +50,7 @@ def ends(server: Server, number: signal.Signals, gap_seconds: float) -> tuple[in
 
 @pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 0.05, 0.1, 5.0])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_nsqd_ends_with_0_however_often_it_is_told(
+def test_repeated_signals_end_nsqd_with_status_0(
     tmp_path: Path, number: signal.Signals, gap_seconds: float
 ) -> None:
     """Repeated signals do not disturb nsqd's exit: status 0, 0.5 s after "bye", and all topics."""
@@ -66,7 +66,7 @@ def test_nsqd_ends_with_0_however_often_it_is_told(
 
 @pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 5.0])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_nsqlookupd_ends_with_0_however_often_it_is_told(
+def test_repeated_signals_end_nsqlookupd_with_status_0(
     tmp_path: Path, number: signal.Signals, gap_seconds: float
 ) -> None:
     """Repeated signals do not disturb nsqlookupd's exit: status 0, within 0.5 s after "bye"."""

@@ -22,7 +22,7 @@ COUNT = 300
 
 @pytest.mark.behaviour("TestStartup", "TestUnixSocketStartup")
 @pytest.mark.parametrize("where", ["tcp", "unix"])
-async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, where: str) -> None:
+async def test_a_restart_delivers_the_unfinished_messages(tmp_path: Path, where: str) -> None:
     """A restart delivers the unfinished half of the messages, once, and then nothing is left.
 
     Memory queue and files are small; over TCP and a unix socket.
@@ -39,7 +39,7 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
     await first.post("/channel/create?topic=t&channel=c")
     for body in bodies:
         await first.post("/pub?topic=t", body)
-    consumer = await Consumer.identified(first, sub("t", "c"))
+    consumer = await Consumer.introduced(first, sub("t", "c"))
     half = await consumer.messages(COUNT // 2)
     await consumer.close()
     await stop(first)
@@ -47,7 +47,7 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
     second = await start(tmp_path, **told)
     assert [t["topic_name"] for t in (await second.stats())["topics"]] == ["t"]
     assert (await second.channel("t", "c"))["depth"] == COUNT - COUNT // 2
-    consumer = await Consumer.identified(second, sub("t", "c"))
+    consumer = await Consumer.introduced(second, sub("t", "c"))
     rest = await consumer.messages(COUNT - COUNT // 2)
     # Messages that were in flight are redelivered among the others, in no order.
     assert half == bodies[: COUNT // 2]
@@ -65,11 +65,11 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
 
 
 @pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
-async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
+async def test_an_ephemeral_topic_is_deleted_with_its_last_consumer(tmp_path: Path) -> None:
     """An ephemeral topic and channel are not on disk, and are deleted with the last consumer."""
     nsqd = await start(tmp_path)
-    consumer = await Consumer.identified(nsqd, sub("t#ephemeral", "c#ephemeral"))
-    other = await Consumer.identified(nsqd, pub("t#ephemeral", b"x"))
+    consumer = await Consumer.introduced(nsqd, sub("t#ephemeral", "c#ephemeral"))
+    other = await Consumer.introduced(nsqd, pub("t#ephemeral", b"x"))
     assert await consumer.messages(1) == [b"x"]
     assert (await nsqd.topic("t%23ephemeral"))["channels"][0]["client_count"] == 1
     assert list((tmp_path / "topics").iterdir()) == []
@@ -85,7 +85,7 @@ async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("TestCluster")
-async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
+async def test_nsqlookupd_lists_topics_and_channels(tmp_path: Path) -> None:
     """nsqlookupd lists this nsqd for a topic and channel until the topic is deleted."""
     with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
         nsqd.post("/topic/create?topic=t")
@@ -119,9 +119,7 @@ LINE = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (INFO|WARNING
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_port_0_is_told_as_the_real_port_and_a_signal_is_the_end(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_nsqlookupd_gets_the_real_ports_of_port_0(tmp_path: Path, number: signal.Signals) -> None:
     """With port 0, nsqlookupd gets the real ports; after a signal nsqd exits with 0.
 
     nsqd is then removed from nsqlookupd, and each line of its log has NSQ's format.

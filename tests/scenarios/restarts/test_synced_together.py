@@ -55,7 +55,7 @@ def test_a_start_with_many_topics_syncs_them_at_once() -> None:
         assert bodies(BrokerHarness(harness.disk.crash(seed), sync_every=2500)) == EACH
 
 
-def test_a_start_with_few_topics_waits_for_no_other_program() -> None:
+def test_a_start_with_few_topics_does_not_call_syncfs() -> None:
     """A start with few topics syncs their files one by one: syncfs waits for other programs too."""
     harness = BrokerHarness()
     harness.publish("t", b"x")
@@ -68,7 +68,7 @@ def test_a_start_with_few_topics_waits_for_no_other_program() -> None:
     assert "sync" in operations
 
 
-def test_a_power_cut_in_that_sync_loses_nothing_acknowledged() -> None:
+def test_a_power_cut_during_syncfs_loses_nothing_acknowledged() -> None:
     """A power cut during syncfs loses no acknowledged message."""
     harness = killed_house()
     harness.start(sync_every=1)
@@ -97,7 +97,7 @@ class PartlyBad(MemoryDisk):
             raise DiskError(operation, path, errno.EIO)
 
 
-def test_where_that_sync_fails_each_topic_is_synced_alone() -> None:
+def test_each_topic_is_synced_alone_if_syncfs_fails() -> None:
     """If syncfs fails, all files are rewritten and synced topic by topic, and nothing is lost.
 
     After a failed sync the kernel treats lost data as written.
@@ -114,7 +114,7 @@ def test_where_that_sync_fails_each_topic_is_synced_alone() -> None:
         assert bodies(BrokerHarness(disk.crash(seed), sync_every=2500)) == EACH
 
 
-def test_the_topic_that_cannot_be_synced_is_told_from_the_others() -> None:
+def test_only_the_topic_that_cannot_be_synced_is_refused() -> None:
     """If a single topic's log cannot be synced, only that topic is refused.
 
     A topic whose ledger cannot be synced writes a checkpoint; all others work as usual.

@@ -74,7 +74,9 @@ SPOOFED = (
 
 
 @pytest.mark.security("W-1")
-async def test_nobody_administers_unless_configured(tmp_path: Path, shows: Shows) -> None:
+async def test_unconfigured_nsqadmin_refuses_changes_from_other_machines(
+    tmp_path: Path, shows: Shows
+) -> None:
     """Without options, requests from a proxy or another address cannot change anything: 403."""
     requests = 0
     async with cluster(tmp_path, http_address="0.0.0.0:0") as house:
@@ -124,7 +126,7 @@ async def test_a_users_header_counts_from_trusted_proxies_only(
 
 
 @pytest.mark.security("W-2", "W-5")
-async def test_no_other_site_changes_or_reads_anything(tmp_path: Path, shows: Shows) -> None:
+async def test_requests_from_other_sites_are_refused(tmp_path: Path, shows: Shows) -> None:
     """Requests with foreign hosts, origins or forms get 403 even with an administrator's token."""
     options, keys = guarded(tmp_path)
     requests = 0
@@ -143,7 +145,7 @@ async def test_no_other_site_changes_or_reads_anything(tmp_path: Path, shows: Sh
 
 
 @pytest.mark.security("W-5")
-async def test_no_route_lets_other_sites_in(tmp_path: Path) -> None:
+async def test_no_route_permits_cross_origin_requests(tmp_path: Path) -> None:
     """No route answers a CORS preflight request with permission."""
     asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "hx-request"}
     async with cluster(tmp_path) as house:
@@ -171,7 +173,7 @@ ODD = [
 
 
 @pytest.mark.security("W-4")
-async def test_every_answer_says_what_a_browser_may_do_with_it(tmp_path: Path) -> None:
+async def test_every_response_has_the_security_headers(tmp_path: Path) -> None:
     """Every response has the security headers, also redirects, refusals and errors.
 
     No path outside the table of static files returns a file.
@@ -227,7 +229,7 @@ QUESTIONS = (
 
 
 @pytest.mark.security("W-6", "A-4")
-async def test_it_calls_no_address_that_a_peer_chose(tmp_path: Path, shows: Shows) -> None:
+async def test_nsqadmin_calls_no_address_that_a_peer_claims(tmp_path: Path, shows: Shows) -> None:
     """nsqadmin sends no request to an address that a registered nsqd falsely claims."""
     async with (
         canary("127.0.0.2") as (port, heard),
@@ -246,14 +248,14 @@ async def test_it_calls_no_address_that_a_peer_chose(tmp_path: Path, shows: Show
 
 
 @pytest.mark.security("W-6")
-async def test_it_calls_no_node_that_only_a_user_names(tmp_path: Path, shows: Shows) -> None:
+async def test_nsqadmin_calls_no_node_that_only_a_url_names(tmp_path: Path, shows: Shows) -> None:
     """nsqadmin sends no request to a host that only a URL names, unlike NSQ's for tombstones."""
     async with canary("127.0.0.1") as (port, heard), cluster(tmp_path) as house:
         named = [f"127.0.0.1:{port}", f"localhost:{port}", f"{house.node}@127.0.0.1:{port}"]
         for node in named:
             for right in served(house):
                 await house.ask(right.method, target(right, node), JSON, body(right))
-            await house.reset()
+            await house.furnish()
             tombstone = json.dumps({"topic": "t"}).encode()
             assert 404 == await house.ask("DELETE", f"/api/nodes/{node}", JSON, tombstone)
             assert 404 == await house.ask("GET", f"/api/nodes/{node}", {})
@@ -262,7 +264,7 @@ async def test_it_calls_no_node_that_only_a_user_names(tmp_path: Path, shows: Sh
 
 
 @pytest.mark.security("W-6")
-async def test_it_follows_no_redirect(tmp_path: Path) -> None:
+async def test_nsqadmin_follows_no_redirect(tmp_path: Path) -> None:
     """nsqadmin follows no redirect of a node, so that a node cannot make it call another host."""
     async with canary("127.0.0.1") as (port, heard):
 

@@ -66,7 +66,7 @@ async def test_each_change_is_in_the_log_before_its_answer(tmp_path: Path) -> No
     ] == found
 
 
-async def test_while_the_log_cannot_be_written_nothing_is_changed(tmp_path: Path) -> None:
+async def test_changes_are_refused_while_the_audit_log_cannot_be_written(tmp_path: Path) -> None:
     """If the audit log cannot be written, changes get 503; the first one still succeeds."""
     path = tmp_path / "audit"
     async with cluster(tmp_path, admin_users=("alice",), audit_log=str(path)) as running:
@@ -81,7 +81,7 @@ async def test_while_the_log_cannot_be_written_nothing_is_changed(tmp_path: Path
         assert 200 == await order(running, "DELETE", "/api/topics/t")
 
 
-async def test_entries_are_published_to_a_topic(tmp_path: Path) -> None:
+async def test_audit_entries_can_be_published_to_a_topic(tmp_path: Path) -> None:
     """Audit entries can be published to a topic; its creation is not logged."""
     async with cluster(tmp_path, admin_users=("alice",), audit_topic="audit") as running:
         topics = running.nsqd.nsqd.broker.topics

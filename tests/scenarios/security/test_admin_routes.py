@@ -29,7 +29,9 @@ def served(running: Cluster) -> list[Right]:
     return [right_of(route.method, route.path) for route in routes(running.admin.services)]
 
 
-async def test_no_right_no_effect(tmp_path: Path, record_property: Callable[..., None]) -> None:
+async def test_requests_without_the_right_change_nothing(
+    tmp_path: Path, record_property: Callable[..., None]
+) -> None:
     """Every route refuses every kind of invalid access with 401 or 403, and nothing changes."""
     options, keys = guarded(tmp_path)
     refused = 0
@@ -57,7 +59,7 @@ async def test_with_the_right_it_is_done(tmp_path: Path) -> None:
             "Content-Type": "application/json",
         }
         for right in served(running):
-            await running.reset()
+            await running.furnish()
             before = running.state()
             where = target(right, running.node)
             status = await running.ask(right.method, where, headers, body(right))

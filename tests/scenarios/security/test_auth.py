@@ -105,7 +105,7 @@ def was_let_in(daemon: Daemon, answers: list[tuple[int, bytes]]) -> bool:
 
 
 @pytest.mark.security("A-1")
-async def test_nobody_comes_in_without_an_answer_that_lets_him(
+async def test_no_command_is_executed_without_a_valid_auth_response(
     tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
     """No command is executed or stored without AUTH, or with an invalid auth server response."""
@@ -133,7 +133,7 @@ async def test_nobody_comes_in_without_an_answer_that_lets_him(
 
 
 @pytest.mark.security("A-1")
-async def test_what_is_allowed_is_done(tmp_path: Path) -> None:
+async def test_permitted_commands_are_executed(tmp_path: Path) -> None:
     """With a valid auth response the same commands succeed: the test above could have failed."""
     async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
         for name, command in ATTEMPTS.items():
@@ -144,7 +144,7 @@ async def test_what_is_allowed_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.security("A-1")
-async def test_an_authd_that_is_slow_or_gone_lets_nobody_in(tmp_path: Path) -> None:
+async def test_auth_fails_if_the_auth_server_fails(tmp_path: Path) -> None:
     """AUTH fails if the auth server is slow, down, truncates its body or sends a gzip bomb."""
     bomb = gzip.compress(ALL + b" " * (64 << 20))
 
@@ -192,7 +192,7 @@ async def nobody(daemon: Daemon) -> None:
 
 @pytest.mark.security("A-1")
 @pytest.mark.parametrize("then", ["500", "no authorizations", "no topic that is called so"])
-async def test_what_has_expired_counts_for_nothing(
+async def test_commands_are_refused_after_permissions_expire(
     tmp_path: Path, then: str, shows: Callable[[str], None]
 ) -> None:
     """When permissions expire and the auth server no longer grants them, commands are refused."""
@@ -212,7 +212,7 @@ async def test_what_has_expired_counts_for_nothing(
 
 
 @pytest.mark.security("A-1")
-async def test_http_is_no_way_around(tmp_path: Path) -> None:
+async def test_publishing_over_http_needs_the_token(tmp_path: Path) -> None:
     """With AUTH and an HTTP token, publishing over HTTP without the token gets 401."""
     async with (
         running(ALL) as authd,
@@ -250,7 +250,7 @@ def told(authd: Authd) -> dict[str, str]:
 
 @pytest.mark.security("A-2")
 @pytest.mark.parametrize("method", ["get", "post"])
-async def test_identity_is_not_what_identify_says(
+async def test_identity_does_not_come_from_identify(
     tmp_path: Path, method: str, shows: Callable[[str], None]
 ) -> None:
     """Auth servers get the peer's address and certificate; values from IDENTIFY change nothing."""
@@ -281,7 +281,7 @@ async def test_identity_is_not_what_identify_says(
 
 
 @pytest.mark.security("A-2")
-async def test_claims_open_no_door(tmp_path: Path) -> None:
+async def test_a_claim_in_identify_does_not_authenticate(tmp_path: Path) -> None:
     """A client that claims in IDENTIFY to be authenticated still gets E_AUTH_FIRST."""
     async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
         for command in ATTEMPTS.values():

@@ -92,7 +92,7 @@ def outcome(chunks: list[bytes]) -> str:
 
 @pytest.mark.security("N-3")
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_size_is_refused_however_it_is_cut(name: str) -> None:
+def test_an_invalid_size_is_refused_however_it_is_split(name: str) -> None:
     """An invalid size is refused once its last byte has arrived, however the bytes are split."""
     data = WRONG[name]
     cuts = range(len(data)) if len(data) < 100 else range(0, len(data), 97)
@@ -104,7 +104,7 @@ def test_a_wrong_size_is_refused_however_it_is_cut(name: str) -> None:
 
 
 @pytest.mark.security("N-3")
-def test_a_line_has_an_end() -> None:
+def test_the_length_of_a_line_is_limited() -> None:
     """With max-line-size 4096, a longer line is refused, however it is split."""
     for size, expected in ((4_095, "nothing"), (4_096, "line too long")):
         for step in (1, 100, 5_000):
@@ -132,7 +132,7 @@ def try_all(server: NsqdServer) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-3")
-def test_no_size_is_believed(nsqd: NsqdServer, shows: Shows) -> None:
+def test_no_memory_is_allocated_for_invalid_sizes(nsqd: NsqdServer, shows: Shows) -> None:
     """nsqd grows by less than 8 MiB while all invalid sizes are sent to it."""
     try_all(nsqd)  # one-time allocations happen in this first pass
     growth = Growth(nsqd)
@@ -171,7 +171,7 @@ def drown(server: NsqdServer, kind: str, data: bytes) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-5")
-def test_deflate_bombs_cost_nothing(nsqd: NsqdServer, shows: Shows) -> None:
+def test_deflate_bombs_use_bounded_memory(nsqd: NsqdServer, shows: Shows) -> None:
     """1 MiB that inflates to 1 GiB, in a line or a body, ends the connection and costs < 16 MiB."""
     zeros = bomb(bytes(MEBIBYTE), 1024)
     body = bomb(sized(b"PUB t\n", 1 << 30)) + zeros
@@ -187,7 +187,7 @@ def test_deflate_bombs_cost_nothing(nsqd: NsqdServer, shows: Shows) -> None:
 
 @pytest.mark.security("N-5")
 @pytest.mark.parametrize("lie", [name for name in LYING if not name.startswith("skips")])
-def test_lying_snappy_costs_nothing(nsqd: NsqdServer, lie: str) -> None:
+def test_false_snappy_sizes_use_bounded_memory(nsqd: NsqdServer, lie: str) -> None:
     """A false chunk size ends a snappy connection before memory is allocated for it."""
     growth = Growth(nsqd)
     drown(nsqd, "snappy", IDENTIFIER + LYING[lie])
@@ -196,7 +196,7 @@ def test_lying_snappy_costs_nothing(nsqd: NsqdServer, lie: str) -> None:
 
 
 @pytest.mark.security("N-5")
-def test_padding_is_not_held(nsqd: NsqdServer) -> None:
+def test_skippable_snappy_chunks_are_not_kept(nsqd: NsqdServer) -> None:
     """Skippable snappy chunks of up to 16 MiB are not kept in memory."""
     client, _ = introduced(nsqd, snappy=True)
     growth = Growth(nsqd)
@@ -223,7 +223,7 @@ FLOODS = {
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-6")
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_without_reading_is_bounded(nsqd: NsqdServer, flood: str, shows: Shows) -> None:
+def test_a_client_that_does_not_read_is_paused(nsqd: NsqdServer, flood: str, shows: Shows) -> None:
     """A client that sends and does not read is paused: memory is bounded, others are served."""
     growth = Growth(nsqd)
     data = memoryview(FLOODS[flood])
@@ -242,7 +242,7 @@ def test_a_flood_without_reading_is_bounded(nsqd: NsqdServer, flood: str, shows:
 
 
 @pytest.mark.security("N-6")
-def test_who_reads_again_gets_every_answer(nsqd: NsqdServer) -> None:
+def test_a_paused_client_gets_every_answer_once_it_reads(nsqd: NsqdServer) -> None:
     """A client that was paused gets an answer to every command once it reads again."""
     count = 200_000
     with v2(nsqd) as client:

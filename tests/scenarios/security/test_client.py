@@ -140,7 +140,7 @@ async def test_an_nsqlookupd_cannot_fill_the_memory(
 
 
 @pytest.mark.security("N-11")
-async def test_no_redirect_is_followed_and_no_secret_goes_elsewhere() -> None:
+async def test_a_lookup_follows_no_redirect_with_its_secret() -> None:
     """A lookup and its secret go to the configured nsqlookupd only; redirects are not followed."""
     asked: list[bytes] = []
 
@@ -270,7 +270,7 @@ async def tls_server(context: ssl.SSLContext) -> AsyncIterator[str]:
 
 
 @pytest.mark.security("N-11")
-async def test_names_are_verified_by_default(files: Certificates) -> None:
+async def test_host_names_are_verified_by_default(files: Certificates) -> None:
     """A valid certificate of another host is refused, for nsqlookupds and for nsqds."""
     authority = str(files.authority)
     async with tls_server(server_context(files, files.elsewhere)) as address:

@@ -46,7 +46,7 @@ def flood(stack: contextlib.ExitStack, ports: tuple[int, ...]) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-12")
-def test_nsqd_survives_the_end_of_descriptors(tmp_path: Path, shows: Shows) -> None:
+def test_nsqd_works_without_free_file_descriptors(tmp_path: Path, shows: Shows) -> None:
     """Without free descriptors nsqd serves its clients, and later new ones again."""
     with spawn_nsqd(tmp_path) as server, v2(server) as old, contextlib.ExitStack() as stack:
         assert OK == old.ask(pub("t", b"x"))
@@ -73,7 +73,7 @@ def accepts(server: NsqdServer) -> bool:
 
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-12")
-def test_nsqlookupd_survives_it_too(tmp_path: Path) -> None:
+def test_nsqlookupd_works_without_free_file_descriptors(tmp_path: Path) -> None:
     """nsqlookupd, too, stays below 20 % CPU without free descriptors, and then serves clients."""
     with spawn_nsqlookupd(tmp_path) as server, contextlib.ExitStack() as stack:
         with starved(server):

@@ -73,7 +73,7 @@ def test_files_are_private(tmp_path: Path, shows: Callable[[str], None]) -> None
 
 @pytest.mark.security("D-3")
 @pytest.mark.usefixtures("_open_umask")
-def test_an_import_makes_private_files(tmp_path: Path) -> None:
+def test_imported_files_are_private(tmp_path: Path) -> None:
     """Data imported from Go's nsqd, whose files were not private, becomes private."""
     folder = tmp_path / "nsqd"
     folder.mkdir()

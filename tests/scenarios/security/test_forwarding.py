@@ -36,7 +36,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 @pytest.mark.security("D-4")
-async def test_a_posted_body_is_a_body(nsqd: NsqdServer) -> None:
+async def test_a_posted_body_cannot_add_headers_or_requests(nsqd: NsqdServer) -> None:
     """A body that nsq_to_http posts cannot add a header or a second request."""
     topic = new_topic()
     async with web_server() as server:
@@ -51,7 +51,7 @@ async def test_a_posted_body_is_a_body(nsqd: NsqdServer) -> None:
 
 
 @pytest.mark.security("D-4")
-async def test_a_body_in_a_url_is_one_value() -> None:
+async def test_a_body_in_a_url_cannot_change_the_url() -> None:
     """A body in a URL is one query value or one path segment, and changes nothing else."""
     in_path = []
     async with web_server() as server, open_session(5, 5) as session:
@@ -73,7 +73,7 @@ async def test_a_body_in_a_url_is_one_value() -> None:
 
 
 @pytest.mark.security("D-4")
-async def test_a_copied_body_is_a_body(nsqd: NsqdServer) -> None:
+async def test_a_copied_body_is_unchanged(nsqd: NsqdServer) -> None:
     """nsq_to_nsq copies every body byte for byte."""
     topic, copies = new_topic(), new_topic()
     words = (

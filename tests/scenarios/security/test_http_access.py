@@ -145,7 +145,7 @@ DAEMONS = pytest.mark.parametrize("daemon", [nsqd, nsqlookupd])
 
 @DAEMONS
 @pytest.mark.security("A-3")
-async def test_without_the_token_nothing_is_done(
+async def test_requests_without_the_token_are_refused(
     daemon: Any, tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
     """Without the token, every route that changes or reveals state gets 401, and has no effect."""
@@ -168,7 +168,7 @@ async def test_without_the_token_nothing_is_done(
 
 @DAEMONS
 @pytest.mark.security("A-3")
-async def test_with_the_token_it_is_done(daemon: Any, tmp_path: Path) -> None:
+async def test_requests_with_the_token_succeed(daemon: Any, tmp_path: Path) -> None:
     """With the token, the same requests succeed: the test above could have failed."""
     async with daemon(tmp_path, http_token=TOKEN) as house:
         changed = 0
@@ -220,7 +220,7 @@ async def test_debug_routes_can_be_left_out(daemon: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.security("A-3")
-async def test_publishing_needs_the_token_too(tmp_path: Path) -> None:
+async def test_each_publish_on_a_connection_needs_the_token(tmp_path: Path) -> None:
     """On one connection, each publish needs the token itself: a previous one does not count."""
     async with nsqd(tmp_path, http_token=TOKEN) as house:
         reader, writer = await asyncio.open_connection("127.0.0.1", house.port)

@@ -71,7 +71,7 @@ def fill(server: NsqdServer, topic: str) -> tuple[int, int]:
 
 
 @pytest.mark.security("S-3")
-def test_what_clients_make_is_limited(tmp_path: Path, shows: Callable[[str], None]) -> None:
+def test_topics_and_channels_are_limited(tmp_path: Path, shows: Callable[[str], None]) -> None:
     """Beyond the limits, creation is refused; existing topics still work, also after a restart."""
     with spawn_nsqd(tmp_path, *FLAGS) as server:
         topics, channels = make_topics(server), make_channels(server)

@@ -77,7 +77,7 @@ def listed(server: Server) -> list[str]:
 
 
 @pytest.mark.security("A-4")
-def test_a_peer_cannot_lead_consumers_elsewhere(
+def test_a_peer_cannot_register_another_address(
     tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
     """With --allow-broadcast-address, other addresses get E_INVALID; without, all are accepted."""
@@ -103,7 +103,7 @@ def test_a_peer_cannot_lead_consumers_elsewhere(
 
 
 @pytest.mark.security("A-4")
-def test_a_real_nsqd_is_taken(tmp_path: Path) -> None:
+def test_a_real_nsqd_can_register(tmp_path: Path) -> None:
     """With policy `peer`, a real nsqd may register its IP address, but no other name."""
     with spawn_nsqlookupd(tmp_path, "--allow-broadcast-address=peer") as server:
         with spawn_nsqd(tmp_path, "--broadcast-address=elsewhere.example", lookupds=(server,)):
@@ -116,7 +116,9 @@ def test_a_real_nsqd_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.security("A-4")
-def test_a_peer_takes_no_more_than_its_share(tmp_path: Path, shows: Callable[[str], None]) -> None:
+def test_registrations_and_connections_of_a_peer_are_limited(
+    tmp_path: Path, shows: Callable[[str], None]
+) -> None:
     """Registrations, names and connections per address are limited; other peers are served."""
     flags = (
         f"--max-registrations={REGISTRATIONS}",
@@ -161,7 +163,7 @@ def hoard(server: Server) -> int:
 
 
 @pytest.mark.security("A-4")
-def test_tombstones_need_a_right(tmp_path: Path) -> None:
+def test_tombstones_need_the_token(tmp_path: Path) -> None:
     """With a token set, tombstoning a producer or deleting a topic without it gets 401."""
     with spawn_nsqlookupd(tmp_path, "--http-token=t0ken") as server, Peer(server) as peer:
         peer.identify("127.0.0.1")

@@ -86,7 +86,7 @@ def strays(paths: set[str]) -> list[str]:
 
 
 @pytest.mark.security("S-1")
-def test_every_name_has_a_place_of_its_own(shows: Callable[[str], None]) -> None:
+def test_every_name_has_its_own_folder(shows: Callable[[str], None]) -> None:
     """Each legal name has its own folder, a plain entry, unique even on case-insensitive disks."""
     found = names(NAMES, random.Random(SEED))
     places: dict[str, str] = {}

@@ -221,7 +221,7 @@ def file(tmp_path: Path) -> File:
 
 @DAEMONS
 @pytest.mark.security("A-3")
-async def test_every_route_asks_for_its_role(
+async def test_every_route_requires_its_role(
     daemon: Any, tmp_path: Path, file: File, shows: Callable[[str], None]
 ) -> None:
     """Without the route's role for the topic, requests get 401 or 403, and change nothing."""
@@ -250,7 +250,7 @@ async def test_every_route_asks_for_its_role(
 
 @DAEMONS
 @pytest.mark.security("A-3")
-async def test_with_the_role_it_is_done(daemon: Any, tmp_path: Path, file: File) -> None:
+async def test_requests_with_the_role_succeed(daemon: Any, tmp_path: Path, file: File) -> None:
     """With the role, the same requests succeed: the test above could have failed."""
     changed = 0
     async with daemon(tmp_path, token_file=str(file.path)) as (house, _):
@@ -267,7 +267,7 @@ async def test_with_the_role_it_is_done(daemon: Any, tmp_path: Path, file: File)
         assert changed >= 3
 
 
-def test_no_route_and_no_command_is_without_a_role() -> None:
+def test_every_command_has_a_role() -> None:
     """The tables above contain every V2 command that requires a role."""
     assert set(c.COMMANDS) == set(COMMANDS)
     assert {name.decode() for name, role in COMMANDS.items() if role} == set(TALKS)
@@ -312,7 +312,7 @@ def answer_to(holder: Holder, name: str, role: str) -> str:
 
 
 @pytest.mark.security("A-1", "A-3")
-async def test_every_command_asks_for_its_role(
+async def test_every_command_requires_its_role(
     tmp_path: Path, file: File, shows: Callable[[str], None]
 ) -> None:
     """Without its role, a V2 command gets NSQ's AUTH errors and no effect; with it, it works."""

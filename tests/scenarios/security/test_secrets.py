@@ -102,7 +102,7 @@ class Lenient(FakeAuthd):
 
 
 @pytest.mark.security("A-5")
-def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> None:
+def test_nsqd_reveals_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> None:
     """nsqd reveals no client secret, auth server password, token or key, even after failures."""
     certificates = Certificates.make(tmp_path)
     (tmp_path / "token").write_text(TOKENS)
@@ -156,7 +156,7 @@ def test_a_token_on_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.security("A-5")
 @pytest.mark.parametrize("spawn", [spawn_nsqd, spawn_nsqlookupd])
-def test_a_token_of_the_file_is_told_nowhere(
+def test_a_token_of_the_file_is_revealed_nowhere(
     tmp_path: Path, spawn: Callable[..., Server], shows: Callable[[str], None]
 ) -> None:
     """Tokens of a token file (valid, wrong, expired, without the role) appear in no output.
@@ -195,7 +195,7 @@ def test_a_token_of_the_file_is_told_nowhere(
 
 
 @pytest.mark.security("A-5")
-def test_the_token_for_nsqlookupds_is_told_nowhere(tmp_path: Path) -> None:
+def test_the_token_for_nsqlookupds_is_revealed_nowhere(tmp_path: Path) -> None:
     """The token for nsqlookupds appears in no output, even if an nsqlookupd repeats it."""
     (tmp_path / "token").write_text(TOKENS)
     with FakeLookupd(TOKENS) as lookupd:
@@ -223,7 +223,7 @@ def order(server: Server, path: str, token: str) -> bytes:
 
 
 @pytest.mark.security("A-5")
-def test_starts_that_fail_tell_no_secret(tmp_path: Path) -> None:
+def test_failed_starts_reveal_no_secret(tmp_path: Path) -> None:
     """The error for an invalid flag omits its value if that may be a secret."""
     (tmp_path / "tokens").write_text(f"bob {TOKENS} read\n")
     for flag in (
@@ -237,7 +237,7 @@ def test_starts_that_fail_tell_no_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.security("A-5")
-def test_a_bug_tells_no_secret(tmp_path: Path) -> None:
+def test_a_bug_reveals_no_secret(tmp_path: Path) -> None:
     """Errors and reprs do not contain the secrets of a client."""
     with spawn_nsqd(tmp_path, "--log-level=debug", f"--http-token={TOKENS}") as server:
         bad = struct.pack(">i", 1 << 30)

@@ -68,7 +68,7 @@ def test_silent_connections_are_closed(nsqd: NsqdServer, lookupd: Server, shows:
 
 
 @pytest.mark.security("N-1")
-def test_who_spoke_in_time_may_be_silent(nsqd: NsqdServer) -> None:
+def test_a_client_may_be_silent_after_its_first_command(nsqd: NsqdServer) -> None:
     """A client that has sent a command in time may stay idle."""
     with v2(nsqd) as idle, v2(nsqd) as silent:
         assert idle.ask(pub("idle", b"x"))[0] == 0
@@ -97,7 +97,9 @@ class Drip:
 
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-2")
-def test_what_trickles_in_is_given_up(nsqd: NsqdServer, lookupd: Server, shows: Shows) -> None:
+def test_data_that_arrives_too_slowly_ends_the_connection(
+    nsqd: NsqdServer, lookupd: Server, shows: Shows
+) -> None:
     """A client that sends a line, body, MPUB or HTTP head byte by byte is closed; others work."""
     mpub = MAGIC + b"NOP\nMPUB t\n" + struct.pack(">iii", 5_000, 3, 1_000)
     ways = (
@@ -153,7 +155,7 @@ def test_slowhttptest_does_not_stop_the_service(
 
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-4")
-def test_who_is_gone_is_dropped(nsqd: NsqdServer, shows: Shows) -> None:
+def test_a_dead_client_is_disconnected(nsqd: NsqdServer, shows: Shows) -> None:
     """A client that answers no heartbeats, or reads nothing, is disconnected."""
     for _ in range(50):
         assert nsqd.post("/mpub?topic=gone", (b"x" * 1_000 + b"\n") * 1_000) == b"OK"
@@ -169,7 +171,7 @@ def test_who_is_gone_is_dropped(nsqd: NsqdServer, shows: Shows) -> None:
 
 
 @pytest.mark.security("N-4")
-def test_heartbeats_off_can_be_refused(tmp_path: Path) -> None:
+def test_disabled_heartbeats_can_be_refused(tmp_path: Path) -> None:
     """With --require-heartbeats, an IDENTIFY that disables heartbeats gets E_BAD_BODY."""
     with spawn_nsqd(tmp_path, "--require-heartbeats") as server, v2(server) as client:
         answer = client.ask(identify(b'{"heartbeat_interval":-1}'))

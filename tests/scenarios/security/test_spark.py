@@ -136,7 +136,7 @@ def test_spark_shows_no_secret(application: Application, shows: Callable[[str], 
 
 @pytest.mark.security("D-5")
 @pytest.mark.timeout(SECONDS + 60)
-def test_bodies_are_only_bytes(application: Application, shows: Callable[[str], None]) -> None:
+def test_no_body_is_unpickled(application: Application, shows: Callable[[str], None]) -> None:
     """No message body is unpickled, neither on the driver nor on a worker."""
     assert any(line.startswith("rows 100 struct<") for line in application.told)
     assert not application.marker.exists()
@@ -147,7 +147,7 @@ def test_bodies_are_only_bytes(application: Application, shows: Callable[[str], 
 
 @pytest.mark.security("D-4")
 @pytest.mark.timeout(SECONDS + 60)
-def test_what_spark_publishes_is_bytes(application: Application) -> None:
+def test_spark_publishes_bodies_unchanged(application: Application) -> None:
     """The sink publishes each body exactly as the source has read it."""
     assert sorted(application.bodies) == sorted(application.copied)
 
@@ -208,7 +208,7 @@ def peak_bytes() -> int:
 
 @pytest.mark.security("D-5")
 @pytest.mark.parametrize("size", [FRAME_BYTES_MAX + 1, (1 << 31) - 1, -1, 0, 3])
-def test_what_an_nsqd_sends_is_bounded(size: int) -> None:
+def test_the_size_of_an_nsqds_frames_is_limited(size: int) -> None:
     """An invalid or too large frame size is refused before memory is allocated for it."""
     granted = json.dumps({"max_rdy_count": 1, "sparq_range": 1}).encode()
     hello = struct.pack(">ii", len(granted) + 4, 0) + granted

@@ -37,7 +37,7 @@ def delivered(client: V2Client) -> bytes:
 
 
 @pytest.mark.security("N-8")
-def test_nobody_answers_anothers_messages(nsqd: NsqdServer, shows: Shows) -> None:
+def test_answers_to_another_clients_messages_are_refused(nsqd: NsqdServer, shows: Shows) -> None:
     """FIN, REQ and TOUCH of another client's, unknown or past messages get errors, no effect."""
     ways = (fin, lambda one: req(one, 0), touch)
     refused = 0
@@ -112,7 +112,7 @@ def skip_messages(client: V2Client) -> tuple[int, bytes]:
 
 
 @pytest.mark.security("N-9")
-def test_every_command_in_every_state_is_as_the_table_says(nsqd: NsqdServer, shows: Shows) -> None:
+def test_commands_in_the_wrong_state_are_refused(nsqd: NsqdServer, shows: Shows) -> None:
     """A command in the wrong state gets E_INVALID and ends the connection; others are allowed."""
     assert SAMPLES.keys() == COMMANDS.keys()
     assert nsqd.post("/pub?topic=states", b"x") == b"OK"
@@ -141,7 +141,7 @@ def test_every_command_in_every_state_is_as_the_table_says(nsqd: NsqdServer, sho
 
 
 @pytest.mark.security("N-9")
-async def test_what_comes_before_a_handshake_is_not_executed(tmp_path: Path) -> None:
+async def test_plain_commands_before_a_tls_handshake_are_not_executed(tmp_path: Path) -> None:
     """Commands sent in the clear after an IDENTIFY that starts TLS are not executed."""
     certificates = Certificates.make(tmp_path)
     (tmp_path / "data").mkdir()
@@ -165,7 +165,7 @@ async def test_what_comes_before_a_handshake_is_not_executed(tmp_path: Path) -> 
 
 @pytest.mark.security("N-9")
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
-def test_what_comes_before_a_compression_is_not_executed(nsqd: NsqdServer, kind: str) -> None:
+def test_plain_commands_before_compression_are_not_executed(nsqd: NsqdServer, kind: str) -> None:
     """Plain commands after an IDENTIFY that starts compression end the connection, unexecuted."""
     body = b'{"feature_negotiation":true,"%b":true}' % kind.encode()
     with v2(nsqd) as client:
@@ -182,7 +182,7 @@ def test_what_comes_before_a_compression_is_not_executed(nsqd: NsqdServer, kind:
 
 @pytest.mark.security("N-10")
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != b"IDENTIFY"])
-def test_where_tls_is_required_only_identify_is_heard(name: bytes) -> None:
+def test_only_identify_is_accepted_before_required_tls(name: bytes) -> None:
     """If TLS is required, every command except IDENTIFY is refused before its arguments are parsed.
 
     So no connection without TLS reaches another state.
@@ -196,7 +196,7 @@ def test_where_tls_is_required_only_identify_is_heard(name: bytes) -> None:
 
 
 @pytest.mark.security("N-9")
-def test_numbers_that_only_look_like_some_are_refused(nsqd: NsqdServer) -> None:
+def test_only_ascii_digits_are_numbers(nsqd: NsqdServer) -> None:
     """RDY, REQ and DPUB accept ASCII digits only: no signs, underscores or other notations."""
     for text in ("-1", "+1", "1_0", "٣", "0x10", "1e3", "1.0"):
         for command in (f"RDY {text}\n", f"REQ {'0' * 16} {text}\n"):

@@ -106,7 +106,7 @@ def test_no_dangerous_calls(shows: Callable[[str], None]) -> None:
 
 
 @pytest.mark.security("D-1")
-def test_no_assertion_decides_who_may_what() -> None:
+def test_no_assertion_checks_permissions() -> None:
     """Modules that check permissions contain no assertions: `python -O` removes them."""
     for name in DECIDES:
         text = (ROOT / "src" / "sparq" / name).read_text(encoding="utf-8")
@@ -187,7 +187,7 @@ def test_every_dependency_is_pinned_by_hash(shows: Callable[[str], None]) -> Non
 
 
 @pytest.mark.security("D-2")
-def test_installations_ask_for_the_hashes() -> None:
+def test_installations_require_hashes() -> None:
     """Every installation from a lock file uses --require-hashes."""
     makers = ROOT / "Makefile", *ROOT.glob("tests/**/*.py"), *ROOT.glob("proofs/**/*.py")
     asked = 0

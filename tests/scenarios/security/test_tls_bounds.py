@@ -105,7 +105,7 @@ def test_weak_ciphers_are_refused(certificates: Certificates, shows: Shows) -> N
 
 
 @pytest.mark.security("N-10")
-def test_certificates_of_clients_are_asked_for(certificates: Certificates) -> None:
+def test_client_certificates_can_be_required(certificates: Certificates) -> None:
     """`require` accepts any client certificate, `require-verify` only those of the given CA."""
     ca = {"tls_root_ca_file": str(certificates.folder / "ca.pem")}
     expected = {
@@ -125,7 +125,7 @@ def test_certificates_of_clients_are_asked_for(certificates: Certificates) -> No
 
 @pytest.mark.security("N-10")
 @pytest.mark.skipif(shutil.which("sslscan") is None, reason="needs sslscan")
-def test_sslscan_finds_nothing_old(tmp_path: Path, certificates: Certificates) -> None:
+def test_sslscan_finds_no_old_protocol(tmp_path: Path, certificates: Certificates) -> None:
     """sslscan finds no old protocol, no DES and no heartbleed on nsqd's HTTPS port."""
     port = free_port()
     folder = certificates.folder

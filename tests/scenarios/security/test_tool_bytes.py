@@ -14,7 +14,7 @@ from sparq.tools import nsq_tail, to_nsq
 from sparq.tools.command_line import parse
 from sparq.tools.nsq_to_http import HttpTarget, open_session
 from sparq.tools.pipes import Input, PipeOutput
-from sparq.tools.relay import NotSentError, NotAcceptedError
+from sparq.tools.relay import NotAcceptedError, NotSentError
 from tests.client.certificates import certificates, server_context
 from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.support.servers import NsqdServer, spawn_nsqd
@@ -32,7 +32,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 @pytest.mark.security("D-4")
-async def test_a_published_record_is_its_bytes(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_a_published_record_is_unchanged(nsqd: NsqdServer, tmp_path: Path) -> None:
     """to_nsq splits at the delimiter only, and publishes each record unchanged."""
     topic = new_topic()
     bodies = [body for body in HOSTILE if BEHIND not in body]
@@ -48,7 +48,7 @@ async def test_a_published_record_is_its_bytes(nsqd: NsqdServer, tmp_path: Path)
 
 
 @pytest.mark.security("D-4")
-async def test_a_printed_body_is_its_bytes(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_a_printed_body_is_unchanged(nsqd: NsqdServer, tmp_path: Path) -> None:
     """nsq_tail writes each body unchanged, followed by a newline."""
     topic = new_topic()
     await publish(nsqd, topic, *HOSTILE)
@@ -63,7 +63,7 @@ async def test_a_printed_body_is_its_bytes(nsqd: NsqdServer, tmp_path: Path) -> 
 
 
 @pytest.mark.security("D-4")
-async def test_nothing_is_posted_to_who_cannot_be_trusted(tmp_path: Path) -> None:
+async def test_nothing_is_posted_to_an_untrusted_server(tmp_path: Path) -> None:
     """nsq_to_http refuses invalid certificates, and does not follow a redirect with a body."""
     context = server_context(certificates(tmp_path), certificates(tmp_path).self_signed)
     async with (

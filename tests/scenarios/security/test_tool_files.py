@@ -71,7 +71,7 @@ def test_every_tool_checks_names_again(
 
 
 @pytest.mark.security("S-2")
-def test_no_filename_leads_out(shows: Callable[[str], None]) -> None:
+def test_no_file_name_leads_outside_the_folder(shows: Callable[[str], None]) -> None:
     """No file name leads outside the folder, for any name and format; some are refused."""
     chance, refused = random.Random(SEED), 0
     when = datetime.now().astimezone()
@@ -142,7 +142,7 @@ async def lying_nsqlookupd(topics: list[object], nsqd: NsqdServer) -> AsyncItera
 
 
 @pytest.mark.security("S-2")
-async def test_a_lying_nsqlookupd_makes_no_file_outside(
+async def test_invalid_topics_from_nsqlookupd_create_no_file_outside(
     nsqd: NsqdServer, tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
     """nsq_to_file ignores invalid topic names from nsqlookupd, and writes only in its folder."""
@@ -166,7 +166,9 @@ async def test_a_lying_nsqlookupd_makes_no_file_outside(
 
 @pytest.mark.security("D-4")
 @pytest.mark.parametrize("kind", [[], ["--gzip"]], ids=["plain", "gzip"])
-async def test_a_written_body_is_a_body(nsqd: NsqdServer, tmp_path: Path, kind: list[str]) -> None:
+async def test_a_written_body_is_unchanged(
+    nsqd: NsqdServer, tmp_path: Path, kind: list[str]
+) -> None:
     """nsq_to_file writes each body unchanged with a newline; bodies do not affect file names."""
     topic = f"bodies{len(kind)}"
     bodies = [*HOSTILE, b"<TOPIC><REV>../%Y", b"\n\n", b"\x1f\x8b\x08", b"x" * 100_000]

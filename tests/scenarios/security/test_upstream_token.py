@@ -125,7 +125,7 @@ def says_nothing_of(secret: str, admin: AdminServer, *answers: bytes) -> None:
         assert secret.encode() not in text
 
 
-def test_with_all_roles_it_shows_and_changes(cluster: Cluster, tmp_path: Path) -> None:
+def test_with_all_roles_nsqadmin_shows_and_changes(cluster: Cluster, tmp_path: Path) -> None:
     """With all roles nsqadmin shows statistics and messages, and pauses a channel of nsqd."""
     secret = cluster.files["all"].read_text().strip()
     with spawn_nsqadmin(tmp_path, *flags_for(cluster, "all")) as admin:
@@ -141,7 +141,7 @@ def test_with_all_roles_it_shows_and_changes(cluster: Cluster, tmp_path: Path) -
         says_nothing_of(secret, admin, page, answer)
 
 
-def test_what_the_token_may_not_is_said(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_missing_role_of_the_token_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     """With `read` nsqadmin shows statistics; pausing and reading bodies fail with a reason."""
     with spawn_nsqadmin(tmp_path, *flags_for(cluster, "reads")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
@@ -155,7 +155,7 @@ def test_what_the_token_may_not_is_said(cluster: Cluster, tmp_path: Path) -> Non
         says_nothing_of(cluster.files["reads"].read_text().strip(), admin, answer, page)
 
 
-def test_administer_is_not_bodies(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_role_administer_does_not_include_bodies(cluster: Cluster, tmp_path: Path) -> None:
     """With `administer` but not `bodies`, nsqadmin pauses a channel, and shows no message."""
     with spawn_nsqadmin(tmp_path, *flags_for(cluster, "changes")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
@@ -168,7 +168,9 @@ def test_administer_is_not_bodies(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "registers"])
-def test_who_may_not_read_sees_nothing(cluster: Cluster, tmp_path: Path, token: str) -> None:
+def test_without_read_access_nsqadmin_shows_nothing(
+    cluster: Cluster, tmp_path: Path, token: str
+) -> None:
     """Without read access nsqadmin runs, reports the refusal, and changes nothing."""
     with spawn_nsqadmin(tmp_path, *flags_for(cluster, token)) as admin:
         said = SAID[token == "registers"]

@@ -57,7 +57,7 @@ def server(folder: Path, port: int) -> Iterator[None]:
 
 def test_source_and_sink_work_over_spark_connect(tmp_path: Path) -> None:
     """A Spark Connect client reads a topic as a stream, writes one, and reads it as a batch."""
-    lacking = page.lacking(page.CONNECT)
+    lacking = page.missing_packages(page.CONNECT)
     if lacking:
         pytest.skip(f"needs {lacking}")
     (program,) = page.blocks(SECTION, "python")

@@ -49,7 +49,7 @@ def is_free(port: int) -> bool:
 
 def test_source_and_sink_work_in_a_declarative_pipeline(tmp_path: Path) -> None:
     """A run publishes the selected lines; the next run publishes only later ones."""
-    lacking = page.lacking(page.PIPELINES)
+    lacking = page.missing_packages(page.PIPELINES)
     if lacking:
         pytest.skip(f"needs {lacking}")
     if not is_free(PORT):

@@ -40,7 +40,7 @@ def test_there_are_golden_checkpoints():
     assert "one_topic.tar.xz" in {path.name for path in GOLDEN}
 
 
-def test_its_offsets_are_what_they_were(folder):
+def test_offsets_of_earlier_versions_are_unchanged(folder):
     """Each offset of an earlier version is read, and would be written back unchanged."""
     offsets = [
         path for path in (folder / "checkpoint" / "offsets").iterdir() if path.name.isdigit()
@@ -53,7 +53,7 @@ def test_its_offsets_are_what_they_were(folder):
 
 
 @pytest.mark.parametrize("option", ["topic", "topics"])
-def test_its_query_goes_on(spark, folder, option):
+def test_a_query_of_an_earlier_version_continues(spark, folder, option):
     """The planned batch is repeated with the same messages; then later messages are read."""
     batches: dict[int, list[int]] = {}
 

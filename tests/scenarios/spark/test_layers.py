@@ -133,7 +133,7 @@ def test_a_stream_is_written_to_a_topic(spark, nsqd, options, tmp_path):
         ({"tls_min_version": "ssl3.0"}, "option tls_min_version must be one of"),
     ],
 )
-def test_what_is_refused_is_said_through_all_of_spark(spark, files, options, changed, text):
+def test_a_refused_connection_is_reported_by_spark(spark, files, options, changed, text):
     """A refused connection or option is reported by Spark clearly, without the secret."""
     changed = dict(changed)
     if changed.get("tls_root_ca_file") == "stranger":

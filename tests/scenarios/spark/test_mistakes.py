@@ -144,7 +144,7 @@ def test_a_mistake_in_an_address(plain, lookupd, stream):
         assert text in mistake(stream=stream, **{option: address})
 
 
-def test_credentials_that_nsqd_asks_for(guarded, credentials, files):
+def test_wrong_credentials_are_named_in_the_error(guarded, credentials, files):
     """With all credentials the topic is readable; with a wrong one the error names it."""
     address = {"nsqd_tcp_addresses": guarded.tcp}
     compressed = {"deflate": "true", "deflate_level": "2", "tls_min_version": "tls1.3"}
@@ -165,6 +165,6 @@ def test_credentials_that_nsqd_asks_for(guarded, credentials, files):
         assert SECRET not in said
 
 
-def test_a_permission_that_is_missing(guarded, credentials):
+def test_permission_to_subscribe_is_enough_for_reading(guarded, credentials):
     """A secret that only permits subscribing is enough for reading."""
     assert begin(nsqd_tcp_addresses=guarded.tcp, **{**credentials, "auth_secret": READER})

@@ -136,7 +136,9 @@ def restart_behind_its_back(
 
 
 @every_query
-def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail):
+def test_nothing_is_lost_when_nsqds_restart_join_and_leave(
+    witness, steady, another, continuous, fail
+):
     """Nothing is lost or read twice when nsqds restart, join and leave between two reads.
 
     nsqd restarts, cleanly and after a kill, and accepts messages before Spark reaches it again. A
@@ -170,7 +172,7 @@ def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail
 
 
 @every_query
-def test_an_nsqd_that_was_absent_at_the_start(witness, steady, nsqd, continuous, fail):
+def test_an_nsqd_that_was_down_at_the_start_is_read(witness, steady, nsqd, continuous, fail):
     """An nsqd that was down at the start is read from its channel's cursor, without repetition."""
     topic = witness.options["topic"]
     witness.options["startingOffsets"] = "committed" if continuous == fail else "latest"
@@ -202,7 +204,7 @@ def test_an_nsqd_that_was_absent_at_the_start(witness, steady, nsqd, continuous,
 
 
 @every_query
-def test_an_nsqd_whose_disk_is_replaced(witness, steady, nsqd, continuous, fail):
+def test_a_replaced_disk_is_reported_as_a_loss(witness, steady, nsqd, continuous, fail):
     """An nsqd that returns without its log is one reported loss."""
     said = f"of topic {witness.options['topic']} at nsqd {nsqd.tcp} are lost: its log"
     witness.publish(steady, 1_000)
@@ -223,7 +225,7 @@ def test_an_nsqd_whose_disk_is_replaced(witness, steady, nsqd, continuous, fail)
 
 
 @every_query
-def test_retention_overtakes_the_query(witness, another, continuous, fail):
+def test_messages_dropped_by_the_lag_limit_are_reported(witness, another, continuous, fail):
     """Unread messages dropped by the lag limit are reported; all others are read once."""
     flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
     topic = witness.options["topic"]

@@ -190,7 +190,7 @@ def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tm
     ) == Counter(row for rows in found.values() for row in rows)
 
 
-def test_limits_of_micro_batches(spark, nsqd, topic, tmp_path):
+def test_the_bytes_of_micro_batches_are_limited(spark, nsqd, topic, tmp_path):
     """maxBytesPerTrigger limits each batch; minOffsetsPerTrigger delays each but the first."""
     publish(nsqd, topic, *(bytes([number]) * 100_000 for number in range(6)), channel="spark")
     counts: list[int] = []

@@ -118,7 +118,7 @@ def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
     assert [10, 11, 12, 13, 14] == sorted(int(body) for body, _ in rows)
 
 
-def test_a_drained_stream_goes_on_from_its_checkpoint(spark, nsqds, topic, tmp_path):
+def test_a_finished_run_continues_from_its_checkpoint(spark, nsqds, topic, tmp_path):
     """Each run reads the new messages in batches within the limit; nsqd shows progress as depth."""
     publish_batches(nsqds[0], topic, numbered(0, 500))
     publish_batches(nsqds[1], topic, numbered(500, 600))
@@ -141,7 +141,7 @@ def test_a_drained_stream_goes_on_from_its_checkpoint(spark, nsqds, topic, tmp_p
     assert archived(spark, tmp_path) == Counter(numbered(0, 700))
 
 
-def test_an_nsqd_is_killed_and_another_one_joins(spark, nsqds, lookupd, topic, tmp_path):
+def test_rows_are_exactly_once_if_an_nsqd_is_killed(spark, nsqds, lookupd, topic, tmp_path):
     """Rows are exactly once across kill -9 of an nsqd; a new nsqd is read from its start."""
     with spawn_nsqd(tmp_path, lookupds=(lookupd,), name="c") as killed:
         publish_batches(killed, topic, numbered(0, 300))
@@ -219,7 +219,7 @@ def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
     )
 
 
-def test_a_row_that_is_no_message_leaves_nothing_behind(spark, nsqds, topic):
+def test_an_invalid_row_publishes_nothing(spark, nsqds, topic):
     """An invalid row raises an error with its position, and nothing is published."""
     options = {"topic": topic, "nsqd_tcp_addresses": nsqds[0].tcp}
     body = "IF(id = 14999, CAST(NULL AS STRING), CAST(id AS STRING)) AS body"
@@ -229,7 +229,7 @@ def test_a_row_that_is_no_message_leaves_nothing_behind(spark, nsqds, topic):
     assert not nsqds[0].get_json(f"/stats?format=json&topic={topic}")["topics"]
 
 
-def test_an_nsqd_without_ranges_is_named_before_a_query_runs(spark, topic):
+def test_an_nsqd_without_range_reading_is_named_by_load(spark, topic):
     """load() names an nsqd that cannot read ranges, such as Go's."""
     with RangeServer(ranges=0) as plain:
         options = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": plain.address}
@@ -267,7 +267,7 @@ def test_a_mistake_in_the_options_is_one_sentence(spark, lookupd, nsqds, topic, 
     assert "UnboundLocalError" not in str(caught.value)
 
 
-def test_save_modes_that_promise_too_much_are_refused(spark, nsqds, topic):
+def test_other_save_modes_than_append_are_refused(spark, nsqds, topic):
     """Only mode `append` is accepted: a topic is neither overwritten nor created exclusively."""
     rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body").write.format("nsq")
     rows = rows.options(topic=topic, nsqd_tcp_addresses=nsqds[0].tcp)
@@ -281,7 +281,7 @@ def test_save_modes_that_promise_too_much_are_refused(spark, nsqds, topic):
     assert {} == nsqds[0].channel(topic, "any")
 
 
-def test_a_topic_that_never_had_a_message_is_said(spark, spark_log, nsqds, lookupd, tmp_path):
+def test_a_topic_that_never_had_a_message_is_logged(spark, spark_log, nsqds, lookupd, tmp_path):
     """A run that reads a topic without any message succeeds, and logs that it never had one."""
     for number, options in enumerate(
         ({"nsqd_tcp_addresses": nsqds[0].tcp}, {"lookupd_http_addresses": lookupd.http})

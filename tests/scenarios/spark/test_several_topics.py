@@ -155,7 +155,7 @@ def test_topics_of_all_nsqds_are_read_together(both, made, prefix, by):
     assert {} == nsqd.channel(prefix + "c#ephemeral", "spark")
 
 
-def test_a_limit_is_shared_out_over_topics(steady, made, prefix):
+def test_one_limit_covers_all_topics(steady, made, prefix):
     """maxOffsetsPerTrigger limits all topics together, and does not starve a quiet topic."""
     busy, quiet = prefix + "busy", prefix + "quiet"
     publish(steady, busy, *(b"%d" % number for number in range(20)))
@@ -168,7 +168,7 @@ def test_a_limit_is_shared_out_over_topics(steady, made, prefix):
     follower.read(22)
 
 
-def test_places_by_topic(steady, made, prefix):
+def test_starting_offsets_can_be_set_by_topic(steady, made, prefix):
     """startingOffsets can be set for a topic at an nsqd, or for a topic."""
     first, second = prefix + "a", prefix + "b"
     for topic in (first, second):
@@ -188,7 +188,7 @@ def test_places_by_topic(steady, made, prefix):
     assert ([b"2", b"3"], [b"4"]) == (follower.bodies(first), follower.bodies(second))
 
 
-def test_a_batch_read_names_the_topic_that_is_nowhere(lookupd, steady, prefix):
+def test_a_batch_read_names_a_topic_that_no_nsqd_has(lookupd, steady, prefix):
     """A batch read names a topic that no nsqd has, so that a misspelt name is noticed."""
     publish(steady, prefix + "a", b"1")
     is_known(lookupd, (steady, prefix + "a"))
@@ -221,7 +221,7 @@ def test_an_offset_is_enough_to_read_a_batch_again(tmp_path, steady, made, prefi
     assert sorted(follower.rows) == sorted(again.rows)
 
 
-def test_one_topic_becomes_several_and_one_again(lookupd, steady, made, prefix, caplog):
+def test_a_checkpoint_works_with_other_topics(lookupd, steady, made, prefix, caplog):
     """A checkpoint remains usable when the selected topics change.
 
     Nothing is read twice, and a topic that is no longer selected keeps its position.
@@ -280,7 +280,7 @@ def test_a_topic_that_appears_is_read_from_its_first_message(
     assert 0 == steady.channel(prefix + "new", "spark")["depth"]
 
 
-def test_a_channel_that_stood_somewhere_stays_there(steady, made, lookupd, prefix):
+def test_a_new_topic_is_read_from_its_channels_cursor(steady, made, lookupd, prefix):
     """A new topic that already has the query's channel is read from that channel's cursor."""
     topic = prefix + "new"
     follower = made(topicsPattern=re.escape(prefix) + ".*", startingOffsets="committed")
@@ -297,7 +297,7 @@ def test_a_channel_that_stood_somewhere_stays_there(steady, made, lookupd, prefi
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_is_deleted_does_not_come_back(both, made, prefix, fail, caplog):
+def test_a_deleted_topic_is_not_recreated(both, made, prefix, fail, caplog):
     """A query does not recreate a deleted topic; the deletion is reported once as a loss."""
     lookupd, steady, _ = both
     gone, kept = prefix + "gone", prefix + "kept"
@@ -328,7 +328,7 @@ def test_a_topic_that_is_deleted_does_not_come_back(both, made, prefix, fail, ca
         assert [b"1", b"4", b"5"] == follower.bodies(gone)
 
 
-def test_an_nsqd_that_is_killed_keeps_the_places_of_its_topics(both, made, prefix):
+def test_topics_of_a_killed_nsqd_continue_where_they_were(both, made, prefix):
     """While an nsqd is down the others are read; later its topics continue where they were."""
     lookupd, steady, nsqd = both
     first, second = prefix + "a", prefix + "b"
@@ -350,7 +350,7 @@ def test_an_nsqd_that_is_killed_keeps_the_places_of_its_topics(both, made, prefi
     assert [b"1", b"2", b"3", b"4"] == follower.bodies(first) == follower.bodies(second)
 
 
-def test_an_nsqd_that_comes_back_empty_is_a_loss_for_each_topic(both, made, prefix, caplog):
+def test_an_nsqd_that_returns_empty_is_a_loss_for_each_topic(both, made, prefix, caplog):
     """An nsqd that returns empty is one reported loss per topic; its new messages are read."""
     lookupd, steady, nsqd = both
     first, second = prefix + "a", prefix + "b"
@@ -431,7 +431,7 @@ def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_drained_run_waits_for_all_topics_of_an_nsqd(both, made, prefix, fail):
+def test_a_run_waits_for_all_topics_of_an_unreachable_nsqd(both, made, prefix, fail):
     """A run of available messages does not end without an unreachable nsqd's topics.
 
     It fails with failOnDataLoss; without it, it continues.
@@ -455,7 +455,7 @@ def test_a_drained_run_waits_for_all_topics_of_an_nsqd(both, made, prefix, fail)
         assert not follower.step()
 
 
-def test_what_appears_after_a_drained_run_began_is_left_for_the_next(lookupd, steady, made, prefix):
+def test_later_messages_and_topics_are_left_for_the_next_run(lookupd, steady, made, prefix):
     """A run of available messages ends at the messages and topics that existed at its start."""
     publish(steady, prefix + "old", b"1")
     is_known(lookupd, (steady, prefix + "old"))
@@ -476,7 +476,7 @@ def test_what_appears_after_a_drained_run_began_is_left_for_the_next(lookupd, st
     assert ([b"2"], [b"3"]) == tuple(following.bodies(prefix + name) for name in ("new", "old"))
 
 
-def test_a_topic_that_is_tombstoned_is_read_on(lookupd, steady, made, prefix):
+def test_a_tombstoned_topic_is_still_read(lookupd, steady, made, prefix):
     """A tombstoned topic is still read by a query with a checkpoint, but not by a new query."""
     topic = prefix + "a"
     publish(steady, topic, b"1")

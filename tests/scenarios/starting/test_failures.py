@@ -28,7 +28,7 @@ def last_words(*flags: str, folder: Path, status: int = 1) -> str:
     return found[1]
 
 
-def test_who_fixes_one_thing_is_told_of_the_next(tmp_path: Path) -> None:
+def test_errors_are_reported_one_at_a_time(tmp_path: Path) -> None:
     """Errors come one at a time, in NSQ's order and words: data path, options, listeners, data."""
     held = tmp_path / "held"
     (tmp_path / "data").mkdir()
@@ -77,9 +77,7 @@ def test_who_fixes_one_thing_is_told_of_the_next(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_facts_that_are_damaged_are_not_overwritten(
-    tmp_path: Path, facts: bytes, said: str
-) -> None:
+def test_unreadable_metadata_are_not_overwritten(tmp_path: Path, facts: bytes, said: str) -> None:
     """nsqd does not overwrite metadata that it cannot read or whose format it does not know."""
     (tmp_path / "sparq.json").write_bytes(facts)
     words = last_words("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", folder=tmp_path)
@@ -88,7 +86,7 @@ def test_facts_that_are_damaged_are_not_overwritten(
     assert (tmp_path / "sparq.json").read_bytes() == facts
 
 
-def test_a_data_path_that_gos_nsqd_uses_is_refused(tmp_path: Path) -> None:
+def test_a_data_path_locked_by_gos_nsqd_is_refused(tmp_path: Path) -> None:
     """nsqd refuses a data path that Go's nsqd has locked: importing it would lose messages."""
     held = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -101,7 +99,7 @@ def test_a_data_path_that_gos_nsqd_uses_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_data_path_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_data_path_is_not_created(tmp_path: Path) -> None:
     """nsqd does not create its data path: a mistyped one would look like lost messages."""
     said = last_words("--data-path=nowhere", folder=tmp_path)
 
@@ -112,7 +110,7 @@ def test_a_data_path_that_is_not_there(tmp_path: Path) -> None:
     )
 
 
-def test_a_data_path_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_data_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """If nsqd cannot write its metadata, the error is NSQ's `failed to persist metadata`."""
     (tmp_path / "sparq.json.new").mkdir()
     said = last_words("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", folder=tmp_path)
@@ -124,7 +122,7 @@ def test_a_data_path_that_cannot_be_written(tmp_path: Path) -> None:
     ("flag", "status", "stream"),
     [("--help", 0, "stdout"), ("--version", 0, "stdout"), ("-x", 1, "stderr")],
 )
-def test_what_is_no_start_has_its_exit_status(flag: str, status: int, stream: str) -> None:
+def test_help_version_and_errors_have_exit_statuses(flag: str, status: int, stream: str) -> None:
     """--help and --version exit with 0 and use stdout, invalid flags exit with 1 and use stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "sparq.nsqd", flag], capture_output=True, timeout=60, check=False

@@ -101,13 +101,15 @@ def last_words(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_a_mistake_on_the_command_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_in_a_flag_is_named_in_one_sentence(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A mistake in a flag exits with 1 and one sentence that names the flag and the correction."""
     assert last_words(capsys, *command.split()) == MISTAKES[command]
 
 
 @pytest.mark.parametrize("text", FILE_MISTAKES)
-def test_a_mistake_in_the_file(
+def test_a_mistake_in_the_file_is_named(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unknown keys and sections, and values out of bounds, are named in the error."""
@@ -129,7 +131,7 @@ def start_fails(*words: str, folder: Path) -> str:
     return found[1].removeprefix("failed to instantiate nsqd - ")
 
 
-def test_what_the_machine_does_not_give_is_named(tmp_path: Path) -> None:
+def test_missing_files_and_used_ports_are_named(tmp_path: Path) -> None:
     """A missing root CA file and a port in use are named in the error."""
     missing = start_fails(
         "--tls-root-ca-file=none.pem", "--tcp-address=127.0.0.1:0", folder=tmp_path
@@ -163,7 +165,7 @@ for work in (
 """
 
 
-def test_a_missing_permission_is_named_as_such(tmp_path: Path) -> None:
+def test_a_missing_permission_is_named(tmp_path: Path) -> None:
     """A missing permission is reported as such for the data path, a TLS key and the root CA."""
     folder, key = tmp_path / "data", tmp_path / "key.pem"
     folder.mkdir(mode=0o700)

@@ -160,7 +160,7 @@ async def test_requeue_and_sampling_go_through_layers(
         ("elsewhere", "IP address mismatch"),
     ],
 )
-async def test_who_cannot_be_trusted_is_refused(
+async def test_an_untrusted_certificate_is_refused(
     tmp_path: Path, files: Certificates, cert: str, text: str
 ) -> None:
     """Both clients refuse an untrusted certificate, unless tls_insecure_skip_verify is set."""
@@ -181,7 +181,7 @@ async def test_an_unknown_authority_is_refused(files: Certificates, open_nsqd: N
     assert "certificate" in await refusal_of(open_nsqd.tcp, tls_v1=True)
 
 
-async def test_an_nsqd_without_tls(
+async def test_nothing_is_published_to_an_nsqd_without_tls(
     request: pytest.FixtureRequest, tmp_path: Path, files: Certificates
 ) -> None:
     """With tls_v1 nothing is published to an nsqd without TLS; the error names the option."""
@@ -196,7 +196,7 @@ async def test_an_nsqd_without_tls(
         assert not nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"]
 
 
-async def test_an_nsqd_that_requires_tls_and_a_certificate(
+async def test_clients_without_a_required_certificate_are_refused(
     tmp_path: Path, files: Certificates
 ) -> None:
     """An nsqd that requires TLS and a client certificate refuses clients that lack one of them."""
@@ -218,7 +218,7 @@ async def test_an_nsqd_that_requires_tls_and_a_certificate(
 # AUTH
 
 
-async def test_secrets_that_are_no_good(
+async def test_invalid_secrets_are_reported(
     request: pytest.FixtureRequest, files: Certificates, guarded_nsqd: NsqdServer, authd: Authd
 ) -> None:
     """A missing or wrong secret, or one without permission, is reported without showing it."""
@@ -244,7 +244,7 @@ async def test_secrets_that_are_no_good(
     await asked.close()
 
 
-async def test_a_permission_that_cannot_be_renewed_in_time(tmp_path: Path) -> None:
+async def test_a_publish_waits_for_an_expired_permission(tmp_path: Path) -> None:
     """If the auth server fails when a permission expires, a publish waits, and is not lost."""
     with (
         running_authd() as authd,
@@ -269,7 +269,7 @@ async def test_a_permission_that_cannot_be_renewed_in_time(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["tls", "tls+snappy", "deflate"])
-async def test_back_pressure(
+async def test_drained_waits_while_nsqd_does_not_read(
     request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer, kind: str
 ) -> None:
     """While nsqd does not read, ``drained`` waits; then every publish is acknowledged."""
@@ -334,7 +334,7 @@ async def test_unix_sockets_and_ipv6(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["open", "auth"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranges(
+def test_ranges_are_read_through_each_layer(
     request: pytest.FixtureRequest,
     files: Certificates,
     nsqds: dict[bool, NsqdServer],

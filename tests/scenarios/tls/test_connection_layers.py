@@ -77,7 +77,9 @@ async def connected(files: Certificates, kind: str) -> AsyncIterator[tuple[Nsqd,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_commands_and_messages_pass(files: Certificates, kind: str) -> None:
+async def test_commands_and_messages_pass_through_each_layer(
+    files: Certificates, kind: str
+) -> None:
     """Commands and messages pass through each layer, however they are grouped."""
     async with connected(files, kind) as (nsqd, connection):
         received: list[bytes] = []
@@ -96,7 +98,7 @@ async def test_commands_and_messages_pass(files: Certificates, kind: str) -> Non
     assert received[7] == b"body 7"
 
 
-async def test_a_turn_leaves_as_one_record(
+async def test_commands_of_a_turn_are_one_tls_record(
     files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commands of one turn are sent as one TLS record: one per FIN would double TLS's cost."""
@@ -118,7 +120,7 @@ async def test_a_turn_leaves_as_one_record(
     assert written[0] < 100 * len(commands.fin(bytes(16))) + 50
 
 
-async def test_what_is_inflated_in_a_turn_is_bounded(files: Certificates) -> None:
+async def test_inflated_data_is_processed_over_several_turns(files: Certificates) -> None:
     """Inflating 64 MiB is split over turns of the loop, and reading is paused meanwhile."""
     async with connected(files, "deflate") as (nsqd, connection):
         turns: list[int] = []
@@ -163,7 +165,7 @@ async def test_damage_ends_the_connection(files: Certificates, kind: str) -> Non
     assert received == []
 
 
-async def test_a_frame_out_of_a_bomb_is_bounded(files: Certificates) -> None:
+async def test_a_frame_over_64_mib_is_refused(files: Certificates) -> None:
     """A frame over 64 MiB is refused by its size, since it costs a compressing sender nothing."""
     async with connected(files, "snappy") as (nsqd, connection):
         nsqd.send((64 << 20 | 5).to_bytes(4, "big") + bytes(4))
@@ -172,7 +174,7 @@ async def test_a_frame_out_of_a_bomb_is_bounded(files: Certificates) -> None:
     assert "size 67108869" in str(lost)
 
 
-async def test_farewells(files: Certificates) -> None:
+async def test_each_side_closes_with_close_notify(files: Certificates) -> None:
     """Each side closes with TLS's close_notify, and handles the peer's as a normal end."""
     async with connected(files, "tls") as (nsqd, connection):
         assert nsqd.writer is not None
@@ -184,7 +186,7 @@ async def test_farewells(files: Certificates) -> None:
         await until(lambda: nsqd.counterpart.ended, 30)
 
 
-async def test_who_hangs_up_in_between_is_told_with_the_stage(files: Certificates) -> None:
+async def test_a_peer_that_closes_during_the_upgrade_is_reported(files: Certificates) -> None:
     """A peer that closes during the upgrade, or is not trusted, is reported immediately."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -19,7 +19,7 @@ REQUIREMENTS: Final = {
         "the answer is read and heeded; one that does not negotiate is an nsqd, too",
         (
             CONNECTION + "test_nsqd_applies_the_identify_options",
-            CLIENT_LAYERS + "test_an_nsqd_without_tls",
+            CLIENT_LAYERS + "test_nothing_is_published_to_an_nsqd_without_tls",
         ),
         (
             CLIENT_CONNECTION + "test_an_nsqd_that_does_not_negotiate",
@@ -30,8 +30,8 @@ REQUIREMENTS: Final = {
         "TLS, the host's name verified, with a certificate of its own if there is one",
         (
             CLIENT_LAYERS + "test_publish_and_consume",
-            CLIENT_LAYERS + "test_who_cannot_be_trusted_is_refused",
-            CLIENT_LAYERS + "test_an_nsqd_that_requires_tls_and_a_certificate",
+            CLIENT_LAYERS + "test_an_untrusted_certificate_is_refused",
+            CLIENT_LAYERS + "test_clients_without_a_required_certificate_are_refused",
         ),
         (
             WIRE_CLIENT + "test_upgrades_come_in_their_order",
@@ -50,7 +50,7 @@ REQUIREMENTS: Final = {
         "AUTH where nsqd asks for it; an error that says so without a secret",
         (
             CLIENT_LAYERS + "test_publish_and_consume",
-            CLIENT_LAYERS + "test_secrets_that_are_no_good",
+            CLIENT_LAYERS + "test_invalid_secrets_are_reported",
         ),
         (
             WIRE_CLIENT + "test_the_error_for_a_missing_secret_names_the_option",

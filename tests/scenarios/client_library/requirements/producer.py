@@ -46,7 +46,7 @@ REQUIREMENTS: Final = {
     "cancelled": Requirement(
         "a time-out or a cancelled task leaves no answer to be taken for another's",
         (
-            CANCELLED_PUBLISHES + "test_whoever_is_cancelled_disturbs_nobody",
+            CANCELLED_PUBLISHES + "test_cancelled_publishes_do_not_affect_others",
             PRODUCER + "test_a_publish_times_out",
         ),
         (

@@ -1,6 +1,6 @@
 """Runs the query `archive` into a Delta table, as a separate process for tests that kill it.
 
-    python tests/scenarios/pipeline/delta_killed.py NSQD TOPIC FOLDER [without-transactions]
+    python tests/scenarios/pipeline/delta_program.py NSQD TOPIC FOLDER [without-transactions]
 
 It reads TOPIC from one nsqd (HOST:PORT), 200 messages a batch, until it is killed. The table is
 FOLDER/archive, Spark's checkpoint FOLDER/checkpoint; a later start continues from there. Files are
