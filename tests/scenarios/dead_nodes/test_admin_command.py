@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sparq.tools.admin.verbs import VERBS
-from tests.scenarios.dead_nodes.cluster import ClusterWithDeadNsqd, three_nsqds
+from tests.scenarios.dead_nodes.killed import ClusterWithDeadNsqd, three_nsqds
 from tests.support.servers import AdminServer, free_port
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call

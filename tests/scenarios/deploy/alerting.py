@@ -1,8 +1,8 @@
 """The rules of deploy/prometheus in a real Prometheus, with minutes shortened to seconds.
 
 1. The files are those of deploy/prometheus: prometheus.yml with other targets and addresses, and
-   its files of rules. `hurried` changes only the length of a minute in them: each duration in
-   minutes (`for: 10m`, `[10m]`, `offset 15m`) becomes that many seconds, and in numbers of
+   its files of rules. `with_minutes_as_seconds` changes only the length of a minute: each duration
+   in minutes (`for: 10m`, `[10m]`, `offset 15m`) becomes that many seconds, and in numbers of
    seconds, which the rules write as `15 * 60`, the 60 becomes 1. Thresholds and expressions stay.
 2. It scrapes and evaluates once a second; every wait is for a condition.
 """
@@ -48,7 +48,7 @@ def promtool(*words: str | Path) -> str:
     return ran.stdout
 
 
-def hurried(rules: str) -> str:
+def with_minutes_as_seconds(rules: str) -> str:
     """The rules with minutes shortened to seconds."""
     return SECONDS_OF_MINUTES.sub("1", MINUTES.sub(r"\1s", rules))
 
@@ -71,7 +71,7 @@ class Prometheus(Server):
         config = TARGETS.sub(lambda found: found[1] + places[found[2]], config)
         (folder / CONFIG.name).write_text(config, encoding="utf-8")
         for rules in (ALERTS, MIXIN):
-            text = hurried(rules.read_text(encoding="utf-8"))
+            text = with_minutes_as_seconds(rules.read_text(encoding="utf-8"))
             (folder / rules.name).write_text(text, encoding="utf-8")
 
     def program(self) -> tuple[str, ...]:

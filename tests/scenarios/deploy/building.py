@@ -59,7 +59,7 @@ BASE_PATH = f"{BASE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 
 @functools.cache
-def fetched() -> Path:
+def fetched_packages() -> Path:
     """A folder with all packages in the locks of the slim image.
 
     Raises:
@@ -83,7 +83,7 @@ class Stages:
     """The stages of a target, built: `seen` returns the path of a stage's files for the test."""
 
     def __init__(self, target: str, folder: Path) -> None:
-        packages = fetched().as_uri()
+        packages = fetched_packages().as_uri()
         self._pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": packages, "PIP_CONFIG_FILE": os.devnull}
         self._place = folder
         self._stages = dockerfile.stages()
@@ -120,7 +120,7 @@ class Stages:
         stage = self._stages[name]
         below = self._uppers.get(stage.origin, "")
         lower = f"{self._place / below / 'upper'}:/" if below else "/"
-        made = self._ran("sh", "-ec", STAGE, "sh", str(self._place), name, lower)
+        made = self._run_inside("sh", "-ec", STAGE, "sh", str(self._place), name, lower)
         if made.returncode:
             raise Missing(f"overlays of the root file system: {made.stderr.strip()}")
         self._uppers[name] = name
@@ -162,7 +162,7 @@ class Stages:
         variables = {**self.variables[name], **self._pip, "HOME": "/root"}
         inside = ("chroot", str(self.merged(name)), "env", "-i", "-C", self._folders[name])
         given = [f"{key}={value}" for key, value in variables.items()]
-        ran = self._ran(*inside, *given, "/bin/sh", "-c", command)
+        ran = self._run_inside(*inside, *given, "/bin/sh", "-c", command)
         assert ran.returncode == 0, (command, ran.stdout + ran.stderr)
 
     def _step_copy(self, name: str, words: str) -> None:
@@ -175,7 +175,7 @@ class Stages:
             into = place if copied.is_dir() or not target.endswith("/") else place / copied.name
             copy(copied, into, int(flags.get("chmod", "0"), 8))
 
-    def _ran(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def _run_inside(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self._space.prefix, *command],
             capture_output=True,

@@ -35,7 +35,7 @@ def services(variables: Mapping[str, str] | None = None) -> dict[str, Service]:
     return dict(document(variables)["services"])
 
 
-def in_order(found: Mapping[str, Service]) -> list[str]:
+def in_start_order(found: Mapping[str, Service]) -> list[str]:
     """The names in an order in which each follows those that it depends on."""
     ordered: list[str] = []
     while left := [name for name in found if name not in ordered]:

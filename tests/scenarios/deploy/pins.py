@@ -34,10 +34,10 @@ def metadata(wheel: Path) -> Message:
 def needed(wheel: Path, extra: str) -> set[str]:
     """The packages that a wheel with an extra depends on."""
     lines = [str(line) for line in metadata(wheel).get_all("Requires-Dist", [])]
-    return brought(asked(lines, {"", extra}))
+    return with_dependencies(applicable(lines, {"", extra}))
 
 
-def brought(requirements: Iterable[Requirement]) -> set[str]:
+def with_dependencies(requirements: Iterable[Requirement]) -> set[str]:
     """These packages and all their dependencies."""
     extras: dict[str, set[str]] = {}
     left = list(requirements)
@@ -47,11 +47,11 @@ def brought(requirements: Iterable[Requirement]) -> set[str]:
         if name in extras and requirement.extras <= extras[name]:
             continue
         extras.setdefault(name, {""}).update(requirement.extras)
-        left += asked(distribution(name).requires or (), extras[name])
+        left += applicable(distribution(name).requires or (), extras[name])
     return set(extras)
 
 
-def asked(lines: Iterable[str], extras: set[str]) -> list[Requirement]:
+def applicable(lines: Iterable[str], extras: set[str]) -> list[Requirement]:
     """The requirements that apply to this Python and one of the extras."""
     requirements = [Requirement(line) for line in lines]
     return [
@@ -68,10 +68,11 @@ def rows(names: set[str]) -> str:
     )
 
 
-def lay(names: set[str], folder: Path) -> None:
+def link_packages(names: set[str], folder: Path) -> None:
     """Link installed packages into a folder: nothing is downloaded or copied."""
     files = {
-        name: [file for file in distribution(name).files or () if is_its(file)] for name in names
+        name: [file for file in distribution(name).files or () if is_imported(file)]
+        for name in names
     }
     owners = Counter(top for paths in files.values() for top in {file.parts[0] for file in paths})
     for name, paths in files.items():
@@ -84,6 +85,6 @@ def lay(names: set[str], folder: Path) -> None:
             place.symlink_to(Path(str(distribution(name).locate_file(path))))
 
 
-def is_its(file: PurePath) -> bool:
+def is_imported(file: PurePath) -> bool:
     """Whether a file is imported: programs are elsewhere, and compiled files are made as needed."""
     return ".." not in file.parts and "__pycache__" not in file.parts

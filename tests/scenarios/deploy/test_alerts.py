@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.scenarios.deploy import alerting
-from tests.scenarios.deploy.troubles import TROUBLES, Cluster, attach_lack
+from tests.scenarios.deploy.troubles import TROUBLES, Cluster, missing_for_strace
 from tests.support.waiting import wait_for
 
 SECONDS_MAX = 240
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(4 * SECONDS_MAX)
 
 
 @dataclass(frozen=True)
-class Story:
+class Observations:
     """What Prometheus has reported.
 
     Attributes:
@@ -42,16 +42,16 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def observations(tmp_path_factory: pytest.TempPathFactory) -> Observations:
     """Start all troubles in a healthy cluster, and end them."""
     alerting.program("prometheus")
-    if lack := attach_lack():
+    if lack := missing_for_strace():
         pytest.skip(lack)
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        return told(cluster)
+        return run_troubles(cluster)
 
 
-def told(cluster: Cluster) -> Story:
+def run_troubles(cluster: Cluster) -> Observations:
     """Run the troubles in a cluster; returns what Prometheus reported."""
     prometheus = cluster.prometheus
     wait_for(lambda: len(prometheus.ask("up == 1")) == 8, SECONDS_MAX, every=POLL_SECONDS)
@@ -73,29 +73,29 @@ def told(cluster: Cluster) -> Story:
         }
     fired = prometheus.has_fired()
     wait_for(lambda: not prometheus.firing(), SECONDS_MAX, prometheus.firing, POLL_SECONDS)
-    return Story(before, annotations, fired, set(prometheus.firing()), mixin)
+    return Observations(before, annotations, fired, set(prometheus.firing()), mixin)
 
 
-def test_every_alert_is_meant_by_a_trouble() -> None:
+def test_every_alert_has_a_trouble() -> None:
     """Every alert has a trouble that makes it fire."""
     assert MEANT == sorted(alerting.names("alert", alerting.ALERTS))
 
 
-def test_a_cluster_that_is_well_wakes_nobody(story: Story) -> None:
+def test_a_healthy_cluster_has_no_alerts(observations: Observations) -> None:
     """No alert fires in a healthy cluster."""
-    assert set() == story.before
+    assert set() == observations.before
 
 
 @pytest.mark.parametrize("alert", MEANT)
-def test_an_alert_fires_and_stops(alert: str, story: Story) -> None:
+def test_an_alert_fires_and_stops(alert: str, observations: Observations) -> None:
     """An alert fires during its trouble with complete annotations, and stops afterwards."""
-    said = "".join(story.annotations.get(alert, {}).values())
+    said = "".join(observations.annotations.get(alert, {}).values())
 
-    assert alert in story.fired
-    assert alert not in story.after
+    assert alert in observations.fired
+    assert alert not in observations.after
     assert "<" not in said  # a failed template contains "<"
 
 
-def test_the_names_of_the_mixin_are_there(story: Story) -> None:
+def test_every_rule_of_the_mixin_has_samples(observations: Observations) -> None:
     """Each recording rule of the mixin has samples."""
-    assert [] == [name for name, count in story.mixin.items() if not count]
+    assert [] == [name for name, count in observations.mixin.items() if not count]

@@ -79,7 +79,7 @@ def test_there_are_three_nsqds_two_nsqlookupds_and_nsqadmin(services: dict[str, 
     assert "No container engine has run it" in compose.FILE.read_text().replace("\n# ", " ")
 
 
-def test_every_key_is_known(services: dict[str, Service]) -> None:
+def test_every_key_of_the_file_is_known(services: dict[str, Service]) -> None:
     """Every key is known, since engines refuse others; volumes and dependencies exist."""
     whole = compose.document()
 
@@ -94,7 +94,7 @@ def test_every_key_is_known(services: dict[str, Service]) -> None:
             assert {"condition": "service_healthy"} == condition
 
 
-def test_no_service_may_more_than_it_needs(services: dict[str, Service]) -> None:
+def test_services_have_least_privileges(services: dict[str, Service]) -> None:
     """Services have the slim image, a read-only file system, no capabilities, and local ports."""
     for name, one in services.items():
         assert f"sparq-nsqd:{VERSION}" == one["image"], name
@@ -108,7 +108,7 @@ def test_no_service_may_more_than_it_needs(services: dict[str, Service]) -> None
         assert ("30s" if one["command"][0] == "nsqd" else "10s") == one["stop_grace_period"]
 
 
-def test_nsqds_are_told_apart(services: dict[str, Service]) -> None:
+def test_each_nsqd_has_its_own_id_volume_and_addresses(services: dict[str, Service]) -> None:
     """Each nsqd has its own node id, volume, and addresses for inside and outside."""
     found = of_program(services, "nsqd")
     taken = {name: options(one) for name, one in found.items()}
@@ -127,7 +127,7 @@ def test_nsqds_are_told_apart(services: dict[str, Service]) -> None:
         assert {port: port for port in own} == compose.ports(found[name])
 
 
-def test_no_port_is_taken_twice(services: dict[str, Service]) -> None:
+def test_published_ports_are_unique(services: dict[str, Service]) -> None:
     """Published ports are unique; each health check uses the port of its daemon's HTTP API."""
     outside = [port for one in services.values() for port in compose.ports(one)]
 
@@ -138,7 +138,7 @@ def test_no_port_is_taken_twice(services: dict[str, Service]) -> None:
         assert port in map(str, compose.ports(one)), name
 
 
-def test_variables_are_for_other_machines() -> None:
+def test_variables_make_services_reachable_from_other_machines() -> None:
     """With the variables set, nsqds advertise this machine's name, and ports are public."""
     pytest.importorskip("yaml", reason="needs PyYAML")
     places = {"SPARQ_HOST": "broker.example", "SPARQ_BIND": "0.0.0.0"}
@@ -161,7 +161,7 @@ class Engine:
 
     def up(self) -> None:
         """Start what is not running, as `docker compose up --wait` does."""
-        for name in compose.in_order(self.services):
+        for name in compose.in_start_order(self.services):
             if name not in self.running:
                 self._start(name)
             wait_for(partial(self.is_healthy, name), SECONDS_MAX, partial(self.log, name))
@@ -264,7 +264,7 @@ def test_each_nsqlookupd_lists_all_nsqds(engine: Engine) -> None:
     wait_for(lambda: [expected, expected] == [listed(engine, port) for port in (4161, 4261)])
 
 
-def test_messages_outlive_a_stop_of_everything(engine: Engine) -> None:
+def test_volumes_keep_messages_across_a_restart(engine: Engine) -> None:
     """SIGTERM ends each service with status 0 in its grace period; volumes keep messages.
 
     After a restart, a consumer with one nsqlookupd finds the messages of each nsqd.
@@ -273,7 +273,7 @@ def test_messages_outlive_a_stop_of_everything(engine: Engine) -> None:
         words = ("--topic=kept", f"--nsqd-tcp-address={name}:{port}")
         sent = engine.exec(*program("to_nsq"), *words, given=f"from {name}\n")
         assert 0 == sent.returncode, sent.stderr
-    names = list(reversed(compose.in_order(engine.services)))
+    names = list(reversed(compose.in_start_order(engine.services)))
     assert dict.fromkeys(names, 0) == {name: engine.stop(name) for name in names}
     assert {1} == {engine.health(name).returncode for name in names}
     engine.up()
@@ -285,7 +285,7 @@ def test_messages_outlive_a_stop_of_everything(engine: Engine) -> None:
     assert 0 == got.returncode, got.stderr
 
 
-def test_the_commands_of_the_page(services: dict[str, Service], engine: Engine) -> None:
+def test_the_pages_compose_commands_work(services: dict[str, Service], engine: Engine) -> None:
     """The commands of docs/operating.md build the services' image, start them, and work in them."""
     section = PAGE[PAGE.index("## In containers") : PAGE.index("## Change")]
     blocks = re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)
@@ -314,14 +314,14 @@ def test_nsqadmin_shows_the_cluster(engine: Engine) -> None:
         "print(request.urlopen(request.Request(place, headers=headers)).read().decode())"
     )
 
-    def seen() -> set[str]:
+    def nsqds_in_browser() -> set[str]:
         told = engine.exec(sys.executable, "-c", script).stdout
         return set(re.findall(r'"broadcast_address": ?"([^"]+)"', told))
 
-    wait_for(lambda: {"nsqd-1", "nsqd-2", "nsqd-3"} == seen())
+    wait_for(lambda: {"nsqd-1", "nsqd-2", "nsqd-3"} == nsqds_in_browser())
 
 
-def test_health_checks_say_what_is_wrong(engine: Engine) -> None:
+def test_health_checks_report_the_cause(engine: Engine) -> None:
     """A health check reports a port without a listener.
 
     Without a port it finds the running daemon.

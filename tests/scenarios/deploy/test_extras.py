@@ -29,7 +29,7 @@ def traced(built: Path) -> Path:
         pytest.skip(f"needs {missing}")
 
 
-def told(programs: Path, folder: Path, env: dict[str, str]) -> dict[str, Any]:
+def run_traced_program(programs: Path, folder: Path, env: dict[str, str]) -> dict[str, Any]:
     """Run the program with spans and the nsqd installed there; returns its JSON."""
     with wheel.nsqd(programs, folder) as nsqd:
         ran = wheel.run(programs / "python", PROGRAM, nsqd.tcp, folder=folder, env=env)
@@ -39,15 +39,17 @@ def told(programs: Path, folder: Path, env: dict[str, str]) -> dict[str, Any]:
 
 def test_otel_alone_is_enough_to_publish_and_consume(traced: Path, tmp_path: Path) -> None:
     """Without an SDK no spans are recorded, and messages are unchanged."""
-    assert {"handled": ["one"], "spans": None} == told(traced, tmp_path, {})
+    assert {"handled": ["one"], "spans": None} == run_traced_program(traced, tmp_path, {})
 
 
-def test_otel_with_an_sdk_tells_both_spans(built: Path, traced: Path, tmp_path: Path) -> None:
+def test_otel_with_an_sdk_records_both_spans(built: Path, traced: Path, tmp_path: Path) -> None:
     """With an SDK, a publish and the handling of its message are spans of one trace."""
-    sdk = pins.brought(pins.asked(["opentelemetry-sdk"], {""})) - pins.needed(built, "otel")
-    pins.lay(sdk, tmp_path / "sdk")
+    sdk = pins.with_dependencies(pins.applicable(["opentelemetry-sdk"], {""})) - pins.needed(
+        built, "otel"
+    )
+    pins.link_packages(sdk, tmp_path / "sdk")
 
-    found = told(traced, tmp_path, {"PYTHONPATH": str(tmp_path / "sdk")})
+    found = run_traced_program(traced, tmp_path, {"PYTHONPATH": str(tmp_path / "sdk")})
     (process, process_kind, process_trace), (publish, publish_kind, publish_trace) = found["spans"]
 
     assert ["one"] == found["handled"]
@@ -56,9 +58,9 @@ def test_otel_with_an_sdk_tells_both_spans(built: Path, traced: Path, tmp_path: 
     assert process_trace == publish_trace
 
 
-def test_spark_is_all_that_the_pipeline_needs(built: Path, tmp_path: Path) -> None:
+def test_the_extra_spark_suffices_for_the_pipeline(built: Path, tmp_path: Path) -> None:
     """`sparq run` reports that its input file is missing, and pyspark_nsq can be imported."""
-    programs = wheel.linked(built, "spark", tmp_path / "spark")
+    programs = wheel.install_with_links(built, "spark", tmp_path / "spark")
     ran = wheel.run(programs / "sparq", "run", "--clicks=none.gz", folder=tmp_path)
     source = wheel.run(programs / "python", "-c", "import pyspark_nsq", folder=tmp_path)
 

@@ -21,7 +21,7 @@ from sparq.spark.java import ensure_java, java_major
 from tests.scenarios.deploy import dockerfile
 
 ROOT = Path(__file__).parents[3]
-SEEN = ROOT / "deploy" / "Dockerfile.dockerignore"
+DOCKERIGNORE = ROOT / "deploy" / "Dockerfile.dockerignore"
 EXECUTOR = ROOT / "deploy" / "executor.py"
 SECONDS_MAX = 120
 
@@ -44,7 +44,7 @@ def executor() -> ModuleType:
     return module
 
 
-def test_hadolint_has_nothing_to_say() -> None:
+def test_hadolint_reports_nothing() -> None:
     """hadolint, the linter for Dockerfiles, reports nothing with all of its rules."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     hadolint = shutil.which("hadolint", path=path)
@@ -56,16 +56,16 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert (0, "", "") == (linted.returncode, linted.stdout, linted.stderr)
 
 
-def test_the_file_says_that_nothing_was_built_from_it() -> None:
+def test_a_note_states_that_no_engine_has_built_the_images() -> None:
     """A note before the first instruction states that no engine has built the images yet."""
     text = dockerfile.DOCKERFILE.read_text(encoding="utf-8")
 
     assert "# No container engine has built or run these images yet." in text.partition("\nARG ")[0]
 
 
-def test_what_is_copied_is_there_and_seen_by_docker() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     """Each copied file is in the checkout and not excluded by deploy/Dockerfile.dockerignore."""
-    shown = [line[1:] for line in SEEN.read_text().splitlines() if line.startswith("!")]
+    shown = [line[1:] for line in DOCKERIGNORE.read_text().splitlines() if line.startswith("!")]
 
     for source in sources():
         name = source.rstrip("/")
@@ -74,7 +74,7 @@ def test_what_is_copied_is_there_and_seen_by_docker() -> None:
     assert {"src/", "pyproject.toml", "deploy/executor.py"} < set(sources())
 
 
-def test_packages_come_from_the_locks() -> None:
+def test_packages_are_pinned_by_the_locks() -> None:
     """pip installs only the wheel built here and packages with the locks' hashes, from no URL."""
     runs = [words for stage in dockerfile.stages().values() for words in stage.of("RUN")]
     steps = [step.strip() for words in runs for step in words.split("&&")]
@@ -131,7 +131,7 @@ def pod(**more: str) -> dict[str, str]:
     }
 
 
-def test_an_executor_is_what_spark_has_asked_for(executor: ModuleType) -> None:
+def test_the_executors_command_is_what_spark_expects(executor: ModuleType) -> None:
     """The command has Java's options in numerical order, the class path, and all arguments."""
     options = {"SPARK_JAVA_OPT_10": "-Dlast=1", "SPARK_JAVA_OPT_2": "-Dfirst=a b"}
     paths = {"SPARK_CONF_DIR": "/conf", "SPARK_CLASSPATH": "/extra/*", "JAVA_HOME": "/java"}
@@ -171,7 +171,9 @@ def test_a_missing_variable_is_named() -> None:
 
 
 @pytest.mark.timeout(2 * SECONDS_MAX)
-def test_spark_takes_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_spark_accepts_the_executors_command_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Spark's executor accepts every argument of the command, and tries to reach its driver."""
     monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
     if not os.environ["JAVA_HOME"]:

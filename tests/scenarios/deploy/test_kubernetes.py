@@ -42,7 +42,7 @@ def container_of(resources: list[Resource], name: str) -> Resource:
     return dict(found)
 
 
-def test_each_file_says_that_no_cluster_has_run_it() -> None:
+def test_a_note_states_that_no_cluster_has_run_each_file() -> None:
     """The first line of each file states that no cluster has run it."""
     assert ["namespace", "nsqadmin", "nsqd", "nsqlookupd", "pipeline"] == [
         one.stem for one in manifests.FILES
@@ -51,7 +51,7 @@ def test_each_file_says_that_no_cluster_has_run_it() -> None:
         assert path.read_text(encoding="utf-8").startswith(WARNING), path.name
 
 
-def test_the_schemas_of_kubernetes_hold(resources: list[Resource]) -> None:
+def test_resources_match_the_schemas_of_kubernetes(resources: list[Resource]) -> None:
     """Every resource and the executors' pod template match the schemas, without unknown keys."""
     kubernetes = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
     for one in [*resources, manifests.template(resources)]:
@@ -76,7 +76,7 @@ def test_everything_is_in_the_namespace(resources: list[Resource]) -> None:
         assert one["kind"] == "Namespace" or one["metadata"]["namespace"] == namespace
 
 
-def test_no_pod_may_more_than_it_needs(resources: list[Resource]) -> None:
+def test_pods_have_least_privileges(resources: list[Resource]) -> None:
     """Pods are not root, have no capabilities, and write only to volumes.
 
     Executors get no API token.
@@ -95,7 +95,7 @@ def test_no_pod_may_more_than_it_needs(resources: list[Resource]) -> None:
             } == container["securityContext"], pod.name
 
 
-def test_every_volume_is_there_and_mounted(resources: list[Resource]) -> None:
+def test_every_volume_exists_and_is_mounted(resources: list[Resource]) -> None:
     """Each mount is a volume of the pod or a claim of its StatefulSet; none is unused."""
     sets = of_kind(resources, "StatefulSet")
     for pod in manifests.pods(resources):
@@ -106,7 +106,7 @@ def test_every_volume_is_there_and_mounted(resources: list[Resource]) -> None:
         assert volumes == {one["name"] for one in mounts}, pod.name
 
 
-def test_services_lead_to_ports_of_pods(resources: list[Resource]) -> None:
+def test_services_select_ports_of_pods(resources: list[Resource]) -> None:
     """Each service selects one kind of pod and its ports.
 
     Each StatefulSet has a headless service.
@@ -125,7 +125,7 @@ def test_services_lead_to_ports_of_pods(resources: list[Resource]) -> None:
         assert one["spec"]["selector"]["matchLabels"].items() <= labels, name
 
 
-def test_policies_and_budgets_are_about_pods(resources: list[Resource]) -> None:
+def test_policies_and_budgets_select_pods(resources: list[Resource]) -> None:
     """Every selector of policies and budgets matches a pod: otherwise it would protect nothing."""
     labels = [one.labels.items() for one in manifests.pods(resources)]
     selectors = [one["spec"]["podSelector"] for one in of_kind(resources, "NetworkPolicy").values()]
@@ -137,7 +137,7 @@ def test_policies_and_budgets_are_about_pods(resources: list[Resource]) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_command_lines_of_the_daemons_are_taken(resources: list[Resource], name: str) -> None:
+def test_the_daemons_accept_their_command_lines(resources: list[Resource], name: str) -> None:
     """The daemons accept their arguments; nsqds register with exactly the nsqlookupds created."""
     container = container_of(resources, name)
     values = {"POD_NAME": f"{name}-0", **({"POD_INDEX": "0"} if name == "nsqd" else {})}
@@ -157,7 +157,7 @@ def test_the_command_lines_of_the_daemons_are_taken(resources: list[Resource], n
         assert ("*.nsqd.clicks.svc",) == taken.allow_broadcast_addresses
 
 
-def test_the_command_line_of_nsqadmin_is_taken(resources: list[Resource]) -> None:
+def test_nsqadmin_accepts_its_command_line(resources: list[Resource]) -> None:
     """nsqadmin uses the nsqlookupds created, calls only their nsqds, and stores its audit log."""
     container = container_of(resources, "nsqadmin")
     count = of_kind(resources, "StatefulSet")["nsqlookupd"]["spec"]["replicas"]
@@ -205,7 +205,7 @@ def settings(resources: list[Resource], tmp_path: Path) -> Any:
     return parse_pipeline([f"--config={tmp_path / manifests.SETTINGS}"])
 
 
-def test_the_settings_of_the_pipeline_are_taken(resources: list[Resource], settings: Any) -> None:
+def test_the_pipeline_accepts_its_settings(resources: list[Resource], settings: Any) -> None:
     """`sparq pipeline` knows every key; the nsqlookupds are those that the manifests create."""
     count = of_kind(resources, "StatefulSet")["nsqlookupd"]["spec"]["replicas"]
     container = container_of(resources, "pipeline")
@@ -220,7 +220,7 @@ def test_the_settings_of_the_pipeline_are_taken(resources: list[Resource], setti
     ]
 
 
-def test_the_driver_is_where_its_settings_say(resources: list[Resource], settings: Any) -> None:
+def test_the_drivers_settings_match_the_manifests(resources: list[Resource], settings: Any) -> None:
     """Spark's settings for pod, name, ports, files and image match the manifests."""
     container = container_of(resources, "pipeline")
     (mounted,) = (one for one in container["volumeMounts"] if one["name"] == "settings")
@@ -242,7 +242,7 @@ def test_the_driver_is_where_its_settings_say(resources: list[Resource], setting
     }
 
 
-def test_spark_knows_its_settings_for_kubernetes(settings: Any) -> None:
+def test_spark_has_every_kubernetes_setting(settings: Any) -> None:
     """Each Kubernetes setting is in Spark's code, since Spark ignores unknown ones silently."""
     pyspark = pytest.importorskip("pyspark", reason="needs pyspark")
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
@@ -255,7 +255,7 @@ def test_spark_knows_its_settings_for_kubernetes(settings: Any) -> None:
     assert set() == told - known
 
 
-def test_the_driver_may_do_with_pods_what_it_does(resources: list[Resource]) -> None:
+def test_the_driver_has_rights_for_pods_only(resources: list[Resource]) -> None:
     """The driver's service account is bound to a role for pods and nothing else."""
     (binding,) = of_kind(resources, "RoleBinding").values()
     (role,) = of_kind(resources, "Role").values()
@@ -274,7 +274,7 @@ def test_the_heap_fits_into_the_container(resources: list[Resource], settings: A
     assert ("2g", "4Gi") == (settings.driver_memory, limit)
 
 
-def test_images_are_those_that_are_built(resources: list[Resource]) -> None:
+def test_every_image_is_a_target_of_the_dockerfile(resources: list[Resource]) -> None:
     """Each image is a target of the Dockerfile, with this project's version."""
     text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^FROM .* AS (\S+)$", text, re.M))
@@ -291,7 +291,7 @@ def test_images_are_those_that_are_built(resources: list[Resource]) -> None:
         assert found[1] in targets
 
 
-def test_there_is_time_to_stop(resources: list[Resource]) -> None:
+def test_grace_periods_exceed_the_time_to_stop(resources: list[Resource]) -> None:
     """The grace periods exceed the time to stop: nsqd 2 s, the pipeline's queries up to 60 s."""
     times = {
         name: one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]

@@ -35,7 +35,7 @@ SPOOFED = (
 )
 
 
-class House(NamedTuple):
+class ProxiedAdmin(NamedTuple):
     """The proxy, and the daemons that it protects."""
 
     proxy: Proxy
@@ -53,7 +53,7 @@ class House(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedAdmin]:
     """nginx, nsqadmin with the document's flags, and an nsqd with a topic."""
     if shutil.which("nginx") is None:
         pytest.skip("needs nginx")
@@ -68,31 +68,31 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             start_first(admin)
             with closing(Proxy(folder, admin.http_port, sign_in)) as nginx:
                 nginx.wait_ready()
-                yield House(nginx, nsqd, audit)
+                yield ProxiedAdmin(nginx, nsqd, audit)
 
 
-def test_the_role_is_that_of_the_user_whom_the_proxy_names(house: House) -> None:
+def test_the_role_is_that_of_the_proxys_user(proxied: ProxiedAdmin) -> None:
     """Ann may do everything, Bob what can be undone; Eve, who has no role, sees nothing."""
-    ask = house.proxy.ask
+    ask = proxied.proxy.ask
     for who, statuses in ((ANN, (200, 200, 200)), (BOB, (200, 200, 403)), (EVE, (403, 403, 403))):
-        house.nsqd.post("/topic/unpause?topic=clicks")
+        proxied.nsqd.post("/topic/unpause?topic=clicks")
         pause, _ = ask("POST", TOPIC, {**JSON, **who}, PAUSE)
-        assert (statuses[1] == 200) == house.is_paused()
+        assert (statuses[1] == 200) == proxied.is_paused()
         empty = b'{"action":"empty"}'
         seen = ask("GET", TOPIC, who)[0]
         emptied = ask("POST", f"{TOPIC}/archive", {**JSON, **who}, empty)[0]
         assert statuses == (seen, pause, emptied), who
-    told = [(entry["user"], entry["via"], entry["outcome"]) for entry in house.entries()[-6:]]
+    told = [(entry["user"], entry["via"], entry["outcome"]) for entry in proxied.entries()[-6:]]
     assert ("ann@example.com", "header", "done") in told
     assert ("bob@example.com", "header", "refused") in told
     assert ("eve@example.com", "header", "refused") in told
-    assert {OUTSIDE} == {entry["remote"] for entry in house.entries()}
+    assert {OUTSIDE} == {entry["remote"] for entry in proxied.entries()}
 
 
-def test_who_is_not_signed_in_is_sent_to_sign_in(house: House) -> None:
+def test_requests_without_a_session_are_redirected_to_sign_in(proxied: ProxiedAdmin) -> None:
     """Without a session every request is redirected to the sign-in page."""
     for method, path in (("GET", "/"), ("GET", TOPIC), ("DELETE", TOPIC), ("GET", "/config/log")):
-        with house.proxy.answer(method, path, {}) as answer:
+        with proxied.proxy.answer(method, path, {}) as answer:
             assert 302 == answer.status
             place = urlsplit(answer.headers["Location"])
             assert (SITE, "/oauth2/sign_in") == (place.hostname, place.path)
@@ -100,28 +100,28 @@ def test_who_is_not_signed_in_is_sent_to_sign_in(house: House) -> None:
 
 
 @pytest.mark.parametrize("spoofed", SPOOFED, ids="-".join)
-def test_headers_from_outside_give_no_role(house: House, spoofed: dict[str, str]) -> None:
+def test_forged_headers_give_no_role(proxied: ProxiedAdmin, spoofed: dict[str, str]) -> None:
     """Forged headers give no role, neither without a session nor to Bob and Eve."""
-    delete, before = ("DELETE", TOPIC), len(house.entries())
-    assert 302 == house.proxy.ask(*delete, {**JSON, **spoofed})[0]
-    assert 403 == house.proxy.ask(*delete, {**JSON, **BOB, **spoofed})[0]
-    assert 403 == house.proxy.ask("GET", TOPIC, {**EVE, **spoofed})[0]
-    assert 200 == house.proxy.ask("GET", TOPIC, {**BOB, **spoofed})[0]
-    told = {(entry["user"], entry["remote"]) for entry in house.entries()[before:]}
+    delete, before = ("DELETE", TOPIC), len(proxied.entries())
+    assert 302 == proxied.proxy.ask(*delete, {**JSON, **spoofed})[0]
+    assert 403 == proxied.proxy.ask(*delete, {**JSON, **BOB, **spoofed})[0]
+    assert 403 == proxied.proxy.ask("GET", TOPIC, {**EVE, **spoofed})[0]
+    assert 200 == proxied.proxy.ask("GET", TOPIC, {**BOB, **spoofed})[0]
+    told = {(entry["user"], entry["remote"]) for entry in proxied.entries()[before:]}
     assert {("bob@example.com", OUTSIDE), ("eve@example.com", OUTSIDE)} >= told
 
 
-def test_pages_of_the_site_change_something_and_others_do_not(house: House) -> None:
+def test_changes_need_the_proxys_origin(proxied: ProxiedAdmin) -> None:
     """Requests with the proxy's Origin are accepted, those with another one are refused."""
     for origin, status in ((f"https://{SITE}", 200), ("https://evil.example", 403), ("null", 403)):
         headers = {**JSON, **ANN, "Origin": origin, "Sec-Fetch-Mode": "cors"}
-        assert status == house.proxy.ask("POST", TOPIC, headers, PAUSE)[0], origin
+        assert status == proxied.proxy.ask("POST", TOPIC, headers, PAUSE)[0], origin
 
 
-def test_live_pages_come_as_they_are_written(house: House) -> None:
+def test_nginx_does_not_buffer_live_pages(proxied: ProxiedAdmin) -> None:
     """nginx passes a live stream on without buffering it."""
     accept = {**ANN, "Accept": "text/event-stream"}
-    with house.proxy.answer("GET", "/live?view=%2Ftopics", accept) as answer:
+    with proxied.proxy.answer("GET", "/live?view=%2Ftopics", accept) as answer:
         assert (200, "text/event-stream") == (answer.status, answer.headers.get_content_type())
         lines = [answer.readline() for _ in range(5)]
     assert any(line.startswith(b"data:") for line in lines)

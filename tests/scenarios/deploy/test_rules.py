@@ -35,14 +35,14 @@ def text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_prometheus_takes_every_file_of_the_folder() -> None:
+def test_promtool_accepts_every_file() -> None:
     """promtool accepts each file of rules, and the configuration that names them."""
     for path in sorted(alerting.FOLDER.glob("*.rules.yml")):
         alerting.promtool("check", "rules", path)
     alerting.promtool("check", "config", alerting.CONFIG)
 
 
-def test_the_command_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_command_checks_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command in docs/monitoring.md checks the files."""
     monkeypatch.chdir(alerting.FOLDER.parents[1])
     (words,) = re.findall(r"^\$ promtool (.*)$", text(MONITORING), re.M)
@@ -51,7 +51,7 @@ def test_the_command_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("rules", CASES, ids=lambda path: path.stem)
-def test_rules_do_what_their_cases_say(rules: Path, tmp_path: Path) -> None:
+def test_rules_pass_their_cases(rules: Path, tmp_path: Path) -> None:
     """Alerts fire when they should and only then; recorded series have their values and labels."""
     cases = tmp_path / "cases.yml"
     cases.write_text(text(CASES[rules]).replace("[RULES]", f"['{rules}']"), encoding="utf-8")
@@ -69,15 +69,15 @@ def test_every_rule_has_a_case(rules: Path) -> None:
     assert set(alerting.names("record", rules)) == values - {"ALERTS"}
 
 
-def test_the_mixin_finds_its_names() -> None:
+def test_the_mixins_names_are_recorded() -> None:
     """The recorded names are exactly those that the known dashboards use."""
     assert sorted(NAMES_OF_THE_MIXIN) == sorted(alerting.names("record", alerting.MIXIN))
 
 
-def test_a_minute_becomes_a_second_and_nothing_else_changes() -> None:
-    """`hurried` changes only the lengths of minutes: expressions are those of deploy/prometheus."""
+def test_with_minutes_as_seconds_changes_nothing_else() -> None:
+    """Only the lengths of minutes change: expressions are those of deploy/prometheus."""
     for path in CASES:
-        before, after = text(path), alerting.hurried(text(path))
+        before, after = text(path), alerting.with_minutes_as_seconds(text(path))
         changed = [
             pair
             for pair in zip(before.splitlines(), after.splitlines(), strict=True)
@@ -87,11 +87,11 @@ def test_a_minute_becomes_a_second_and_nothing_else_changes() -> None:
         for old, new in changed:
             assert re.sub(r"\d+m\b|\* 60", "", old) == re.sub(r"\d+s\b|\* 1", "", new)
         assert not re.search(r"\[\d+[mh]\]|for: \d+[mh]|offset \d+[mh]", after)
-    assert "[15s]) >= 3" in alerting.hurried("changes(x[15m]) >= 3")
-    assert "rate10m > 15 * 1" == alerting.hurried("rate10m > 15 * 60")
+    assert "[15s]) >= 3" in alerting.with_minutes_as_seconds("changes(x[15m]) >= 3")
+    assert "rate10m > 15 * 1" == alerting.with_minutes_as_seconds("rate10m > 15 * 60")
 
 
-def test_dead_letters_are_known_by_the_names_that_nsqadmin_knows() -> None:
+def test_alert_and_nsqadmin_agree_on_dead_letter_topics() -> None:
     """The alert and nsqadmin's page recognise the same topics as dead-letter topics."""
     (pattern, again) = re.findall(r'topic=~"\(\?i\)([^"]+)"', text(alerting.ALERTS))
     found = re.compile(pattern, re.IGNORECASE)
@@ -101,7 +101,7 @@ def test_dead_letters_are_known_by_the_names_that_nsqadmin_knows() -> None:
         assert bool(origin(name)) == bool(found.fullmatch(name)) == (name in GIVEN_UP), name
 
 
-def test_every_alert_is_explained() -> None:
+def test_every_alert_is_documented() -> None:
     """docs/monitoring.md has a row for each alert, with its meaning and what to do."""
     rows = re.findall(r"^\| `(Nsq\w+)` \| ([^|]+) \| ([^|]+) \|$", text(MONITORING), re.M)
 
@@ -111,7 +111,7 @@ def test_every_alert_is_explained() -> None:
     assert all(len(meaning) > 40 and len(action) > 20 for _, meaning, action in rows)
 
 
-def test_every_alert_says_whom_it_wakes_and_what_to_do() -> None:
+def test_every_alert_has_severity_summary_and_action() -> None:
     """Every alert has a severity, a summary with its label or value, and an action."""
     for body in text(alerting.ALERTS).split("- alert: ")[1:]:
         assert len(re.findall(r"labels: \{severity: (page|ticket)\}", body)) == 1, body

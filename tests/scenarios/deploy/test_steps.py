@@ -54,7 +54,7 @@ def volume(tmp_path: Path, stages: Stages) -> Path:
     return folder
 
 
-def test_all_programs_are_there_and_what_builds_is_not(stages: Stages) -> None:
+def test_the_image_has_all_programs_but_no_build_tools(stages: Stages) -> None:
     """The image has each console script and the health check, but no pip and no setuptools."""
     home = stages.seen(TARGET) / "opt" / "sparq"
     (packages,) = home.glob("lib/python*/site-packages")
@@ -73,7 +73,7 @@ def test_the_image_is_slim(stages: Stages) -> None:
     assert sum(sizes) < SIZE_MAX
 
 
-def test_its_user_has_two_folders(stages: Stages) -> None:
+def test_the_images_user_can_write_only_two_folders(stages: Stages) -> None:
     """The user alone can use its two folders.
 
     Its programs belong to root, who alone may change them.
@@ -97,7 +97,7 @@ def is_healthy(container: Container) -> bool:
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_a_daemon_lives_and_ends_in_its_container(
+def test_a_daemon_runs_and_stops_in_its_container(
     name: str, stages: Stages, volume: Path, tmp_path: Path
 ) -> None:
     """A daemon is healthy as first process without root or capabilities; STOPSIGNAL ends it."""

@@ -81,7 +81,7 @@ def test_systemd_verifies_the_units(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_systemd")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_a_unit_leaves_little_exposed(unit: Path) -> None:
+def test_a_units_exposure_is_low(unit: Path) -> None:
     """A unit's exposure, as measured by systemd, is at most 2.0 of 10."""
     command = ("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}")
     measured = run(*command, str(unit))
@@ -92,7 +92,7 @@ def test_a_unit_leaves_little_exposed(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_the_command_line_and_the_sample_are_taken(unit: Path) -> None:
+def test_the_daemon_accepts_execstart_and_the_sample_file(unit: Path) -> None:
     """The daemon accepts ExecStart, with the sample file as configuration."""
     (start,) = settings(unit, "ExecStart")
     program, *words = shlex.split(start)
@@ -119,7 +119,7 @@ def test_the_command_line_and_the_sample_are_taken(unit: Path) -> None:
         ("nsqadmin", "--audit-log=/var/lib/nsqadmin/audit.log"),
     ],
 )
-def test_what_is_kept_is_in_the_folder_that_systemd_makes(name: str, flag: str) -> None:
+def test_data_is_in_systemds_state_directory(name: str, flag: str) -> None:
     """The data is in the unit's StateDirectory below /var/lib, the only folder it may write to."""
     (unit,) = (unit for unit in UNITS if unit.stem == name)
     (folder,) = settings(unit, "StateDirectory")
@@ -132,7 +132,7 @@ def test_what_is_kept_is_in_the_folder_that_systemd_makes(name: str, flag: str) 
 
 
 @pytest.mark.usefixtures("_systemd")
-def test_a_daemon_asks_for_no_call_that_is_filtered(tmp_path: Path) -> None:
+def test_nsqd_makes_only_allowed_system_calls(tmp_path: Path) -> None:
     """Started, used over TCP and HTTP, reloaded and stopped, nsqd makes only allowed calls."""
     if lack := strace.missing():
         pytest.skip(lack)

@@ -49,7 +49,7 @@ def programs(built: Path) -> Path:
         pytest.skip(f"needs {missing}")
 
 
-def test_the_wheel_has_the_packages_whole_and_nothing_else(built: Path) -> None:
+def test_the_wheel_has_all_modules_and_no_tests(built: Path) -> None:
     """The wheel has every module of `src`, the type marker, the pages' files, and no tests."""
     names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
     source = built.parent / "source" / "src"
@@ -94,7 +94,7 @@ def test_every_program_starts(programs: Path, tmp_path: Path) -> None:
         assert f" sparq {PROJECT['version']}" in " ".join(version.split())
 
 
-def test_what_needs_an_extra_names_it(programs: Path, tmp_path: Path) -> None:
+def test_a_program_without_its_extra_names_it(programs: Path, tmp_path: Path) -> None:
     """Without its extra, the pipeline and the spans report which one to install."""
     pipelines = [wheel.run(programs / "sparq", word, folder=tmp_path) for word in ("run", "up")]
     line = "import sparq.client.telemetry"
@@ -107,7 +107,7 @@ def test_what_needs_an_extra_names_it(programs: Path, tmp_path: Path) -> None:
     assert "needs OpenTelemetry: pip install 'sparq-mq[otel]'" in spans.stderr
 
 
-def test_types_are_found(programs: Path, tmp_path: Path) -> None:
+def test_the_installed_types_are_found(programs: Path, tmp_path: Path) -> None:
     """mypy --strict accepts a program that uses the whole API, with the installed types.
 
     Other packages are left out: their types do not matter here, and take time.

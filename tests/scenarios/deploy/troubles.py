@@ -101,7 +101,7 @@ class Cluster:
         self._stack.close()
 
 
-def attach_lack() -> str:
+def missing_for_strace() -> str:
     """What prevents strace from tracing a running process, as "needs ..."; empty: nothing."""
     if lack := strace.missing():
         return lack
@@ -121,7 +121,7 @@ def admin_of(folder: Path, lookups: list[Server]) -> Server:
 
 
 @contextmanager
-def again_and_again(act: Callable[[], object]) -> Iterator[None]:
+def repeatedly(act: Callable[[], object]) -> Iterator[None]:
     """Repeat an action in a thread, as another program would; re-raises its exception."""
     stop, raised = threading.Event(), list[BaseException]()
 
@@ -165,7 +165,7 @@ def killed_daemons(cluster: Cluster) -> Iterator[None]:
         nsqd.kill9()
         damage(nsqd.folder, b"DAMAGED")
         nsqd.start()
-        wait_for(partial(is_seen, cluster.prometheus, nsqd, before), SECONDS_MAX)
+        wait_for(partial(is_scraped_again, cluster.prometheus, nsqd, before), SECONDS_MAX)
     for server in (nsqd, *others):
         server.kill9()
     yield
@@ -188,7 +188,7 @@ def started_at(nsqd: NsqdServer) -> str:
     return f'nsqd_start_time_seconds{{instance="{nsqd.http}"}}'
 
 
-def is_seen(prometheus: Prometheus, nsqd: NsqdServer, before: list[Any]) -> bool:
+def is_scraped_again(prometheus: Prometheus, nsqd: NsqdServer, before: list[Any]) -> bool:
     """Whether Prometheus has another start time for the nsqd than before."""
     found = prometheus.ask(started_at(nsqd))
     return bool(found) and found[0]["value"][1] != before[0]["value"][1]
@@ -199,13 +199,13 @@ def forgotten_nsqlookupd(cluster: Cluster) -> Iterator[None]:
     """Remove an nsqlookupd from an nsqd's list at run time; later restore the list."""
     places = [lookup.tcp for lookup in cluster.lookups]
 
-    def tell(addresses: list[str]) -> None:
+    def set_lookupds(addresses: list[str]) -> None:
         path, body = "/config/nsqlookupd_tcp_addresses", json.dumps(addresses).encode()
         assert cluster.behind.request("PUT", path, body)[0] == 200
 
-    tell(places[1:])
+    set_lookupds(places[1:])
     yield
-    tell(places)
+    set_lookupds(places)
 
 
 @contextmanager
@@ -215,7 +215,7 @@ def slow_disk(cluster: Cluster) -> Iterator[None]:
     effect = "inject=fdatasync:delay_enter=1000000"
     tracer = subprocess.Popen([*STRACE, "-e", effect, "-p", str(nsqd.pid)])
     try:
-        with again_and_again(lambda: nsqd.post("/pub?topic=slow", b"x")):
+        with repeatedly(lambda: nsqd.post("/pub?topic=slow", b"x")):
             yield
             tracer.send_signal(signal.SIGINT)
             tracer.wait(SECONDS_MAX)
@@ -273,7 +273,7 @@ def paused(cluster: Cluster) -> Iterator[None]:
         for topic in ("held", "shut"):
             nsqd.post(f"/mpub?topic={topic}", b"x\n" * 200)
 
-    with again_and_again(publish):
+    with repeatedly(publish):
         yield
     nsqd.post("/channel/unpause?topic=held&channel=c")
     nsqd.post("/topic/unpause?topic=shut")
@@ -297,7 +297,7 @@ def bad_consumers(cluster: Cluster) -> Iterator[None]:
             for message in returning.messages_within(PAUSE_SECONDS):
                 returning.send(b"REQ %s 0\n" % message.id)
 
-        with again_and_again(give_back):
+        with repeatedly(give_back):
             yield
     for topic in ("silent", "returned"):
         nsqd.post(f"/topic/delete?topic={topic}")

@@ -55,14 +55,14 @@ def install(wheel: Path, extra: str = "") -> Path:
     """
     home = ENVIRONMENTS / f"wheel-{extra}" if extra else HOME
     lock = pins.rows(pins.needed(wheel, extra)) if extra else LOCK.read_text()
-    reason = made(home, lock)
+    reason = create_environment(home, lock)
     if reason:
         raise Missing(reason)
     step([*pip_of(home), "uninstall", "--yes", "sparq"])
-    return put(wheel, extra, home)
+    return install_without_dependencies(wheel, extra, home)
 
 
-def put(wheel: Path, extra: str, home: Path) -> Path:
+def install_without_dependencies(wheel: Path, extra: str, home: Path) -> Path:
     """Install the wheel into an environment that has its dependencies.
 
     Returns the programs' folder.
@@ -72,12 +72,12 @@ def put(wheel: Path, extra: str, home: Path) -> Path:
     return home / "bin"
 
 
-def linked(wheel: Path, extra: str, home: Path) -> Path:
+def install_with_links(wheel: Path, extra: str, home: Path) -> Path:
     """Install the wheel into a new environment, with links to the dependencies installed here."""
     step([sys.executable, "-m", "venv", "--without-pip", str(home)])
     (packages,) = home.glob("lib/python*/site-packages")
-    pins.lay(pins.needed(wheel, extra), packages)
-    return put(wheel, extra, home)
+    pins.link_packages(pins.needed(wheel, extra), packages)
+    return install_without_dependencies(wheel, extra, home)
 
 
 def pip_of(home: Path) -> list[str]:
@@ -86,7 +86,7 @@ def pip_of(home: Path) -> list[str]:
 
 
 @functools.cache
-def made(home: Path, lock: str) -> str:
+def create_environment(home: Path, lock: str) -> str:
     """Create the environment, unless it has this very lock; returns "" or what is missing."""
     stamp, wanted = home / ".installed", hashlib.sha256(lock.encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:

@@ -22,7 +22,7 @@ def both(*nsqds: NsqdServer) -> list[int]:
     return sorted(nsqd.tcp_port for nsqd in nsqds)
 
 
-async def test_a_topic_is_found_wherever_it_is(tmp_path: Path) -> None:
+async def test_each_nsqlookupd_lists_all_nsqds_of_a_topic(tmp_path: Path) -> None:
     """Two nsqlookupds list two nsqds.
 
     An nsqd that stops is removed immediately, and listed again after its start.
@@ -44,7 +44,7 @@ async def test_a_topic_is_found_wherever_it_is(tmp_path: Path) -> None:
         await until_seen(lambda: ports(l1, "t") == ports(l2, "t") == both(a, b))
 
 
-async def test_a_killed_nsqlookupd_knows_all_again_in_15_seconds(tmp_path: Path) -> None:
+async def test_a_restarted_nsqlookupd_lists_everything_within_15_seconds(tmp_path: Path) -> None:
     """A restarted nsqlookupd lists all topics and channels within 15 s, also newer ones."""
     with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
         nsqd.post("/topic/create?topic=before")
@@ -59,7 +59,7 @@ async def test_a_killed_nsqlookupd_knows_all_again_in_15_seconds(tmp_path: Path)
         assert lookupd.get_json("/channels?topic=before") == {"channels": ["c"]}
 
 
-async def test_a_new_topic_has_its_channels_from_its_first_message(tmp_path: Path) -> None:
+async def test_a_new_topic_gets_the_channels_listed_by_nsqlookupd(tmp_path: Path) -> None:
     """A topic that is new to this nsqd gets the channels that nsqlookupd lists, with all messages.
 
     Ephemeral channels are not created.
@@ -74,7 +74,7 @@ async def test_a_new_topic_has_its_channels_from_its_first_message(tmp_path: Pat
         assert [channel["channel_name"] for channel in topic["channels"]] == ["elsewhere"]
 
 
-async def test_a_dead_nsqlookupd_holds_nobody_up_for_long(tmp_path: Path) -> None:
+async def test_a_dead_nsqlookupd_delays_publishes_less_than_two_seconds(tmp_path: Path) -> None:
     """With a dead nsqlookupd, publishes take less than 2 s.
 
     New channels get messages within 6 s.

@@ -18,7 +18,7 @@ BATCH = batch_size(1, FRAME_OVERHEAD + len(BODY), 0)
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueue")
-def test_put_and_read(clock: ManualClock) -> None:
+def test_a_message_is_written_and_read(clock: ManualClock) -> None:
     """One message is written and read, and the count is 1."""
     log = open_log(MemoryDisk(), clock)
     index = publish(log, [BODY], clock)
@@ -28,7 +28,7 @@ def test_put_and_read(clock: ManualClock) -> None:
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueRoll")
-def test_the_eleventh_message_begins_a_file(clock: ManualClock) -> None:
+def test_the_eleventh_message_starts_a_new_file(clock: ManualClock) -> None:
     """With files of ten messages, eleven are in two files, and all are read in order."""
     log = open_log(MemoryDisk(), clock, max_bytes_per_file=DATA_START + 10 * BATCH)
     bodies = [b"%010d" % number for number in range(11)]
@@ -41,7 +41,7 @@ def test_the_eleventh_message_begins_a_file(clock: ManualClock) -> None:
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueuePeek")
-def test_reading_takes_nothing(clock: ManualClock) -> None:
+def test_reading_changes_nothing(clock: ManualClock) -> None:
     """Reading any number of times changes neither count nor order."""
     log = open_log(MemoryDisk(), clock)
     for number in range(10):
@@ -55,7 +55,7 @@ def test_reading_takes_nothing(clock: ManualClock) -> None:
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueEmpty")
-def test_emptied_twice_and_used_again(clock: ManualClock) -> None:
+def test_the_log_is_emptied_twice_and_reused(clock: ManualClock) -> None:
     """Emptying the log deletes all files, also while it is read, and works twice in a row.
 
     A message written afterwards is kept.
@@ -79,7 +79,7 @@ def test_emptied_twice_and_used_again(clock: ManualClock) -> None:
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueSyncAfterRead")
-def test_synced_after_the_timeout(clock: ManualClock) -> None:
+def test_a_commit_is_synced_after_the_timeout(clock: ManualClock) -> None:
     """An unsynced commit is due for a sync after the timeout; then it survives a power cut."""
     disk = MemoryDisk()
     log = open_log(disk, clock, sync_every=1_000, sync_timeout_ns=50_000_000)
@@ -98,7 +98,7 @@ def test_synced_after_the_timeout(clock: ManualClock) -> None:
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueTorture")
-def test_many_threads(tmp_path: Path, clock: ManualClock) -> None:
+def test_four_threads_use_one_log(tmp_path: Path, clock: ManualClock) -> None:
     """Four threads commit to one log in turn; after a reopening four threads read exactly that."""
     log = open_log(RealDisk(), clock, str(tmp_path), max_bytes_per_file=20_000)
     turn = threading.Lock()
@@ -108,7 +108,7 @@ def test_many_threads(tmp_path: Path, clock: ManualClock) -> None:
             with turn:
                 assert commit(log, [b"%d-%d" % (writer, number)], clock, sync=False).error is None
 
-    _together(write)
+    _run_in_four_threads(write)
     log.close()
     again = open_log(RealDisk(), clock, str(tmp_path))
     counts: list[Counter[bytes]] = []
@@ -123,13 +123,13 @@ def test_many_threads(tmp_path: Path, clock: ManualClock) -> None:
                 again.store(work)
             counts.append(Counter(read_all(again).values()))
 
-    _together(read)
+    _run_in_four_threads(read)
 
     expected = Counter(b"%d-%d" % (w, n) for w in range(4) for n in range(150))
     assert [expected] * 4 == counts
 
 
-def _together(work: object) -> None:
+def _run_in_four_threads(work: object) -> None:
     """Run it in four threads, each with a number."""
     assert callable(work)
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -141,7 +141,9 @@ def _together(work: object) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueResize")
 @pytest.mark.parametrize("limits", [(10, 3), (3, 10)], ids=["smaller", "larger"])
-def test_another_limit_of_files(clock: ManualClock, limits: tuple[int, int]) -> None:
+def test_a_log_opens_with_another_file_size_limit(
+    clock: ManualClock, limits: tuple[int, int]
+) -> None:
     """A log opened with another file size limit has all its messages, and accepts more."""
     disk = MemoryDisk()
     written = 0

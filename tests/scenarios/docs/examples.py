@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparq.tools.command_line import parse
-from tests.scenarios.docs.running import Ran, run_sparq
+from tests.scenarios.docs.running import Result, run_sparq
 
 DOCS = Path(__file__).parents[3] / "docs"
 BLOCK = re.compile(
@@ -25,7 +25,7 @@ PYTHON = re.compile(r"^```python$", re.M)
 SHOWS_A_FAILURE = ("raise ValueError", '127.0.0.1:1"')
 """Text of programs that show a failure, and therefore may write log lines to stderr."""
 DAEMONS = ("nsqd", "nsqlookupd")
-AT_A_TIME = 4
+CONCURRENT_PROGRAMS = 4
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Example:
     output: str
 
     @property
-    def may_complain(self) -> bool:
+    def shows_a_failure(self) -> bool:
         """Whether the program shows a failure, which the log reports."""
         return any(word in self.text for word in SHOWS_A_FAILURE)
 
@@ -65,13 +65,13 @@ def count_of_programs(page: str) -> int:
     return len(PYTHON.findall((DOCS / page).read_text(encoding="utf-8")))
 
 
-def run_all(page: str, addresses: dict[str, str], folder: Path) -> dict[str, Ran]:
+def run_all(page: str, addresses: dict[str, str], folder: Path) -> dict[str, Result]:
     """Run each program of the page, several at the same time; returns the results by title.
 
     The addresses in the programs are replaced by those of the test's daemons.
     """
 
-    def ran(example: Example) -> Ran:
+    def ran(example: Example) -> Result:
         place = folder / example.title.replace(" ", "_")
         place.mkdir()
         text = example.text
@@ -80,7 +80,7 @@ def run_all(page: str, addresses: dict[str, str], folder: Path) -> dict[str, Ran
         return run_sparq(text, example.output, place, waits="SIGINT" in text)
 
     programs = examples(page)
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
+    with ThreadPoolExecutor(CONCURRENT_PROGRAMS) as pool:
         outcomes = pool.map(ran, programs)
         return {program.title: found for program, found in zip(programs, outcomes, strict=True)}
 
@@ -92,7 +92,7 @@ def command_lines(page: str) -> dict[str, list[str]]:
     return {name: shlex.split(words) for name, words in found if name not in DAEMONS}
 
 
-def is_taken(name: str, words: list[str]) -> bool:
+def is_accepted(name: str, words: list[str]) -> bool:
     """Whether a tool accepts these flags."""
     tool = importlib.import_module(f"sparq.tools.{name}")
     return isinstance(parse(tool.Options, tool.PROGRAM, words), tool.Options)

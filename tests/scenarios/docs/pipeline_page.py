@@ -113,7 +113,7 @@ def run(text: str, folder: Path) -> str:
     return ran.stdout
 
 
-def lacking(packages: Mapping[str, str]) -> str:
+def missing_packages(packages: Mapping[str, str]) -> str:
     """The names of packages that are not installed, separated by commas."""
     return ", ".join(name for module, name in packages.items() if not _is_there(module))
 

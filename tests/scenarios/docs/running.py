@@ -48,7 +48,7 @@ PRELOADED = [
 ]
 
 
-class Ran(NamedTuple):
+class Result(NamedTuple):
     """The result of a program.
 
     Attributes:
@@ -62,12 +62,12 @@ class Ran(NamedTuple):
     errors: str
 
     @property
-    def complaints(self) -> str:
+    def unexpected_errors(self) -> str:
         """What it wrote to stderr, without lines that a slow machine causes."""
         return SLOW.sub("", self.errors)
 
 
-def run_sparq(text: str, expected: str, folder: Path, *, waits: bool) -> Ran:
+def run_sparq(text: str, expected: str, folder: Path, *, waits: bool) -> Result:
     """Run a Python program that uses sparq; `waits`: it waits for a signal."""
     (folder / "program.py").write_text(text, encoding="utf-8")
     process = _forkserver().Process(target=_program, args=(str(folder),))
@@ -81,13 +81,13 @@ def run_sparq(text: str, expected: str, folder: Path, *, waits: bool) -> Ran:
 
     assert process.pid is not None
     try:
-        return _attend(process.pid, wait, waits, expected, folder)
+        return _wait_for_exit(process.pid, wait, waits, expected, folder)
     finally:
         process.kill()
         wait(RUN_SECONDS)
 
 
-def run_command(words: list[str], expected: str, folder: Path, *, waits: bool) -> Ran:
+def run_command(words: list[str], expected: str, folder: Path, *, waits: bool) -> Result:
     """Run any other program in the same way."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with (folder / "output").open("wb") as to, (folder / "errors").open("wb") as wrong:
@@ -100,15 +100,15 @@ def run_command(words: list[str], expected: str, folder: Path, *, waits: bool) -
             return None
 
     try:
-        return _attend(process.pid, wait, waits, expected, folder)
+        return _wait_for_exit(process.pid, wait, waits, expected, folder)
     finally:
         process.kill()
         process.wait()
 
 
-def _attend(
+def _wait_for_exit(
     pid: int, wait: Callable[[float], int | None], waits: bool, expected: str, folder: Path
-) -> Ran:
+) -> Result:
     output, errors = folder / "output", folder / "errors"
     deadline = time.monotonic() + RUN_SECONDS
     status = None
@@ -118,7 +118,7 @@ def _attend(
             break
         status = wait(POLL_SECONDS)
     status = wait(max(1.0, deadline - time.monotonic())) if status is None else status
-    return Ran(status, output.read_text(encoding="utf-8"), errors.read_text(encoding="utf-8"))
+    return Result(status, output.read_text(encoding="utf-8"), errors.read_text(encoding="utf-8"))
 
 
 @cache

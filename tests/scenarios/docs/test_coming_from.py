@@ -43,15 +43,15 @@ def command(library: str, text: str, folder: Path) -> list[str]:
     (folder / ("program.go" if library == "go-nsq" else "program.py")).write_text(text)
     if library != "go-nsq":
         return [client_command(library)[0][0], "program.py"]
-    found = shutil.which("go") and go("list", "github.com/nsqio/go-nsq", folder=folder)
+    found = shutil.which("go") and go_program("list", "github.com/nsqio/go-nsq", folder=folder)
     if not found or found.returncode:
         raise Missing("Go, with go-nsq in its GOPATH")
-    built = go("build", "-o", "program", "program.go", folder=folder)
+    built = go_program("build", "-o", "program", "program.go", folder=folder)
     assert built.returncode == 0, built.stderr
     return ["./program"]
 
 
-def go(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def go_program(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["go", *words],
         cwd=folder,
@@ -72,7 +72,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 @pytest.mark.parametrize("side", ["theirs", "ours"])
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_the_programs_do_what_the_page_says(
+def test_the_programs_work_as_the_page_describes(
     library: str, side: str, nsqd: NsqdServer, tmp_path: Path
 ) -> None:
     """The publisher gets OK; the worker handles and finishes the message once; Ctrl-C ends it."""
@@ -81,7 +81,7 @@ def test_the_programs_do_what_the_page_says(
         here = program.replace("127.0.0.1:4150", nsqd.tcp).replace("clicks", topic)
         if side == "ours":
             ran = run_sparq(here, expected, tmp_path, waits=expected == PRINTED[1])
-            assert ran.complaints == ""
+            assert ran.unexpected_errors == ""
         else:
             try:
                 words = command(library, here, tmp_path)

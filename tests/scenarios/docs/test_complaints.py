@@ -27,7 +27,7 @@ def rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
-def test_every_thread_has_its_line() -> None:
+def test_the_table_lists_exactly_the_surveyed_issues() -> None:
     """The table has exactly the issues of the survey."""
     found: dict[str, set[int]] = {name: set() for name in THREADS}
     for asked, *_ in rows():
@@ -39,7 +39,7 @@ def test_every_thread_has_its_line() -> None:
     assert THREADS == found
 
 
-def test_every_line_names_tests_that_are_there() -> None:
+def test_every_row_names_existing_tests() -> None:
     """Every row names tests as `file::function`, and they exist."""
     for asked, _, held in rows():
         named = re.findall(r"`([\w/]+\.py)::(\w+)`", held)
@@ -48,7 +48,7 @@ def test_every_line_names_tests_that_are_there() -> None:
             assert f"def {function}(" in (TESTS / file).read_text(encoding="utf-8"), function
 
 
-async def test_a_new_channel_begins_with_what_comes(tmp_path: Path) -> None:
+async def test_a_new_channel_gets_no_older_messages(tmp_path: Path) -> None:
     """A new channel gets no older messages if the topic has another channel.
 
     An old channel can be moved to the end by a seek.

@@ -25,7 +25,7 @@ def blocks(language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(TEXT) if kind == language]
 
 
-def test_every_named_flag_and_key_is_there() -> None:
+def test_every_named_flag_and_key_exists() -> None:
     """Each `--flag` in the text is a flag; each word with underscores in code quotes is a key."""
     flags = {flag for options in PROGRAMS.values() for flag in flags_of(options)}
     names = {flag.name for flag in flags} | {"help", "version", "config"}
@@ -38,7 +38,7 @@ def test_every_named_flag_and_key_is_there() -> None:
 @pytest.mark.parametrize(
     "line", [line[2:] for block in blocks("console") for line in block.splitlines()]
 )
-def test_a_command_line_is_taken(line: str, tmp_path: Path) -> None:
+def test_a_daemon_accepts_its_command_line(line: str, tmp_path: Path) -> None:
     """The daemon accepts each command line of the page; only the configuration file is replaced."""
     program, *words = shlex.split(line)
     (tmp_path / "file.toml").write_text("")
@@ -48,7 +48,7 @@ def test_a_command_line_is_taken(line: str, tmp_path: Path) -> None:
     assert isinstance(parse(options, program, "", words), options)
 
 
-def test_the_configuration_file_is_taken(tmp_path: Path) -> None:
+def test_nsqd_accepts_the_configuration_file(tmp_path: Path) -> None:
     """Each key is one of nsqd's, each value has its type."""
     (example,) = blocks("toml")
     (tmp_path / "nsqd.toml").write_text(example)
@@ -60,17 +60,17 @@ def test_the_configuration_file_is_taken(tmp_path: Path) -> None:
     assert taken.broker.limits.msg_timeout_ms == 90_000
 
 
-def test_the_samples_have_the_form_of_the_real_lines() -> None:
+def test_samples_match_real_lines() -> None:
     """The samples of the version and of log lines match real ones, apart from numbers."""
     version, mistake, log = (block.rstrip("\n") for block in blocks(""))
     text = "TCP: listening on 0.0.0.0:4150"
 
-    assert digits(version) == digits(version_line("nsqd"))
+    assert with_zeros(version) == with_zeros(version_line("nsqd"))
     reason = "--msg-timeout=60: write a unit: 60s or 60ms"
-    assert digits(mistake) == digits(log_line("[nsqd] ", logging.CRITICAL, reason))
-    assert digits(log) == digits(log_line("[nsqd] ", logging.INFO, text))
+    assert with_zeros(mistake) == with_zeros(log_line("[nsqd] ", logging.CRITICAL, reason))
+    assert with_zeros(log) == with_zeros(log_line("[nsqd] ", logging.INFO, text))
 
 
-def digits(text: str) -> str:
+def with_zeros(text: str) -> str:
     """A text with every number replaced by 0: numbers differ from run to run."""
     return re.sub(r"\d+", "0", text)

@@ -11,7 +11,7 @@ FOLDERS = ("src", "tests", "proofs", "bench", "deploy")
 REFERENCE = re.compile(r"\bdecisions? (\d+(?:(?:, | and )\d+)*)")
 
 
-def test_every_reference_has_its_heading() -> None:
+def test_every_reference_is_to_a_decision() -> None:
     """The decisions are numbered in order, and every reference in the code is to one of them."""
     numbers = re.findall(r"^### Decision (\d+): \w", PAGE.read_text(encoding="utf-8"), re.M)
     assert [str(number) for number in range(1, len(numbers) + 1)] == numbers

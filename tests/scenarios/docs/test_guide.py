@@ -20,10 +20,10 @@ from tests.scenarios.docs.examples import (
     command_lines,
     count_of_programs,
     examples,
-    is_taken,
+    is_accepted,
     run_all,
 )
-from tests.scenarios.docs.running import Ran, run_sparq
+from tests.scenarios.docs.running import Result, run_sparq
 from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
 
 PAGE = "guide.md"
@@ -50,36 +50,36 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
 
 
 @pytest.fixture(scope="module")
-def outputs(daemons: Daemons, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+def outputs(daemons: Daemons, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """The result of each program."""
     return run_all(PAGE, daemons.addresses, tmp_path_factory.mktemp("programs"))
 
 
-def test_every_program_of_the_page_is_run() -> None:
+def test_every_program_of_the_page_has_an_output() -> None:
     """Every program of the page has an output to compare with."""
     assert 10 < len(EXAMPLES) == count_of_programs(PAGE)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
-def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str, Ran]) -> None:
+def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str, Result]) -> None:
     """Each program runs unchanged, with warnings as errors, and writes nothing to stderr."""
     ran = outputs[example.title]
 
     assert (0, example.output) == (ran.status, ran.output), ran.errors
-    assert ran.complaints == "" or example.may_complain
+    assert ran.unexpected_errors == "" or example.shows_a_failure
 
 
-def test_the_tools_of_the_page_take_their_flags() -> None:
+def test_tools_accept_the_pages_flags() -> None:
     """The six tools accept the flags that the page gives them."""
     lines = command_lines(PAGE)
 
     assert {"to_nsq", "nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "nsq_stat"} == set(
         lines
     )
-    assert all(is_taken(name, words) for name, words in lines.items())
+    assert all(is_accepted(name, words) for name, words in lines.items())
 
 
-def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:
+def test_the_readmes_consumer_works(daemons: Daemons, tmp_path: Path) -> None:
     """The consumer prints and finishes messages until Ctrl-C."""
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     program = next(block for block in PROGRAM.findall(text) if "Consumer" in block)
@@ -93,7 +93,7 @@ def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:
     assert 1 == daemons.nsqd.channel("clicks", "hello")["finish_count"]
 
 
-def test_the_channel_that_is_watched_is_there() -> None:
+def test_another_command_creates_the_watched_channel() -> None:
     """`nsq_stat` fails on a missing channel, so another command of the page must create it."""
     lines = command_lines(PAGE)
     watched = parse(nsq_stat.Options, nsq_stat.PROGRAM, lines["nsq_stat"])

@@ -41,7 +41,7 @@ def run(nsqd: NsqdServer, command: str, folder: Path) -> str:
     return done.stdout
 
 
-def form(text: str) -> str:
+def with_zeros(text: str) -> str:
     """A text with every number replaced by 0: numbers differ from run to run."""
     return re.sub(r"\d+", "0", text).rstrip("\n")
 
@@ -62,6 +62,6 @@ def test_each_command_does_what_the_page_shows(tmp_path: Path, name: str, least:
     assert len(ran) >= least
     for command, printed, output in ran:
         if output:
-            assert form(printed) == form(output), command
+            assert with_zeros(printed) == with_zeros(output), command
         if "seek" in command:
             assert '"older_are_gone":false' in printed

@@ -25,7 +25,7 @@ from bench.peers import go_nsqd
 from sparq.client import Consumer, Message, Producer
 from sparq.protocol.commands import pub
 from sparq.tools.commands import nsq_check
-from tests.scenarios.docs.examples import command_lines, is_taken
+from tests.scenarios.docs.examples import command_lines, is_accepted
 from tests.support.servers import GoServer, NsqdServer, Server, free_port, spawn_nsqd, start_first
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import until
@@ -117,7 +117,7 @@ def started(folders: pytest.TempPathFactory) -> Cluster:
 
 
 @asynccontextmanager
-async def handled(topic: str, lookupds: list[Server]) -> AsyncIterator[Counter[bytes]]:
+async def consumed(topic: str, lookupds: list[Server]) -> AsyncIterator[Counter[bytes]]:
     """Run a consumer that knows only the nsqlookupds; yields how often it handles each body."""
     bodies: Counter[bytes] = Counter()
 
@@ -136,7 +136,7 @@ def empty(server: NsqdServer, topic: str) -> bool:
     return not sum(channel[key] for key in ("depth", "in_flight_count", "deferred_count"))
 
 
-def make(server: Server, topic: str) -> None:
+def create_topic_and_channel(server: Server, topic: str) -> None:
     """Create the topic and its channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel=c")
@@ -151,14 +151,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
     asyncio.run(until(condition, READY_SECONDS))
 
 
-def test_the_cluster_of_the_page_finds_itself(cluster: Cluster) -> None:
+def test_each_nsqlookupd_lists_both_nsqds(cluster: Cluster) -> None:
     """With the page's four commands, each nsqlookupd lists both nsqds."""
     both = {nsqd.tcp_port for nsqd in cluster.nsqds}
 
     wait_for(lambda: [both, both] == cluster.listed("/nodes"))
 
 
-def test_every_file_that_is_installed_is_there() -> None:
+def test_every_file_to_install_exists() -> None:
     """The files of deploy/ and locks/ in the page's shell lines exist."""
     named = re.findall(r"\b((?:deploy|locks)/[\w./*-]+)", "\n".join(blocks("")))
 
@@ -166,25 +166,25 @@ def test_every_file_that_is_installed_is_there() -> None:
     assert [] == [name for name in named if not list(ROOT.glob(name))]
 
 
-def test_the_tools_of_the_page_take_their_flags() -> None:
+def test_tools_accept_the_pages_flags() -> None:
     """`sparq top` and `sparq bench` accept the flags that the page gives them."""
     lines = command_lines("operating.md")
 
     assert {"top", "bench"} == set(lines)
-    assert all(is_taken(name, words) for name, words in lines.items())
+    assert all(is_accepted(name, words) for name, words in lines.items())
 
 
-async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) -> None:
+async def test_a_rolling_restart_loses_nothing(cluster: Cluster) -> None:
     """Restarting all four daemons in turn loses nothing.
 
     A producer and a consumer work on without intervention.
     """
     for nsqd in cluster.nsqds:
-        make(nsqd, "rolling")
+        create_topic_and_channel(nsqd, "rolling")
     sent: list[bytes] = []
     places = [nsqd.tcp for nsqd in cluster.nsqds]
     async with (
-        handled("rolling", cluster.lookupds) as bodies,
+        consumed("rolling", cluster.lookupds) as bodies,
         Producer(places, **QUICK) as producer,
     ):
 
@@ -199,21 +199,21 @@ async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) 
         for server in (*cluster.lookupds, *cluster.nsqds):
             await asyncio.to_thread(server.restart, gracefully=True)
             wanted = len(sent) + 20
-            await until(partial(longer, sent, wanted))
+            await until(partial(is_longer, sent, wanted))
         publishing.cancel()
         await until(lambda: len(bodies) >= len(sent) and bodies.keys() >= set(sent), READY_SECONDS)
 
     assert len(sent) > 80
 
 
-async def test_an_nsqd_less(cluster: Cluster) -> None:
+async def test_an_nsqd_is_removed(cluster: Cluster) -> None:
     """An nsqd that was emptied and stopped is unlisted immediately; consumers use the other one."""
     leaving, staying = cluster.nsqds
     for nsqd in cluster.nsqds:
-        make(nsqd, "less")
+        create_topic_and_channel(nsqd, "less")
     async with Producer(leaving.tcp) as producer:
         await producer.multi_publish("less", [b"%d" % n for n in range(500)])
-    async with handled("less", cluster.lookupds) as bodies:
+    async with consumed("less", cluster.lookupds) as bodies:
         await until(lambda: empty(leaving, "less"))
         await asyncio.to_thread(leaving.terminate)
         try:
@@ -227,7 +227,7 @@ async def test_an_nsqd_less(cluster: Cluster) -> None:
     assert 501 == len(bodies)
 
 
-def longer(found: list[bytes], wanted: int) -> bool:
+def is_longer(found: list[bytes], wanted: int) -> bool:
     """Whether there are more than `wanted`."""
     return len(found) > wanted
 
@@ -258,7 +258,7 @@ class Publishing:
         self._thread.join()
 
 
-def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_copy_of_a_suspended_nsqd_works_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
     """A copy made under load, between kill -STOP and kill -CONT, is valid and complete.
 
     An nsqd started on the copy elsewhere is discovered, and assigns no id that the original has
@@ -266,7 +266,7 @@ def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: P
     """
     lookupds = tuple(cluster.lookupds)
     with spawn_nsqd(tmp_path) as server:
-        make(server, "t")
+        create_topic_and_channel(server, "t")
         publishing = Publishing(server)
         wait_for(lambda: len(publishing.acknowledged) > 100)
         os.kill(server.pid, signal.SIGSTOP)
@@ -297,7 +297,7 @@ def ids(server: NsqdServer) -> dict[bytes, bytes]:
         return {message.body: message.id for message in line.messages(count)}
 
 
-async def test_the_way_back_to_gos_nsqd(cluster: Cluster, tmp_path: Path) -> None:
+async def test_going_back_to_gos_nsqd(cluster: Cluster, tmp_path: Path) -> None:
     """With Go's nsqd next to sparq's, a consumer empties sparq's and continues with Go's."""
     if why := go_nsqd.missing():
         pytest.skip(why)
@@ -306,13 +306,13 @@ async def test_the_way_back_to_gos_nsqd(cluster: Cluster, tmp_path: Path) -> Non
     config.write_text('max_topics = 3\nhttp_token = "s"\nmsg_timeout = "90s"\n')
     own = (f"--config={config}", f"--data-path={tmp_path}", "--broadcast-address=127.0.0.1")
     ours = cluster.nsqds[0]
-    make(ours, "back")
+    create_topic_and_channel(ours, "back")
     async with Producer(ours.tcp) as producer:
         await producer.multi_publish("back", [b"%d" % n for n in range(500)])
     with GoServer(go_nsqd.path(), tmp_path, (*own, *places)) as go:
         await asyncio.to_thread(start_first, go)
-        make(go, "back")
-        async with handled("back", cluster.lookupds) as bodies:
+        create_topic_and_channel(go, "back")
+        async with consumed("back", cluster.lookupds) as bodies:
             go.post("/pub?topic=back", b"there")
             await until(lambda: len(bodies) == 501 and empty(ours, "back"), READY_SECONDS)
 

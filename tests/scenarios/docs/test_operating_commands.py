@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 TEXT = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
 
 
-def named(nsqd: NsqdServer) -> dict[str, list[str]]:
+def topics_and_channels(nsqd: NsqdServer) -> dict[str, list[str]]:
     """Each topic with its channels."""
     stats: dict[str, Any] = nsqd.get_json("/stats?format=json")
     return {
@@ -27,7 +27,7 @@ def named(nsqd: NsqdServer) -> dict[str, list[str]]:
     }
 
 
-def test_topics_and_channels_are_made_at_another_nsqd(tmp_path: Path) -> None:
+def test_topics_and_channels_are_recreated_on_another_nsqd(tmp_path: Path) -> None:
     """The script creates all topics and channels on another nsqd, except ephemeral ones."""
     [indented] = re.findall(r"^   ```\n(.*?)^   ```$", TEXT, re.M | re.S)
     script = textwrap.dedent(indented)
@@ -42,10 +42,10 @@ def test_topics_and_channels_are_made_at_another_nsqd(tmp_path: Path) -> None:
         )
 
         assert (0, "", "") == (ran.returncode, ran.stdout, ran.stderr)
-        assert {"clicks": ["archive", "metrics"], "empty": []} == named(new)
+        assert {"clicks": ["archive", "metrics"], "empty": []} == topics_and_channels(new)
 
 
-def test_what_to_do_on_a_full_disk(tmp_path: Path) -> None:
+def test_remedies_for_a_full_disk(tmp_path: Path) -> None:
     """`/ping` reports the full disk; each remedy works, and publishing succeeds again."""
     section = TEXT[TEXT.index("### A full disk") : TEXT.index("## The way back")]
     ping, *remedies = re.findall(r"^\$ (curl .*)$", section, re.M)

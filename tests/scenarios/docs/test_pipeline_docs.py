@@ -45,7 +45,7 @@ PIPELINE_SECONDS = 240.0
 SIZE_UNITS = 1 << 20
 
 
-def with_spark(test: Callable[..., None]) -> Callable[..., None]:
+def marked_slow(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test of the page's programs, which start Spark eight times, as slow."""
     return pytest.mark.slow(pytest.mark.timeout(1200)(test))
 
@@ -64,7 +64,7 @@ def test_every_program_is_run_by_a_test() -> None:
     assert [DECLARATIVE] == page.titles("yaml")
 
 
-def test_the_query_of_your_own_is_short() -> None:
+def test_the_readers_own_query_is_short() -> None:
     """The page promises a short query: it has at most 40 lines."""
     (program,) = page.blocks(OWN, "python")
 
@@ -72,7 +72,7 @@ def test_the_query_of_your_own_is_short() -> None:
 
 
 @pytest.mark.parametrize("words", pipeline_commands(), ids=" ".join)
-def test_the_command_lines_of_the_pipeline_are_taken(
+def test_the_pipeline_accepts_its_command_lines(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`sparq pipeline` accepts each command line, with the page's file and an offset in JSON."""
@@ -84,7 +84,7 @@ def test_the_command_lines_of_the_pipeline_are_taken(
     assert parse_pipeline([word.replace("$(cat place.json)", offset) for word in words]).data
 
 
-def test_the_file_of_settings_is_taken(tmp_path: Path) -> None:
+def test_the_settings_file_is_accepted(tmp_path: Path) -> None:
     """The tables of the page's TOML file become options of Spark and of the source."""
     (text,) = page.blocks(START, "toml")
     (tmp_path / "clicks.toml").write_text(text, encoding="utf-8")
@@ -96,7 +96,7 @@ def test_the_file_of_settings_is_taken(tmp_path: Path) -> None:
     assert "2 seconds" == taken.trigger
 
 
-def test_the_other_command_lines_are_taken() -> None:
+def test_daemons_and_to_nsq_accept_their_command_lines() -> None:
     """The daemons and to_nsq accept their command lines."""
     (nsqd,) = page.command_lines("nsqd")
     (lookupd,) = page.command_lines("nsqlookupd")
@@ -123,14 +123,14 @@ def test_the_other_command_lines_are_taken() -> None:
         (r"for each ([\d,]+) messages", MESSAGES_PER_PARTITION),
     ],
 )
-def test_the_numbers_of_the_page_are_those_of_the_code(said: str, meant: int) -> None:
+def test_the_pages_limits_are_those_of_the_code(said: str, meant: int) -> None:
     """Limits and defaults that readers use to size a cluster are those of the code."""
     (found,) = re.findall(said, page.TEXT)
 
     assert f"{meant:,}" == found
 
 
-def test_the_times_of_the_page_are_those_of_the_code() -> None:
+def test_the_pages_times_are_those_of_the_code() -> None:
     """Minutes stay open for a day, a visit ends after half an hour without a click."""
     assert "minutes, open for a day of event time" in page.TEXT
     assert "until half an hour without a click" in page.TEXT
@@ -138,7 +138,7 @@ def test_the_times_of_the_page_are_those_of_the_code() -> None:
 
 
 @dataclass
-class Story:
+class Results:
     """The results of the page's commands, in order.
 
     Attributes:
@@ -202,11 +202,11 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Everything on the page, from the start to the new checkpoint."""
     folder = tmp_path_factory.mktemp("page")
     first, *_, last = pipeline_commands()
-    found = Story(folder)
+    found = Results(folder)
     with (
         spawn_nsqlookupd(folder) as lookupd,
         spawn_nsqd(folder, lookupds=(lookupd,)) as nsqd,
@@ -225,27 +225,27 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return found
 
 
-@with_spark
-def test_the_pipeline_ends_well_when_it_is_told_to(story: Story) -> None:
+@marked_slow
+def test_sigterm_ends_the_pipeline_with_status_0(results: Results) -> None:
     """SIGTERM ends the pipeline with status 0, after all three queries have finished a batch."""
-    assert [0, 0] == story.statuses
+    assert [0, 0] == results.statuses
 
 
-@with_spark
+@marked_slow
 @pytest.mark.parametrize("title", [OUTPUT, STATE, OWN])
-def test_a_program_prints_what_the_page_says(story: Story, title: str) -> None:
+def test_a_program_prints_what_the_page_says(results: Results, title: str) -> None:
     """Each program, unchanged, prints the page's output for the page's lines."""
     (expected,) = page.blocks(title, "")
 
-    assert expected == story.printed[title]
+    assert expected == results.printed[title]
 
 
-@with_spark
-def test_the_query_of_your_own_goes_on_where_it_ended(story: Story) -> None:
+@marked_slow
+def test_the_readers_own_query_continues_where_it_ended(results: Results) -> None:
     """The second run of the reader's own query adds the new messages, once."""
     expected = "2026-03-02 10:00 /old 4\n2026-03-02 11:00 /gone 1\n2026-03-02 11:00 /new 1\n"
 
-    assert expected == story.again
+    assert expected == results.again
 
 
 def clicks_of(folders: Folders) -> int:
@@ -254,10 +254,10 @@ def clicks_of(folders: Folders) -> int:
     return sum({row["minute"]: row["clicks"] for row in rows}.values())
 
 
-@with_spark
-def test_a_new_checkpoint_begins_where_the_old_one_ended(story: Story) -> None:
+@marked_slow
+def test_a_new_checkpoint_continues_where_the_old_one_ended(results: Results) -> None:
     """The new checkpoint continues exactly at the old one's end: each click is in one folder."""
-    both = [Folders(story.folder / name) for name in ("data", "data-2")]
+    both = [Folders(results.folder / name) for name in ("data", "data-2")]
 
     assert [6, 2] == [clicks_of(folders) for folders in both]
     assert [1, 0] == [len(metrics.read_rejected(folders)) for folders in both]

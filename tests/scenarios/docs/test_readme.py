@@ -90,7 +90,7 @@ def run(script: str, folder: Path) -> str:
     return (folder / "output").read_text()
 
 
-def test_a_queue_in_a_minute(tmp_path: Path) -> None:
+def test_the_block_a_queue_in_a_minute(tmp_path: Path) -> None:
     """nsqd starts and accepts a message, and a consumer gets it."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
@@ -100,7 +100,7 @@ def test_a_queue_in_a_minute(tmp_path: Path) -> None:
     assert run(with_free_ports(script), tmp_path) == "OKhello world\n"
 
 
-def test_a_cluster_on_one_screen(tmp_path: Path) -> None:
+def test_the_block_a_cluster_on_one_screen(tmp_path: Path) -> None:
     """Through nsqlookupd, a consumer finds what was published to one of three nsqds."""
     printed = run(with_free_ports(block("A cluster on one screen")), tmp_path)
 

@@ -16,14 +16,14 @@ SHORT = re.compile(r"^(#{3,4} [^\n]*)\n+(?:```python\n[^`]*\n```\n+)?(?=#|\Z)", 
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
-def test_a_page_is_what_the_code_says(name: str) -> None:
+def test_the_reference_pages_are_current(name: str) -> None:
     """`make docs` would write the same page."""
     written = (reference.HERE / name).read_text(encoding="utf-8")
 
     assert reference.PAGES[name]() == written, f"docs/{name} is not current: run 'make docs'"
 
 
-def test_no_public_name_is_without_a_word() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     """Every class, function, method and property of the API has a docstring."""
     page = reference.page_of_the_api()
 
@@ -31,26 +31,26 @@ def test_no_public_name_is_without_a_word() -> None:
     assert [] == SHORT.findall(page)
 
 
-def test_no_attribute_is_without_a_word() -> None:
+def test_every_public_attribute_is_documented() -> None:
     """The docstring of a class explains each public attribute that it sets."""
     modules = [importlib.import_module(name) for name in reference.MODULES]
     values = [getattr(module, name) for module in modules for name in reference.public(module)]
     silent = [
         f"{value.__name__}.{name}"
         for value in filter(inspect.isclass, values)
-        for name in own(value) - explained(value)
+        for name in own_attributes(value) - documented_attributes(value)
     ]
 
     assert [] == silent
 
 
-def explained(value: type) -> set[str]:
+def documented_attributes(value: type) -> set[str]:
     """The attributes documented by a class and its base classes."""
     texts = [owner.__doc__ or "" for owner in value.__mro__]
     return {name for text in texts for name in reference.documented(docstrings.read(text))}
 
 
-def own(value: type) -> set[str]:
+def own_attributes(value: type) -> set[str]:
     """The public attributes that a class sets in `__init__`."""
     if "__init__" not in vars(value) or is_dataclass(value) or reference.is_protocol(value):
         return set()
@@ -63,7 +63,7 @@ def own(value: type) -> set[str]:
     }
 
 
-def test_no_option_and_no_flag_is_without_a_word() -> None:
+def test_every_option_and_flag_is_described() -> None:
     """The last cell of every row of the tables is not empty."""
     lines = [line for page in reference.PAGES.values() for line in page().splitlines()]
     rows = [line for line in lines if line.startswith("| `")]
@@ -72,14 +72,14 @@ def test_no_option_and_no_flag_is_without_a_word() -> None:
     assert [] == [row for row in rows if row.endswith("|  |") or not row.endswith("|")]
 
 
-def test_every_program_has_its_flags_in_the_page() -> None:
+def test_the_page_lists_every_programs_flags() -> None:
     """The page lists each of NSQ's tools; `sparq` itself and the daemons have `--help`."""
     assert {"nsq_tail", "nsq_stat", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"} <= set(
         reference.tools()
     )
 
 
-def test_a_docstring_is_taken_apart() -> None:
+def test_a_docstring_is_split_into_sections() -> None:
     """A docstring is split into prose, examples, and sections whose entries may span lines."""
     found = docstrings.read(
         """Does ``this``.
@@ -113,20 +113,20 @@ def test_a_docstring_is_taken_apart() -> None:
     assert found.markdown(without=("Args",)).endswith("*Raises*\n\n- `ValueError`: it is not.")
 
 
-def made(*names: str, first: dict[str, int] | None = None, **others: str) -> None:
+def example_function(*names: str, first: dict[str, int] | None = None, **others: str) -> None:
     """An example of a function."""
 
 
-async def awaited(self: object, text: str = "a, b") -> None:
+async def example_method(self: object, text: str = "a, b") -> None:
     """An example of a method."""
 
 
 def test_a_signature_is_shown_as_it_is_called() -> None:
     """A signature has no `self`, has `await` if async, and is split over lines if long."""
-    assert reference.signature("awaited", awaited) == (
-        '```python\nawait awaited(text: str = "a, b") -> None\n```'
+    assert reference.signature("example_method", example_method) == (
+        '```python\nawait example_method(text: str = "a, b") -> None\n```'
     )
-    assert reference.signature("made" * 10, made).splitlines()[2:5] == [
+    assert reference.signature("made" * 10, example_function).splitlines()[2:5] == [
         "    *names: str,",
         "    first: dict[str, int] | None = None,",
         "    **others: str,",

@@ -29,7 +29,7 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield str(path.relative_to(ROOT)), re.sub(r"\n\s*(?:# )?", " ", text)
 
 
-def test_every_reference_leads_to_a_page_and_its_section() -> None:
+def test_every_reference_names_a_page_and_its_section() -> None:
     """`docs/http.md, "Replay"` needs that page and a heading that starts with these words."""
     lost: list[str] = []
     count = 0
@@ -50,7 +50,7 @@ def test_no_reference_to_documents_outside_the_repository() -> None:
     assert [] == [name for name, text in texts() if "(reference:" in text]
 
 
-def test_the_security_table_is_the_one_that_tests_count() -> None:
+def test_the_security_table_has_the_rows_of_the_tests() -> None:
     """SECURITY.md has the rows of `scenarios/security/rows.py`; code refers only to these."""
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert dict(re.findall(r"^\| ([A-Z]-\d+) \| (.+) \|$", page, re.MULTILINE)) == ROWS

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-BARE = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+MINIMAL_ENVIRONMENT = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 WAITING = r"""
 import time
 print("b\u00fcrger", end="")
@@ -25,7 +25,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_a_program_prints_is_seen_at_once(tmp_path: Path) -> None:
+def test_a_programs_output_is_seen_immediately(tmp_path: Path) -> None:
     """Without PYTHONUNBUFFERED and UTF-8, the output is seen immediately, and SIGINT is sent."""
     script, folder = tmp_path / "call.py", tmp_path / "a folder"
     script.write_text(CALL, encoding="utf-8")
@@ -33,7 +33,7 @@ def test_what_a_program_prints_is_seen_at_once(tmp_path: Path) -> None:
 
     ran = subprocess.run(
         [sys.executable, str(script), WAITING, str(folder)],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **BARE},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **MINIMAL_ENVIRONMENT},
         capture_output=True,
         encoding="utf-8",
         check=True,

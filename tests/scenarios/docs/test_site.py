@@ -47,7 +47,7 @@ def test_the_site_builds_without_a_warning(mkdocs: Path, tmp_path: Path) -> None
     }
 
 
-def test_lost_links_and_pages_fail(mkdocs: Path, tmp_path: Path) -> None:
+def test_broken_links_and_missing_pages_are_reported(mkdocs: Path, tmp_path: Path) -> None:
     """A broken anchor, a broken link, and a page missing in the navigation are each reported."""
     site.assemble(tmp_path / "pages")
     lost = {

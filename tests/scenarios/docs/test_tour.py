@@ -31,7 +31,7 @@ def is_within(part: list[str], whole: list[str]) -> bool:
 
 
 @pytest.mark.parametrize(("path", "code"), [step[1:] for step in STEPS])
-def test_an_excerpt_is_the_source(path: str, code: str) -> None:
+def test_an_excerpt_is_in_its_source_file(path: str, code: str) -> None:
     """Each excerpt of up to 18 lines is in the file that the tour names."""
     excerpt = lines(code)
 
@@ -39,7 +39,7 @@ def test_an_excerpt_is_the_source(path: str, code: str) -> None:
     assert is_within(excerpt, lines((ROOT / path).read_text(encoding="utf-8")))
 
 
-def test_every_step_has_its_file_and_its_lines() -> None:
+def test_every_step_has_a_file_and_an_excerpt() -> None:
     """Every step of the tour has a file and an excerpt, which the test above compares."""
     titles = re.findall(r"^## \d+\. (.+)$", TOUR, re.MULTILINE)
 

@@ -59,7 +59,7 @@ async def cluster(tmp_path: Path, *lookupds: Server) -> list[NsqdServer]:
     ]
 
 
-async def test_a_node_leaves_under_load(tmp_path: Path, lookupd: Server) -> None:
+async def test_a_node_is_drained_under_load(tmp_path: Path, lookupd: Server) -> None:
     """Under load no publish is lost, fails or takes longer than 1 s.
 
     The node ends empty, with status 0.
@@ -114,7 +114,7 @@ async def test_a_node_leaves_under_load(tmp_path: Path, lookupd: Server) -> None
             nsqd.close()
 
 
-async def test_producers_leave_it_out_and_come_back(tmp_path: Path, lookupd: Server) -> None:
+async def test_producers_avoid_a_draining_nsqd(tmp_path: Path, lookupd: Server) -> None:
     """Producers avoid an nsqd that nsqlookupd lists as draining; consumers still find it."""
     nsqds = await cluster(tmp_path, lookupd)
     draining = nsqds[0]
@@ -143,7 +143,9 @@ async def test_producers_leave_it_out_and_come_back(tmp_path: Path, lookupd: Ser
             nsqd.close()
 
 
-async def test_an_nsqlookupd_that_comes_back_is_told(tmp_path: Path, lookupd: Server) -> None:
+async def test_a_restarted_nsqlookupd_learns_of_the_draining(
+    tmp_path: Path, lookupd: Server
+) -> None:
     """A restarted nsqlookupd or nsqd knows the draining nsqd and topics again."""
     nsqd = await asyncio.to_thread(spawn_nsqd, tmp_path, lookupds=(lookupd,))
     with nsqd:
@@ -166,7 +168,7 @@ async def test_an_nsqlookupd_that_comes_back_is_told(tmp_path: Path, lookupd: Se
 
 
 @pytest.mark.skipif(GO["nsqlookupd"] not in os.environ, reason="needs NSQLOOKUPD_GO")
-def test_gos_nsqlookupd_goes_on(tmp_path: Path) -> None:
+def test_gos_nsqlookupd_lists_a_draining_nsqd(tmp_path: Path) -> None:
     """Go's nsqlookupd lists a draining nsqd, also after a kill, and gets no unknown command."""
     go = go_server("nsqlookupd", tmp_path / "go", ("--broadcast-address=127.0.0.1",))
     start_first(go)

@@ -33,12 +33,12 @@ NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up an unreachable destination immediately."""
     monkeypatch.setattr(relay, "PAUSES", ())
 
 
-def told(nsqd: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
+def arguments(nsqd: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
     """The command line of a tool that consumes this topic."""
     return (f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", *words)
 
@@ -47,7 +47,7 @@ async def test_each_message_is_posted(nsqd: NsqdServer) -> None:
     """`--post` sends each message unchanged as the body of a POST, and then finishes it."""
     topic, bodies = new_topic(), [bytes(range(256)), b"x" * (1 << 20), b"%s\r\n\r\n", b"\x00"]
     async with web_server() as server:
-        async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}/in?k=v")):
+        async with running(nsq_to_http, *arguments(nsqd, topic, f"--post={server.url}/in?k=v")):
             await publish(nsqd, topic, *bodies)
             await all_finished(nsqd, topic, CHANNEL, 4)
 
@@ -60,11 +60,11 @@ async def test_each_message_is_posted(nsqd: NsqdServer) -> None:
         assert all(re.fullmatch(r"nsq_to_http v1\.3\.0 sparq/\S+", agent) for agent in agents)
 
 
-async def test_each_message_is_put_into_a_url(nsqd: NsqdServer) -> None:
+async def test_get_puts_each_message_into_the_url(nsqd: NsqdServer) -> None:
     """`--get` puts each message into the query as one percent-encoded value."""
     topic, bodies = new_topic(), [bytes(range(256)), b"a b&c=d#e", b"../..", b"%s%00"]
     async with web_server() as server:
-        words = told(nsqd, topic, f"--get={server.url}/in?a=%41&b=%s&c=", "-channel=mine")
+        words = arguments(nsqd, topic, f"--get={server.url}/in?a=%41&b=%s&c=", "-channel=mine")
         async with running(nsq_to_http, *words):
             await publish(nsqd, topic, *bodies)
             await all_finished(nsqd, topic, "mine", 4)
@@ -79,7 +79,7 @@ async def test_each_message_is_put_into_a_url(nsqd: NsqdServer) -> None:
         assert all("Content-Type" not in each.headers for each in server.asked)
 
 
-async def test_what_must_not_be_sent_holds_up_nobody(
+async def test_an_unsendable_message_does_not_delay_others(
     nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A message that would change the URL's path is logged and requeued without backoff.
@@ -88,7 +88,7 @@ async def test_what_must_not_be_sent_holds_up_nobody(
     """
     topic = new_topic()
     async with web_server() as server:
-        words = told(nsqd, topic, f"--get={server.url}/in/%s", "--max-in-flight=1")
+        words = arguments(nsqd, topic, f"--get={server.url}/in/%s", "--max-in-flight=1")
         async with running(nsq_to_http, *words, "--consumer-opt=backoff_multiplier,1m"):
             await publish(nsqd, topic, b"..", b"1", b"2")
             await until_seen(lambda: nsqd.channel(topic, CHANNEL).get("deferred_count") == 1)
@@ -105,7 +105,7 @@ async def test_what_must_not_be_sent_holds_up_nobody(
         ("get", "/?%s", [201, 204, 302, 404, 500]),
     ],
 )
-async def test_another_status_is_a_failure(
+async def test_another_status_requeues_the_message(
     nsqd: NsqdServer, flag: str, path: str, refused: list[int]
 ) -> None:
     """Any status other than 2xx (for `--get`: 200) requeues the message until it succeeds."""
@@ -117,7 +117,7 @@ async def test_another_status_is_a_failure(
 
     async with web_server() as server:
         server.answer = answer
-        words = told(nsqd, topic, f"--{flag}={server.url}{path}", SHORT_TIMEOUTS, NO_BACKOFF)
+        words = arguments(nsqd, topic, f"--{flag}={server.url}{path}", SHORT_TIMEOUTS, NO_BACKOFF)
         async with running(nsq_to_http, *words):
             await publish(nsqd, topic, b"again")
             await all_finished(nsqd, topic, CHANNEL, 1)
@@ -133,7 +133,7 @@ async def test_2xx_finishes_a_post(nsqd: NsqdServer, status: int) -> None:
     topic = new_topic()
     async with web_server() as server:
         server.status = status
-        async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}")):
+        async with running(nsq_to_http, *arguments(nsqd, topic, f"--post={server.url}")):
             await publish(nsqd, topic, b"once")
             await all_finished(nsqd, topic, CHANNEL, 1)
 
@@ -145,7 +145,7 @@ async def test_a_failure_makes_the_consumer_back_off(nsqd: NsqdServer) -> None:
     topic = new_topic()
     async with web_server() as server:
         server.status = 500
-        words = told(nsqd, topic, f"--post={server.url}", "--max-in-flight=1")
+        words = arguments(nsqd, topic, f"--post={server.url}", "--max-in-flight=1")
         async with running(nsq_to_http, *words):
             await publish(nsqd, topic, b"1", b"2", b"3")
             await until_seen(lambda: (2, 0, 1) == stats(nsqd, topic, CHANNEL))
@@ -154,7 +154,7 @@ async def test_a_failure_makes_the_consumer_back_off(nsqd: NsqdServer) -> None:
         assert [b"1"] == server.bodies
 
 
-async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdServer) -> None:
+async def test_a_failing_message_is_retried_without_end(nsqd: NsqdServer) -> None:
     """A failing message is retried without end; `--consumer-opt=max_attempts` limits that.
 
     Go's nsq_to_http finishes a message after five attempts.
@@ -163,7 +163,7 @@ async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdSe
         topic = new_topic()
         async with web_server() as server:
             server.status = 500
-            line = told(
+            line = arguments(
                 nsqd, topic, f"--post={server.url}", "--consumer-opt=default_requeue_delay,1ms"
             )
             async with running(nsq_to_http, *line, NO_BACKOFF, *words):
@@ -175,7 +175,7 @@ async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdSe
             assert left + (not words) == len(server.asked)
 
 
-async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
+async def test_messages_do_not_time_out_during_slow_answers(nsqd: NsqdServer) -> None:
     """Messages do not time out while an answer is slow, nor while they wait for their turn."""
     topic = new_topic()
 
@@ -186,7 +186,7 @@ async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
 
     async with web_server() as server:
         server.answer = answer
-        words = told(nsqd, topic, f"--post={server.url}", "--consumer-opt=msg_timeout,1500ms")
+        words = arguments(nsqd, topic, f"--post={server.url}", "--consumer-opt=msg_timeout,1500ms")
         async with running(nsq_to_http, *words, "--n=1"):
             await publish(nsqd, topic, b"slow", b"waiting")
             await all_finished(nsqd, topic, CHANNEL, 2)
@@ -205,7 +205,9 @@ async def test_the_request_timeout(nsqd: NsqdServer) -> None:
 
     async with web_server() as server:
         server.answer = answer
-        words = told(nsqd, topic, f"--post={server.url}", "--http-client-request-timeout=150ms")
+        words = arguments(
+            nsqd, topic, f"--post={server.url}", "--http-client-request-timeout=150ms"
+        )
         async with running(nsq_to_http, *words):
             await publish(nsqd, topic, b"late")
             await until_seen(lambda: (0, 0, 1) == stats(nsqd, topic, CHANNEL))
@@ -220,13 +222,15 @@ async def test_the_connect_timeout(nsqd: NsqdServer) -> None:
         await reader.read()
 
     async with listening(say_nothing) as address:
-        words = told(nsqd, topic, f"--post=https://{address}", "--http-client-request-timeout=1h")
+        words = arguments(
+            nsqd, topic, f"--post=https://{address}", "--http-client-request-timeout=1h"
+        )
         async with running(nsq_to_http, *words, "--http-client-connect-timeout=100ms"):
             await publish(nsqd, topic, b"nobody there")
             await until_seen(lambda: (0, 0, 1) == stats(nsqd, topic, CHANNEL))
 
 
-async def test_several_requests_are_under_way_at_a_time(nsqd: NsqdServer) -> None:
+async def test_concurrent_requests_are_limited(nsqd: NsqdServer) -> None:
     """`--n` limits the concurrent requests, `--max-in-flight` the messages in flight."""
     topic, now, most = new_topic(), 0, 0
 
@@ -241,7 +245,7 @@ async def test_several_requests_are_under_way_at_a_time(nsqd: NsqdServer) -> Non
     in_flight: list[int] = []
     async with web_server() as server:
         server.answer = answer
-        words = told(nsqd, topic, f"--post={server.url}", "-n", "3", "-max-in-flight", "5")
+        words = arguments(nsqd, topic, f"--post={server.url}", "-n", "3", "-max-in-flight", "5")
         async with running(nsq_to_http, *words):
             await publish(nsqd, topic, *[b"%d" % number for number in range(20)])
             await all_finished(nsqd, topic, CHANNEL, 20)
@@ -251,7 +255,7 @@ async def test_several_requests_are_under_way_at_a_time(nsqd: NsqdServer) -> Non
 
 
 @pytest.mark.parametrize("mode", ["round-robin", "hostpool", "epsilon-greedy"])
-async def test_modes(nsqd: NsqdServer, mode: str) -> None:
+async def test_modes_choose_the_server(nsqd: NsqdServer, mode: str) -> None:
     """`round-robin` keeps sending to a failing server; the other modes avoid it."""
     topic, count = new_topic(), 30
     async with web_server() as good, web_server() as bad:
@@ -263,7 +267,9 @@ async def test_modes(nsqd: NsqdServer, mode: str) -> None:
             SHORT_TIMEOUTS,
             NO_BACKOFF,
         )
-        async with running(nsq_to_http, *told(nsqd, topic, *words, "--n=1", "--max-in-flight=1")):
+        async with running(
+            nsq_to_http, *arguments(nsqd, topic, *words, "--n=1", "--max-in-flight=1")
+        ):
             await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
             await all_finished(nsqd, topic, CHANNEL, count)
 
@@ -272,7 +278,7 @@ async def test_modes(nsqd: NsqdServer, mode: str) -> None:
         assert failed >= count / 2 if mode == "round-robin" else failed <= 1
 
 
-async def test_epsilon_greedy_prefers_the_quick(nsqd: NsqdServer) -> None:
+async def test_epsilon_greedy_prefers_the_faster_server(nsqd: NsqdServer) -> None:
     """`epsilon-greedy` sends most messages to the server that answers much faster."""
     topic, count = new_topic(), 100
 
@@ -283,19 +289,19 @@ async def test_epsilon_greedy_prefers_the_quick(nsqd: NsqdServer) -> None:
     async with web_server() as quick, web_server() as slow:
         slow.answer = slowly
         words = (f"--post={quick.url}", f"--post={slow.url}", "--mode=epsilon-greedy", "-n=4")
-        async with running(nsq_to_http, *told(nsqd, topic, *words)):
+        async with running(nsq_to_http, *arguments(nsqd, topic, *words)):
             await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
             await all_finished(nsqd, topic, CHANNEL, count)
 
         assert len(quick.asked) > 1.5 * len(slow.asked)
 
 
-async def test_who_cannot_be_reached_costs_no_message_a_requeue(nsqd: NsqdServer) -> None:
+async def test_an_unreachable_server_causes_no_requeue(nsqd: NsqdServer) -> None:
     """A message for an unreachable server goes to another immediately, without a requeue."""
     topic, gone = new_topic(), f"http://127.0.0.1:{free_port()}"
     async with web_server() as server:
         words = (f"--post={gone}", f"--post={server.url}", "--mode=round-robin")
-        async with running(nsq_to_http, *told(nsqd, topic, *words)):
+        async with running(nsq_to_http, *arguments(nsqd, topic, *words)):
             await publish(nsqd, topic, *[b"%d" % number for number in range(30)])
             await all_finished(nsqd, topic, CHANNEL, 30)
 
@@ -303,13 +309,13 @@ async def test_who_cannot_be_reached_costs_no_message_a_requeue(nsqd: NsqdServer
         assert (0, 0, 0) == stats(nsqd, topic, CHANNEL)
 
 
-async def test_a_host_that_starts_anew_is_waited_for(
+async def test_a_message_waits_for_a_restarting_server(
     nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message waits for a restarting server without a requeue, which would take 90 s."""
     monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
     topic, port = new_topic(), free_port()
-    async with running(nsq_to_http, *told(nsqd, topic, f"--post=http://127.0.0.1:{port}")):
+    async with running(nsq_to_http, *arguments(nsqd, topic, f"--post=http://127.0.0.1:{port}")):
         await publish(nsqd, topic, b"early")
         await until_seen(lambda: stats(nsqd, topic, CHANNEL)[1] == 1)
         async with web_server(port=port) as server:
@@ -319,11 +325,11 @@ async def test_a_host_that_starts_anew_is_waited_for(
             assert (0, 0, 0) == stats(nsqd, topic, CHANNEL)
 
 
-async def test_a_sample(nsqd: NsqdServer) -> None:
+async def test_sample_sends_a_share_of_the_messages(nsqd: NsqdServer) -> None:
     """`--sample` sends this share of the messages and finishes all; a share of 0 sends none."""
     topic, count = new_topic(), 400
     async with web_server() as server:
-        words = told(nsqd, topic, f"--post={server.url}")
+        words = arguments(nsqd, topic, f"--post={server.url}")
         async with running(nsq_to_http, *words, "--sample=0.25"):
             await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
             await all_finished(nsqd, topic, CHANNEL, count)
@@ -336,14 +342,14 @@ async def test_a_sample(nsqd: NsqdServer) -> None:
         assert sent == len(server.asked)
 
 
-async def test_headers(nsqd: NsqdServer) -> None:
+async def test_header_adds_or_replaces_headers(nsqd: NsqdServer) -> None:
     """`--header` adds or replaces headers; a user in the URL is sent as Basic authentication."""
     topic = new_topic()
     async with web_server() as server:
         url = server.url.replace("://", "://me:s%20ecret@")
         words = (f"--post={url}/a", f"--post={url}/b", "--mode=round-robin")
         given = ("--header=user-agent: mine", "--header", "X-Two:  a: b ", "--content-type=text/x")
-        async with running(nsq_to_http, *told(nsqd, topic, *words, *given)):
+        async with running(nsq_to_http, *arguments(nsqd, topic, *words, *given)):
             await publish(nsqd, topic, b"1", b"2")
             await all_finished(nsqd, topic, CHANNEL, 2)
 
@@ -355,7 +361,9 @@ async def test_headers(nsqd: NsqdServer) -> None:
             ]
 
 
-async def test_status_lines(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_status_lines_have_times_per_server(
+    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     """`--status-every` prints times after that many messages, in total and per server.
 
     The lines contain neither passwords nor queries.
@@ -364,7 +372,7 @@ async def test_status_lines(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str])
     async with web_server() as server:
         url = server.url.replace("://", "://me:secret@")
         words = (f"--post={url}/a?token=hush", f"--post={url}/b", "--mode=round-robin")
-        async with running(nsq_to_http, *told(nsqd, topic, *words, "--status-every=10")):
+        async with running(nsq_to_http, *arguments(nsqd, topic, *words, "--status-every=10")):
             await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
             await all_finished(nsqd, topic, CHANNEL, count)
         said = capfd.readouterr().err
@@ -381,7 +389,7 @@ async def test_status_lines(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str])
     assert not re.search("secret|hush", said)
 
 
-async def test_nsqlookupd_is_asked_for_nsqds(nsqd: NsqdServer, lookupd: Server) -> None:
+async def test_sources_are_found_through_nsqlookupd(nsqd: NsqdServer, lookupd: Server) -> None:
     """Sources are found through nsqlookupd; `--consumer-opt` and the user agent reach nsqd."""
     topic = new_topic()
     await publish(nsqd, topic, b"found")
@@ -397,9 +405,9 @@ async def test_nsqlookupd_is_asked_for_nsqds(nsqd: NsqdServer, lookupd: Server) 
         assert re.match(r"nsq_to_http/1\.3\.0 sparq/", client["user_agent"])
 
 
-def test_as_a_program(nsqd: NsqdServer) -> None:
+def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:
     """SIGTERM ends the program with status 0; its log lines have NSQ's form."""
-    words = told(nsqd, new_topic(), "--post=http://127.0.0.1:1", "--status-every=99")
+    words = arguments(nsqd, new_topic(), "--post=http://127.0.0.1:1", "--status-every=99")
     command = [sys.executable, "-m", "sparq.tools", "nsq_to_http", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -452,7 +460,7 @@ POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
         ((NSQD, TOPIC, "--post=h"), "--post takes a URL that begins with http"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_flags_are_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
     """Invalid flags end the program with status 1 and one line that names the flag."""
@@ -466,21 +474,21 @@ def test_what_cannot_be_is_refused(
 
 EFFECTS = {
     "topic": test_each_message_is_posted,
-    "channel": test_each_message_is_put_into_a_url,
-    "max-in-flight": test_several_requests_are_under_way_at_a_time,
-    "n": test_several_requests_are_under_way_at_a_time,
-    "mode": test_modes,
-    "sample": test_a_sample,
+    "channel": test_get_puts_each_message_into_the_url,
+    "max-in-flight": test_concurrent_requests_are_limited,
+    "n": test_concurrent_requests_are_limited,
+    "mode": test_modes_choose_the_server,
+    "sample": test_sample_sends_a_share_of_the_messages,
     "http-client-connect-timeout": test_the_connect_timeout,
     "http-client-request-timeout": test_the_request_timeout,
-    "status-every": test_status_lines,
-    "content-type": test_headers,
+    "status-every": test_status_lines_have_times_per_server,
+    "content-type": test_header_adds_or_replaces_headers,
     "post": test_each_message_is_posted,
-    "get": test_each_message_is_put_into_a_url,
-    "header": test_headers,
+    "get": test_get_puts_each_message_into_the_url,
+    "header": test_header_adds_or_replaces_headers,
     "nsqd-tcp-address": test_each_message_is_posted,
-    "lookupd-http-address": test_nsqlookupd_is_asked_for_nsqds,
-    "consumer-opt": test_nsqlookupd_is_asked_for_nsqds,
+    "lookupd-http-address": test_sources_are_found_through_nsqlookupd,
+    "consumer-opt": test_sources_are_found_through_nsqlookupd,
 }
 
 

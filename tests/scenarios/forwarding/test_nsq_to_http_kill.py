@@ -17,7 +17,7 @@ ANSWER_SECONDS = 0.02
 REFUSED_EVERY = 50
 
 
-class Taker:
+class RecordingServer:
     """A web server's handler that takes bodies, and refuses every 50th request with 500.
 
     Attributes:
@@ -39,9 +39,9 @@ class Taker:
         return web.Response()
 
 
-async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer) -> None:
+async def test_kill_9_loses_no_finished_message(nsqd: NsqdServer) -> None:
     """After several kills all messages are finished, and the server has taken every one."""
-    topic, taker = new_topic(), Taker()
+    topic, taker = new_topic(), RecordingServer()
     async with web_server() as server, Killer(nsqd, topic, "nsq_to_http") as killer:
         server.answer = taker.answer
         flags = [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--post={server.url}"]

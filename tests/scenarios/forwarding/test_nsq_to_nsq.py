@@ -46,12 +46,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up an unreachable destination immediately."""
     monkeypatch.setattr(relay, "PAUSES", ())
 
 
-def told(source: NsqdServer, target: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
+def arguments(source: NsqdServer, target: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
     """The command line of a tool that copies this topic."""
     places = f"--nsqd-tcp-address={source.tcp}", f"--destination-nsqd-tcp-address={target.tcp}"
     return (*places, f"--topic={topic}", *words)
@@ -66,7 +66,7 @@ async def test_each_message_is_copied(source: NsqdServer, target: NsqdServer) ->
     """Each message is copied unchanged to the topic of the same name."""
     topic, other = new_topic(), new_topic()
     bodies = [bytes(range(256)), b"\n", *[b"%d" % number for number in range(500)]]
-    async with running(nsq_to_nsq, *told(source, target, topic, f"--topic={other}")):
+    async with running(nsq_to_nsq, *arguments(source, target, topic, f"--topic={other}")):
         await publish(source, topic, *bodies)
         await publish(source, other, b"other")
         await all_finished(source, topic, CHANNEL, len(bodies))
@@ -76,7 +76,7 @@ async def test_each_message_is_copied(source: NsqdServer, target: NsqdServer) ->
     assert [b"other"] == await received(target, other, 1)
 
 
-async def test_another_channel_and_another_topic(
+async def test_channel_and_destination_topic_can_be_set(
     source: NsqdServer, target: NsqdServer, lookupd: Server
 ) -> None:
     """`--destination-topic` gets all topics; both clients take options and name the tool.
@@ -107,7 +107,7 @@ async def test_another_channel_and_another_topic(
         assert re.match(r"nsq_to_nsq/1\.3\.0 sparq/", client["user_agent"])
 
 
-async def test_a_message_is_finished_only_when_its_copy_is_acknowledged(
+async def test_a_message_is_finished_once_its_copy_is_acknowledged(
     source: NsqdServer,
 ) -> None:
     """A message stays in flight until its copy is acknowledged; `--max-in-flight` limits these."""
@@ -132,7 +132,7 @@ async def test_a_message_is_finished_only_when_its_copy_is_acknowledged(
     assert (6, 4, 0) == held
 
 
-async def test_what_arrives_together_is_published_together(source: NsqdServer) -> None:
+async def test_messages_that_arrive_together_are_one_mpub(source: NsqdServer) -> None:
     """Messages that arrive together are published with one MPUB, or several if they are large."""
     topic, large, sizes = new_topic(), new_topic(), list[int]()
     await publish(source, topic, *[b"%d" % number for number in range(500)])
@@ -178,13 +178,13 @@ async def test_a_refused_copy_is_requeued(source: NsqdServer, code: bytes) -> No
     assert (0, 0, 1) <= stats(source, topic, CHANNEL)
 
 
-async def test_one_that_is_too_large_does_not_hold_up_the_others(
+async def test_a_message_that_is_too_large_does_not_delay_others(
     source: NsqdServer, target: NsqdServer
 ) -> None:
     """A message that is too large is requeued without end, while the others are copied."""
     topic, count = new_topic(), 50
     bodies = [b"%d" % number for number in range(count)]
-    async with running(nsq_to_nsq, *told(source, target, topic, NO_BACKOFF)):
+    async with running(nsq_to_nsq, *arguments(source, target, topic, NO_BACKOFF)):
         await publish(source, topic, b"x" * 2000, *bodies)
         await until_seen(lambda: source.channel(topic, CHANNEL).get("deferred_count") == 1)
 
@@ -192,13 +192,13 @@ async def test_one_that_is_too_large_does_not_hold_up_the_others(
         assert 1 == source.channel(topic, CHANNEL)["deferred_count"]
 
 
-async def test_a_destination_that_is_gone_costs_no_requeue(
+async def test_an_unreachable_destination_causes_no_requeue(
     source: NsqdServer, target: NsqdServer
 ) -> None:
     """Messages for an unreachable destination go to the other immediately, without a requeue."""
     topic, count, gone = new_topic(), 40, f"127.0.0.1:{free_port()}"
     words = (f"--destination-nsqd-tcp-address={gone}", "--mode=round-robin")
-    async with running(nsq_to_nsq, *told(source, target, topic, *words)):
+    async with running(nsq_to_nsq, *arguments(source, target, topic, *words)):
         await publish(source, topic, *[b"%d" % number for number in range(count)])
         await all_finished(source, topic, CHANNEL, count)
 
@@ -209,7 +209,7 @@ async def test_a_destination_that_is_gone_costs_no_requeue(
 @pytest.mark.parametrize(
     ("mode", "sends"), [("round-robin", 1), ("hostpool", 5), ("epsilon-greedy", 1)]
 )
-async def test_modes(source: NsqdServer, mode: str, sends: int) -> None:
+async def test_modes_choose_the_destination(source: NsqdServer, mode: str, sends: int) -> None:
     """`round-robin` keeps sending to an nsqd whose disk is full; the other modes avoid it.
 
     No message is requeued.
@@ -234,13 +234,13 @@ async def test_modes(source: NsqdServer, mode: str, sends: int) -> None:
         assert failed >= count / 2 - 1 if mode == "round-robin" else failed <= 1
 
 
-async def test_a_destination_that_starts_anew(
+async def test_a_restarted_destination_gets_every_message(
     source: NsqdServer, target: NsqdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A destination that was killed and restarted gets every message, without a requeue."""
     monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
     topic, count = new_topic(), 200
-    async with running(nsq_to_nsq, *told(source, target, topic)):
+    async with running(nsq_to_nsq, *arguments(source, target, topic)):
         await publish(source, topic, b"first")
         await all_finished(source, topic, CHANNEL, 1)
         await asyncio.to_thread(target.kill9)
@@ -253,7 +253,7 @@ async def test_a_destination_that_starts_anew(
     assert 1 + count == len(set(await received(target, topic, 1 + count)))
 
 
-async def test_required_fields(
+async def test_messages_without_a_required_field_are_not_copied(
     source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`--require-json-field`: messages without the field are finished uncopied.
@@ -262,7 +262,7 @@ async def test_required_fields(
     """
     topic = new_topic()
     bodies = [b'{"a":1}', b'{"b":1}', b"no JSON", b"[1]", b'{"a":null}']
-    async with running(nsq_to_nsq, *told(source, target, topic, "--require-json-field=a")):
+    async with running(nsq_to_nsq, *arguments(source, target, topic, "--require-json-field=a")):
         await publish(source, topic, *bodies)
         await all_finished(source, topic, CHANNEL, 5)
 
@@ -270,14 +270,16 @@ async def test_required_fields(
     assert 2 == len(re.findall(r" ERROR: message \w{16} is dropped: ", capfd.readouterr().err))
 
 
-async def test_required_values(source: NsqdServer, target: NsqdServer) -> None:
+async def test_messages_without_a_required_value_are_not_copied(
+    source: NsqdServer, target: NsqdServer
+) -> None:
     """`--require-json-value`: messages with another value are finished uncopied.
 
     One without the field is requeued.
     """
     topic = new_topic()
     words = ("--require-json-field=a", "--require-json-value=5")
-    async with running(nsq_to_nsq, *told(source, target, topic, *words, NO_BACKOFF)):
+    async with running(nsq_to_nsq, *arguments(source, target, topic, *words, NO_BACKOFF)):
         await publish(source, topic, b'{"a":6}', b'{"a":5.0}', b'{"a":"5"}', b"{}")
         await until_seen(lambda: source.channel(topic, CHANNEL).get("deferred_count") == 1)
         await until_seen(lambda: stats(source, topic, CHANNEL) == (0, 0, 1))
@@ -285,11 +287,11 @@ async def test_required_values(source: NsqdServer, target: NsqdServer) -> None:
     assert {b'{"a":5.0}', b'{"a":"5"}'} == set(await received(target, topic, 2))
 
 
-async def test_a_white_list(source: NsqdServer, target: NsqdServer) -> None:
+async def test_only_whitelisted_fields_are_copied(source: NsqdServer, target: NsqdServer) -> None:
     """`--whitelist-json-field`: only these fields are copied."""
     topic = new_topic()
     words = ("--whitelist-json-field=a", "--whitelist-json-field=b")
-    async with running(nsq_to_nsq, *told(source, target, topic, *words)):
+    async with running(nsq_to_nsq, *arguments(source, target, topic, *words)):
         await publish(source, topic, b'{"c":3,"b":{"c":2},"a":1.0}')
         await all_finished(source, topic, CHANNEL, 1)
 
@@ -297,12 +299,12 @@ async def test_a_white_list(source: NsqdServer, target: NsqdServer) -> None:
     assert {"a": 1, "b": {"c": 2}} == json.loads(body)
 
 
-async def test_status_lines(
+async def test_one_destination_has_one_status_line(
     source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`--status-every` prints one line after that many messages if there is one destination."""
     topic, count = new_topic(), 300
-    async with running(nsq_to_nsq, *told(source, target, topic, "--status-every=100")):
+    async with running(nsq_to_nsq, *arguments(source, target, topic, "--status-every=100")):
         await publish(source, topic, *[b"%d" % number for number in range(count)])
         await all_finished(source, topic, CHANNEL, count)
 
@@ -311,9 +313,9 @@ async def test_status_lines(
     assert 3 == said.count("finished")
 
 
-def test_as_a_program(source: NsqdServer, target: NsqdServer) -> None:
+def test_sigint_ends_the_program(source: NsqdServer, target: NsqdServer) -> None:
     """SIGINT ends the program with status 0."""
-    words = told(source, target, new_topic(), "--status-every=99")
+    words = arguments(source, target, new_topic(), "--status-every=99")
     command = [sys.executable, "-m", "sparq.tools", "nsq_to_nsq", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -371,7 +373,7 @@ NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2"
         ),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_flags_are_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
     """Invalid flags end the program with status 1 and one line that names the flag."""
@@ -385,19 +387,19 @@ def test_what_cannot_be_is_refused(
 
 EFFECTS = {
     "topic": test_each_message_is_copied,
-    "channel": test_another_channel_and_another_topic,
-    "destination-topic": test_another_channel_and_another_topic,
+    "channel": test_channel_and_destination_topic_can_be_set,
+    "destination-topic": test_channel_and_destination_topic_can_be_set,
     "destination-nsqd-tcp-address": test_each_message_is_copied,
-    "max-in-flight": test_a_message_is_finished_only_when_its_copy_is_acknowledged,
-    "mode": test_modes,
-    "status-every": test_status_lines,
-    "whitelist-json-field": test_a_white_list,
-    "require-json-field": test_required_fields,
-    "require-json-value": test_required_values,
+    "max-in-flight": test_a_message_is_finished_once_its_copy_is_acknowledged,
+    "mode": test_modes_choose_the_destination,
+    "status-every": test_one_destination_has_one_status_line,
+    "whitelist-json-field": test_only_whitelisted_fields_are_copied,
+    "require-json-field": test_messages_without_a_required_field_are_not_copied,
+    "require-json-value": test_messages_without_a_required_value_are_not_copied,
     "nsqd-tcp-address": test_each_message_is_copied,
-    "lookupd-http-address": test_another_channel_and_another_topic,
-    "consumer-opt": test_another_channel_and_another_topic,
-    "producer-opt": test_another_channel_and_another_topic,
+    "lookupd-http-address": test_channel_and_destination_topic_can_be_set,
+    "consumer-opt": test_channel_and_destination_topic_can_be_set,
+    "producer-opt": test_channel_and_destination_topic_can_be_set,
 }
 
 

@@ -13,13 +13,13 @@ from tests.tools.killing import SHORT_TIMEOUTS, Killer, exit_status_of, start
 KILLS = 2
 
 
-def copied(target: NsqdServer, topic: str) -> int:
+def count_copied(target: NsqdServer, topic: str) -> int:
     """The number of messages in a topic, counted by a new channel `test`."""
     target.post(f"/channel/create?topic={topic}&channel=test")
     return int(target.channel(topic, "test")["depth"])
 
 
-async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer, tmp_path: Path) -> None:
+async def test_kill_9_loses_no_finished_message(nsqd: NsqdServer, tmp_path: Path) -> None:
     """After several kills all messages are finished, and the destination has every one.
 
     At the last kill the destination is killed first: messages on their way to it are lost then.
@@ -38,7 +38,7 @@ async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer, tmp_path
             await killer.until_all_is_finished()
             process.terminate()
             assert 0 == exit_status_of(process)
-        copies = await received(target, topic, copied(target, topic))
+        copies = await received(target, topic, count_copied(target, topic))
 
     assert [] == sorted(set(killer.bodies).difference(copies))
     assert set() == set(copies).difference(killer.bodies)

@@ -45,14 +45,14 @@ def finish_one(consumer: Client) -> bool:
     return answer.startswith(b"E_FIN_FAILED")
 
 
-def left(harness: BrokerHarness, name: str) -> int:
+def depth_of(harness: BrokerHarness, name: str) -> int:
     """The depth of the topic's channel."""
     return harness.channel(name, "c").depth
 
 
 @pytest.mark.parametrize("stop", ["kill", "stop"])
 @pytest.mark.parametrize("topics", [1, 20])
-def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
+def test_any_number_of_single_fins_is_kept(topics: int, stop: str) -> None:
     """P7: more single FINs than the reserve has space for are kept, with 1 topic or 20."""
     harness = BrokerHarness(block_disk(MIB + topics * 32 * KIB))
     names = [f"t{number}" for number in range(topics)]
@@ -73,20 +73,20 @@ def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
     else:
         harness.restart()
 
-    assert {name: left(harness, name) for name in names} == {
+    assert {name: depth_of(harness, name) for name in names} == {
         name: stored[name] - rounds for name in names
     }
 
 
-def test_without_checkpoints_the_reserve_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_checkpoints_the_reserve_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: without checkpoints on a full disk, finished messages are delivered again."""
     monkeypatch.setattr("sparq.broker.health.make_room", lambda *_: False)
 
     with pytest.raises(AssertionError):
-        test_single_fins_are_kept_however_many(20, "kill")
+        test_any_number_of_single_fins_is_kept(20, "kill")
 
 
-def test_a_file_is_deleted_when_all_is_finished() -> None:
+def test_a_file_is_deleted_when_all_its_messages_are_finished() -> None:
     """On a full disk, the file that is appended to is deleted, too, when all of it is finished.
 
     Publishing works again within a second, without a restart.
@@ -96,7 +96,7 @@ def test_a_file_is_deleted_when_all_is_finished() -> None:
     stored = fill(harness, ["t"])["t"]
     for _ in range(stored // 2500 + 1):
         consumer.finish(consumer.messages())
-    assert left(harness, "t") == 0
+    assert depth_of(harness, "t") == 0
 
     harness.pass_time(0.1)
     harness.pass_time(0.1)
@@ -106,7 +106,7 @@ def test_a_file_is_deleted_when_all_is_finished() -> None:
     assert harness.broker.health() == "OK"
 
 
-def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
+def test_a_range_readers_commit_deletes_read_messages() -> None:
     """On a full disk, a range reader's commit deletes what was read.
 
     Elsewhere the log keeps what was read since the previous commit. Here nothing more could be
@@ -129,7 +129,7 @@ def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
     assert harness.broker.health() == "OK"
 
 
-def test_files_go_though_consumers_do_not_rest() -> None:
+def test_fins_during_a_sync_do_not_delay_deletion() -> None:
     """FINs that are noted while the ledger is being synced do not delay the deletion of files."""
     harness = BrokerHarness(max_bytes_per_file=10_000)
     consumer = harness.consumer("t", "c", rdy=1)
@@ -154,7 +154,7 @@ def test_files_go_though_consumers_do_not_rest() -> None:
     assert len(harness.disk.paths()) < most - 10
 
 
-def used_up(harness: BrokerHarness) -> None:
+def use_up_all_space(harness: BrokerHarness) -> None:
     """Take the reserve and all free space away, as other programs may."""
     for path in harness.disk.paths():
         if path.endswith("/reserve"):
@@ -163,12 +163,12 @@ def used_up(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("remedy", ["topic/delete", "channel/delete", "channel/empty"])
-def test_remedies_need_no_space(remedy: str) -> None:
+def test_remedies_work_without_any_space(remedy: str) -> None:
     """Without free space and reserve, each remedy frees the files, and holds after a kill."""
     harness = BrokerHarness(block_disk(2 * MIB))
     harness.consumer("t", "c").close()
     fill(harness, ["t"])
-    used_up(harness)
+    use_up_all_space(harness)
     now = harness.clock.now()
     if remedy == "topic/delete":
         harness.broker.delete_topic("t", now)
@@ -189,11 +189,11 @@ def test_remedies_need_no_space(remedy: str) -> None:
     elif remedy == "channel/delete":
         assert harness.topic("t").channels == []
     else:
-        assert left(harness, "t") == 0
+        assert depth_of(harness, "t") == 0
     harness.publish("t", BODY)
 
 
-def test_topic_empty_frees_what_waits() -> None:
+def test_emptying_a_topic_deletes_its_files() -> None:
     """Emptying a topic without channels deletes its files on a full disk, also after a kill."""
     harness = BrokerHarness(block_disk(2 * MIB))
     harness.broker.create_topic("t", harness.clock.now())
@@ -208,10 +208,10 @@ def test_topic_empty_frees_what_waits() -> None:
     harness.publish("t", BODY)
     harness.crash()
     harness.consumer("t", "c")
-    assert left(harness, "t") == 1
+    assert depth_of(harness, "t") == 1
 
 
-def test_what_cannot_be_kept_is_not_called_done() -> None:
+def test_a_pause_is_unsettled_until_the_ledger_is_written() -> None:
     """A pause is in force immediately, but unsettled until the ledger has been written."""
     harness = BrokerHarness()
     harness.publish("t", BODY)
@@ -229,7 +229,7 @@ def test_what_cannot_be_kept_is_not_called_done() -> None:
     assert harness.channel("t", "c").paused
 
 
-def test_health_says_how_much_room_there_is_and_what_to_do() -> None:
+def test_the_health_text_has_the_reserve_and_the_remedies() -> None:
     """The health text on a full disk has the reserve's capacity and the remedies."""
     harness = BrokerHarness(block_disk(2 * MIB))
     harness.consumer("t", "c")

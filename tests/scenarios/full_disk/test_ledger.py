@@ -33,7 +33,7 @@ def test_finish_on_a_full_disk_uses_the_reserve() -> None:
     assert len(finished(Ledger.open(disk.crash(1), DIRECTORY)[1])) == 10_000
 
 
-def test_without_any_space_records_wait() -> None:
+def test_records_are_kept_until_there_is_space() -> None:
     """If the reserve is used up, too, what was noted is kept for the next flush."""
     disk = MemoryDisk(capacity_bytes=4096)
     disk.make_directory("/data")
@@ -65,7 +65,7 @@ def full_disk(held_bytes: int) -> tuple[MemoryDisk, Ledger]:
     return disk, ledger
 
 
-def test_checkpoints_make_room_without_end() -> None:
+def test_checkpoints_free_space_without_end() -> None:
     """P7: with a reserve of 100 KB, 100,000 single FINs are kept, each flushed.
 
     Whenever a flush finds no space, a checkpoint frees what the ledger has taken.
@@ -87,7 +87,7 @@ def test_checkpoints_make_room_without_end() -> None:
     assert Ledger.open(disk, DIRECTORY)[1].channels["c"].start == 100_000
 
 
-def test_a_checkpoint_that_finds_no_space_changes_nothing() -> None:
+def test_a_checkpoint_without_space_changes_nothing() -> None:
     """A checkpoint that does not fit creates no file; what was noted stays for the next flush."""
     disk, ledger = full_disk(30_000)
     ranges = [(index * 2 + 1, index * 2 + 2) for index in range(5_000)]
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_finds_no_space_changes_nothing() -> None:
     assert len(finished(Ledger.open(disk, DIRECTORY)[1])) == 5_000
 
 
-def test_a_new_topic_takes_nothing_of_the_reserve() -> None:
+def test_a_new_topic_uses_nothing_of_the_reserve() -> None:
     """On a full disk a new topic is refused, as publishes are: the reserve is for FINs."""
     disk, ledger = full_disk(100_000)
     with pytest.raises(DiskError, match="no space left on device"):

@@ -104,12 +104,12 @@ class Publisher:
         refusal = f'{{"message":"PUB_FAILED: {self.reason}"}}'
         return self._note(answer, (503, refusal.encode()), *bodies)
 
-    def tiny(self) -> bool:
+    def small_pub(self) -> bool:
         """PUB of 12 bytes, about the smallest body that is still unique."""
         return self.pub(12)
 
     def forms(self) -> list[Callable[[], bool]]:
-        return [self.mpub, self.http_mpub, self.dpub, self.pub, self.http_pub, self.tiny]
+        return [self.mpub, self.http_mpub, self.dpub, self.pub, self.http_pub, self.small_pub]
 
     def fill(self) -> None:
         """Publish with each command until it is refused."""
@@ -137,7 +137,7 @@ def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
 
 
-def all_of(server: NsqdServer, line: V2Client, count: int) -> list[Message]:
+def receive_all(server: NsqdServer, line: V2Client, count: int) -> list[Message]:
     """Subscribe and receive the channel's `count` messages; finish none."""
     assert line.ask(sub("t", "c")) == OK
     line.send(rdy(2500))
@@ -175,9 +175,7 @@ def test_every_form_of_publish_is_refused_with_the_reason(
     assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
 
 
-def test_finishes_are_recorded_while_publishers_press_on(
-    server: NsqdServer, publisher: Publisher
-) -> None:
+def test_fins_are_recorded_while_publishers_retry(server: NsqdServer, publisher: Publisher) -> None:
     """Publishers cannot use the space reserved for the ledger.
 
     Each FIN before an answered command is in force after kill -9, however often publishes are
@@ -186,10 +184,10 @@ def test_finishes_are_recorded_while_publishers_press_on(
     publisher.fill()
     finished = set()
     with V2Client(server) as line:
-        messages = all_of(server, line, len(publisher.acknowledged))
+        messages = receive_all(server, line, len(publisher.acknowledged))
         for number, message in enumerate(messages[::2]):
             line.send(fin_each([message]))
-            publisher.tiny()
+            publisher.small_pub()
             if number % 10 == 0:
                 publisher.mpub(4)
             finished.add(message.body)
@@ -201,7 +199,7 @@ def test_finishes_are_recorded_while_publishers_press_on(
     assert Counter(drain(server, "t", "c")) == left
 
 
-def test_health_comes_back_though_nobody_publishes(
+def test_health_recovers_without_a_publish(
     server: NsqdServer, disk: SmallDisk, publisher: Publisher
 ) -> None:
     """/ping reports OK soon after there is space, without a publish.
@@ -217,7 +215,9 @@ def test_health_comes_back_though_nobody_publishes(
     assert [form() for form in publisher.forms()] == [True] * 6
 
 
-def test_consumers_make_space(server: NsqdServer, publisher: Publisher) -> None:
+def test_finished_files_are_deleted_and_publishing_resumes(
+    server: NsqdServer, publisher: Publisher
+) -> None:
     """When consumers finish whole files, these are deleted, and publishing works again."""
     publisher.fill()
     assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
@@ -230,7 +230,9 @@ def test_consumers_make_space(server: NsqdServer, publisher: Publisher) -> None:
     assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
 
 
-def test_channels_and_topics_on_a_full_disk(server: NsqdServer, publisher: Publisher) -> None:
+def test_channels_and_topics_are_created_or_refused_on_a_full_disk(
+    server: NsqdServer, publisher: Publisher
+) -> None:
     """On a full disk, a new channel or topic is created, or refused with the reason.
 
     Those that were created exist after kill -9, and their messages are complete.
@@ -258,7 +260,7 @@ def test_channels_and_topics_on_a_full_disk(server: NsqdServer, publisher: Publi
     assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
 
 
-def test_deleting_a_topic_makes_space(server: NsqdServer, publisher: Publisher) -> None:
+def test_deleting_a_topic_frees_its_space(server: NsqdServer, publisher: Publisher) -> None:
     """Deleting a topic works on a full disk and frees its space; the name can be used again."""
     publisher.fill()
 
@@ -271,7 +273,7 @@ def test_deleting_a_topic_makes_space(server: NsqdServer, publisher: Publisher) 
     assert Counter(drain(server, "u", "c")) == Counter(publisher.acknowledged)
 
 
-def test_an_mpub_cut_short_is_not_there_at_all(tmp_path: Path) -> None:
+def test_nothing_of_a_truncated_mpub_is_stored(tmp_path: Path) -> None:
     """P9: of an MPUB whose write stops in the middle nothing is stored, also after kill -9.
 
     The messages before and after it are stored.

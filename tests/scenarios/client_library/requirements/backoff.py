@@ -12,7 +12,7 @@ RDY_AND_BACKOFF: Final = "scenarios/client_library/test_rdy_and_backoff.py::"
 
 REQUIREMENTS: Final = {
     "block": Requirement(
-        "a failure stops all connections; after the block one has RDY 1 and tests the waters",
+        "a failure stops all connections; after the block, one connection probes with RDY 1",
         (
             RDY_AND_BACKOFF + "test_backoff_sends_rdy_0_then_1_then_all",
             DAEMONS + "test_backoff_with_nsqd",
@@ -34,26 +34,26 @@ REQUIREMENTS: Final = {
         (CLIENT_FLOW + "test_backoff_changes_the_rdy_sent_to_nsqd",),
     ),
     "one-result": Requirement(
-        "one result counts a block, what comes during the block does not",
+        "one result per block counts; results during the block do not",
         (RDY_AND_BACKOFF + "test_one_result_counts_a_block",),
         (CLIENT_BACKOFF + "test_results_during_a_block_change_nothing",),
     ),
     "neutral": Requirement(
-        "a requeue without backoff begins none, and prolongs one",
+        "a requeue without backoff starts no block, but prolongs a running one",
         (RDY_AND_BACKOFF + "test_a_requeue_without_backoff_starts_no_block",),
         (CLIENT_BACKOFF + "test_a_requeue_without_backoff_repeats_a_block_but_never_starts_one",),
     ),
     "off": Requirement(
-        "max_backoff_duration 0 switches it off",
+        "max_backoff_duration 0 switches backoff off",
         (RDY_AND_BACKOFF + "test_backoff_can_be_switched_off",),
         (CLIENT_BACKOFF + "test_zero_switches_backoff_off",),
     ),
     "no-connections": Requirement(
-        "it goes on over the loss of all connections",
+        "backoff continues after the loss of all connections",
         (RDY_AND_BACKOFF + "test_backoff_outlives_the_last_connection",),
     ),
     "lost-probe": Requirement(
-        "a lost connection with RDY 1 is replaced by another",
+        "if the probing connection with RDY 1 is lost, another one probes",
         (RDY_AND_BACKOFF + "test_a_lost_probe_is_replaced",),
         (
             CLIENT_FLOW + "test_a_lost_probe_moves_to_another_connection",

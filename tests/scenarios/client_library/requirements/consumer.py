@@ -19,7 +19,7 @@ NSQD_SOURCES: Final = "scenarios/client_library/test_nsqd_sources.py::"
 
 REQUIREMENTS: Final = {
     "names": Requirement(
-        "names of topic and channel are checked where the consumer is made",
+        "names of topic and channel are checked when the consumer is created",
         (CONSUMER + "test_valid_names_are_those_that_nsqd_accepts",),
         (
             CLIENT_CONSUMER + "test_wrong_values_raise_in_the_constructor",
@@ -27,7 +27,7 @@ REQUIREMENTS: Final = {
         ),
     ),
     "handler": Requirement(
-        "a handler that returns finishes, one that raises requeues, so many at a time",
+        "a handler that returns finishes, one that raises requeues; concurrency is limited",
         (CONSUMER + "test_the_handlers_outcome_is_the_response",),
         (
             CLIENT_HANDLING + "test_a_handlers_outcome_finishes_or_requeues_its_message",
@@ -35,7 +35,7 @@ REQUIREMENTS: Final = {
         ),
     ),
     "auto-response": Requirement(
-        "a handler may answer itself, later or not at all",
+        "a handler can respond itself, later or not at all",
         (CONSUMER + "test_the_handlers_outcome_is_the_response",),
         (CLIENT_HANDLING + "test_a_handlers_outcome_finishes_or_requeues_its_message",),
     ),
@@ -48,12 +48,12 @@ REQUIREMENTS: Final = {
         (CLIENT_CONSUMER + "test_messages_arrive_in_order_and_are_finished_together",),
     ),
     "once": Requirement(
-        "it is answered for once",
+        "a message can be responded to only once",
         (CONSUMER + "test_a_message_has_nsqds_fields",),
         (CLIENT_MESSAGE + "test_a_message_is_answered_once",),
     ),
     "requeue-delay": Requirement(
-        "a requeue without a delay has default_requeue_delay x attempts, at most max_requeue_delay",
+        "the default delay is default_requeue_delay x attempts, at most max_requeue_delay",
         (CONSUMER + "test_the_delay_of_a_requeue",),
         (CLIENT_SUBSCRIPTION + "test_the_default_delay_of_a_requeue_grows_with_attempts",),
     ),
@@ -63,17 +63,17 @@ REQUIREMENTS: Final = {
         (CLIENT_SUBSCRIPTION + "test_touch_keeps_a_message_from_expiring",),
     ),
     "max-attempts": Requirement(
-        "delivered more than max_attempts times it goes to a callback, and is finished",
+        "a message delivered more than max_attempts times goes to a callback and is finished",
         (CONSUMER + "test_a_message_that_fails_too_often_is_given_up",),
         (CLIENT_CONSUMER + "test_a_message_above_max_attempts_is_given_up",),
     ),
     "refusals": Requirement(
-        "refused FIN, REQ and TOUCH are noted, without backoff; other errors end the connection",
+        "refused FIN, REQ and TOUCH are counted, without backoff; other errors reconnect",
         (CONSUMER + "test_refused_responses_are_harmless_and_other_errors_reconnect",),
         (CLIENT_CONNECTION + "test_refused_responses_are_counted_and_answer_no_request",),
     ),
     "figures": Requirement(
-        "what was received, finished and requeued, and the connections, are there to read",
+        "counters of received, finished and requeued messages and of connections",
         (CONSUMER + "test_counters_and_starvation",),
     ),
     "starved": Requirement(
@@ -86,7 +86,7 @@ REQUIREMENTS: Final = {
         (CLIENT_FLOW + "test_rdy_is_shared_and_redistributed",),
     ),
     "stop": Requirement(
-        "stop: CLS, what is in hand is answered, the connections end; handlers drain",
+        "stop sends CLS, waits for handlers, requeues other messages, and disconnects",
         (
             CONSUMER + "test_stop_lets_handlers_finish",
             DAEMONS + "test_stop_requeues_for_the_next_consumer_immediately",
@@ -97,12 +97,12 @@ REQUIREMENTS: Final = {
         ),
     ),
     "stop-bounded": Requirement(
-        "stop takes stop_timeout at most, and no time without connections",
+        "stop takes at most stop_timeout, and no time without connections",
         (CONSUMER + "test_stop_is_bounded",),
         (CLIENT_CONSUMER + "test_stop_waits_at_most_stop_timeout_for_a_handler",),
     ),
     "given": Requirement(
-        "the address of a given nsqd is kept: it is connected again whenever it is lost",
+        "a configured nsqd is always reconnected after a loss",
         (
             NSQD_SOURCES + "test_a_configured_nsqd_is_reconnected",
             DAEMONS + "test_kill_9_and_restart",
@@ -110,12 +110,12 @@ REQUIREMENTS: Final = {
         (CLIENT_POOL + "test_an_address_is_retried_with_growing_bounded_delays",),
     ),
     "log": Requirement(
-        "what happens to connections is logged, under names whose level can be set",
+        "connection events are logged, by loggers whose level can be set",
         (NSQD_SOURCES + "test_a_configured_nsqd_is_reconnected",),
         (CLIENT_POOL + "test_a_loss_is_reported_and_logged_once",),
     ),
     "nsqds-change": Requirement(
-        "nsqds can be added and left at run time",
+        "nsqds can be added and removed at run time",
         (NSQD_SOURCES + "test_nsqds_are_added_and_removed_at_run_time",),
         (
             CLIENT_FLOW + "test_a_connection_that_is_left_passes_on_its_rdy",
@@ -124,7 +124,7 @@ REQUIREMENTS: Final = {
         ),
     ),
     "nsqlookupds-change": Requirement(
-        "nsqlookupds can be added and left at run time, but for the last source",
+        "nsqlookupds can be added and removed at run time, except the last source",
         (NSQD_SOURCES + "test_nsqlookupds_are_added_and_removed_at_run_time",),
         (CLIENT_DISCOVERY + "test_nsqlookupds_can_be_added_and_removed",),
     ),
@@ -134,17 +134,17 @@ REQUIREMENTS: Final = {
         (PROTOCOL_LOOKUP + "test_the_url_of_a_lookup",),
     ),
     "lookupd-secret": Requirement(
-        "the secret goes with each question, if wanted",
+        "each lookup sends the secret if configured",
         (NSQD_SOURCES + "test_an_nsqlookupd_address_is_host_port_or_url",),
         (CLIENT_DISCOVERY + "test_only_a_verified_https_nsqlookupd_gets_the_secret",),
     ),
     "poll": Requirement(
-        "asked at once, after a random part of the jitter, then each interval",
+        "nsqlookupd is polled immediately, after a random delay, then at each interval",
         (NSQD_SOURCES + "test_an_nsqlookupd_address_is_host_port_or_url",),
         (CLIENT_DISCOVERY + "test_waits_after_hasten_grow_up_to_the_interval",),
     ),
     "poll-all": Requirement(
-        "an nsqlookupd that fails or hangs hinders nothing: the others are asked",
+        "an nsqlookupd that fails or hangs does not prevent lookups at the others",
         (NSQD_SOURCES + "test_losing_any_nsqlookupd_loses_nothing",),
         (
             CLIENT_DISCOVERY + "test_answers_are_merged_and_a_failed_nsqlookupd_keeps_its_last",
@@ -152,7 +152,7 @@ REQUIREMENTS: Final = {
         ),
     ),
     "producers": Requirement(
-        "new producers are connected, IPv6 in brackets; both forms of the answer are read",
+        "new nsqds are connected, IPv6 in brackets; both forms of the response are read",
         (DAEMONS + "test_discovery",),
         (
             PROTOCOL_LOOKUP + "test_both_forms_of_the_answer_are_read",
@@ -160,17 +160,17 @@ REQUIREMENTS: Final = {
         ),
     ),
     "vanished": Requirement(
-        "a producer that is listed no more keeps its connection until that is lost",
+        "an nsqd that is no longer listed keeps its connection until it is lost",
         (NSQD_SOURCES + "test_an_unlisted_nsqd_keeps_its_connection",),
         (CLIENT_POOL + "test_a_listed_address_that_vanishes_is_kept_until_it_is_lost",),
     ),
     "recheck": Requirement(
-        "a lost connection makes the nsqlookupds be asked soon",
+        "a lost connection triggers an early poll of the nsqlookupds",
         (NSQD_SOURCES + "test_a_lost_connection_triggers_an_early_poll",),
         (CLIENT_DISCOVERY + "test_a_recheck_leads_to_an_early_query",),
     ),
     "filter": Requirement(
-        "a discovery filter decides which of the listed nsqds are connected",
+        "a discovery filter selects the listed nsqds to connect to",
         (NSQD_SOURCES + "test_the_discovery_filter_selects_addresses",),
         (CLIENT_DISCOVERY + "test_only_nsqds_that_the_filter_returns_are_used",),
     ),

@@ -14,7 +14,7 @@ CLIENT_LAYERS: Final = "scenarios/tls/test_client_layers.py::"
 
 REQUIREMENTS: Final = {
     "max-in-flight": Requirement(
-        "a configurable bound on messages in flight",
+        "a configurable limit of messages in flight",
         (
             RDY_AND_BACKOFF + "test_max_in_flight_is_shared",
             CONSUMER + "test_max_in_flight_changes_at_run_time",
@@ -45,7 +45,7 @@ REQUIREMENTS: Final = {
         ),
     ),
     "max-attempts": Requirement(
-        "a bound on attempts", (CONSUMER + "test_a_message_that_fails_too_often_is_given_up",)
+        "a limit of attempts", (CONSUMER + "test_a_message_that_fails_too_often_is_given_up",)
     ),
     "touch": Requirement("touch", (DAEMONS + "test_requeue_touch_and_timeout",)),
     "heartbeats": Requirement(

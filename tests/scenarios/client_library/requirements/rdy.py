@@ -12,7 +12,7 @@ RDY_LIMIT: Final = "scenarios/client_library/test_rdy_limit.py::"
 
 REQUIREMENTS: Final = {
     "share": Requirement(
-        "each connection has max_in_flight / connections, at once; the total is never exceeded",
+        "each connection gets max_in_flight / connections immediately; the total is never exceeded",
         (RDY_AND_BACKOFF + "test_max_in_flight_is_shared", DAEMONS + "test_discovery"),
         (
             RDY_LIMIT + "test_rdy_never_exceeds_max_in_flight",
@@ -28,7 +28,7 @@ REQUIREMENTS: Final = {
         ),
     ),
     "what-is-left": Requirement(
-        "a raise is cut to what is left, and made up for as soon as there is more",
+        "an increase is limited to what is left, and completed as messages are answered",
         (RDY_AND_BACKOFF + "test_a_new_connection_gets_rdy_as_responses_arrive",),
         (
             CLIENT_FLOW + "test_a_new_connection_gets_rdy_as_messages_are_answered",
@@ -36,17 +36,17 @@ REQUIREMENTS: Final = {
         ),
     ),
     "changes-only": Requirement(
-        "RDY is sent when it changes only",
+        "RDY is sent only when it changes",
         (RDY_AND_BACKOFF + "test_unchanged_rdy_is_not_sent_again",),
         (CLIENT_RDY + "test_rdy_is_sent_only_when_it_changes",),
     ),
     "loss": Requirement(
-        "what a lost connection had goes to the others",
+        "the RDY of a lost connection goes to the others",
         (RDY_AND_BACKOFF + "test_max_in_flight_is_shared",),
         (CLIENT_FLOW + "test_rdy_is_shared_and_redistributed",),
     ),
     "redistribution": Requirement(
-        "with more connections than max_in_flight, who is idle or has had RDY for long yields it",
+        "with more connections than max_in_flight, idle or long-served ones pass RDY on",
         (RDY_AND_BACKOFF + "test_an_idle_connection_passes_its_rdy_on",),
         (
             CLIENT_FLOW + "test_with_fewer_messages_than_connections_nsqds_get_rdy_in_turn",
@@ -55,7 +55,7 @@ REQUIREMENTS: Final = {
         ),
     ),
     "redistribution-in-backoff": Requirement(
-        "in backoff the one RDY 1 goes round, too",
+        "in backoff, the single RDY 1 moves between connections, too",
         (RDY_AND_BACKOFF + "test_an_idle_probe_moves_on",),
     ),
 }
