@@ -15,7 +15,8 @@ def tls_flags(cert: Path) -> tuple[str, ...]:
 class NsqdOnAnyAddress(NsqdServer):
     """An nsqd that is pinged at its own HTTP address, not at a port on 127.0.0.1."""
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it answers ``/ping``."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             return self.request("GET", "/ping")[0] == 200
         return False

@@ -57,7 +57,8 @@ class FlagServer(NsqdServer):
         config.write_text("".join(row.line(self.places) for row in self.rows))
         return (f"-config={config}",)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it answers ``/ping``, even if only with 403."""
         with contextlib.suppress(OSError):
             return self.request("GET", "/ping")[0] in (200, 403)
         return False

@@ -286,7 +286,8 @@ def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str])
 class TlsOnlyNsqd(NsqdServer):
     """An nsqd that answers plain HTTP only with 403."""
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it refuses plain HTTP."""
         with contextlib.suppress(OSError):
             return self.request("GET", "/ping")[0] == 403
         return False
