@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.support.servers import free_port
 
 
-class Fake:
+class FakeNode:
     """A fake node with a settable answer, which it sends once `may_answer` is set.
 
     Attributes:
@@ -27,7 +27,7 @@ class Fake:
         self.missing: set[str] = set()
         self.broken: set[str] = set()
 
-    async def __aenter__(self) -> Fake:
+    async def __aenter__(self) -> FakeNode:
         async def handle(request: web.BaseRequest) -> web.Response:
             self.requests.append(request.path_qs)
             await self.may_answer.wait()

@@ -11,7 +11,7 @@ from sparq.nsqadmin.messages.peek import (
 )
 from sparq.nsqadmin.messages.places import places_in
 from sparq.nsqadmin.messages.times import seek_preview
-from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.messages.conftest import Cluster, fill
 
 
@@ -31,7 +31,7 @@ async def test_unknown_topics_and_channels_are_refused(
 async def test_go_nodes_are_listed_as_unable(cluster: Cluster) -> None:
     """Go's nsqds are listed in `unable`; if all nodes are Go's, the query is refused with 501."""
     await fill(cluster, 4)
-    async with Fake() as go:
+    async with FakeNode() as go:
         go.missing = {"/channel/messages", "/channel/seek"}
         go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
         both = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, go.http])
@@ -49,7 +49,7 @@ async def test_go_nodes_are_listed_as_unable(cluster: Cluster) -> None:
 async def test_a_failed_node_does_not_hide_the_others(cluster: Cluster) -> None:
     """A failed node does not hide the others; the next page asks it again."""
     await fill(cluster, 4)
-    async with Fake() as hung:
+    async with FakeNode() as hung:
         hung.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
         fleet = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, hung.http])
         hung.broken = {"/channel/messages"}

@@ -17,7 +17,7 @@ import pytest
 from sparq.daemon.access import tokens
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
-from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.fake import FakeNode
 from tests.nsqd import daemon
 from tests.nsqd.daemon import Daemon
 
@@ -30,7 +30,7 @@ class Site:
 
     admin: Nsqadmin
     nsqds: tuple[Daemon, Daemon]
-    fake: Fake
+    fake: FakeNode
     session: aiohttp.ClientSession
     tokens: dict[str, str]
 
@@ -57,7 +57,7 @@ class Site:
         async with self.session.request(method, url, data=fields, headers=headers) as answer:
             return answer.status, await answer.text()
 
-    async def chosen(self) -> list[list[str]]:
+    async def run_time_topics(self) -> list[list[str]]:
         """The topics of the policies that were set at run time, at each nsqd."""
         answers = [await nsqd.ask("GET", "/policies") for nsqd in self.nsqds]
         return [[one["topic"] for one in json.loads(each)["policies"]] for _, each in answers]
@@ -86,7 +86,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             await nsqd.post("/topic/create?topic=free")
             await nsqd.post("/channel/create?topic=t&channel=c")
             nsqds.append(nsqd)
-        fake = await stack.enter_async_context(Fake())
+        fake = await stack.enter_async_context(FakeNode())
         fake.missing = {"/policies"}
         roles = {"ann": "administer,bodies", "op": "operate", "eve": "read"}
         made = {name: tokens.make(name, role) for name, role in roles.items()}

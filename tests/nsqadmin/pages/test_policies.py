@@ -86,7 +86,7 @@ async def test_changes_are_shown_before_they_are_made(site: Site) -> None:
     """A try shows changes per nsqd without making them; setting is in the audit log."""
     status, text = await site.post(action="try", document=GOOD)
     page_text = words(text)
-    assert (200, [[], []]) == (status, await site.chosen())
+    assert (200, [[], []]) == (status, await site.run_time_topics())
     assert (
         "2 settings of topics and channels would change at 2 nsqds, with 2 policies set"
         in page_text
@@ -103,7 +103,7 @@ async def test_changes_are_shown_before_they_are_made(site: Site) -> None:
 
     status, text = await site.post(action="set_policies", document=document, typed="policies")
     page_text = words(text)
-    assert (200, [["t", "b?"]] * 2) == (status, await site.chosen())
+    assert (200, [["t", "b?"]] * 2) == (status, await site.run_time_topics())
     assert "Set: 2 policies; 2 settings of topics and channels changed on" in page_text
     assert "but not everywhere" in page_text
     assert (
@@ -125,7 +125,7 @@ async def test_a_refused_document_has_the_reason(site: Site) -> None:
         assert "Nothing was done. The document is invalid:" in page_text
         assert "policy 2: invalid topic: use at most" in page_text
         assert "<b>" not in text
-    assert [[], []] == await site.chosen()
+    assert [[], []] == await site.run_time_topics()
     assert ["failed"] == [entry["outcome"] for entry in await site.audited()]
     large = "# " + "x" * (260 << 10)
     status, text = await site.post(action="try", document=large)
@@ -139,12 +139,12 @@ async def test_dropping_needs_the_typed_word(site: Site) -> None:
     for typed in ("", "t", "Policies"):
         status, text = await site.post(action="drop_policies", typed=typed)
         assert (400, True) == (status, "typed name differs" in text)
-    assert [["t"], ["t"]] == await site.chosen()
+    assert [["t"], ["t"]] == await site.run_time_topics()
 
     status, text = await site.post(action="drop_policies", typed="policies")
     assert 200 == status
     assert "Dropped: all run-time policies; 2 settings" in words(text)
-    assert [[], []] == await site.chosen()
+    assert [[], []] == await site.run_time_topics()
     assert "in the file 1 t*" in words(await site.get("/policies"))
     assert {"policies": 0, "changes": 2} == (await site.audited())[0]["arguments"]
 
@@ -162,7 +162,7 @@ async def test_policies_can_be_changed_only_with_administer(site: Site, token: s
         {"action": "drop_policies", "typed": "policies"},
     ):
         assert 403 == (await site.post(token, **fields))[0]
-    assert [[], []] == await site.chosen()
+    assert [[], []] == await site.run_time_topics()
     assert {(token, "refused")} == {(e["user"], e["outcome"]) for e in await site.audited()}
 
 

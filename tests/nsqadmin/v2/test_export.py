@@ -9,7 +9,7 @@ import json
 import pytest
 
 from sparq.nsqadmin.v2.export import csv_lines, harmless, incomplete, json_lines
-from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
 
 
@@ -59,7 +59,7 @@ async def test_messages_are_exported(api: Api) -> None:
 async def test_missing_nodes_are_named_in_the_last_line(api: Api) -> None:
     """The last line has nodes without an answer and the reason; the rest is exported."""
     await fill(api)
-    async with Fake() as go:
+    async with FakeNode() as go:
         go.missing = {"/channel/messages"}
         go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
         api.admin.services.fleet.nsqds = (*api.admin.services.fleet.nsqds, go.http)

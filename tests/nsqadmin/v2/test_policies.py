@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.v2.conftest import Api
 from tests.nsqd.daemon import Daemon
 
@@ -134,7 +134,7 @@ async def test_the_actions_route_needs_role_and_typed_word_too(api: Api) -> None
 
 async def test_gos_nsqd_is_listed_as_unable(api: Api) -> None:
     """Go's nsqd is listed in `unable`, and in reports; if it is the only one, GET gets 501."""
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         fake.missing = {"/policies"}
         fleet = api.admin.services.fleet
         fleet.nsqds = (*fleet.nsqds, fake.http)

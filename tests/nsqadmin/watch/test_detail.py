@@ -15,7 +15,7 @@ from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 from sparq.nsqadmin.watch import detail
 from sparq.nsqadmin.watch.watch import ClusterWatch
-from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.watch.figures import channel, stats, topic
 from tests.nsqadmin.watch.watching import running_watch, snapshot_where
 from tests.support.waiting import stays, until
@@ -24,7 +24,7 @@ CHANNELS = [f"c{number:02}" for number in range(50)]
 ROUND_SECONDS = 0.2
 
 
-def requests_by_channel(fake: Fake) -> Counter[str]:
+def requests_by_channel(fake: FakeNode) -> Counter[str]:
     """The number of requests to a node for each channel."""
     found = (each.partition("channel=")[2].partition("&")[0] for each in fake.requests)
     return Counter(name for name in found if name)
@@ -51,7 +51,7 @@ def viewing(watch: ClusterWatch, *channels: str) -> Iterator[None]:
 async def test_fifty_pages_share_the_requests_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node gets at most A_ROUND requests per round, and each channel has its turn."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
         pace = {"interval_seconds": ROUND_SECONDS, "idle_seconds": ROUND_SECONDS}
         async with running_watch(nsqds=(fake.http,), **pace) as watch:
@@ -72,7 +72,7 @@ async def test_fifty_pages_share_the_requests_of_a_round(monkeypatch: pytest.Mon
 
 async def test_fifty_streams_share_the_requests_of_a_round() -> None:
     """The same holds over HTTP at the default interval, for 50 browsers on 50 pages."""
-    async with Fake() as fake, aiohttp.ClientSession() as session:
+    async with FakeNode() as fake, aiohttp.ClientSession() as session:
         fake.answer = stats(topic("t", *(channel(name, depth=1) for name in CHANNELS)))
         options = NsqadminOptions(http_address="127.0.0.1:0", nsqd_http_addresses=(fake.http,))
         admin = Nsqadmin(options)
@@ -106,7 +106,7 @@ async def test_fifty_streams_share_the_requests_of_a_round() -> None:
 async def test_viewers_of_one_channel_share_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty viewers cause one request per EVERY_SECONDS, and none after they have left."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 1.0)
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         fake.answer = stats(topic("t", channel("c")))
         async with running_watch(nsqds=(fake.http,)) as watch:
             await snapshot_where(watch, lambda p: len(p.channels) == 1)
@@ -125,7 +125,7 @@ async def test_a_hanging_node_does_not_delay_repeated_views(
 ) -> None:
     """A second view gets the known figures within 1 s; new ones follow when the node answers."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         fake.answer = stats(topic("t", channel("c", depth=1)))
         async with running_watch(nsqds=(fake.http,)) as watch:
             await snapshot_where(watch, lambda p: len(p.channels) == 1)
@@ -148,7 +148,7 @@ async def test_a_hanging_node_does_not_delay_repeated_views(
 
 async def test_concurrent_first_views_are_limited() -> None:
     """Fifty first views cause at most FIRST_AT_ONCE requests at a time."""
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
         async with running_watch(nsqds=(fake.http,)) as watch:
             await snapshot_where(watch, lambda p: len(p.channels) == 50)
@@ -166,7 +166,7 @@ async def test_concurrent_first_views_are_limited() -> None:
 async def test_details_without_viewers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Details that were not viewed for KEPT_SECONDS are dropped with a later snapshot."""
     monkeypatch.setattr(detail, "KEPT_SECONDS", 0.0)
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         fake.answer = stats(topic("t", channel("c"), channel("d")))
         async with running_watch(nsqds=(fake.http,)) as watch:
             await snapshot_where(watch, lambda p: len(p.channels) == 2)

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from sparq.nsqadmin.watch.node_watch import Slots
-from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.watch.figures import channel, stats, topic
 from tests.nsqadmin.watch.watching import has_state, running_watch, snapshot_where
 from tests.support.servers import free_port
@@ -24,7 +24,7 @@ async def test_a_node_that_never_answered_is_shown() -> None:
 
 async def test_a_slow_node_does_not_delay_the_others() -> None:
     """A node that does not answer keeps its last figures and becomes silent."""
-    async with Fake() as slow, Fake() as quick:
+    async with FakeNode() as slow, FakeNode() as quick:
         slow.answer = stats(topic("t", channel("c", depth=5)))
         async with running_watch(nsqds=(slow.http, quick.http)) as watch:
             await snapshot_where(watch, lambda p: p.totals.waiting == 5)
@@ -43,7 +43,7 @@ async def test_a_slow_node_does_not_delay_the_others() -> None:
 
 async def test_a_hanging_node_is_gone_after_the_timeout() -> None:
     """A node that does not answer within the request timeout is gone."""
-    async with Fake() as slow:
+    async with FakeNode() as slow:
         async with running_watch(nsqds=(slow.http,), request=0.5) as watch:
             await snapshot_where(watch, lambda p: p.nodes and p.nodes[0].state == "up")
             slow.may_answer.clear()
@@ -54,7 +54,7 @@ async def test_a_hanging_node_is_gone_after_the_timeout() -> None:
 
 async def test_a_malformed_answer_is_an_error_of_its_node() -> None:
     """A node with a malformed answer is silent, with the error, and keeps its last figures."""
-    async with Fake() as fake, running_watch(nsqds=(fake.http,)) as watch:
+    async with FakeNode() as fake, running_watch(nsqds=(fake.http,)) as watch:
         fake.answer = stats(topic("t", depth=5))
         await snapshot_where(watch, lambda p: p.totals.waiting == 5)
         fake.answer = b"<html>"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparq.nsqadmin.watch.watch import ClusterWatch
-from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.fake import FakeNode
 from tests.nsqadmin.watch.figures import stats, topic
 from tests.nsqadmin.watch.watching import has_state, running_watch, snapshot_where
 from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
@@ -74,7 +74,7 @@ async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
 
 async def test_many_viewers_cause_no_more_requests_than_one() -> None:
     """Fifty viewers share the upstream requests for snapshots, details and clients."""
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         pace = {"interval_seconds": 0.2, "idle_seconds": 0.2}
         async with running_watch(nsqds=(fake.http,), **pace) as watch:
             await snapshot_where(watch, lambda p: p.totals.nodes_up)
@@ -98,7 +98,7 @@ async def test_many_viewers_cause_no_more_requests_than_one() -> None:
 
 async def test_rounds_are_infrequent_without_viewers() -> None:
     """Without viewers a round takes place every idle_seconds; a viewer starts one."""
-    async with Fake() as fake:
+    async with FakeNode() as fake:
         pace = {"interval_seconds": 0.02, "idle_seconds": 60.0}
         async with running_watch(nsqds=(fake.http,), **pace) as watch:
             await until(lambda: watch.rounds)
@@ -109,7 +109,7 @@ async def test_rounds_are_infrequent_without_viewers() -> None:
 
 async def test_a_node_that_is_not_listed_is_unregistered(tmp_path: Path) -> None:
     """A node that answers but is not listed is unregistered: consumers cannot find it."""
-    async with Fake() as fake, Fake() as lookupd:
+    async with FakeNode() as fake, FakeNode() as lookupd:
         host, port = fake.http.split(":")
         told = {"hostname": "h", "version": "1.3.0", "tcp_port": 1, "remote_address": "1.2.3.4:5"}
         node = {**told, "broadcast_address": host, "http_port": int(port), "topics": ["t"]}
