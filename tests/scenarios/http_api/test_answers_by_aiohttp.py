@@ -126,8 +126,8 @@ async def raw_answer(port: int, raw: bytes) -> bytes:
 
 async def test_error_responses_name_no_software_versions(tmp_path: Path) -> None:
     """No daemon's error response names Python or aiohttp; nsqadmin's have all security headers."""
-    async with cluster(tmp_path) as house:
-        ports = (house.nsqd.http.port, house.lookupd.http_port, house.admin.http_port)
+    async with cluster(tmp_path) as daemons:
+        ports = (daemons.nsqd.http.port, daemons.lookupd.http_port, daemons.admin.http_port)
         for port in ports:
             for kind, raw in NO_HTTP.items():
                 answer = await raw_answer(port, raw)

@@ -96,7 +96,7 @@ async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
     A match contains its state: here, the client that has it in flight.
     """
     await channel(nsqd, b"a1", b"a2", b"a3", b"a4", b"b5")
-    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
     consumer.send(rdy(3))
     taken = [(await consumer.frame())[1][10:26] for _ in range(3)]
     consumer.send(rdy(0) + fin(taken[0]) + req(taken[1], 600_000))

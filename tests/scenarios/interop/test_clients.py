@@ -163,7 +163,7 @@ def one_of(clients: dict[str, Client], name: str) -> Client:
     return clients[name]
 
 
-class Day:
+class JobResult:
     """All deliveries of a client for one job, and nsqd's statistics of its channel afterwards."""
 
     def __init__(self, client: Client, nsqd: NsqdServer) -> None:
@@ -173,7 +173,7 @@ class Day:
         again = sum(PLANS.get(body) in ("requeue", "timeout") for body in bodies)
         self.deliveries = client.deliveries(len(bodies) + again)
         self.channel = drained(nsqd, told["topic"])
-        self.told_all = client.silent
+        self.is_complete = client.silent
 
     def of(self, *bodies: str) -> list[dict[str, Any]]:
         """The deliveries of these bodies, in the order of arrival."""
@@ -200,33 +200,35 @@ def working(request: pytest.FixtureRequest, nsqd: NsqdServer) -> Iterator[dict[s
 
 
 @pytest.fixture(scope="module")
-def days() -> dict[str, Day]:
+def days() -> dict[str, JobResult]:
     """Completed results, by client."""
     return {}
 
 
 @pytest.fixture
-def day(name: str, working: dict[str, Client], days: dict[str, Day], nsqd: NsqdServer) -> Day:
+def day(
+    name: str, working: dict[str, Client], days: dict[str, JobResult], nsqd: NsqdServer
+) -> JobResult:
     """The result of one job that uses most features."""
     if name not in days:
-        days[name] = Day(one_of(working, name), nsqd)
+        days[name] = JobResult(one_of(working, name), nsqd)
     return days[name]
 
 
 @cell("publish")
-def test_publish(day: Day) -> None:
+def test_publish(day: JobResult) -> None:
     """Each message published with PUB is delivered."""
     assert sorted(ONE_BY_ONE) == sorted(delivery["body"] for delivery in day.of(*ONE_BY_ONE))
 
 
 @cell("mpub")
-def test_multi_publish(day: Day) -> None:
+def test_multi_publish(day: JobResult) -> None:
     """All messages of an MPUB are delivered, byte for byte."""
     assert sorted(TOGETHER) == sorted(delivery["body"] for delivery in day.of(*TOGETHER))
 
 
 @cell("deferred")
-def test_deferred_publish(day: Day) -> None:
+def test_deferred_publish(day: JobResult) -> None:
     """A message published with DPUB is delivered once, and not before it is due."""
     (later,) = day.of("later")
 
@@ -235,17 +237,17 @@ def test_deferred_publish(day: Day) -> None:
 
 
 @cell("consume")
-def test_consume(day: Day) -> None:
+def test_consume(day: JobResult) -> None:
     """A finished message is delivered only once, and the channel ends up empty."""
     bodies = ONE_BY_ONE + TOGETHER
 
     assert sorted((body, 1) for body in bodies) == day.attempts(*bodies)
     assert (1, 1) == (day.channel["requeue_count"], day.channel["timeout_count"])
-    assert day.told_all
+    assert day.is_complete
 
 
 @cell("requeue")
-def test_requeue(day: Day) -> None:
+def test_requeue(day: JobResult) -> None:
     """A requeued message is redelivered after its delay, with attempts 2."""
     first, second = day.of("again")
 
@@ -255,7 +257,7 @@ def test_requeue(day: Day) -> None:
 
 
 @cell("timeout")
-def test_timeout(day: Day) -> None:
+def test_timeout(day: JobResult) -> None:
     """A message that is not answered is redelivered after its timeout, with attempts 2."""
     first, second = day.of("slow")
 
@@ -265,11 +267,11 @@ def test_timeout(day: Day) -> None:
 
 
 @cell("touch")
-def test_touch(day: Day) -> None:
+def test_touch(day: JobResult) -> None:
     """A touched message stays in flight for twice its timeout, and can then be finished."""
     assert [("held", 1)] == day.attempts("held")
     assert 1 == day.channel["timeout_count"], "but for the message that nobody answers"
-    assert day.told_all
+    assert day.is_complete
 
 
 @cell("backoff")
@@ -293,7 +295,7 @@ def test_backoff(name: str, start: Start, nsqd: NsqdServer) -> None:
     assert words.index(b"FIN") > probed, words
 
 
-class Idler:
+class IdleJob:
     """The job of a client that stays idle, through its own proxy."""
 
     def __init__(self, name: str, nsqd: NsqdServer, running: ExitStack) -> None:
@@ -307,12 +309,12 @@ class Idler:
 @pytest.fixture(scope="module")
 def idling(
     request: pytest.FixtureRequest, nsqd: NsqdServer
-) -> Iterator[tuple[dict[str, Client], dict[str, Idler]]]:
-    idlers: dict[str, Idler] = {}
+) -> Iterator[tuple[dict[str, Client], dict[str, IdleJob]]]:
+    idlers: dict[str, IdleJob] = {}
     with ExitStack() as running:
 
         def tell(name: str) -> dict[str, Any]:
-            idlers[name] = Idler(name, nsqd, running)
+            idlers[name] = IdleJob(name, nsqd, running)
             return idlers[name].job
 
         for clients in crowd(request, "idling", tell):
@@ -321,7 +323,7 @@ def idling(
 
 @cell("heartbeats")
 def test_heartbeats(
-    name: str, idling: tuple[dict[str, Client], dict[str, Idler]], nsqd: NsqdServer
+    name: str, idling: tuple[dict[str, Client], dict[str, IdleJob]], nsqd: NsqdServer
 ) -> None:
     """An idle connection that answers heartbeats stays open, and delivers a later message."""
     client, idler = one_of(idling[0], name), idling[1][name]

@@ -45,7 +45,7 @@ def labels_named(expression: str, legend: str) -> set[str]:
 async def scraped(folder: Path) -> dict[str, set[str]]:
     """Return the sample names of a busy nsqd, with the labels of each."""
     nsqd = await start(folder, e2e_processing_latency_percentiles=(0.99,))
-    consumer = await Consumer.introduced(nsqd, pub("t", b"x"), sub("t", "c"))
+    consumer = await Consumer.identified(nsqd, pub("t", b"x"), sub("t", "c"))
     await consumer.messages(1)
 
     async def is_finished() -> bool:

@@ -39,7 +39,7 @@ async def test_a_restart_delivers_the_unfinished_messages(tmp_path: Path, where:
     await first.post("/channel/create?topic=t&channel=c")
     for body in bodies:
         await first.post("/pub?topic=t", body)
-    consumer = await Consumer.introduced(first, sub("t", "c"))
+    consumer = await Consumer.identified(first, sub("t", "c"))
     half = await consumer.messages(COUNT // 2)
     await consumer.close()
     await stop(first)
@@ -47,7 +47,7 @@ async def test_a_restart_delivers_the_unfinished_messages(tmp_path: Path, where:
     second = await start(tmp_path, **told)
     assert [t["topic_name"] for t in (await second.stats())["topics"]] == ["t"]
     assert (await second.channel("t", "c"))["depth"] == COUNT - COUNT // 2
-    consumer = await Consumer.introduced(second, sub("t", "c"))
+    consumer = await Consumer.identified(second, sub("t", "c"))
     rest = await consumer.messages(COUNT - COUNT // 2)
     # Messages that were in flight are redelivered among the others, in no order.
     assert half == bodies[: COUNT // 2]
@@ -68,8 +68,8 @@ async def test_a_restart_delivers_the_unfinished_messages(tmp_path: Path, where:
 async def test_an_ephemeral_topic_is_deleted_with_its_last_consumer(tmp_path: Path) -> None:
     """An ephemeral topic and channel are not on disk, and are deleted with the last consumer."""
     nsqd = await start(tmp_path)
-    consumer = await Consumer.introduced(nsqd, sub("t#ephemeral", "c#ephemeral"))
-    other = await Consumer.introduced(nsqd, pub("t#ephemeral", b"x"))
+    consumer = await Consumer.identified(nsqd, sub("t#ephemeral", "c#ephemeral"))
+    other = await Consumer.identified(nsqd, pub("t#ephemeral", b"x"))
     assert await consumer.messages(1) == [b"x"]
     assert (await nsqd.topic("t%23ephemeral"))["channels"][0]["client_count"] == 1
     assert list((tmp_path / "topics").iterdir()) == []

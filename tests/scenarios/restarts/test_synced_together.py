@@ -21,7 +21,7 @@ TOPICS = 70
 SYNCS = frozenset({"sync", "syncdir"})
 
 
-def killed_house(disk: MemoryDisk | None = None) -> BrokerHarness:
+def killed_broker(disk: MemoryDisk | None = None) -> BrokerHarness:
     """A broker that was killed when each topic had an unsynced message."""
     harness = BrokerHarness(disk, sync_every=2500)
     client = harness.connect()
@@ -44,7 +44,7 @@ EACH: list[list[bytes]] = [[b"%d" % number] for number in range(TOPICS)]
 
 def test_a_start_with_many_topics_syncs_them_at_once() -> None:
     """With 70 topics, a start calls syncfs once and syncs few files; a power cut loses nothing."""
-    harness = killed_house()
+    harness = killed_broker()
 
     harness.start()
 
@@ -70,7 +70,7 @@ def test_a_start_with_few_topics_does_not_call_syncfs() -> None:
 
 def test_a_power_cut_during_syncfs_loses_nothing_acknowledged() -> None:
     """A power cut during syncfs loses no acknowledged message."""
-    harness = killed_house()
+    harness = killed_broker()
     harness.start(sync_every=1)
     client = harness.connect()
     client.say(b"".join(commands.pub(f"t{number}", b"more") for number in range(TOPICS)))
@@ -103,7 +103,7 @@ def test_each_topic_is_synced_alone_if_syncfs_fails() -> None:
     After a failed sync the kernel treats lost data as written.
     """
     disk = PartlyBad()
-    harness = killed_house(disk)
+    harness = killed_broker(disk)
     disk.bad = (("syncfs", ""),)
 
     harness.start()
@@ -120,7 +120,7 @@ def test_only_the_topic_that_cannot_be_synced_is_refused() -> None:
     A topic whose ledger cannot be synced writes a checkpoint; all others work as usual.
     """
     disk = PartlyBad()
-    harness = killed_house(disk)
+    harness = killed_broker(disk)
     disk.bad = (("syncfs", ""), ("sync", "/t-t7/000"), ("sync", "/t-t9/ledger"))
 
     harness.broker = Broker(harness.options, disk, "/data", harness.clock.now(), seed=1)

@@ -102,7 +102,7 @@ def cpu_seconds(server: Server) -> float:
 # An honest client
 
 
-class Honest:
+class HonestClient:
     """Publishes messages continuously, one at a time; each must be answered with OK.
 
     Attributes:
@@ -136,9 +136,9 @@ class Honest:
 
 
 @contextlib.contextmanager
-def honest(server: Server, topic: str = "honest") -> Iterator[Honest]:
+def honest(server: Server, topic: str = "honest") -> Iterator[HonestClient]:
     """Run an honest client during the block: it must not fail, and must make progress."""
-    found = Honest(server, topic)
+    found = HonestClient(server, topic)
     try:
         until(lambda: found.count > 10 or found.failure)
         before = found.count

@@ -33,14 +33,14 @@ def _log_levels() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def served(house: Cluster) -> list[Right]:
+def served(daemons: Cluster) -> list[Right]:
     """The rows of the rights table for the server's routes."""
-    return [right_of(route.method, route.path) for route in routes(house.admin.services)]
+    return [right_of(route.method, route.path) for route in routes(daemons.admin.services)]
 
 
-def changing(house: Cluster) -> list[Right]:
+def changing(daemons: Cluster) -> list[Right]:
     """The routes that change the cluster: signing in and out does not."""
-    return [right for right in served(house) if right.writes and "/sign" not in right.path]
+    return [right for right in served(daemons) if right.writes and "/sign" not in right.path]
 
 
 def own_address() -> str:
@@ -79,21 +79,21 @@ async def test_unconfigured_nsqadmin_refuses_changes_from_other_machines(
 ) -> None:
     """Without options, requests from a proxy or another address cannot change anything: 403."""
     requests = 0
-    async with cluster(tmp_path, http_address="0.0.0.0:0") as house:
-        before = house.state()
-        for right in changing(house):
+    async with cluster(tmp_path, http_address="0.0.0.0:0") as daemons:
+        before = daemons.state()
+        for right in changing(daemons):
             for headers in UNCONFIGURED:
-                where = target(right, house.node)
+                where = target(right, daemons.node)
                 sent = {**JSON, **headers}
-                status = await house.ask(right.method, where, sent, body(right))
+                status = await daemons.ask(right.method, where, sent, body(right))
                 assert 403 == status, (right.path, headers)
                 requests += 1
             if address := own_address():
-                where = target(right, house.node)
-                status = await house.ask(right.method, where, JSON, body(right), host=address)
+                where = target(right, daemons.node)
+                status = await daemons.ask(right.method, where, JSON, body(right), host=address)
                 assert 403 == status, right.path
                 requests += 1
-        assert before == house.state()
+        assert before == daemons.state()
     shows(f"unconfigured: requests {requests}, effects 0")
 
 
@@ -108,20 +108,20 @@ async def test_a_users_header_counts_from_trusted_proxies_only(
     """
     claims = [*SPOOFED] if not proxies else [*SPOOFED, {"X-Forwarded-User": "alice"}]
     requests = 0
-    async with cluster(tmp_path, admin_users=("alice",), trusted_proxies=proxies) as house:
-        before = house.state()
-        for right in changing(house):
+    async with cluster(tmp_path, admin_users=("alice",), trusted_proxies=proxies) as daemons:
+        before = daemons.state()
+        for right in changing(daemons):
             # As in NSQ, access to /config depends on the client's network only.
             for claim in () if right.config else claims:
-                where, sent = target(right, house.node), {**JSON, **claim}
-                status = await house.ask(right.method, where, sent, body(right))
+                where, sent = target(right, daemons.node), {**JSON, **claim}
+                status = await daemons.ask(right.method, where, sent, body(right))
                 assert 403 == status, (right.path, claim)
                 requests += 1
-        assert before == house.state()
+        assert before == daemons.state()
         if not proxies:
             sent = {**JSON, "X-Forwarded-User": "alice"}
-            assert 200 == await house.ask("DELETE", "/api/topics/t", sent)
-            assert before != house.state()
+            assert 200 == await daemons.ask("DELETE", "/api/topics/t", sent)
+            assert before != daemons.state()
     shows(f"spoofed headers: requests {requests}, effects 0")
 
 
@@ -130,17 +130,19 @@ async def test_requests_from_other_sites_are_refused(tmp_path: Path, shows: Show
     """Requests with foreign hosts, origins or forms get 403 even with an administrator's token."""
     options, keys = guarded(tmp_path)
     requests = 0
-    async with cluster(tmp_path, **options) as house:
-        before = house.state()
+    async with cluster(tmp_path, **options) as daemons:
+        before = daemons.state()
         for case in cases(keys):
-            for right in served(house) if case.shut_out or case.form else ():
+            for right in served(daemons) if case.shut_out or case.form else ():
                 if case.is_refused(right):
-                    where = target(right, house.node)
-                    status, head = await house.head(right.method, where, case.headers, body(right))
+                    where = target(right, daemons.node)
+                    status, head = await daemons.head(
+                        right.method, where, case.headers, body(right)
+                    )
                     assert 403 == status, (case.name, right.path)
                     assert not [name for name in head if name.startswith("access-control-")]
                     requests += 1
-        assert before == house.state()
+        assert before == daemons.state()
     shows(f"requests {requests}, effects 0")
 
 
@@ -148,11 +150,11 @@ async def test_requests_from_other_sites_are_refused(tmp_path: Path, shows: Show
 async def test_no_route_permits_cross_origin_requests(tmp_path: Path) -> None:
     """No route answers a CORS preflight request with permission."""
     asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "hx-request"}
-    async with cluster(tmp_path) as house:
-        for right in served(house):
-            where = target(right, house.node)
+    async with cluster(tmp_path) as daemons:
+        for right in served(daemons):
+            where = target(right, daemons.node)
             for origin in ({"Origin": "http://evil.example"}, {}):
-                _, head = await house.head("OPTIONS", where, {**asks, **origin})
+                _, head = await daemons.head("OPTIONS", where, {**asks, **origin})
                 assert not [name for name in head if name.startswith("access-control-")], where
 
 
@@ -178,12 +180,12 @@ async def test_every_response_has_the_security_headers(tmp_path: Path) -> None:
 
     No path outside the table of static files returns a file.
     """
-    async with cluster(tmp_path) as house:
-        asked = [(right.method, target(right, house.node)) for right in served(house)]
+    async with cluster(tmp_path) as daemons:
+        asked = [(right.method, target(right, daemons.node)) for right in served(daemons)]
         asked += [(method, path) for path in ODD for method in ("GET", "POST", "PATCH")]
         for method, path in asked:
             for headers in ({}, {"Host": "evil.example"}, {"Accept": "text/html"}):
-                status, head = await house.head(method, path, headers)
+                status, head = await daemons.head(method, path, headers)
                 assert "content-security-policy" in head, (method, path, headers, status)
                 assert CONTENT_SECURITY_POLICY == head["content-security-policy"]
                 assert "frame-ancestors 'none'" in head["content-security-policy"]
@@ -233,16 +235,16 @@ async def test_nsqadmin_calls_no_address_that_a_peer_claims(tmp_path: Path, show
     """nsqadmin sends no request to an address that a registered nsqd falsely claims."""
     async with (
         canary("127.0.0.2") as (port, heard),
-        cluster(tmp_path, allowed_nodes=("127.0.0.1",)) as house,
+        cluster(tmp_path, allowed_nodes=("127.0.0.1",)) as daemons,
     ):
         for fake in ELSEWHERE:
-            with Peer(house.lookupd) as peer:
+            with Peer(daemons.lookupd) as peer:
                 await asyncio.to_thread(peer.identify, fake, 4150, port)
                 await asyncio.to_thread(peer.ask, b"REGISTER bait c\n")
                 for method, path, order in QUESTIONS:
-                    await house.ask(method, path, JSON, order)
-                await house.admin.services.watch.fresh()
-        assert 200 == await house.ask("GET", "/api/topics/t", {})
+                    await daemons.ask(method, path, JSON, order)
+                await daemons.admin.services.watch.fresh()
+        assert 200 == await daemons.ask("GET", "/api/topics/t", {})
         assert [] == heard
     shows(f"fake registrations {len(ELSEWHERE)}, calls 0")
 
@@ -250,15 +252,15 @@ async def test_nsqadmin_calls_no_address_that_a_peer_claims(tmp_path: Path, show
 @pytest.mark.security("W-6")
 async def test_nsqadmin_calls_no_node_that_only_a_url_names(tmp_path: Path, shows: Shows) -> None:
     """nsqadmin sends no request to a host that only a URL names, unlike NSQ's for tombstones."""
-    async with canary("127.0.0.1") as (port, heard), cluster(tmp_path) as house:
-        named = [f"127.0.0.1:{port}", f"localhost:{port}", f"{house.node}@127.0.0.1:{port}"]
+    async with canary("127.0.0.1") as (port, heard), cluster(tmp_path) as daemons:
+        named = [f"127.0.0.1:{port}", f"localhost:{port}", f"{daemons.node}@127.0.0.1:{port}"]
         for node in named:
-            for right in served(house):
-                await house.ask(right.method, target(right, node), JSON, body(right))
-            await house.furnish()
+            for right in served(daemons):
+                await daemons.ask(right.method, target(right, node), JSON, body(right))
+            await daemons.reset()
             tombstone = json.dumps({"topic": "t"}).encode()
-            assert 404 == await house.ask("DELETE", f"/api/nodes/{node}", JSON, tombstone)
-            assert 404 == await house.ask("GET", f"/api/nodes/{node}", {})
+            assert 404 == await daemons.ask("DELETE", f"/api/nodes/{node}", JSON, tombstone)
+            assert 404 == await daemons.ask("GET", f"/api/nodes/{node}", {})
         assert [] == heard
     shows(f"named nodes {len(named)}, calls 0")
 
@@ -276,11 +278,11 @@ async def test_nsqadmin_follows_no_redirect(tmp_path: Path) -> None:
 
         server = await asyncio.start_server(talk, "127.0.0.1", 0)
         own_port = server.sockets[0].getsockname()[1]
-        async with server, cluster(tmp_path) as house:
-            with Peer(house.lookupd) as peer:
+        async with server, cluster(tmp_path) as daemons:
+            with Peer(daemons.lookupd) as peer:
                 await asyncio.to_thread(peer.identify, "127.0.0.1", 4150, own_port)
                 await asyncio.to_thread(peer.ask, b"REGISTER bait c\n")
                 for method, path, order in QUESTIONS:
-                    await house.ask(method, path, JSON, order)
-                await house.admin.services.watch.fresh()
+                    await daemons.ask(method, path, JSON, order)
+                await daemons.admin.services.watch.fresh()
         assert [] == heard

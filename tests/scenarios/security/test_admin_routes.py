@@ -59,7 +59,7 @@ async def test_with_the_right_it_is_done(tmp_path: Path) -> None:
             "Content-Type": "application/json",
         }
         for right in served(running):
-            await running.furnish()
+            await running.reset()
             before = running.state()
             where = target(right, running.node)
             status = await running.ask(right.method, where, headers, body(right))

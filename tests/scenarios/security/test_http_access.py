@@ -43,7 +43,7 @@ WRONG = (
 RIGHT = ([f"Authorization: Bearer {TOKEN}"], [f"authorization: bearer  {TOKEN}"])
 
 
-class House(NamedTuple):
+class RunningDaemon(NamedTuple):
     """A daemon: its routes, its HTTP port, and a function that returns its state as text."""
 
     routes: list[Route]
@@ -71,9 +71,11 @@ def _log_levels() -> Iterator[None]:
         logger.setLevel(level)
 
 
-async def ask(house: House, method: str, target: str, headers: list[str], body: bytes = b"") -> int:
+async def ask(
+    running: RunningDaemon, method: str, target: str, headers: list[str], body: bytes = b""
+) -> int:
     """Send one raw request; return the status."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     lines = [f"{method} {target} HTTP/1.1", "Host: x", "Connection: close", *headers]
     lines.append(f"Content-Length: {len(body)}\r\n\r\n")
     writer.write("\r\n".join(lines).encode() + body)
@@ -98,7 +100,7 @@ def body_of(route: Route) -> bytes:
 
 
 @asynccontextmanager
-async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
+async def nsqd(folder: Path, **options: Any) -> AsyncIterator[RunningDaemon]:
     """Run an nsqd with a topic that holds messages."""
     daemon = await start(folder, **options)
     broker = daemon.nsqd.broker
@@ -115,13 +117,15 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
         broker.create_channel("t", "c", daemon.nsqd.runner.now())
         await daemon.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
         await daemon.nsqd.settle()
-        yield House(NsqdEndpoints(daemon.nsqd, daemon.reloader).routes(), daemon.http.port, state)
+        yield RunningDaemon(
+            NsqdEndpoints(daemon.nsqd, daemon.reloader).routes(), daemon.http.port, state
+        )
     finally:
         await stop(daemon)
 
 
 @asynccontextmanager
-async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[House]:
+async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[RunningDaemon]:
     """Run an nsqlookupd with a topic and a channel."""
     free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
     made = changed(NsqlookupdOptions(), **{**free, **options})
@@ -135,7 +139,7 @@ async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[House]:
 
     endpoints = NsqlookupdEndpoints(registry, instant, debug_routes=made.http.debug_routes)
     try:
-        yield House(endpoints.routes(), daemon.http_port, state)
+        yield RunningDaemon(endpoints.routes(), daemon.http_port, state)
     finally:
         await daemon.stop()
 
@@ -150,34 +154,34 @@ async def test_requests_without_the_token_are_refused(
 ) -> None:
     """Without the token, every route that changes or reveals state gets 401, and has no effect."""
     requests = 0
-    async with daemon(tmp_path, http_token=TOKEN) as house:
-        before = await house.state()
-        for route in house.guarded:
+    async with daemon(tmp_path, http_token=TOKEN) as running:
+        before = await running.state()
+        for route in running.guarded:
             for headers in WRONG:
                 requests += 1
-                status = await ask(house, route.method, target_of(route), headers, body_of(route))
+                status = await ask(running, route.method, target_of(route), headers, body_of(route))
                 assert 401 == status, (route.path, headers)
-        assert before == await house.state()
-        open_routes = [route for route in house.routes if route not in house.guarded]
+        assert before == await running.state()
+        open_routes = [route for route in running.routes if route not in running.guarded]
         for route in open_routes:
-            assert await ask(house, "GET", target_of(route), []) in (200, 404), route.path
+            assert await ask(running, "GET", target_of(route), []) in (200, 404), route.path
     assert requests
     name = daemon.__name__
-    shows(f"{name}: routes {len(house.guarded)}, requests {requests}, unauthorised effects 0")
+    shows(f"{name}: routes {len(running.guarded)}, requests {requests}, unauthorised effects 0")
 
 
 @DAEMONS
 @pytest.mark.security("A-3")
 async def test_requests_with_the_token_succeed(daemon: Any, tmp_path: Path) -> None:
     """With the token, the same requests succeed: the test above could have failed."""
-    async with daemon(tmp_path, http_token=TOKEN) as house:
+    async with daemon(tmp_path, http_token=TOKEN) as running:
         changed = 0
-        for route in house.guarded:
+        for route in running.guarded:
             for headers in RIGHT:
-                before = await house.state()
-                status = await ask(house, route.method, target_of(route), headers, body_of(route))
+                before = await running.state()
+                status = await ask(running, route.method, target_of(route), headers, body_of(route))
                 assert status in (200, 400, 404, 500), route.path
-                changed += before != await house.state()
+                changed += before != await running.state()
         assert changed >= 3
 
 
@@ -188,20 +192,20 @@ async def test_other_methods_change_nothing(
 ) -> None:
     """A route that changes state accepts only its own method, as in NSQ; others get 405."""
     requests = 0
-    async with daemon(tmp_path) as house:
-        before = await house.state()
-        known = {(route.method, route.path) for route in house.routes}
-        for route in house.changing:
+    async with daemon(tmp_path) as running:
+        before = await running.state()
+        known = {(route.method, route.path) for route in running.routes}
+        for route in running.changing:
             for method in METHODS:
                 if (method, route.path) in known:
                     continue
                 requests += 1
                 override = ["X-HTTP-Method-Override: POST"]
                 target = f"{target_of(route)}&_method=POST"
-                status = await ask(house, method, target, override, body_of(route))
+                status = await ask(running, method, target, override, body_of(route))
                 assert status in (200, 405) if method == "OPTIONS" else status == 405
-        assert before == await house.state()
-        assert all(route.method in ("POST", "PUT", "DELETE") for route in house.changing)
+        assert before == await running.state()
+        assert all(route.method in ("POST", "PUT", "DELETE") for route in running.changing)
     shows(f"{daemon.__name__}: methods tried {requests}, effects of other methods 0")
 
 
@@ -209,21 +213,21 @@ async def test_other_methods_change_nothing(
 @pytest.mark.security("A-3")
 async def test_debug_routes_can_be_left_out(daemon: Any, tmp_path: Path) -> None:
     """With debug_routes off, every debug route gets 404 under any method."""
-    async with daemon(tmp_path / "on", debug_routes=True) as house:
-        paths = {route.path for route in house.routes if "debug" in route.path}
+    async with daemon(tmp_path / "on", debug_routes=True) as running:
+        paths = {route.path for route in running.routes if "debug" in route.path}
     assert len(paths) > 5
-    async with daemon(tmp_path / "off", debug_routes=False) as house:
+    async with daemon(tmp_path / "off", debug_routes=False) as running:
         for path in paths:
             for method in METHODS:
-                assert 404 == await ask(house, method, path, [])
-        assert 200 == await ask(house, "GET", "/ping", [])
+                assert 404 == await ask(running, method, path, [])
+        assert 200 == await ask(running, "GET", "/ping", [])
 
 
 @pytest.mark.security("A-3")
 async def test_each_publish_on_a_connection_needs_the_token(tmp_path: Path) -> None:
     """On one connection, each publish needs the token itself: a previous one does not count."""
-    async with nsqd(tmp_path, http_token=TOKEN) as house:
-        reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
+    async with nsqd(tmp_path, http_token=TOKEN) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         for headers in ("", f"Authorization: Bearer {TOKEN}\r\n", ""):
             head = f"POST /pub?topic=new HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: 1\r\n\r\nx"
             writer.write(head.encode())
@@ -235,4 +239,4 @@ async def test_each_publish_on_a_connection_needs_the_token(tmp_path: Path) -> N
         assert [401, 200, 401, 200] == statuses
         assert json.dumps({"message": "UNAUTHORIZED"}, separators=(",", ":")) in text
         assert "WWW-Authenticate: Bearer" in text
-        assert "('new', 1, " in await house.state()
+        assert "('new', 1, " in await running.state()

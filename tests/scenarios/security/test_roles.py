@@ -21,7 +21,7 @@ from sparq.nsqlookupd.http import RIGHTS as LOOKUPD_RIGHTS
 from sparq.protocol import commands as c
 from tests.nsqd import daemon as daemons
 from tests.scenarios.security import test_http_access as access
-from tests.scenarios.security.test_http_access import House, ask, body_of, target_of
+from tests.scenarios.security.test_http_access import RunningDaemon, ask, body_of, target_of
 from tests.support.v2_client import AsyncV2Client, Closed
 
 INCLUDED: Final = {
@@ -176,25 +176,27 @@ def header_of(holder: Holder) -> list[str]:
     return [f"Authorization: Bearer {holder.shown}"] if holder.shown else []
 
 
-def target(house_of: str, method: str, path: str) -> str:
+def target(daemon_name: str, method: str, path: str) -> str:
     """Return the route's URL with arguments that would have an effect."""
     text = target_of(Route(method, path, lambda _call: None)).partition("&token=")[0]
     if path == "/message/copy":
         text = text.replace("to=earliest", "to=t2")
-    return text + "&id=0400000000000001" if house_of == "nsqd" else text
+    return text + "&id=0400000000000001" if daemon_name == "nsqd" else text
 
 
 @asynccontextmanager
-async def nsqd(folder: Path, **options: Any) -> AsyncIterator[tuple[House, Callable[[], object]]]:
+async def nsqd(
+    folder: Path, **options: Any
+) -> AsyncIterator[tuple[RunningDaemon, Callable[[], object]]]:
     """Run an nsqd with a topic that holds messages; also yield its token reload function."""
-    async with access.nsqd(folder / "data", **options) as house:
-        yield house, daemons.running[-1].reloader.reload
+    async with access.nsqd(folder / "data", **options) as served:
+        yield served, daemons.running[-1].reloader.reload
 
 
 @asynccontextmanager
 async def nsqlookupd(
     folder: Path, **options: Any
-) -> AsyncIterator[tuple[House, Callable[[], object]]]:
+) -> AsyncIterator[tuple[RunningDaemon, Callable[[], object]]]:
     """Run an nsqlookupd with a topic and a channel; also yield its token reload function."""
     made: list[Any] = []
     started = access.Nsqlookupd.start
@@ -205,8 +207,8 @@ async def nsqlookupd(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(access.Nsqlookupd, "start", start)
-        async with access.nsqlookupd(folder, **options) as house:
-            yield house, lambda: bool(made[0].access.reload())
+        async with access.nsqlookupd(folder, **options) as served:
+            yield served, lambda: bool(made[0].access.reload())
 
 
 DAEMONS = pytest.mark.parametrize("daemon", [nsqd, nsqlookupd])
@@ -227,25 +229,25 @@ async def test_every_route_requires_its_role(
     """Without the route's role for the topic, requests get 401 or 403, and change nothing."""
     options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
     requests = 0
-    async with daemon(tmp_path, **options) as (house, read_again):
+    async with daemon(tmp_path, **options) as (served, read_again):
         file.revoke(read_again)
-        before = await house.state()
-        for route in house.routes:
+        before = await served.state()
+        for route in served.routes:
             role = role_of(daemon.__name__, route.method, route.path)
             for holder in file.holders:
                 if may(holder, role, route.path):
                     continue
                 requests += 1
                 path = target(daemon.__name__, route.method, route.path)
-                status = await ask(house, route.method, path, header_of(holder), body_of(route))
+                status = await ask(served, route.method, path, header_of(holder), body_of(route))
                 has_token = holder.name not in ("nobody", "wrong", "revoked", "expired")
                 assert (403 if has_token else 401) == status, (route.path, holder.name)
-        assert before == await house.state()
+        assert before == await served.state()
     audit = (tmp_path / "audit").read_text()
     assert "nsq_" not in audit
     assert '"outcome":"done"' not in audit
     name = daemon.__name__
-    shows(f"{name}: routes {len(house.routes)}, requests {requests}, effects 0")
+    shows(f"{name}: routes {len(served.routes)}, requests {requests}, effects 0")
 
 
 @DAEMONS
@@ -253,17 +255,17 @@ async def test_every_route_requires_its_role(
 async def test_requests_with_the_role_succeed(daemon: Any, tmp_path: Path, file: File) -> None:
     """With the role, the same requests succeed: the test above could have failed."""
     changed = 0
-    async with daemon(tmp_path, token_file=str(file.path)) as (house, _):
-        for route in house.routes:
+    async with daemon(tmp_path, token_file=str(file.path)) as (served, _):
+        for route in served.routes:
             role = role_of(daemon.__name__, route.method, route.path)
             for holder in file.holders:
                 if not may(holder, role, route.path):
                     continue
-                before = await house.state()
+                before = await served.state()
                 path = target(daemon.__name__, route.method, route.path)
-                status = await ask(house, route.method, path, header_of(holder), body_of(route))
+                status = await ask(served, route.method, path, header_of(holder), body_of(route))
                 assert status not in (401, 403), (route.path, holder.name)
-                changed += before != await house.state()
+                changed += before != await served.state()
         assert changed >= 3
 
 
@@ -277,9 +279,9 @@ def test_every_command_has_a_role() -> None:
 async def test_every_route_has_its_row(daemon: Any, tmp_path: Path) -> None:
     """The rights tables contain exactly the daemon's routes."""
     (tmp_path / "data").mkdir()
-    async with daemon(tmp_path) as (house, _):
+    async with daemon(tmp_path) as (served, _):
         rights = RIGHTS if daemon is nsqd else LOOKUPD_RIGHTS
-        assert {(route.method, route.path) for route in house.routes} == set(rights)
+        assert {(route.method, route.path) for route in served.routes} == set(rights)
 
 
 async def talk(address: str, *said: bytes) -> list[str]:
@@ -318,24 +320,24 @@ async def test_every_command_requires_its_role(
     """Without its role, a V2 command gets NSQ's AUTH errors and no effect; with it, it works."""
     options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
     refused = 0
-    async with nsqd(tmp_path, **options) as (house, read_again):
+    async with nsqd(tmp_path, **options) as (served, read_again):
         file.revoke(read_again)
         address = daemons.running[-1].tcp
-        before = await house.state()
+        before = await served.state()
         for name, (command, role) in TALKS.items():
             for holder in file.holders:
                 if wanted := answer_to(holder, name, role):
                     refused += 1
                     auth = [c.auth(holder.shown.encode())] if holder.shown else []
                     assert wanted == (await talk(address, *auth, command))[-1], (name, holder.name)
-        assert before == await house.state()
+        assert before == await served.state()
         for name, (command, role) in TALKS.items():
             for holder in file.holders:
                 if not answer_to(holder, name, role):
                     answers = await talk(address, c.auth(holder.shown.encode()), command)
                     assert len(answers) == 2, (name, answers)
                     assert not answers[1].startswith(("E_AUTH", "E_UNAUTH")), (name, answers)
-        assert before != await house.state()
+        assert before != await served.state()
         assert refused == sum(daemons.running[-1].nsqd.access.refused.values())
     audit = (tmp_path / "audit").read_text()
     assert "nsq_" not in audit

@@ -84,7 +84,7 @@ def authenticate(server: NsqdServer, secret: str = CLIENTS) -> bytes:
         return client.rest()
 
 
-class Lenient(FakeAuthd):
+class LenientAuthd(FakeAuthd):
     """Grants everything to every second request; its other answers are invalid.
 
     The invalid answers repeat the request or contain the client's secret.
@@ -106,7 +106,7 @@ def test_nsqd_reveals_no_secret(tmp_path: Path, shows: Callable[[str], None]) ->
     """nsqd reveals no client secret, auth server password, token or key, even after failures."""
     certificates = Certificates.make(tmp_path)
     (tmp_path / "token").write_text(TOKENS)
-    with Lenient() as authd, Lenient() as gone:
+    with LenientAuthd() as authd, LenientAuthd() as gone:
         gone.__exit__()
         addresses = (
             f"http://u:{USERS}@{authd.address}/auth?key={QUERYS}",

@@ -77,7 +77,7 @@ def test_a_client_may_be_silent_after_its_first_command(nsqd: NsqdServer) -> Non
         assert idle.ask(pub("idle", b"x"))[0] == 0
 
 
-class Drip:
+class SlowSender:
     """Connections that send one byte at a time."""
 
     def __init__(self, server: Server, port: int, begin: bytes) -> None:
@@ -111,7 +111,7 @@ def test_data_that_arrives_too_slowly_ends_the_connection(
         (nsqd.http_port, BODY),
         (lookupd.http_port, HEAD),
     )
-    slow = [Drip(nsqd, port, begin) for port, begin in ways]
+    slow = [SlowSender(nsqd, port, begin) for port, begin in ways]
     with honest(nsqd) as somebody, contextlib.ExitStack() as stack:
         for drip in slow:
             stack.callback(drip.close)

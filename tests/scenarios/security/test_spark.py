@@ -78,7 +78,7 @@ class Application(NamedTuple):
     copied: list[bytes]
 
 
-class Harm:
+class MaliciousPickle:
     """Creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
@@ -97,7 +97,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
     folder, marker = base / "spark", base / "harm"
     folder.mkdir()
     bodies = [*HOSTILE, *(b"%d" % number for number in range(90 - len(HOSTILE)))]
-    bodies += [pickle.dumps(Harm(marker))] * 10
+    bodies += [pickle.dumps(MaliciousPickle(marker))] * 10
     with (
         running_authd() as authd,
         spawn_nsqd(base, f"--auth-http-address={authd.address}", *PATIENT) as server,
@@ -140,7 +140,7 @@ def test_no_body_is_unpickled(application: Application, shows: Callable[[str], N
     """No message body is unpickled, neither on the driver nor on a worker."""
     assert any(line.startswith("rows 100 struct<") for line in application.told)
     assert not application.marker.exists()
-    pickle.loads(pickle.dumps(Harm(application.marker))).close()
+    pickle.loads(pickle.dumps(MaliciousPickle(application.marker))).close()
     assert application.marker.exists()
     shows("pickled bodies read 10, unpickled 0")
 
