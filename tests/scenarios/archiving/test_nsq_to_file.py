@@ -260,12 +260,20 @@ def silent_server(backlog: int) -> Iterator[tuple[str, socket.socket]]:
 async def test_a_silent_nsqlookupd_times_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flag: str, other: str, backlog: int
 ) -> None:
-    """The connect timeout and the request timeout each end a lookup, which is then logged."""
-    with silent_server(backlog) as (address, _):
+    """The connect timeout and the request timeout each end a lookup.
+
+    Its nsqlookupd is logged once, and asked again.
+    """
+    with silent_server(backlog) as (address, server):
         told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=10ms"]
         told += [f"--http-client-{flag}-timeout=50ms", f"--http-client-{other}-timeout=1h"]
         async with recording(*told, f"--output-dir={tmp_path}"):
-            await until(lambda: f"nsqlookupd http://{address}/topics" in caplog.text)
+            line = f"nsqlookupd http://{address}/topics"
+            await until(lambda: line in caplog.text)
+            for _ in range(9 if backlog else 0):  # without a backlog, lookups are not connected
+                server.settimeout(10.0)
+                (await asyncio.to_thread(server.accept))[0].close()
+    assert 1 == caplog.text.count(line)
 
 
 async def test_a_pending_lookup_does_not_delay_the_exit(tmp_path: Path) -> None:

@@ -79,8 +79,12 @@ class Tap:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one client's connection until it ends."""
-        from_nsqd, to_nsqd = await asyncio.open_connection("127.0.0.1", self.server.tcp_port)
         self.clients.append(writer)
+        try:
+            from_nsqd, to_nsqd = await asyncio.open_connection("127.0.0.1", self.server.tcp_port)
+        except OSError:
+            self.clients.remove(writer)
+            raise
         back = asyncio.create_task(self._answer(from_nsqd, writer))
         try:
             commands = Commands()

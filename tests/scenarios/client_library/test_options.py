@@ -232,13 +232,17 @@ async def test_deflate_level_is_negotiated(shared_daemons: SharedDaemons) -> Non
 
 
 async def test_tls_v1_refuses_an_nsqd_without_tls(shared_daemons: SharedDaemons) -> None:
-    """With `tls_v1`, an nsqd without TLS is refused: no connection is made."""
-    nsqd = shared_daemons.nsqds[0]
-    async with Producer(nsqd.tcp, tls_v1=True, stop_timeout=0.0) as producer:
-        await until(lambda: producer.errors)
+    """With `tls_v1`, an nsqd without TLS is refused: only IDENTIFY is sent unencrypted."""
+    async with (
+        tapped(shared_daemons.nsqds[0]) as [tap],
+        Producer(tap.address, tls_v1=True, stop_timeout=0.0) as producer,
+    ):
+        with pytest.raises(PublishError):
+            await producer.publish("clear", b"secret", timeout_seconds=0.2)
 
-        assert "does not offer TLS" in producer.errors[nsqd.tcp]
+        assert "does not offer TLS" in producer.errors[tap.address]
         assert producer.connections == []
+        assert {b"IDENTIFY"} == set(tap.script)
 
 
 async def test_tls_config_is_used_unchanged(

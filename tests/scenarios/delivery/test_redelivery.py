@@ -86,7 +86,7 @@ def test_a_turn_looks_up_at_most_128_waiting_messages(
 def test_messages_of_several_blocks_are_one_output(
     broker_with_scattered_messages: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All messages that a turn redelivers to a consumer are sent as one output."""
+    """Messages that a turn redelivers to a consumer are one output and one ledger record."""
     consumer = broker_with_scattered_messages.consumer("t", "c", rdy=3)
     consumer.messages()
     sent: list[int] = []
@@ -96,8 +96,18 @@ def test_messages_of_several_blocks_are_one_output(
         sent.append(count)
         send(session, run, size_bytes, count)
 
+    recorded: list[tuple[int, set[int]]] = []
+    ledger = type(broker_with_scattered_messages.broker.topics["t"].channels["c"].ledger)
+    requeued = ledger.requeued
+
+    def record(self: Any, channel: str, indexes: Any, dues: Any, attempts: Any) -> None:
+        recorded.append((len(indexes), set(attempts.tolist())))
+        requeued(self, channel, indexes, dues, attempts)
+
     monkeypatch.setattr(V2Session, "send", noted)
+    monkeypatch.setattr(ledger, "requeued", record)
     consumer.say(commands.rdy(10))
 
     assert sent == [7]
+    assert recorded == [(7, {2})]
     assert [message.attempts for message in consumer.messages()] == [2] * 7
