@@ -51,6 +51,8 @@ def windows(start: int, end: int, needle_size: int) -> Iterator[tuple[int, int]]
 
     Neighbours overlap, so that a needle of this size is whole in one of them wherever it is.
     """
+    # A search in one call kept the interpreter for 3 ms (performance.md, "Inspection: what was
+    # tried").
     for low in range(start, end, WINDOW_BYTES):
         yield low, min(low + WINDOW_BYTES + max(0, needle_size - 1), end)
 
@@ -187,9 +189,11 @@ class Search:
         elif criteria.state is MessageState.DEFERRED:
             self.candidates = deferred.indexes
         elif criteria.attempts is not None and not criteria.wants(*_fresh()).any():
+            # Fresh messages do not match, and the attempts of finished ones are unknown.
             known = np.concatenate((flying, deferred.indexes, snapshot.again[0]))
             self.candidates = np.sort(known)
         elif criteria.state is MessageState.WAITING:
+            # Waiting messages are ahead of the cursor, or wait for another delivery.
             lowest = snapshot.again[0][:1].tolist()
             self.position = max(self.position, min([snapshot.cursor, *lowest]))
 
@@ -306,6 +310,7 @@ class PartSearch:
         """Search a chunk; when it stops, `position` is after the last message searched."""
         search = self.search
         ends = [0, *chunk.ends.tolist()]
+        # A single pattern may take a tenth of a second (PATTERN_STEPS_MAX).
         looks = LOOKS if search.criteria.regex is None else 1
         first, since = chunk.first, 0
         for count, index in enumerate(self._candidates(chunk), 1):
@@ -362,6 +367,7 @@ class PartSearch:
     def _is_like(self, pattern: Pattern, body: bytes) -> bool:
         """Whether a pattern, which is limited to ASCII, matches somewhere in the body."""
         try:
+            # Latin-1 decodes any bytes; a body need not be text.
             return pattern.search(body.decode("latin-1"), StepBudget(PATTERN_STEPS_MAX))
         except TooManySteps:
             self.search.unsearched += 1
@@ -403,6 +409,7 @@ def text_hits(chunk: Block, text: bytes) -> Iterator[int]:
         if hit < body:  # in a frame's head: an id or a time
             at = body
             continue
+        # A hit that reaches into the next frame is none; a later one in this body would, too.
         if hit + len(text) <= frame_end:
             yield index
         at = frame_end

@@ -236,6 +236,7 @@ def fresh_after(channel: Channel, after: int, count: int) -> list[int]:
             index = due.next_unskipped(index)
             stop = min(stop, due.next_skipped(index))
         part = log.inspection.part(index)
+        # Each jump may end in something else to be passed: the loop then begins anew.
         if part is None:
             index = log.next_stored(index)
         if index >= end:
@@ -255,6 +256,7 @@ def _columns(rows: Sequence[tuple[int, ...]], width: int) -> Indexes:
 
 def _column(values: Iterable[int]) -> Indexes:
     """Turn numbers into an array, a slice at a time."""
+    # One call for all of them would let no other thread run meanwhile.
     left = iter(values)
     parts = [np.empty(0, np.int64)]
     while len(part := np.fromiter(islice(left, SLICE), np.int64)):

@@ -69,6 +69,7 @@ class CurveCount:
         low = np.clip(np.searchsorted(edges, curve.begins[rows], "right") - 1, 0, columns - 1)
         high = np.clip(np.searchsorted(edges, curve.ends[rows], "right") - 1, 0, columns - 1)
         widths = high - low + 1
+        # One point for each column that a stretch spans: `order` is its row, `step` counts from 0.
         order = np.repeat(np.arange(len(rows)), widths)
         step = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths)
         times = edges[:-1][low[order] + step]
@@ -95,11 +96,13 @@ def columns_of(inspection: LogInspection, count: int) -> CurveCount | None:
     begin, end = int(curve.begins.min()), int(curve.ends.max())
     width = max(1, -(-(end - begin + 1) // count))
     edges = begin + np.arange(count + 1, dtype=np.int64) * width
+    # Only stretches whose messages fall into several columns need to be read.
     spans = (curve.ends - begin) // width != (curve.begins - begin) // width
     parts: dict[int, LogPart] = {}
     size = 0
     for row in np.flatnonzero(spans).tolist():
         part = inspection.part(int(curve.firsts[row]))
+        # With many files a row is a whole file, and `part` is only its first extent.
         if part is not None and part.end - part.first == curve.counts[row]:
             size += part.size
             if size > READ_BYTES_MAX or len(parts) == PARTS_MAX:

@@ -212,6 +212,7 @@ class BlockCache:
             self.discard((owner, first))
 
     def _shrink(self) -> None:
+        # The newest entry stays even if it alone exceeds the limit: a large batch must be readable.
         while self.size_bytes > self.limit_bytes and len(self._entries) > 1:
             self._let_go(self._entries.popitem(last=False)[1])
 
@@ -243,6 +244,7 @@ class Tail:
 
     def begin(self, block: Block) -> None:
         """Begin an extent with this block; the blocks of the extent before it become one block."""
+        # An evicted entry stays out: its extent may be cached again by now, read from the disk.
         if len(self.entry.blocks) > 1 and not self.entry.evicted:
             self._cache.put(self._key, [merge(self.entry.blocks)])
         self._key = (self._owner, block.first)
@@ -254,6 +256,7 @@ class Tail:
         entry = self.entry
         entry.blocks.append(block)
         growth_bytes = len(block.frames) + 4 * block.count + BLOCK_OVERHEAD
+        # Merging each new block at once would copy a growing extent again with every commit.
         if len(entry.blocks) - self._joined >= JOIN_COUNT:
             entry.blocks[self._joined :] = [merge(entry.blocks[self._joined :])]
             self._joined += 1

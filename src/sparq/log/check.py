@@ -22,6 +22,7 @@ from sparq.protocol.names import topic_of_directory
 
 TOPICS: Final = "topics"
 CACHE_BYTES: Final = 1 << 20
+"""Each extent is read only once, so a larger cache gains nothing."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""

@@ -90,6 +90,7 @@ class CommitEvent(Enum):
     SPOIL = "it fails and leaves data in a file"
 
 
+# An event that has no row for a state is a bug: the lookup raises.
 TRANSITIONS: Final[dict[tuple[CommitState, CommitEvent], CommitState]] = {
     (CommitState.BEGUN, CommitEvent.WRITE): CommitState.WRITTEN,
     (CommitState.BEGUN, CommitEvent.SYNC): CommitState.SYNCED,
@@ -219,6 +220,7 @@ class Commit:
         """Begin the next file; None: the last one's sync failed, so a fresh file has it all."""
         if self.active is not None:
             self.active.cut()
+            # A start syncs only a log's newest file, and takes the others to be synced.
             if self.unsynced:
                 if not self._sync(self.active):
                     self._poisoned()
@@ -277,6 +279,8 @@ class Commit:
             dues=appended.dues,
         )
         end, rest = offset + appended.size, 0
+        # Lengthening the file in larger steps, by ftruncate or fallocate, was not faster
+        # (performance.md, "A sync before each OK"), and would leave a long tail to cut off.
         if self.sync and end > target.end and appended.size < PAGE_BYTES:
             rest = -end % PAGE_BYTES
         try:
@@ -347,6 +351,8 @@ class Commit:
         is_gone = fresh is None or segments.discard(self.place.disk, fresh.file)
         if self.active is not None:
             try:
+                # This file is never synced again, but after a kill a start would find the refused
+                # batch in it.
                 self.active.file.truncate(self.active.segment.size)
             except DiskError as error:
                 self.notes.append(f"{error}: the file may still contain refused messages")
@@ -381,6 +387,7 @@ class Shared:
             if reserve is not None:
                 reserve.admit(2 * self.batch.size)  # once in its own file, once in the journal
             size = self.target.segment.size
+            # The journal stores the same bytes, whose checksums cover this file's salt and offset.
             self.data = b"".join(commit.append(self.target, self.batch, size))
         except DiskError as error:
             commit.fail(error)
@@ -421,6 +428,7 @@ class Unsynced:
         """Add a written batch; if a journal has it, journals have all batches before it, too."""
         self.batches.append(written)
         if journal:
+            # The oldest one: it must not be deleted before this file has a sync of its own.
             self.journal = self.journal or journal
         else:
             self.count += written.block.count

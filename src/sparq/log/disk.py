@@ -22,7 +22,7 @@ Buffer = bytes | bytearray | memoryview
 _COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 PAGE_BYTES: Final = 4096
 PAGE_TRIES: Final = 3
-"""Attempts to read a page before it counts as bad."""
+"""Attempts to read a page before it counts as bad: a passing error must not cost a batch."""
 WRITE_AGAIN_BYTES: Final = 64 << 10
 _SYNCFS_KERNEL: Final = 5, 17
 """Since 5.8 syncfs reports file data that could not be written, since 5.17 all other errors."""
@@ -328,7 +328,7 @@ class RealFile:
     def sync(self) -> None:
         """See `File`."""
         with _Failing("sync", self.path):
-            os.fdatasync(self._fd)
+            os.fdatasync(self._fd)  # a write with RWF_DSYNC was no faster (performance.md)
 
     def truncate(self, size: int) -> None:
         """See `File`."""
@@ -409,7 +409,7 @@ class RealDisk:
 
     def exists(self, path: str) -> bool:
         """See `Disk`."""
-        return os.path.lexists(path)
+        return os.path.lexists(path)  # a dangling link takes the name, too
 
     def make_directory(self, path: str) -> None:
         """See `Disk`."""
@@ -453,7 +453,7 @@ class RealDisk:
         except OSError:
             return None
         has_facts = hasattr(libc, "syncfs") and libc.fstatfs(fd, facts) == 0
-        if has_facts and ctypes.c_long.from_buffer(facts).value in _SYNCFS_MAGICS:  # its type
+        if has_facts and ctypes.c_long.from_buffer(facts).value in _SYNCFS_MAGICS:  # f_type
             return RealFileSystem(fd, path, libc.syncfs)
         os.close(fd)
         return None

@@ -48,6 +48,8 @@ class Extents:
     def __init__(self) -> None:
         self.messages = 0
         """The number of readable messages."""
+        # Arrays, since all extents of all logs stay in memory: 750 MiB for a terabyte of log.
+        # They grow in place, as NumPy's do not, and `bisect` searches them.
         self.firsts = array("q")
         self.ends = array("q")
         self._ordinals = array("q")
@@ -113,6 +115,7 @@ class Extents:
         Returns:
             Their number, and the bytes that they take.
         """
+        # Sizes are summed up, since extents need not touch: damage leaves gaps between them.
         stop = max(position, bisect_left(self.firsts, end))
         filled = np.cumsum(np.array(self._sizes[position:stop], np.int64))
         count = int(np.searchsorted(filled, max_bytes, "right"))
@@ -120,6 +123,7 @@ class Extents:
 
     def at_time(self, wall_ns: int) -> int:
         """Find the first extent with a message published at or after this time, or len(self)."""
+        # No binary search: the times do not ascend if the clock was set back.
         for position, time_ns in enumerate(self._times):
             if time_ns >= wall_ns:
                 return position

@@ -54,6 +54,7 @@ class HeaderForm:
         copy = data[at : at + self.size]
         fields, checksum = copy[: -_CHECKSUM.size], copy[-_CHECKSUM.size :]
         is_whole = len(copy) == self.size and checksum == _CHECKSUM.pack(xxh3_64_intdigest(fields))
+        # This also compares the flags with 0: a flag that is not known here must be refused.
         if not is_whole or not fields.startswith(self.kind):
             return None
         return self._facts.unpack(fields[_KIND.size :])

@@ -33,6 +33,7 @@ class Index:
 
     def add(self, segment: Segment) -> None:
         """Add a segment after all others; the earlier ones end where it begins."""
+        # After a failed sync, a new file begins before the end of the one that it replaces.
         for earlier in reversed(self.segments):
             if earlier.end_index <= segment.first_index:
                 break
@@ -140,6 +141,7 @@ class Index:
         firsts, ends, ordinals = self._joined()
         if not len(firsts):
             return np.full(len(indexes), end_ordinal)
+        # The appended entries answer for indexes after the last extent, without a special case.
         after = np.searchsorted(ends, indexes, "right")
         limits = np.append(ordinals, end_ordinal)[after]
         starts = np.append(firsts, np.iinfo(np.int64).max)[after]
@@ -151,6 +153,7 @@ class Index:
     def stored_runs(self, first: int, end: int) -> tuple[Indexes, Indexes]:
         """List firsts and ends of the runs of stored indexes without a gap, within [first, end)."""
         firsts, ends, _ = self._joined()
+        # Without the slices, a log without extents would get one run.
         begins = np.flatnonzero(np.append(True, firsts[1:] != ends[:-1])[: len(firsts)])
         lows = np.maximum(firsts[begins], first)
         highs = np.minimum(ends[np.append(begins[1:], len(ends))[: len(begins)] - 1], end)
@@ -219,6 +222,7 @@ class Index:
             return end
         segment, position = found
         extent = segment.extents[position]
+        # A seek to the beginning of a file, e.g. of the whole log, is answered without a read.
         if position == 0 and segment.first_time_ns >= wall_ns:
             return extent.first
         index = extent.first
@@ -230,5 +234,6 @@ class Index:
             if at is not None:
                 return at
             index = block.end
+        # Damage has taken the extent's latest messages, but the extent still has their time.
         following = self.next_stored(extent.end)
         return max(end, extent.end) if following is None else following

@@ -221,6 +221,7 @@ class IndexWrite:
 
     def run(self) -> None:
         """Write the block; earlier blocks stay as they are."""
+        # A start would reject the whole file for one gap, e.g. after damage found by a read.
         if not follows(self._rows, *self._follows):
             self.broken = True
             return
@@ -237,6 +238,7 @@ class IndexWrite:
         disk, path = self._disk, self._path
         if self._begin:
             return disk.open(path)
+        # A start has found this file useless: its blocks must not follow the new header.
         if disk.exists(path):
             disk.unlink(path)
         return disk.create(path)

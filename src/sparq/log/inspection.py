@@ -216,6 +216,8 @@ def _extents(segment: Segment) -> Indexes:
     """Return a file's extents as the columns of a `Curve`."""
     firsts, ends, _, _, sizes, times = segment.extents.rows(0, len(segment.extents))
     latest = np.maximum.accumulate(times)
+    # The index has no earliest times: an extent begins at the latest time before it or, if the
+    # clock was set back since, at its own latest time.
     begins = np.append(segment.first_time_ns or times[0], latest[:-1])
     return np.array([firsts, ends - firsts, np.minimum(begins, times), times, sizes])
 

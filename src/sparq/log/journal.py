@@ -79,6 +79,7 @@ def encode(entries: Iterable[JournalEntry]) -> bytes:
 
 def decode(records: memoryview) -> Iterator[JournalEntry]:
     """Decode the entries of a whole block."""
+    # No bounds are checked: the block's checksum is valid, so it holds what `encode` has made.
     at = 0
     while at < len(records):
         path_size, salt, offset, size = _ENTRY.unpack_from(records, at)
@@ -134,6 +135,8 @@ class Journal:
 
     def run(self, works: list[Work]) -> Iterator[list[Work]]:
         """Run tasks that wait together, in any order; yield those that have run."""
+        # One block after the other, each with at most SHARE_BYTES: the first group is answered
+        # before the next one is written.
         while shared := self._shared(works):
             self._commit(shared)
             commits = [share.commit for share in shared]
@@ -161,6 +164,8 @@ class Journal:
         if self._pause:
             self._pause -= 1
             return False
+        # At most two journals exist, since their batches also stay in memory: if the older one is
+        # still needed when the newer one is full, files sync themselves until it is clean.
         has_room = self._file is not None and self._size < self.file_bytes
         return has_room or self.number - self.cleaned <= 1
 
@@ -203,6 +208,7 @@ class Journal:
         self._give_up()
         self._pause = 0
         number = self.number + 1
+        # A journal that could not be deleted keeps its number.
         while self._disk.exists(self.path(number)):
             number += 1
         header = LedgerHeader(secrets.randbits(64), _NO_LOG, number)
@@ -334,6 +340,8 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> WriteBack:
         outcome.report.append(
             f"{data_path}: journals kept, because some topics could not be opened"
         )
+        # The next start writes them back again, also for topics that were opened and have grown
+        # since: that is harmless, because an entry's place never gets other bytes.
         journal.continue_from(numbers[-1])
     elif numbers:
         journal.number = numbers[-1]
@@ -345,6 +353,7 @@ def _by_file(
     disk: Disk, numbers: list[int], journal: Journal, outcome: WriteBack
 ) -> dict[tuple[str, int], list[JournalEntry]]:
     """Group all entries by (path, salt), in the order in which they were written."""
+    # By file, so that each is opened and synced once, however many entries it has.
     entries: dict[tuple[str, int], list[JournalEntry]] = {}
     for number in numbers:
         contents = ledger_file.read(disk, journal.path(number))
@@ -380,6 +389,7 @@ def _file(disk: Disk, path: str, salt: int) -> File | None:
     folder, _, name = path.rpartition("/")
     if not disk.exists(folder):
         return None
+    # The path alone does not identify a file: a dropped segment's name may be used again.
     others = (other for other in disk.listdir(folder) if other.endswith((SUFFIX, NEXT)))
     for candidate in sorted(others, key=lambda other: other != name):
         file = disk.open(f"{folder}/{candidate}")

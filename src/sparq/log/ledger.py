@@ -227,6 +227,8 @@ class Ledger:
 
         A sync that is under way, or a checkpoint that has to come first, also means None.
         """
+        # A poisoned file must not be synced: after one failure the kernel treats the lost pages as
+        # written, so the next sync would succeed.
         if self._sync is not None or self._poisoned or self.synced_mark == self.written_mark:
             return None
         folder = None if self._entry_synced else self._directory
@@ -238,6 +240,8 @@ class Ledger:
     def wants_checkpoint(self) -> bool:
         """Whether the file is large, or cannot be synced any more."""
         size_bytes = self.size_bytes
+        # Every turn asks this: nearly always the size alone answers it (performance.md, "A turn in
+        # process").
         is_small = size_bytes <= LEDGER_BYTES_MIN and size_bytes <= CHECKPOINT_BYTES
         if is_small and self._poisoned is None:
             return False
@@ -248,6 +252,8 @@ class Ledger:
         large = CHECKPOINT_BYTES
         if self._reserve is not None:
             if self._reserve.is_low:
+                # The broker orders checkpoints one by one then: many at once would take the space
+                # that each of them is to free (see `reserve`).
                 return False
             large = min(large, self._reserve.ledger_limit)
         return size_bytes > max(large, CHECKPOINT_RATIO * self._checkpoint_bytes)
@@ -270,6 +276,7 @@ class Ledger:
         """
         if self._checkpoint is not None:
             return None
+        # Encoded here and not in the thread, since the broker goes on changing its state.
         state = b"".join(records.encode_state(snapshot))
         old = self._file
         assert old is not None
@@ -323,7 +330,8 @@ class Ledger:
             self.synced_mark = max(self.synced_mark, work.mark)
             self._entry_synced = True
         elif self.synced_mark < work.mark:
-            # No checkpoint has stored the same records meanwhile.
+            # No checkpoint has stored the same records meanwhile. If the failed file is an older
+            # one, the newest must wait for a checkpoint, too: its records build on the lost ones.
             self._poisoned = work.files[-1]
 
     def _finish_checkpoint(self, work: Checkpoint) -> None:
@@ -341,6 +349,7 @@ class Ledger:
         self._checkpoint_bytes = work.size_bytes
         self.account.state_bytes = work.state_bytes
         self.account.ledger_bytes = self.size_bytes
+        # If a sync of the new file has failed meanwhile, only another checkpoint has its records.
         if self._poisoned is not self._file:
             self._poisoned = None
         self._unsynced = [file for file in self._unsynced if file is self._file]
@@ -447,6 +456,7 @@ class Ledger:
         if self._file is not None:
             self._file.close()
             self._file = None
+        # Nothing is cut off: what a crash has left at the end stays available for inspection.
         if contents.header is None or contents.size != contents.end:
             return
         self._file = self._disk.open(path)

@@ -117,6 +117,7 @@ def _blocks(data: bytes, salt: int) -> Iterator[tuple[int, memoryview]]:
             at += _BLOCK.size + len(records)
             at += -at % ALIGNMENT
             continue
+        # A damaged size does not show where the next block begins.
         at = data.find(BLOCK_MAGIC, at + 1)
         if at < 0:
             return
@@ -247,6 +248,8 @@ class Checkpoint:
         self._reserve = reserve
         self._purpose = purpose
         block = encode_block(state, DATA_START, header.salt)
+        # Stored twice: one bad sector must not cost all channels. On a full disk it is stored once,
+        # because the reserve sets space aside for one copy only.
         copy = b""
         if purpose is not Purpose.CHECKPOINT:
             copy = encode_block(state, DATA_START + len(block), header.salt)
@@ -277,6 +280,8 @@ class Checkpoint:
         beside = path + BESIDE
         if self._disk.exists(beside):
             self._disk.unlink(beside)
+        # First the ledger that continues from this state: if it cannot be synced, nothing that was
+        # written to it can be acknowledged, and the files before it must stay.
         self.fresh_failed = True
         self._fresh.sync()
         self.fresh_failed = False
@@ -314,7 +319,8 @@ class Checkpoint:
                 if known is not None and known[1] < self._header.generation:
                     self._disk.unlink(f"{self._directory}/{name}")
             for file in self._replaced:
-                # An open file keeps its disk space even after it was deleted.
+                # An open file keeps its disk space even after it was deleted. It is not closed
+                # here, since a sync of it may run in another thread.
                 file.truncate(0)
             if self._reserve is not None and self._reserve.is_low:
                 self._reserve.restore()

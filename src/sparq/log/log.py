@@ -114,7 +114,7 @@ class Log:
         self._owner = cache.new_owner()
         self.inspection = LogInspection(place.disk, self._index, cache, self._owner)
         self._tail = Tail(cache, self._owner)
-        self._recent: weakref.ref[Block] | None = None  # the block returned last
+        self._recent: weakref.ref[Block] | None = None  # returned last; weak: eviction frees it
 
     @classmethod
     def open(
@@ -135,11 +135,8 @@ class Log:
         """Recover the log in a folder, which is created if missing.
 
         Args:
-            disk: the disk.
             directory: the topic's folder.
             node_id: 0 to 1,023, part of each message's id.
-            options: limits.
-            now: the time.
             floor_index: no index below it is given, and `written_end` is at least this: one more
                 than the highest index in the ledger or in the mark of a deleted topic.
             log_id: the id for a log that has no files yet: the ledger's.
@@ -220,6 +217,7 @@ class Log:
         end, wall_ns, unsynced, options = first + count, now.wall_ns, self.unsynced, self.options
         block = Block(first, count, ends, data, self.end_ordinal, now.wall_ns)
         self.end_index, self._now_ns = end, wall_ns
+        # A refused batch does not give them back: it may still be in the file (decision 2).
         if not unsynced.count:
             unsynced.since_mono_ns = now.mono_ns
         if sync is None:
@@ -247,6 +245,7 @@ class Log:
         is_low = reserve is not None and reserve.held_bytes < reserve.target_bytes
         if self._refused_first is not None:
             first = min(first, self._refused_first)
+        # A WRITE may run in the event loop: it neither syncs, creates a file nor fills the reserve.
         self.flight = commit = Commit(
             self.place,
             appended,
@@ -392,7 +391,7 @@ class Log:
             self._take_scan(segment, read.scanned)
             return
         if read.damage:
-            segment.index_ends = True
+            segment.index_ends = True  # an index file has no gaps
             found[0].extents.replace(found[1], [piece.extent for piece in read.pieces])
             self.damage.extend(read.damage)
             self._cache.discard((self._owner, extent.first))

@@ -112,11 +112,13 @@ class MemoryLog(Log):
             node_id: 0 to 1,023, part of each message's id.
             now: the time; the first index is derived from it.
         """
+        # The empty folder name tells `Upkeep` that there are no files to prepare or to index.
         place = LogDir(VoidDisk(), "", secrets.token_bytes(LOG_ID_SIZE), node_id, 1)
         super().__init__(
             place,
             LogOptions(max_bytes_per_file=SEGMENT_BYTES),
             Recovered(),
+            # Eviction would lose messages: nothing else has them.
             BlockCache(UNBOUNDED),
             now=now,
             floor_index=0,

@@ -33,7 +33,7 @@ class DataPathMetadata(NamedTuple):
         facts = {
             "format": self.format,
             "node_id": self.node_id,
-            "retired_index": str(self.retired_index),
+            "retired_index": str(self.retired_index),  # a string, as in decision 1
             "checksum": self.checksum(),
         }
         return json.dumps(facts).encode() + b"\n"
@@ -47,7 +47,7 @@ def decode(text: bytes) -> DataPathMetadata:
     """Decode a `sparq.json` of any format.
 
     Raises:
-        FactsError: it is damaged.
+        MetadataError: it is damaged.
     """
     try:
         found = json.loads(text)

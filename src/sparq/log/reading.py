@@ -116,6 +116,8 @@ def headers(file: File, start: int, size: int, key: BatchKey) -> Iterator[FoundB
             continue
         yield FoundBatch(at, header.total_size, header)
         at += header.total_size
+        # Small batches' headers share a chunk. After a large batch a chunk would be mostly payload,
+        # which a scan does not need.
         length = CHUNK_BYTES if header.total_size < SKIP_BYTES else PAGE_BYTES
     if at < size:
         yield FoundBatch(at, size - at, None)
@@ -152,6 +154,7 @@ def verified(data: bytes, place: Stretch) -> Iterator[tuple[int, BatchHeader]]:
                 return
             continue
         if header.first_index >= place.extent.end:
+            # The end was lowered: these batches are stored in another file, or were refused.
             return
         if header.readable and batch.check_payload(data, at, header):
             yield at, header
@@ -300,6 +303,7 @@ class BlockRead:
             try:
                 self.scanned = self._scan()
             except DiskError as error:
+                # Damage must not be reported that a scan might explain: the read is tried again.
                 self.error = error
 
 
@@ -367,6 +371,7 @@ class RangeRead:
                     self.next_index, self._end_ordinal = stopped
                     break
         except DiskError as error:
+            # A part of the batches would look like a complete answer with lost messages.
             self.error = error
             self.batches = []
             return
@@ -390,6 +395,7 @@ class RangeRead:
             if header.total_size > room and (self.batches or run_end):
                 stopped = (header.first_index, header.ordinal)
                 break
+            # Batches that touch stay one slice of the extents' bytes, which is sent as it is.
             if at != run_end:
                 self._add(view[run_start:run_end])
                 run_start = at

@@ -224,6 +224,8 @@ class Replay:
         at = 0
         while at + _RECORD.size <= len(payload):
             kind, name_size, flag, size = _RECORD.unpack_from(payload, at)
+            # A client that sends single REQs leaves one such record for each. A start took 8 s or
+            # more to apply a million of them singly (performance.md, "Starts: what was tried").
             is_one = size == name_size + _REQUEUED_SIZE and at + _RECORD.size + size <= len(payload)
             if kind == RecordKind.REQUEUED and name_size and is_one:
                 at += self._requeue_each(payload, at, name_size)
@@ -276,6 +278,7 @@ class Replay:
 
     def _index(self, data: memoryview) -> int:
         index: int = _INDEX.unpack(data)[0]
+        # These indexes are ends and starts: the message at the index itself may not exist yet.
         self._note(index - 1)
         return index
 
@@ -288,6 +291,7 @@ class Replay:
         self._state.highest_index = max(self._state.highest_index, index)
 
     def _channel(self, name: str) -> ChannelState:
+        # Damage has taken the record that created it: messages come twice rather than not at all.
         if name not in self._state.channels:
             self._begin(name, 0, keep_paused=False)
         return self._state.channels[name]
@@ -316,6 +320,8 @@ class Replay:
         self, name: str, requeued: dict[int, tuple[int, int]], first: int, end: int
     ) -> None:
         """Remove the indexes of [first, end) from the channel's requeued ones."""
+        # A range may have millions of messages, or the channel hundreds of thousands of requeued
+        # ones: the smaller set is searched.
         if end - first <= len(requeued):
             for index in range(first, end):
                 requeued.pop(index, None)
@@ -344,6 +350,8 @@ class Replay:
             channel.requeued[index] = due, attempts
             self._note(index)
             return size
+        # The bytes as a table with a row for each record: the run ends at the first other head.
+        # Records have no alignment, so their fields can be viewed only in a copy of the rows.
         table = np.frombuffer(payload, np.uint8, count_max * size, at).reshape(count_max, size)
         differs = (table[:, :head] != table[0, :head]).any(axis=1)
         count = int(differs.argmax()) if differs.any() else count_max

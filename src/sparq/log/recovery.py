@@ -143,6 +143,7 @@ def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
             else:
                 found.leftovers.append(path)
         elif first is not None:
+            # From the name: even if the header is damaged, these indexes may have been given.
             found.ceiling = max(found.ceiling, first + CEILING_SPAN)
             candidate = _candidate(disk, path)
             if isinstance(candidate, Segment):
@@ -186,6 +187,7 @@ def _damage_of(unread: UnusableFile, segments: list[Segment]) -> Damage | None:
 
 def _choose_id(all_headers: list[SegmentHeader], log_id: bytes | None) -> bytes | None:
     """Return the expected id if a file has it, else that of the newest file."""
+    # If the ledger was lost, the expected id is a new one, and no file has it.
     if not all_headers or any(header.log_id == log_id for header in all_headers):
         return log_id
     return max(all_headers, key=lambda header: header.created_ns).log_id
@@ -233,6 +235,7 @@ def _read_headers(
                 bad = bad or (offset, offset)
                 bad = (bad[0], offset + size)
                 continue
+            # A later file begins before these batches: they were torn or refused, or are in there.
             if header.first_index >= limit or header.end_ordinal > segment.ordinal_limit:
                 bad = None
                 break
@@ -295,6 +298,7 @@ def _take(file: File, segment: Segment, offset: int, header: BatchHeader, found:
     segment.size = offset + header.total_size
     segment.first_time_ns = segment.first_time_ns or header.publish_time_ns
     segment.last_time_ns = max(segment.last_time_ns, header.publish_time_ns)
+    # Due times are the only part of the payload that a start needs in memory.
     if header.optional_flags & HAS_DUES:
         data = read_bytes(file, header.total_size, offset)
         if batch.check_payload(data, 0, header):
@@ -326,6 +330,7 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
         and extents[position - 1].offset >= segment.size - VERIFY_BYTES
     ):
         position -= 1
+    # From the end: replacing an extent moves those after it, and only the last one can be torn.
     for at in reversed(range(position, len(extents))):
         place = Stretch(segment.path, segment.key, extents[at])
         data = _read_strictly(disk, place)
