@@ -129,9 +129,6 @@ def ready_counts(nsqd: NsqdServer, topic: str) -> list[int]:
     return [each["ready_count"] for each in nsqd.channel(topic, "c").get("clients", ())]
 
 
-# The table
-
-
 def test_every_option_has_a_test_of_its_effect() -> None:
     """Every option has a test in the table, and every test in the table exists."""
     named = {test.partition("::") for test in EFFECTS.values()}
