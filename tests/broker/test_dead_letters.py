@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sparq.broker.dead_letters import Letters, Only
+from sparq.broker.dead_letters import DeadLetterBatch, Only
 from sparq.broker.policies import Policy
 from sparq.protocol import commands
 from tests.broker.dead_letters import MAX_ATTEMPTS, exhaust, histories, requeue
@@ -251,7 +251,7 @@ def redrive(
     held = harness.broker.topics["t.dead"].channels[channel]
     ticket = Ticket()
     bodies = [message.body for message in messages]
-    harness.broker.send_back(Letters(held, indexes, bodies, to), topic, now, ticket)
+    harness.broker.send_back(DeadLetterBatch(held, indexes, bodies, to), topic, now, ticket)
     harness.turn()
     assert [None] == ticket.answers
     return bodies
@@ -395,7 +395,7 @@ def test_a_dead_letter_stays_if_the_target_topic_refuses_it() -> None:
     assert {} == harness.broker.claim("t.dead", "redrive", indexes, now)
     held = harness.broker.topics["t.dead"].channels["redrive"]
     ticket = Ticket()
-    letters = Letters(held, indexes, [b"bad"], Only("c", [1]))
+    letters = DeadLetterBatch(held, indexes, [b"bad"], Only("c", [1]))
     harness.broker.send_back(letters, "another", now, ticket)
     harness.turn()
     (error,) = ticket.answers

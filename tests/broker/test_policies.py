@@ -14,7 +14,7 @@ from sparq.broker.policies import (
     NAMES,
     PATTERNS_MAX,
     POLICIES_MAX,
-    Origin,
+    SettingOrigin,
     Policies,
     Policy,
     PolicyChange,
@@ -98,7 +98,7 @@ def test_the_last_matching_policy_with_the_setting_wins() -> None:
     assert (8, 4, 5) == (clicks.max_channels, clicks.retention_bytes, clicks.max_channel_lag_bytes)
     assert (8, 3) == (cats.max_channels, cats.retention_bytes)
     assert (7, 3) == (dogs.max_channels, dogs.retention_bytes)
-    origins = {"max_channels": Origin(8, 0), "retention_bytes": Origin(4, 2)}
+    origins = {"max_channels": SettingOrigin(8, 0), "retention_bytes": SettingOrigin(4, 2)}
     assert origins == found.scope("clicks").origins(None)
 
 
@@ -117,8 +117,8 @@ def test_a_channel_pattern_limits_a_policy_to_matching_channels() -> None:
     assert (99, 10) == (scope.topic.max_topic_bytes, scope.topic.max_channel_lag_bytes)
     assert 10 == scope.channel("quick").max_channel_lag_bytes
     assert 20 == scope.channel("slow.eu").max_channel_lag_bytes
-    assert {"max_channel_lag_bytes": Origin(10, 0)} == scope.origins("quick")
-    assert {"max_channel_lag_bytes": Origin(20, 1)} == scope.origins("slow")
+    assert {"max_channel_lag_bytes": SettingOrigin(10, 0)} == scope.origins("quick")
+    assert {"max_channel_lag_bytes": SettingOrigin(20, 1)} == scope.origins("slow")
     assert 20 == found.scope("u").channel("slow").max_channel_lag_bytes
     assert 0 == found.scope("u").channel("quick").max_channel_lag_bytes
 

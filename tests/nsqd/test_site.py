@@ -12,7 +12,7 @@ from sparq.nsqd import site
 from sparq.nsqd.http_publish import FastPublishPath
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.server import Nsqd
-from sparq.nsqd.site import gate_of
+from sparq.nsqd.site import tls_requirement
 from tests.nsqd.daemon import start, stop
 from tests.support.options import changed
 
@@ -31,13 +31,13 @@ def options(required: str) -> NsqdOptions:
 @pytest.mark.parametrize("required", ["false", "tcp-https"])
 def test_plain_http_is_open_unless_tls_is_required(required: str) -> None:
     """`tcp-https` requires TLS for V2 clients only."""
-    assert gate_of(options(required), 4152) is None
+    assert tls_requirement(options(required), 4152) is None
 
 
 @pytest.mark.parametrize(("port", "https_port"), [(4152, 4152), (-1, 0)])
 async def test_plain_http_is_refused_if_tls_is_required(port: int, https_port: int) -> None:
     """Plain HTTP gets 403 with the HTTPS port, or 0 if there is none, in NSQ's form."""
-    gate = gate_of(options("true"), port)
+    gate = tls_requirement(options("true"), port)
     assert gate is not None
     answer = gate(make_mocked_request("GET", "/ping"))
 

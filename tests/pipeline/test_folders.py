@@ -28,10 +28,10 @@ def test_a_run_deletes_only_output_of_earlier_runs(tmp_path):
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     """While a run holds a folder, a second run is refused."""
-    with Folders(tmp_path).hold(), pytest.raises(FolderError, match="another run"):
-        Folders(tmp_path).hold()
+    with Folders(tmp_path).lock(), pytest.raises(FolderError, match="another run"):
+        Folders(tmp_path).lock()
 
-    Folders(tmp_path).hold().close()
+    Folders(tmp_path).lock().close()
 
 
 def test_a_run_refuses_a_folder_with_clicks_of_sparq_up(tmp_path):

@@ -116,12 +116,12 @@ def _give_up(topic: Topic, messages: int) -> int:
         # Each channel loses only its own excess: a full topic takes nothing from one that keeps up.
         excess = too_many + _unfinished(channel)
         if excess > 0:
-            given_up += _overrun(channel, _behind(topic, channel.cursor_ordinal, excess))
+            given_up += _overrun(channel, _index_after(topic, channel.cursor_ordinal, excess))
     excess = unfinished_count(topic) + messages - most
-    return given_up or _drop_unseen(topic, _behind(topic, topic.stream.ordinal, excess))
+    return given_up or _drop_unseen(topic, _index_after(topic, topic.stream.ordinal, excess))
 
 
-def _behind(topic: Topic, ordinal: int, count: int) -> int:
+def _index_after(topic: Topic, ordinal: int, count: int) -> int:
     """The index that is `count` messages after an ordinal."""
     return topic.stream.log.index_at_ordinal(ordinal + count)
 
@@ -152,7 +152,7 @@ def _overrun(channel: Channel, end: int) -> int:
 
 def limit_notes(topic: Topic, now: Instant) -> list[str]:
     """Notes for the operator about a topic's limits, at most once a minute."""
-    refused, given_up = topic.publishing.tell_limited(now.mono_ns)
+    refused, given_up = topic.publishing.take_limit_counts(now.mono_ns)
     name = topic.name
     counts = {
         f"topic {name}: messages refused by its limits: {refused}": refused,

@@ -21,7 +21,7 @@ from sparq.broker.admin import Admin
 from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
-from sparq.broker.dead_letters import Letters, Only, settle
+from sparq.broker.dead_letters import DeadLetterBatch, Only, settle
 from sparq.broker.latency import Histogram
 from sparq.broker.ledger_writer import LedgerWriter
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
@@ -31,7 +31,7 @@ from sparq.broker.publishing import Answered, Change, Outcome, Publish, Ticket, 
 from sparq.broker.session import Buffer, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
-from sparq.broker.trimming import Decided
+from sparq.broker.trimming import PendingTrim
 from sparq.broker.turn import Inspected, Reply, Task, Turn
 from sparq.log.disk import Disk
 from sparq.log.journal import Journal
@@ -270,7 +270,7 @@ class Broker:
 
     def _go_on(self, topic: Topic) -> None:
         """Continue work that no event triggers; most topics have none."""
-        if topic.goes_on():
+        if topic.needs_turn():
             self.turn.touch(topic)
         if topic.is_deleted:
             self._topics.go_on(topic)
@@ -314,7 +314,7 @@ class Broker:
             outcome.has_recovered = False
             turn.health.failure = None
         if outcome.failures or outcome.notes:
-            self._tell(outcome)
+            self._record(outcome)
         if outcome.changes:
             turn.changes += outcome.changes
             outcome.changes = []
@@ -348,7 +348,7 @@ class Broker:
                     session.closing |= fatal
                 turn.sessions[session] = None
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _record(self, outcome: Outcome) -> None:
         """Record failures and notes for the operator."""
         health = self.turn.health
         for failure in outcome.failures:
@@ -362,14 +362,14 @@ class Broker:
         for letters in found:
             self._commands.publish(publish_of(letters, dead_letter_topic(topic.name)), now)
 
-    def send_back(self, letters: Letters, to: str, now: Instant, ticket: Ticket) -> None:
+    def send_back(self, letters: DeadLetterBatch, to: str, now: Instant, ticket: Ticket) -> None:
         """Publish claimed dead letters to the topic that they came from.
 
         `take_published` returns the ticket once they are stored there and finished here.
         """
         self._commands.publish(publish_of(letters, to, ticket), now)
 
-    def _moved(self, letters: Letters, to: str, reason: str | None, now: Instant) -> None:
+    def _moved(self, letters: DeadLetterBatch, to: str, reason: str | None, now: Instant) -> None:
         """Handle the result of publishing dead letters, or messages sent back from there."""
         channel = letters.channel
         settle(letters, now, is_kept=reason is None)
@@ -455,11 +455,11 @@ class Broker:
 
     def health(self) -> str:
         """ "OK", or "NOK - " and the last disk error; on a full disk also what to do."""
-        return self.turn.health.text(self.room())
+        return self.turn.health.text(self.fin_reserve())
 
-    def room(self) -> FinReserve | None:
+    def fin_reserve(self) -> FinReserve | None:
         """Space that the reserve has for FINs on a full disk; None before `load`."""
-        return self._topics.room()
+        return self._topics.fin_reserve()
 
     def unsettled(self, topic_name: str) -> str | None:
         """Why an administrative change to a topic is not complete yet; None: it is complete.
@@ -491,7 +491,7 @@ class Broker:
             topic.sync_file()
             if topic.writer is not None:
                 # Wait for all records, not only written ones: a failed write must be retried.
-                topic.writer.wait_for_sync(Decided([], is_asked=False))
+                topic.writer.wait_for_sync(PendingTrim([], is_asked=False))
         return True
 
     def closed(self) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sparq.broker.fates import Fates
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
-from sparq.broker.latency import OFF, Latency, LatencyWindow, Outlook, merged
+from sparq.broker.latency import OFF, KnownAges, Latency, LatencyWindow, merged
 from sparq.broker.ledger_writer import NoLedger
 from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, QueueSettings
 from sparq.broker.session import V2Session
@@ -114,7 +114,7 @@ class Channel:
         self.fates = Fates()
         self.redriven: dict[int, int] = {}
         self.latencies: LatencyWindow | None = None
-        self.outlook = Outlook()
+        self.outlook = KnownAges()
         self.finish_count = self.voided_count = self.expired_count = 0
         self.dead_letter_count = self.redriven_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
@@ -444,7 +444,7 @@ class Channel:
             for first, end in zip(starts, ends, strict=True):
                 drop_range(self.redriven, first, end)
 
-    def tell_lost(self, now: Instant) -> tuple[int, int]:
+    def take_lost_counts(self, now: Instant) -> tuple[int, int]:
         """Voided and expired messages since the last report; (0, 0): none, or told recently."""
         counts = self.voided_count, self.expired_count
         if now.mono_ns < self._told_ns or counts == self._told:

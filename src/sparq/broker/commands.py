@@ -17,7 +17,7 @@ from sparq.broker.channel import Channel
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions, LimitReached
 from sparq.broker.publishing import Answered, Publish
 from sparq.broker.range_mode import Ranges, commit
-from sparq.broker.session import Nearness, V2Session
+from sparq.broker.session import Proximity, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
 from sparq.broker.turn import Reply, Turn
@@ -145,7 +145,7 @@ class Commands:
         else:
             turn = self._turn
             if ready_ns:
-                topic.publishing.hold(publish, ready_ns)
+                topic.publishing.commit_later(publish, ready_ns)
                 topic.expect(ready_ns)
             else:
                 topic.publishing.add(publish)
@@ -220,15 +220,15 @@ class Commands:
         # After its slot is taken: no message of this turn may overtake the OK.
         session.hold_messages()
 
-    def _nearness(self, session: V2Session) -> Nearness | None:
+    def _nearness(self, session: V2Session) -> Proximity | None:
         """A consumer's location relative to this nsqd; None: delivery does not depend on it."""
         options = self._options
         if not options.topology_aware:
             return None
         if session.topology_zone == options.topology_zone:
-            return Nearness.ZONE
+            return Proximity.ZONE
         is_near = session.topology_region == options.topology_region
-        return Nearness.REGION if is_near else Nearness.OTHER
+        return Proximity.REGION if is_near else Proximity.OTHER
 
     def _open(
         self, topic: str, name: str, command: str, now: Instant

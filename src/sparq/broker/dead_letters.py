@@ -35,7 +35,7 @@ BURY_AGAIN_NS: Final = SECOND_NS
 """Delay before a refused dead letter is published again."""
 
 
-class Letters(NamedTuple):
+class DeadLetterBatch(NamedTuple):
     """Messages of one channel to be published as dead letters, or sent back.
 
     Attributes:
@@ -78,7 +78,9 @@ def for_one(channels: Mapping[str, Channel], only: Only, indexes: range) -> None
         one.ledger.redriven(one.name, indexes, times)
 
 
-def letters_of(channel: Channel, block: Block, indexes: Indexes, attempts: Attempts) -> Letters:
+def dead_letters_of(
+    channel: Channel, block: Block, indexes: Indexes, attempts: Attempts
+) -> DeadLetterBatch:
     """Make dead letters of a channel from ascending messages of a block."""
     bodies = []
     stamps = block.timestamps(indexes).tolist()
@@ -96,7 +98,7 @@ def letters_of(channel: Channel, block: Block, indexes: Indexes, attempts: Attem
             redriven=channel.redriven.get(index, 0),
         )
         bodies.append(history.seal(bytes(block.slice(index, index + 1)[FRAME_OVERHEAD:])))
-    return Letters(channel, indexes, bodies)
+    return DeadLetterBatch(channel, indexes, bodies)
 
 
 def bury(channel: Channel, indexes: Indexes, attempts: Attempts, now: Instant) -> None:
@@ -104,7 +106,7 @@ def bury(channel: Channel, indexes: Indexes, attempts: Attempts, now: Instant) -
     channel.in_flight.note_many(indexes, attempts, BURIAL, now_ns=now.mono_ns, deadline_ns=NEVER)
 
 
-def settle(letters: Letters, now: Instant, *, is_kept: bool) -> None:
+def settle(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> None:
     """Finish messages whose letters were stored; otherwise schedule them to be tried again.
 
     Messages that were removed from BURIAL meanwhile are left alone.

@@ -31,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.dead_letters import Letters, bury, letters_of
+from sparq.broker.dead_letters import DeadLetterBatch, bury, dead_letters_of
 from sparq.broker.latency import Histogram
-from sparq.broker.session import Nearness, V2Session
+from sparq.broker.session import Proximity, V2Session
 from sparq.broker.shares import SHARERS_MIN, share_block
 from sparq.broker.slots import ranges_of
 from sparq.log.block import Block
@@ -78,7 +78,7 @@ class DeliveryContext(NamedTuple):
     sampler: Sampler
     waited: Histogram
     now: Instant
-    letters: list[Letters]
+    letters: list[DeadLetterBatch]
 
     def deadline_ns(self, session: V2Session) -> int:
         """When messages delivered now to the session time out; updates the channel's `due_ns`."""
@@ -92,7 +92,7 @@ class DeliveryContext(NamedTuple):
         return self.now.wall_ns - self.channel.settings.message_ttl_ns
 
 
-def hand_out(context: DeliveryContext) -> dict[V2Session, None]:
+def deliver(context: DeliveryContext) -> dict[V2Session, None]:
     """Deliver available messages to ready sessions; returns the sessions that got some."""
     served: dict[V2Session, None] = {}
     channel = context.channel
@@ -251,9 +251,9 @@ def nearest(sessions: tuple[V2Session, ...]) -> tuple[V2Session, ...]:
 
 def count_by_place(channel: Channel, session: V2Session, messages: int) -> None:
     """Count deliveries by the consumer's location; as global if location is not used."""
-    if session.nearness is Nearness.ZONE:
+    if session.nearness is Proximity.ZONE:
         channel.zone_local_count += messages
-    elif session.nearness is Nearness.REGION:
+    elif session.nearness is Proximity.REGION:
         channel.region_local_count += messages
     else:
         channel.global_count += messages
@@ -459,7 +459,7 @@ def _without_dead(context: DeliveryContext, runs: list[DeliveryRun]) -> list[Del
             dead |= channel.fates.is_killer(indexes)
         if dead.any():
             bury(channel, indexes[dead], attempts[dead], context.now)
-            context.letters.append(letters_of(channel, block, indexes[dead], attempts[dead]))
+            context.letters.append(dead_letters_of(channel, block, indexes[dead], attempts[dead]))
         if not dead.all():
             kept.append(DeliveryRun(block, indexes[~dead], attempts[~dead]))
     return kept

@@ -65,14 +65,14 @@ def encode(draining: Draining) -> bytes:
     seed 0 over the JSON text of its drains.
     """
     told = {
-        "node": None if draining.node is None else _told(draining.node),
-        "topics": {name: _told(drain) for name, drain in draining.topics.items()},
+        "node": None if draining.node is None else _document(draining.node),
+        "topics": {name: _document(drain) for name, drain in draining.topics.items()},
     }
     document = {"format": FORMAT, "checksum": _checksum(told), "draining": told}
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def _told(drain: Drain) -> dict[str, Any]:
+def _document(drain: Drain) -> dict[str, Any]:
     return {"since_ns": str(drain.since_ns), "by": drain.by, "exit": drain.exit}
 
 

@@ -50,7 +50,7 @@ class Fate(NamedTuple):
     lost: int = 0
 
 
-def told(session: V2Session) -> str:
+def consumer_text(session: V2Session) -> str:
     """Describe a consumer for a letter."""
     name = f"{session.client_id}@{session.hostname} ({session.remote_address})"
     return name[:TEXT_SIZE_MAX]
@@ -73,12 +73,12 @@ class Fates:
 
     def requeued(self, index: int, session: V2Session, wall_ns: int) -> None:
         """A consumer has requeued a message."""
-        self._note(index, Fate(REQUEUED, told(session), wall_ns))
+        self._note(index, Fate(REQUEUED, consumer_text(session), wall_ns))
 
     def left(self, session: V2Session) -> None:
         """A consumer has disconnected; its messages in flight come back later."""
         gone = self._gone
-        gone[session.owner] = told(session)
+        gone[session.owner] = consumer_text(session)
         if len(gone) > GONE_MAX:
             del gone[next(iter(gone))]
 
@@ -96,7 +96,9 @@ class Fates:
         if self.by_index:
             for index in expired.indexes[counts].tolist():
                 self.by_index.pop(index, None)
-        names = {owner: told(sessions[owner]) for owner in np.unique(owners[is_here]).tolist()}
+        names = {
+            owner: consumer_text(sessions[owner]) for owner in np.unique(owners[is_here]).tolist()
+        }
         for index, owner in zip(
             expired.indexes[~counts].tolist(), owners[~counts].tolist(), strict=True
         ):

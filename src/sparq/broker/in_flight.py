@@ -2,7 +2,7 @@
 
 A page covers 4,096 indexes and exists only while one of them is in flight, so memory depends on the
 messages in flight and not on the backlog. Pages with few messages are emptied into
-`slots.Scattered`, where a message costs 180 bytes and not 80 KiB. Owners are numbers that the
+`slots.MessageMap`, where a message costs 180 bytes and not 80 KiB. Owners are numbers that the
 channel assigns to its sessions; 0 means no owner. Invariants:
 
 1. `owner[i] != 0` exactly for messages in flight in a page; `count` is the number in flight in
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from sparq.broker import slots
 from sparq.broker.options import NEVER
-from sparq.broker.slots import PAGE_BITS, PAGE_MASK, PAGE_SIZE, Page, Rows, Scattered, page_groups
+from sparq.broker.slots import PAGE_BITS, PAGE_MASK, PAGE_SIZE, MessageMap, Page, Rows, page_groups
 from sparq.protocol.frames import Run
 
 Indexes = NDArray[np.int64]
@@ -78,7 +78,7 @@ class InFlight:
         self.count = 0
         self._pages: dict[int, Page] = {}
         self._pages_kept = pages_kept
-        self._scattered = Scattered()
+        self._scattered = MessageMap()
 
     # Delivering
 

@@ -175,7 +175,7 @@ TREND_MAX_NS: Final = 60 * SECOND_NS
 """A depth older than this is discarded."""
 
 
-class Outlook:
+class KnownAges:
     """Values from earlier checks of a channel: its depths, and one message's publish time."""
 
     __slots__ = ("_known", "_newer", "_older")

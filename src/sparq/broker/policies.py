@@ -54,7 +54,7 @@ class Policy(NamedTuple):
     settings: Mapping[str, int]
 
 
-class Origin(NamedTuple):
+class SettingOrigin(NamedTuple):
     """A setting's value, and the policy that defines it.
 
     Attributes:
@@ -103,17 +103,17 @@ class Scope:
         """The settings of a channel."""
         return self._settings(self.origins(name)) if self._has_channels else self.topic
 
-    def origins(self, channel: str | None) -> dict[str, Origin]:
+    def origins(self, channel: str | None) -> dict[str, SettingOrigin]:
         """The settings that policies define for the topic or a channel, with their origins."""
-        decided: dict[str, Origin] = {}
+        decided: dict[str, SettingOrigin] = {}
         for place, policy in self._policies:
             if not policy.channel or (channel is not None and fits(policy.channel, channel)):
                 for name, value in policy.settings.items():
                     if channel is None or name not in TOPIC_SETTINGS:
-                        decided[name] = Origin(value, place)
+                        decided[name] = SettingOrigin(value, place)
         return decided
 
-    def _settings(self, origins: Mapping[str, Origin]) -> QueueSettings:
+    def _settings(self, origins: Mapping[str, SettingOrigin]) -> QueueSettings:
         if not origins:
             return self._default
         values: dict[str, Any] = {name: found.value for name, found in origins.items()}

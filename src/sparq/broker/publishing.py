@@ -19,7 +19,7 @@ from collections import deque
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
-from sparq.broker.dead_letters import Letters, Only
+from sparq.broker.dead_letters import DeadLetterBatch, Only
 from sparq.broker.ledger_writer import Ended
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.rates import Rates
@@ -68,11 +68,11 @@ class Publish(NamedTuple):
     slot: Slot | None = None
     oks: int = 1
     ticket: Ticket | None = None
-    letters: Letters | None = None
+    letters: DeadLetterBatch | None = None
     only: Only | None = None
 
 
-def publish_of(letters: Letters, topic: str, ticket: Ticket | None = None) -> Publish:
+def publish_of(letters: DeadLetterBatch, topic: str, ticket: Ticket | None = None) -> Publish:
     """Make a publish of dead letters, or of messages sent back from there."""
     bodies = BodySlices.of(letters.bodies)
     count, size_bytes = len(bodies), bodies.size_bytes
@@ -131,7 +131,7 @@ class Publishing:
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
 
-    def hold(self, publish: Publish, ready_ns: int) -> None:
+    def commit_later(self, publish: Publish, ready_ns: int) -> None:
         """Have a publish committed, but not before `ready_ns` (mono ns)."""
         self.held_count += publish.messages
         self.pending_bytes += publish.size_bytes
@@ -145,7 +145,7 @@ class Publishing:
             self.waiting.append(heapq.heappop(self.held)[2])
         return self.held[0][0] if self.held else NEVER
 
-    def tell_limited(self, mono_ns: int) -> tuple[int, int]:
+    def take_limit_counts(self, mono_ns: int) -> tuple[int, int]:
         """Return how many messages were refused and how many given up since the last report.
 
         (0, 0): none, or the last report was less than a minute ago.
@@ -275,7 +275,7 @@ class Outcome:
         self.works: list[Work] = []
         self.answers: list[Answered] = []
         self.replies: Ended = []
-        self.letters: list[Letters] = []
+        self.letters: list[DeadLetterBatch] = []
         self.changes: list[Change] = []
         self.notes: list[str] = []
         self.failures: list[Failure] = []

@@ -92,7 +92,7 @@ def _refuse_commit(reason: str) -> NoReturn:
     raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {reason}")
 
 
-class EndsAsked(NamedTuple):
+class PendingEnds(NamedTuple):
     """The continuation of an ENDS whose answer needs a disk read."""
 
     ranges: Ranges
@@ -111,7 +111,7 @@ class EndsAsked(NamedTuple):
             self.ranges.answer_ends(self.session, self.slot, self.topic, self.command)
 
 
-class ReadAsked(NamedTuple):
+class PendingRead(NamedTuple):
     """The continuation of a READ after its range was read."""
 
     ranges: Ranges
@@ -193,7 +193,7 @@ class Ranges:
             at = log.index_at_time(command.value)
             if at is None:
                 read = log.load_time(command.value)
-                asked = EndsAsked(self, session, slot, topic, command, read)
+                asked = PendingEnds(self, session, slot, topic, command, read)
                 self._turn.submit(read, topic, asked)
                 return
         elif command.kind == "after":
@@ -229,9 +229,9 @@ class Ranges:
         size_max = min(command.max_bytes, READ_BYTES_MAX)
         end = max(command.first, command.end)
         work = topic.stream.log.range_read(command.first, end, size_max)
-        self._turn.submit(work, topic, ReadAsked(self, session, slot, work))
+        self._turn.submit(work, topic, PendingRead(self, session, slot, work))
 
-    def have_read(self, asked: ReadAsked) -> None:
+    def have_read(self, asked: PendingRead) -> None:
         """Send the answer for a range that was read, or the error."""
         session, slot, work = asked.session, asked.slot, asked.work
         reads = self.reads.get(session)

@@ -61,7 +61,7 @@ class Seek:
     error: DiskError | None = None
 
 
-class Asked(NamedTuple):
+class PendingSeek(NamedTuple):
     """A seek in progress."""
 
     topic: Topic
@@ -70,10 +70,10 @@ class Asked(NamedTuple):
     seek: Seek
 
 
-class PlaceRead(NamedTuple):
+class SeekRead(NamedTuple):
     """The continuation after the disk read that finds a seek's place."""
 
-    asked: Asked
+    asked: PendingSeek
     read: BlockRead
 
     def finish(self, turn: Turn, _now: Instant) -> None:
@@ -107,7 +107,7 @@ def begin(
 ) -> Seek:
     """Move the channel to another place as soon as that place is known."""
     seek = Seek(moves)
-    _find(Asked(topic, channel, target, seek), turn)
+    _find(PendingSeek(topic, channel, target, seek), turn)
     return seek
 
 
@@ -129,16 +129,16 @@ def place_of(log: Log, target: SeekTarget, end: int) -> int | BlockRead:
     return min(index, end)
 
 
-def _find(asked: Asked, turn: Turn) -> None:
+def _find(asked: PendingSeek, turn: Turn) -> None:
     stream = asked.topic.stream
     place = place_of(stream.log, asked.target, stream.end)
     if isinstance(place, int):
         _go(asked, place, turn)
     else:
-        turn.submit(place, asked.topic, PlaceRead(asked, place))
+        turn.submit(place, asked.topic, SeekRead(asked, place))
 
 
-def _go(asked: Asked, index: int, turn: Turn) -> None:
+def _go(asked: PendingSeek, index: int, turn: Turn) -> None:
     topic, channel, _, seek = asked
     stream, log = topic.stream, topic.stream.log
     # Counted before the seek, which clears the state that this looks at.
@@ -148,7 +148,7 @@ def _go(asked: Asked, index: int, turn: Turn) -> None:
         channel.seek(index)
         # Voided at once: the depth would otherwise count deleted messages until the cursor comes
         # there.
-        for first, end in gone(log, index, stream.end):
+        for first, end in lost_ranges(log, index, stream.end):
             channel.void(first, end)
         waiting = channel.depth()
         turn.wake(topic, channel)
@@ -195,7 +195,7 @@ def _finished_ahead(channel: Channel, index: int) -> int:
     return count
 
 
-def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:
+def lost_ranges(log: Log, first: int, end: int) -> list[tuple[int, int]]:
     """The parts of [first, end) whose messages were deleted or lost; no channel gets those.
 
     They may be in the middle: an unneeded file is deleted while an earlier one is still needed.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 
-class Nearness(IntEnum):
+class Proximity(IntEnum):
     """Where a consumer is relative to this nsqd; a smaller value is nearer."""
 
     ZONE = 0
@@ -100,7 +100,7 @@ class V2Session:
         self.user_agent = ""
         self.topology_region = ""
         self.topology_zone = ""
-        self.nearness: Nearness | None = None
+        self.nearness: Proximity | None = None
         self.tls: TlsFacts | None = None
         self.deflate = self.snappy = False
         self.upgrade: Granted | None = None

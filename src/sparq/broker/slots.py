@@ -69,7 +69,7 @@ class Rows(NamedTuple):
     published: Indexes | None
 
 
-class Scattered:
+class MessageMap:
     """Messages in flight by index; `len` is their number."""
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ def page_groups(indexes: Indexes) -> Iterator[tuple[int, int, int]]:
         yield int(keys[low]), low, high
 
 
-def rows_from(pages: Mapping[int, Page], scattered: Scattered, first: int, count: int) -> Rows:
+def rows_from(pages: Mapping[int, Page], scattered: MessageMap, first: int, count: int) -> Rows:
     """The first `count` messages at or after an index; fewer if there are no more."""
     found: list[Rows] = []
     taken = 0
@@ -353,7 +353,7 @@ def rows_from(pages: Mapping[int, Page], scattered: Scattered, first: int, count
     return _ascending(found, count)
 
 
-def rows_of(pages: Mapping[int, Page], scattered: Scattered, indexes: Indexes) -> Rows:
+def rows_of(pages: Mapping[int, Page], scattered: MessageMap, indexes: Indexes) -> Rows:
     """Those of these ascending indexes that are in flight."""
     found: list[Rows] = []
     for key, low, high in page_groups(indexes) if len(indexes) else ():

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from sparq.broker.channel import Channel
 from sparq.broker.dead_letters import for_one
-from sparq.broker.delivery import DeliveryContext, Sampler, hand_out
+from sparq.broker.delivery import DeliveryContext, Sampler, deliver
 from sparq.broker.latency import Histogram, LatencyWindow
 from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
@@ -25,7 +25,7 @@ from sparq.broker.publishing import Answered, Outcome, Publishing
 from sparq.broker.recovery import recover_due, restore, seen_end, topic_state
 from sparq.broker.session import V2Session
 from sparq.broker.stream import ExtentReads, Stream
-from sparq.broker.trimming import Decided, Trimming
+from sparq.broker.trimming import PendingTrim, Trimming
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.index_file import IndexWrite
@@ -128,7 +128,7 @@ class Topic:
         if self.woken:
             woken, self.woken = self.woken, {}
             for channel in woken:
-                served |= hand_out(DeliveryContext(channel, sampler, waited, now, letters))
+                served |= deliver(DeliveryContext(channel, sampler, waited, now, letters))
                 # After the delivery: what consumers take now need not be dropped.
                 if channel.ephemeral:
                     channel.bound(self.options.mem_queue_size)
@@ -138,7 +138,7 @@ class Topic:
             self.stream.reads = []
         return served
 
-    def goes_on(self) -> bool:
+    def needs_turn(self) -> bool:
         """Whether another turn should follow even if no event arrives."""
         return bool(self.woken or (self.publishing.waiting and self.stream.log.flight is None))
 
@@ -428,7 +428,7 @@ class Topic:
 
     def _end_waits(self, ended: Ended, now: Instant) -> None:
         for waiter, error in ended:
-            if isinstance(waiter, Decided):
+            if isinstance(waiter, PendingTrim):
                 self.outcome.works += self.trimming.decided(waiter, error, is_closed=self.is_closed)
             else:
                 self.outcome.replies.append((waiter, error))
@@ -459,7 +459,7 @@ class Topic:
         log = self.stream.log
         if note := log.upkeep.finish(work):
             self.outcome.notes.append(f"topic {self.name}: {note}")
-        elif log.upkeep.goes_on(work, log.active):
+        elif log.upkeep.continues(work, log.active):
             self._keep_up()
 
     def refuse_publishes(self) -> None:

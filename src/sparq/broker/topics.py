@@ -93,7 +93,7 @@ class Removed(NamedTuple):
         self.topics.removed(self)
 
 
-class SpaceLooked(NamedTuple):
+class SpaceChecked(NamedTuple):
     """The continuation after the space on a full disk was checked."""
 
     topics: Topics
@@ -346,9 +346,9 @@ class Topics:
         """Whether a failed operation must be retried."""
         return bool(self._again)
 
-    def room(self) -> FinReserve | None:
+    def fin_reserve(self) -> FinReserve | None:
         """How much space there is for FINs; None before `load`."""
-        return None if self._reserve is None else self._reserve.room()
+        return None if self._reserve is None else self._reserve.fin_reserve()
 
     def unsettled(self, name: str) -> str | None:
         """Why an administrative change to a topic is not complete yet; None: it is complete."""
@@ -369,7 +369,7 @@ class Topics:
 
     def _look_for_space(self, space: SpaceWatch) -> None:
         if space.begins(self._turn.health):
-            self._turn.submit(space, None, SpaceLooked(self, space))
+            self._turn.submit(space, None, SpaceChecked(self, space))
 
     def _end_journal(self) -> None:
         """Have the journals deleted: a full disk needs their space."""

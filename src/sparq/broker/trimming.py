@@ -40,7 +40,7 @@ NOT_ON_DISK: Final = "not on disk yet"
 Works = list[Drop | Commit]
 
 
-class Decided(NamedTuple):
+class PendingTrim(NamedTuple):
     """Waits for the ledger's sync: an administrator's change, or files that are finished.
 
     Attributes:
@@ -94,7 +94,7 @@ class Trimming:
             return self._drop(finished)
         finished = self._with_indexes(finished)
         self._undecided += 1
-        self._writer.wait_for_sync(Decided(finished, is_asked=True))
+        self._writer.wait_for_sync(PendingTrim(finished, is_asked=True))
         return []
 
     def trim(self, now: Instant) -> Works:
@@ -107,10 +107,10 @@ class Trimming:
         # One waiter at a time: this runs every second, and the sync may take longer.
         if finished and self._writer is not None and not self._is_waiting:
             self._is_waiting = True
-            self._writer.wait_for_sync(Decided(finished, is_asked=False))
+            self._writer.wait_for_sync(PendingTrim(finished, is_asked=False))
         return []
 
-    def decided(self, decided: Decided, error: DiskError | None, *, is_closed: bool) -> Works:
+    def decided(self, decided: PendingTrim, error: DiskError | None, *, is_closed: bool) -> Works:
         """Handle the result of a ledger sync; `is_closed`: the topic has been deleted."""
         if decided.is_asked:
             self._undecided -= 1
@@ -122,7 +122,7 @@ class Trimming:
         # The ledger keeps its records and writes them again: the request stays open until then.
         if decided.is_asked and error is not None and self._writer is not None:
             self._undecided += 1
-            self._writer.wait_for_sync(Decided([], is_asked=True))
+            self._writer.wait_for_sync(PendingTrim([], is_asked=True))
         # Rule 4: on a full disk no sync may succeed before a file is deleted.
         return self._drop(decided.finished) if error is None or error.is_full else []
 
@@ -273,7 +273,7 @@ def expired(
 
 def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
     """Notes for the operator about messages that a channel has lost, at most once a minute."""
-    voided, expired = channel.tell_lost(now)
+    voided, expired = channel.take_lost_counts(now)
     name, notes = f"channel {topic}:{channel.name}", []
     if voided:
         notes.append(f"{name} is too far behind: dropped its {voided} oldest unread messages")

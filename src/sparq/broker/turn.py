@@ -225,4 +225,4 @@ class Turn:
         """Whether another turn should follow even if no event arrives."""
         if not self.topics:
             return bool(self.tasks)
-        return bool(self.tasks) or any(topic.goes_on() for topic in self.topics)
+        return bool(self.tasks) or any(topic.needs_turn() for topic in self.topics)

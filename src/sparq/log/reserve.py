@@ -275,7 +275,7 @@ class Reserve:
         most = max(self._room_bytes // 2, self.held_bytes)
         self.target_bytes = max(self._share_bytes, min(wanted, most))
 
-    def room(self) -> FinReserve:
+    def fin_reserve(self) -> FinReserve:
         """Return the space for FINs as last known, without querying the disk."""
         spare = max(0, self.held_bytes - self.floor_bytes)
         return FinReserve(

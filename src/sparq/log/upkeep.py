@@ -240,7 +240,7 @@ class Upkeep:
             else ""
         )
 
-    def goes_on(self, work: UpkeepWork, active: ActiveSegment | None) -> bool:
+    def continues(self, work: UpkeepWork, active: ActiveSegment | None) -> bool:
         """Whether more work like it should follow at once.
 
         Segments that a start has found without an index file should get one soon. The growing file

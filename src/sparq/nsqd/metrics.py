@@ -221,7 +221,7 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
 
 
 def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
-    room = broker.room()
+    room = broker.fin_reserve()
     if room is None:
         return ()
     return (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sparq.broker.admin import GONE, IDS_MAX
-from sparq.broker.dead_letters import Letters, Only
+from sparq.broker.dead_letters import DeadLetterBatch, Only
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import snapshot as pictures
 from sparq.nsqd import parameters
@@ -181,7 +181,7 @@ class Redriving:
         # With `to_all` the name is "", which no channel has: the letters go to all channels.
         only = Only("" if to_all else place[1], [letter.times + 1 for letter in group])
         indexes = np.array([letter.index for letter in group], np.int64)
-        letters = Letters(channel, indexes, [letter.body for letter in group], only)
+        letters = DeadLetterBatch(channel, indexes, [letter.body for letter in group], only)
         try:
             await self._nsqd.send_back(letters, place[0])
         except RemoteError as error:

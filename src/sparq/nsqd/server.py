@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sparq.broker.broker import Broker
-    from sparq.broker.dead_letters import Letters
+    from sparq.broker.dead_letters import DeadLetterBatch
     from sparq.broker.draining import Make
     from sparq.broker.policies import Policy
     from sparq.broker.publishing import Ticket
@@ -93,7 +93,7 @@ class Nsqd:
         self.broker.publish(topic, bodies, self.runner.now(), ticket, defer_ms=defer_ms)
         self.turns.schedule()
 
-    async def send_back(self, letters: Letters, topic: str) -> None:
+    async def send_back(self, letters: DeadLetterBatch, topic: str) -> None:
         """Publish claimed dead letters to a topic; return once they are stored there.
 
         Raises:

@@ -30,7 +30,7 @@ HEADERS = {
 }
 
 
-def gate_of(options: NsqdOptions, https_port: int) -> Gate | None:
+def tls_requirement(options: NsqdOptions, https_port: int) -> Gate | None:
     """Return the check that answers plain HTTP with 403 if TLS is required (docs/http.md).
 
     The answer names the HTTPS port. Every plain request is refused, including /ping, before the
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Site:
     """Start the HTTP and HTTPS servers on their listeners, if there are any."""
     _, http, https = listeners
-    gate = gate_of(nsqd.options, nsqd.https_port)
+    gate = tls_requirement(nsqd.options, nsqd.https_port)
     options = nsqd.options
     site = Site(
         NsqdEndpoints(nsqd, reloader).routes(),

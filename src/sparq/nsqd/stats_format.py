@@ -190,7 +190,7 @@ def json_pieces(broker: Broker, wanted: StatsRequest, now: Instant) -> Iterator[
 
 def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
     """Return the space reserved for FINs on a full disk; None before the broker has loaded."""
-    room = broker.room()
+    room = broker.fin_reserve()
     if room is None:
         return None
     return {

@@ -253,7 +253,7 @@ def source_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
     if found:
         options = import_module("sparq.spark.options")
         options.check_names(found)
-        given = options.Given({**found, "lookupd_http_addresses": "127.0.0.1:4161"})
+        given = options.UserOptions({**found, "lookupd_http_addresses": "127.0.0.1:4161"})
         options.ClusterOptions.of(given)  # checks TLS, compression, AUTH and timeouts
     return tuple(found.items())
 

@@ -58,7 +58,7 @@ def test_any_number_of_single_fins_is_kept(topics: int, stop: str) -> None:
     names = [f"t{number}" for number in range(topics)]
     consumers = {name: harness.consumer(name, "c") for name in names}
     stored = fill(harness, names)
-    room = harness.broker.room()
+    room = harness.broker.fin_reserve()
     assert room is not None
     assert room.is_short
     for consumer in consumers.values():
@@ -234,7 +234,7 @@ def test_the_health_text_has_the_reserve_and_the_remedies() -> None:
     harness = BrokerHarness(block_disk(2 * MIB))
     harness.consumer("t", "c")
     fill(harness, ["t"])
-    room = harness.broker.room()
+    room = harness.broker.fin_reserve()
     assert room is not None
 
     health = harness.broker.health()
