@@ -253,6 +253,7 @@ class Tail:
 
     def extend(self, block: Block) -> None:
         """Append the block to the extent, whose entry must not have been evicted."""
+        # Every commit comes here: the block's cost is added, without a call or a sum of all blocks.
         entry = self.entry
         entry.blocks.append(block)
         growth_bytes = len(block.frames) + 4 * block.count + BLOCK_OVERHEAD

@@ -163,7 +163,7 @@ def _sparq_rows(
     log = Log.open(
         disk,
         folder,
-        node_id=0,
+        node_id=0,  # it matters only for new messages
         options=LogOptions(),
         now=now,
         floor_index=state.highest_index + 1,

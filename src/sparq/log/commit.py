@@ -241,6 +241,7 @@ class Commit:
             self._poisoned()
 
     def _create(self, first_index: int, base_ordinal: int, *, bare: bool = False) -> ActiveSegment:
+        # A spare is used once, even if that fails: by then it may have the segment's name.
         spare, self.spare = self.spare, None
         self.has_used_spare |= spare is not None
         try:
@@ -443,6 +444,7 @@ class Unsynced:
 
     def block(self, index: int) -> Block | None:
         """Return the block that holds the index; None: none does."""
+        # A plain search: it is needed only after a failed sync.
         for written in self.batches:
             if written.block.first <= index < written.end_index:
                 return written.block

@@ -202,6 +202,7 @@ class Index:
 
     def at_time(self, wall_ns: int) -> tuple[Segment, int] | None:
         """Find the first extent with a message published at or after this time, or None."""
+        # From the oldest on, since times do not ascend if the clock was set back.
         for segment in self.segments:
             if segment.last_time_ns >= wall_ns:
                 position = segment.extents.at_time(wall_ns)

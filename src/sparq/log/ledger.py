@@ -288,6 +288,7 @@ class Ledger:
             except DiskError:
                 self._flushes_until_retry = RETRY_FLUSHES
                 raise
+            # It stays open: a sync of it may be under way, or due if this checkpoint fails.
             self._retired.append(old)
         header = LedgerHeader(secrets.randbits(64), self.log_id, self._generation)
         assert self._file is not None

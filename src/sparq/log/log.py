@@ -283,6 +283,7 @@ class Log:
         if commit.has_used_spare:
             self.upkeep.spare = None
         if is_on_disk or commit.settled:
+            # `written_end` has not risen yet: `settled` says nothing about the commit's own batch.
             self.unsynced.clear()
             self.synced_end = self.written_end
         if commit.created is not None:
@@ -320,6 +321,7 @@ class Log:
             # It may be the new file; a power cut could bring it back and undo a spare's renaming.
             self._leave_active()
             self.upkeep.spare = None
+        # Until a commit moves them, no file that can be synced has the unsynced batches.
         self._owed = bool(self.unsynced.batches) and (self._owed or commit.state in SPOILT)
         if self.active is None and commit.batch is not None and self._refused_first is None:
             self._refused_first = commit.batch.block.first

@@ -222,6 +222,7 @@ def _join(data: bytes, run: list[tuple[int, BatchHeader]]) -> Block:
         return merge([_block(data, at, header) for at, header in run])
     first = run[0][1]
     sizes = np.array([header.frames_size for _, header in run], np.int64)
+    # 4: the end of the only frame, a u32, precedes it.
     starts = [at + header.header_size + 4 for at, header in run]
     frames = b"".join(
         [data[at : at + size] for at, size in zip(starts, sizes.tolist(), strict=True)]

@@ -111,6 +111,7 @@ def recover(
         else:
             first = first_index_of(segment.path.rpartition("/")[2]) or 0
             found.unread.append(UnusableFile(first, segment.path, 0, "file of another log"))
+    # Of two files with the same first index the later generation counts: the other one ends there.
     found.segments.sort(key=lambda segment: (segment.first_index, segment.header.generation))
     for position, segment in enumerate(found.segments):
         found.ceiling = max(found.ceiling, segment.header.ceiling)

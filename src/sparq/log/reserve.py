@@ -217,6 +217,7 @@ class Reserve:
         """
         size = self._file.size()
         kept = self._kept_from(purpose, size_bytes)
+        # Whole blocks, since a file system frees no parts of them.
         left = max(kept, (size - blocks(size_bytes)) // BLOCK_BYTES * BLOCK_BYTES)
         if left >= size:
             return False
@@ -256,8 +257,10 @@ class Reserve:
         if growth <= 0:
             return free
         try:
+            # Allocated, not just extended: a sparse file would hold no space.
             self._file.reserve(self.held_bytes + growth)
         except DiskError as error:
+            # Something else took the space first: the file's size tells how much it got.
             if not error.is_full:
                 raise
         finally:
@@ -272,6 +275,7 @@ class Reserve:
 
     def _retarget(self) -> None:
         wanted = self.floor_bytes + 2 * BLOCK_BYTES * len(self._accounts)
+        # With thousands of ledgers on a small disk, half of the space remains for messages.
         most = max(self._room_bytes // 2, self.held_bytes)
         self.target_bytes = max(self._share_bytes, min(wanted, most))
 
@@ -301,6 +305,7 @@ def with_reserve(
     """
     while True:
         try:
+            # In a loop: another thread or program may take the released space first.
             return action()
         except DiskError as error:
             if not error.is_full or reserve is None or not reserve.release(size_bytes, purpose):

@@ -297,6 +297,7 @@ def create(
 
 def _new_name(place: LogDir, header: SegmentHeader) -> tuple[str, SegmentHeader]:
     """Return an unused path, and the header with the path's generation."""
+    # After a failure, the next file begins where the refused one did, which may still be there.
     while True:
         path = f"{place.directory}/{file_name(header.first_index, header.generation)}"
         if not place.disk.exists(path):

@@ -64,6 +64,7 @@ class Drop:
             if self.size_bytes <= STEP_BYTES:
                 disk.unlink(self.path)
                 return
+            # The name goes first: after a crash, a shortened segment would look like damage.
             gone = self.path + GONE
             disk.rename(self.path, gone)
             disk.sync_directory(self.place.directory)
@@ -117,6 +118,7 @@ class Prepare:
     def run(self) -> None:
         """Create the file."""
         place = self._place
+        # A file of an attempt that failed may still be there.
         number = 0
         while place.disk.exists(path := self._path(number)):
             number += 1
@@ -161,6 +163,7 @@ class Upkeep:
 
     def prepare_at(self, max_bytes_per_file: int) -> None:
         """Set the size at which the next file is made, for files of at most this size."""
+        # Files of tiny messages end at their ceiling, long before they reach the size limit.
         self._prepare_at = int(
             PREPARE_AT * min(max_bytes_per_file, CEILING_SPAN * MESSAGE_BYTES_MIN)
         )
@@ -193,6 +196,7 @@ class Upkeep:
             self._leftovers = []
         reserve = self._place.reserve
         is_short = reserve is not None and reserve.is_short
+        # An index file only saves time: it must not take space that a ledger needs.
         if self._indexing is None and not is_short:
             growing = None if active is None else active.segment
             self._indexing = self._next_write(growing, synced_end)
@@ -264,6 +268,7 @@ class Upkeep:
 def _full_count(segment: Segment, growing: Segment | None, synced_end: int) -> int:
     """Count the extents of a segment that are synced and will not grow."""
     ends = segment.extents.ends
+    # The last extent of the growing file may still grow, but one in an index file must not change.
     count = len(ends) - 1 if segment is growing else len(ends)
     while count > 0 and ends[count - 1] > synced_end:
         count -= 1
