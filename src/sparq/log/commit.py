@@ -197,6 +197,7 @@ class Commit:
                 else:
                     reserve.credit_bytes -= size  # `admit`, without a call
             if self.owed:
+                # The unsynced batches have to precede this one: indexes ascend in a file.
                 self._move()
                 return
             if target is None or self.roll:

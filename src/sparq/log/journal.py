@@ -177,6 +177,7 @@ class Journal:
             self._append(encode(map(self._entry, written)))
         except DiskError as error:
             self._give_up()
+            # One note for the operator, not one for each topic.
             written[0].commit.notes.append(
                 f"journal failed ({error}): each topic's file is synced separately"
             )
@@ -185,6 +186,7 @@ class Journal:
                 share.sync_alone()
             return
         for share in written:
+            # Not synced in its own file: the log keeps the batch in memory until it is.
             share.commit.go(CommitEvent.SHARE)
             share.commit.journal = self.number
             share.commit.journals_ended = self.number - 1

@@ -158,6 +158,7 @@ def verified(data: bytes, place: Stretch) -> Iterator[tuple[int, BatchHeader]]:
             return
         if header.readable and batch.check_payload(data, at, header):
             yield at, header
+        # The header's checksum is right, so its size can be used even if the payload is damaged.
         at += header.total_size
 
 

@@ -56,6 +56,7 @@ HEADS_KEPT: Final = 4_096
 _REQUEUED: Final = struct.Struct("<qqI")
 _REQUEUED_SIZE: Final = _REQUEUED.size
 _REDRIVEN_SIZE: Final = 12
+# The columns of a record with one message are one row of these fields.
 _REQUEUED_FIELDS: Final = np.dtype([("index", "<i8"), ("due", "<i8"), ("attempts", "<u4")])
 RUN_MIN: Final = 16
 """With this many records of one shape or more, arrays are faster than single records."""

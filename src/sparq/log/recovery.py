@@ -203,6 +203,7 @@ def _limit(segments: list[Segment], position: int) -> int:
 
 def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered, believes_index: bool) -> None:
     """Find where the file's messages are."""
+    # Until here, `size` is the file's; from here on, it ends with the last batch that counts.
     file_size, segment.size = segment.size, DATA_START
     index = index_file.read(disk, segment, file_size, limit) if believes_index else None
     if index is not None:

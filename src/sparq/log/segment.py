@@ -219,6 +219,7 @@ class ActiveSegment:
 
     def cut(self) -> None:
         """Cut off the filling after the last batch; a failure does no harm."""
+        # If it stays, a start recognises it by its words and does not take it for a torn batch.
         if self.end > self.segment.size:
             self.end = 0
             with suppress(DiskError):
