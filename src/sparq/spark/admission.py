@@ -59,13 +59,18 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     backlogs = {key: count for key, count in backlogs.items() if count > 0}
     if sum(backlogs.values()) <= limit:
         return backlogs
+    # Fewer messages than logs: the longest backlogs give one each. Ties go by key, so that equal
+    # backlogs give equal shares, whatever the order in which nsqds were found.
     if limit <= len(backlogs):
         longest = sorted(backlogs, key=lambda key: (-backlogs[key], key))[:limit]
         return dict.fromkeys(longest, 1)
     spare = limit - len(backlogs)
     rest = {key: count - 1 for key, count in backlogs.items()}
+    # Not zero: the backlogs exceed the limit, which exceeds their number.
     total = sum(rest.values())
     shares = {key: 1 + spare * count // total for key, count in rest.items()}
+    # Largest remainders: rounding down alone would leave up to one message per log of the limit
+    # unused.
     remainders = sorted(rest, key=lambda key: (-(spare * rest[key] % total), key))
     for key in remainders[: limit - sum(shares.values())]:
         shares[key] += 1
@@ -108,6 +113,8 @@ class ReadableRange:
 
     def _messages(self, key: str) -> int:
         stop, position = self._stops[key], self._found[key]
+        # Without an ordinal (a checkpoint of an earlier version, and an nsqd that did not answer
+        # just now) the number of messages is unknown: the log waits for the next call.
         if position.ordinal is None or stop.end <= position.index:
             return 0
         return stop.end_ordinal - position.ordinal
@@ -120,6 +127,8 @@ class ReadableRange:
         """
         if not bytes_max:
             return {key: Backlog(count, count) for key, count in self._counts.items()}
+        # How far the whole limit reaches in each log comes first, since the shares are proportional
+        # to that. `_allowed` asks again only where the share is smaller.
         full = {
             key: place
             for key, count in self._counts.items()

@@ -117,6 +117,7 @@ class Bounds:
         key = str(self.key(member))
         self._check_within("startingOffsets", key, position, ends)
         if position.ordinal is None:
+            # An index from the option comes without an ordinal: nsqd counts the messages before it.
             if position.index < ends.first:
                 self._losses.deleted(key, position.index, ends)
             place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
@@ -128,6 +129,8 @@ class Bounds:
         ends = known(member.attached).ends
         if self._options.ending_timestamp_ms >= 0:
             end = self.at_time(member, self._options.ending_timestamp_ms * NS_PER_MS)
+            # One time is given for all logs: a log that has only later messages gives an empty
+            # range. An index names one log, so there (below) the same is a mistake.
             return end if end.index > start.index else start
         position = self._options.ending.of(_named(member))
         if not isinstance(position, LogPosition):
@@ -173,6 +176,7 @@ def known(attached: Attached | None) -> Attached:
 def reached(member: TopicConnection, place: Place | None) -> Place:
     """An nsqd's answer. Raises ConnectionError: the nsqd gave none."""
     if place is None:
+        # `source` suppresses this for a log that joins: it joins at a later poll.
         raise ConnectionError(f"lost the connection to nsqd {member.address}")
     return place
 

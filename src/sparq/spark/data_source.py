@@ -17,6 +17,8 @@ from sparq.spark.sink import NsqStreamWriter, NsqWriter, body_column
 from sparq.spark.source import NsqStreamReader, RefusedStreamReader
 from sparq.spark.source_options import SourceOptions
 
+# The columns of `decode.SCHEMA`. Not derived from it: that module loads Arrow, which only executors
+# need.
 COLUMNS: Final = {
     "topic": "string",
     "nsqd": "string",
@@ -229,6 +231,9 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
             WrongPeerError, NoRangesError, TlsError, AuthRequiredError: the daemon at an address
                 cannot be read from. One that does not answer is left to the query.
         """
+        # Checked here, since `load()` raises an error of this method before a query runs; Spark 4.3
+        # would hide one of `streamReader` (`RefusedStreamReader`). Spark does not tell whether a
+        # stream or a batch is read, so what differs is left to `SourceOptions.of`.
         options = SourceOptions.checked(self.options)
         check(options.cluster, next(iter(options.topics.names), ""))
         return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
@@ -270,6 +275,8 @@ def _columns(schema: Any) -> list[str]:
         OptionError: the schema has other columns or types, or a column that is not nullable.
     """
     for field in schema.fields:
+        # Spark compares the first record batch with this schema exactly (names, order, types,
+        # nullability), but only in a task, after the query has started.
         if COLUMNS.get(field.name) != field.dataType.simpleString() or not field.nullable:
             expected = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
             raise OptionError(f"the schema may only have these columns, all nullable: {expected}")

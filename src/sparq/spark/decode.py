@@ -71,6 +71,8 @@ def locate(data: memoryview, first: int, end: int) -> FramePositions:
     bases: list[int] = []
     first_indexes: list[int] = []
     at = 0
+    # Collect per batch, compute once for all: a log of single PUBs has many small batches, and each
+    # array operation has a fixed cost.
     for stored in batch.walk(data):
         header = stored.header
         ends.append(stored.ends)
@@ -83,10 +85,13 @@ def locate(data: memoryview, first: int, end: int) -> FramePositions:
     counts = np.fromiter(map(len, ends), np.int64, len(ends))
     begins = np.cumsum(counts) - counts
     stops = np.concatenate(ends).astype(np.int64) + np.repeat(np.array(bases, np.int64), counts)
+    # A frame begins where the previous one ends; the first of a batch, after the batch's header and
+    # end offsets.
     starts = np.empty_like(stops)
     starts[1:] = stops[:-1]
     starts[begins] = bases
     indexes = np.arange(len(stops)) + np.repeat(np.array(first_indexes, np.int64) - begins, counts)
+    # READ returns whole batches: the first and the last may extend beyond the range.
     low, high = np.searchsorted(indexes, (first, end)).tolist()
     return FramePositions(starts, stops, indexes).piece(low, high - low)
 
@@ -126,6 +131,7 @@ def _bodies(data: memoryview, frames: FramePositions) -> Any:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     parts = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
     positions = pa.array(np.arange(0, 2 * count, 2, dtype=np.int64))
+    # The copy that `take` makes is needed: the client receives the next piece into the same memory.
     return pc.take(parts, positions, boundscheck=False)
 
 
@@ -143,6 +149,8 @@ class Decoder:
 
     def __init__(self, topic: str, nsqd: str, columns: Sequence[str] = SCHEMA.names) -> None:
         self._schema = pa.schema([SCHEMA.field(name) for name in columns])
+        # Dictionaries would be smaller, but Spark accepts only the exact type. One array is made,
+        # of which every record batch gets a slice.
         self._constants = {
             name: pa.repeat(pa.scalar(text, pa.string()), ROWS_MAX)
             for name, text in (("topic", topic), ("nsqd", nsqd))

@@ -47,6 +47,7 @@ class NsqdDiscovery:
         self._layers = cluster.layers
         self._topics = topics
         names = ("",) if topics is None else topics.names
+        # A dictionary serves as a set that keeps the order.
         self._found = {
             TopicAt(address, name): None for address in cluster.nsqd_tcp_addresses for name in names
         }
@@ -76,6 +77,8 @@ class NsqdDiscovery:
         if self._lookupds and now >= self._ask_at:
             self._ask_at = now + INTERVAL_SECONDS
             failure = self._ask_all()
+            # After the first answer a failure only means that no new nsqds are found: those known
+            # so far can still be read.
             self._failure = failure if failure and not self._answered else None
             self._answered = self._answered or failure is None
             if self._failure is not None:
@@ -93,6 +96,8 @@ class NsqdDiscovery:
             except OSError as error:
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
             except (http.client.HTTPException, ValueError) as error:
+                # Not an answer of nsqlookupd: a wrong port is a mistake in the options, which is
+                # reported at once. Anything else may pass and counts as unreachable.
                 if (mistake := wrong_lookupd(address)) is not None:
                     raise mistake from None
                 if isinstance(error, lookup.NotLookupdError):
@@ -114,6 +119,8 @@ class NsqdDiscovery:
             url = urlsplit(lookup.question(address, "lookup", topic=one))
         connection = _connection(url.scheme, url.hostname or "", url.port, self._layers)
         headers = {**lookup.HEADERS, **self._layers.lookupd_headers()}
+        # As bytes: http.client encodes text as Latin-1, and raises for a secret with other
+        # characters.
         sent = {name: value.encode() for name, value in headers.items()}
         try:
             target = url._replace(scheme="", netloc="").geturl()

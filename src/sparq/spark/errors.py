@@ -72,6 +72,7 @@ class RetryDeadline:
             UnreachableError: attempts have failed for longer than the time limit.
         """
         now = time.monotonic()
+        # Counted from the first failure: the time of a long read that succeeds does not count.
         if self._failing_since is None:
             self._failing_since = now
         left = self._failing_since + self._timeout_seconds - now

@@ -69,6 +69,7 @@ def ensure_java() -> str:
 
 def _launchers_java() -> str | None:
     """The java that Spark's launcher would run; under JAVA_HOME it may not exist."""
+    # Not both: a JAVA_HOME without java makes Spark's launcher fail, also if the PATH has one.
     home = os.environ.get("JAVA_HOME")
     return os.path.join(home, "bin", "java") if home else shutil.which("java")
 
@@ -81,6 +82,7 @@ def java_major(java: str) -> int:
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
+    # Java prints its version on stderr, up to Java 8 as 1.8.
     found = re.search(rb'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
     return int(found[1]) if found and ran.returncode == 0 else 0
 

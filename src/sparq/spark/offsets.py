@@ -132,6 +132,7 @@ class PartitionRule(NamedTuple):
         for key, count in messages.items():
             wanted = round(count * self.parts / total) if total else 0
             number = max(1, min(count, max(wanted, -(-count // self.records_max))))
+            # Differences of rounded ends: sizes differ by at most one, and their sum is exact.
             cut[key] = [count * (at + 1) // number - count * at // number for at in range(number)]
         return cut
 
@@ -160,7 +161,9 @@ class Offset(NamedTuple):
             }
             cut = PartitionRule.parse(given[CUT]) if CUT in given else None
         except (TypeError, KeyError, ValueError):
+            # Then the count below does not match: one error for every kind of mistake.
             positions, cut = {}, None
+        # An empty offset is valid: a pattern may match no topic yet.
         if len(positions) + (cut is not None) != len(given):
             raise ValueError(f"not an offset of the source nsq: {json.dumps(given)}")
         return cls(positions, cut)
@@ -216,6 +219,7 @@ class Positions:
         }
 
 
+# A topic at an address (`_named` makes this form), or an offset's key, which ends with a log's id.
 _OF_ONE_LOG: Final = re.compile(r" at |/[^/]*[0-9a-f]{32}$")
 
 

@@ -82,19 +82,26 @@ class Planner:
 
     def _span(self, key: str, first: LogPosition, last: LogPosition) -> Span | None:
         """One log's part of a batch; None if it is empty."""
+        # Equal ordinals: only a gap of indexes lies between the two.
         if first.index >= last.index or (
             first.ordinal is not None and first.ordinal == last.ordinal
         ):
             return None
         parts = parse_key(key)
         address, log = parts.address, parts.log
+        # After a restart Spark first plans the unfinished batch, before any call of `latestOffset`:
+        # the driver does not know the checkpoint's logs yet.
         self._fleet.remember([parts])
         patience = RetryDeadline(f"nsqd {address}", self._options.cluster.timeout_ms)
         while True:
             self._fleet.wait_for([parts])
             member = self._fleet.member(log)
             if member is None:
+                # The span stays, without messages: its empty partitions keep the numbers of the
+                # other partitions the same.
                 self._losses.report_gone(key, first, last.ordinal)
+                # Offsets of an earlier version do not tell the number of messages, so not the
+                # partitions.
                 if first.ordinal is None or last.ordinal is None:
                     return None
                 topic = parts.topic or self._options.topics.listed
@@ -145,6 +152,8 @@ class Planner:
             assert begin.ordinal is not None and end.ordinal is not None
             yield Range(
                 topic=span.topic,
+                # The column shows the address in the offset: rows of a batch that runs again are
+                # equal, even if the nsqd has moved. Read from where it is now.
                 nsqd=key.address,
                 address=span.address,
                 log=key.log,
@@ -165,6 +174,7 @@ class Planner:
             if place is None:
                 patience.wait("its connection was lost while a batch was being planned")
                 self._fleet.wait_for([parse_key(span.key)])
+            # Otherwise nsqd counted from a later message than planned: the place would be too far.
             elif place.from_ordinal == before:
                 return min(LogPosition(place.at, place.at_ordinal), span.end)
             else:  # more messages were deleted in the meantime: the tasks will report them

@@ -48,6 +48,8 @@ class Port(NamedTuple):
 
 def port_at(place: Address) -> Port | None:
     """Find out which port this is; None if no NSQ daemon answers."""
+    # HTTP/1.0: the server closes after its answer, so the end of the stream is the end of the
+    # answer.
     question = b"GET /info HTTP/1.0\r\nHost: %b\r\n\r\n" % place.host.encode()
     answer = b""
     try:
@@ -72,8 +74,10 @@ def _http_port(answer: bytes) -> Port | None:
         return None
     try:
         info = json.loads(body)
+    # RecursionError: JSON that is nested too deeply.
     except (ValueError, RecursionError):
         return None
+    # NSQ before 1.0 wraps its answers in `data`.
     info = info.get("data", info) if isinstance(info, dict) else {}
     if not isinstance(info, dict) or "version" not in info:
         return None
@@ -85,6 +89,7 @@ def _http_port(answer: bytes) -> Port | None:
 def wrong_lookupd(address: str) -> WrongPeerError | None:
     """The error if an nsqlookupd's address is another of NSQ's ports; else None."""
     url = lookupd_url(address)
+    # The question is sent in clear: a TLS port would not answer it.
     if not url.startswith("http://"):
         return None
     found = port_at(parse_address(_with_port(url.removeprefix("http://").partition("/")[0])))

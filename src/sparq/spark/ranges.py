@@ -72,6 +72,7 @@ def settle() -> None:
     loaded, this took some 60 ms: a third of the time of a task of 500,000 rows, and most of the
     time of a small one.
     """
+    # Cached: once per worker process, which Spark uses for many tasks.
     if TaskContext.get() is not None:
         gc.collect()
         gc.freeze()
@@ -147,6 +148,8 @@ class _Reading:
             if data.lost:
                 self._missing(data.lost, f"their data before index {data.next} is damaged")
             yield self._at, data
+            # After the `yield`: Spark has all rows of the piece by now, so a reconnect continues
+            # after it.
             self._at = data.next
             self._patience.reset()
 
@@ -167,6 +170,8 @@ class _Reading:
             self._missing(left, f"their log no longer exists ({refusal})")
             self._at = wanted.end
             return
+        # nsqd has the first message that is missing here: the range ends too late, or (if nsqd has
+        # its end, too) the refusal has another reason, which no retry removes.
         if self._at >= ends.first:
             if ends.end >= wanted.end:
                 raise refusal

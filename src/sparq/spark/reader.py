@@ -135,6 +135,8 @@ def _microseconds(predicate: Any) -> int | None:
     if getattr(predicate, "attribute", None) != _COLUMN:
         return None
     value = getattr(predicate, "value", None)
+    # Without a time zone the value is no point in time: no bound is always correct, since Spark
+    # evaluates the predicate again.
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // _MICROSECOND
@@ -150,6 +152,7 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
     def partitions(self) -> list[InputPartition]:
         """The ranges to read; the logs' ends are looked up once, here."""
         try:
+            # Executors open connections of their own: the driver needs these for planning only.
             return self._partitions()
         finally:
             self._fleet.close()

@@ -86,6 +86,8 @@ class _Writer:
         settle()
         context = TaskContext.get()
         with closing(Spool()) as spool:
+            # All rows are kept before the first is published: Spark passes them once, and a row
+            # that cannot become a message may be the last.
             first = 0
             for rows in iterator:
                 spool.add(self._checked(rows, RowPosition(_where(context), first)))
@@ -130,6 +132,7 @@ def _where(context: TaskContext | None) -> str:
     """The task's partition, and the micro-batch if it belongs to one."""
     if context is None:
         return "partition 0"
+    # Not a documented interface of Spark: only this text depends on it.
     batch = context.getLocalProperty("streaming.sql.batchId")
     of_batch = f" of batch {batch}" if batch else ""
     return f"partition {context.partitionId()}{of_batch}"

@@ -81,6 +81,8 @@ class NsqStreamReader(
     def getDefaultReadLimit(self) -> ReadLimit:
         """The options' limits; Spark takes only one limit, so it gets that of messages."""
         limits = self._options.limits
+        # ReadMaxRows with NO_LIMIT also if only other limits are set: `_limits` takes
+        # ReadAllAvailable for the trigger `once`, which knows no limits.
         return ReadAllAvailable() if limits == ReadLimits() else ReadMaxRows(limits.messages_max)
 
     def initialOffset(self) -> dict[str, object]:
@@ -89,6 +91,8 @@ class NsqStreamReader(
             self._wait(self._fleet.wait_to_begin)
             self._aim()
             self._initial = self._bounds.starts()
+            # nsqd keeps only the messages after a channel's cursor: move it to where the query
+            # begins, even back.
             self._fleet.commit(self._initial)
         return Offset(self._initial).as_json()
 
@@ -128,6 +132,8 @@ class NsqStreamReader(
 
     def stop(self) -> None:
         """Release the channels at the end of the query."""
+        # Spark may never call this: so the newest ATTACH wins, and nsqd does not wait for the older
+        # connection to close (decision 30).
         if self._connected is not None:
             self._connected.close()
 
@@ -171,6 +177,7 @@ class NsqStreamReader(
         else:
             wanted = [parts for key, parts in keys.items() if not start[key].gone]
             self._wait(lambda: self._fleet.wait_for(wanted))
+        # Before the commit, which compares positions with these ends.
         ends = self._fleet.ends()
         self._fleet.commit({key: start[key] for key in keys})
         found = {key: self._found(key, start[key], ends.get(keys[key].log)) for key in keys}
@@ -181,6 +188,8 @@ class NsqStreamReader(
             for key in (*found, *joining)
             if (log := ends.get(parse_key(key).log))
         }
+        # Joining logs enter with their first position and are read from the next batch on: the
+        # checkpoint then has both ends of every range.
         return start | found | self._admitted(found, ends, limits) | joining
 
     def _found(self, key: str, position: LogPosition, ends: Ends | None) -> LogPosition:
@@ -191,6 +200,7 @@ class NsqStreamReader(
         if position.ordinal is None:
             place = self._fleet.place_after(ends.log, position.index, 0)
             if place is None:
+                # nsqd became unreachable: the ordinal is asked for again in the next call.
                 return position
             position = self._planner.known(key, position, place)
         return self._bounds.kept(key, replace(position, gone=False), ends)
@@ -203,6 +213,7 @@ class NsqStreamReader(
         if self._fleet.may_have(parse_key(key)):
             self._missing_since.pop(key, None)
             return True
+        # Addresses in the options are fixed: without nsqlookupd no log moves.
         grace = MOVING_SECONDS if self._options.cluster.lookupd_http_addresses else 0.0
         if now - self._missing_since.setdefault(key, now) < grace:
             return True
@@ -246,6 +257,8 @@ class NsqStreamReader(
         for log, member in self._fleet.attached.items():
             is_new = log in ends and log not in logs and self._options.topics.has(member.topic)
             is_due = self._targets is None or log in self._targets
+            # A new log where one is awaited, such as that of an emptied data path: the loss of the
+            # old one is reported first, then the new one joins.
             replaces = {(member.address, member.topic), (member.address, "")} & awaited
             if is_new and is_due and not replaces:
                 # An nsqd that becomes unreachable at this moment joins when it is back.
@@ -276,6 +289,7 @@ class NsqStreamReader(
         """The ends up to which a log may be read now; a drained run stops at its targets."""
         if self._targets is None:
             return found
+        # A log that was unreachable when the run began gets its target when it is first seen.
         target = self._targets.setdefault(log, found)
         return min(found, target, key=lambda each: each.end)
 

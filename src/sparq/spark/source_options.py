@@ -67,6 +67,8 @@ class SourceOptions:
         """Parse the options. Raises OptionError: one is missing or wrong."""
         found = cls.checked(options, stream=stream)
         if not stream:
+            # Here and not in `checked`, which `load()` calls without knowing whether a stream or a
+            # batch is read.
             if COMMITTED in (found.starting.elsewhere, *found.starting.named.values()):
                 raise OptionError(
                     "option startingOffsets: committed is for streams only: "

@@ -139,6 +139,7 @@ class TopicConnections:
         except OSError as error:
             self._undiscovered = error
         silent: dict[str, OSError] = {}
+        # A copy: `_miss` removes members.
         for member in list(self._members.values()):
             if member.due and member.address in silent:
                 member.down(silent[member.address])
@@ -178,6 +179,8 @@ class TopicConnections:
         patience = RetryDeadline("an nsqd or nsqlookupd of this query", timeout_ms)
         while True:
             self.refresh()
+            # A missing log at nsqds that all answer is not waited for: waiting would not bring it
+            # back.
             if not self.out_of_reach:
                 return
             attached = self.attached
@@ -232,6 +235,8 @@ class TopicConnections:
         except OSError as error:
             member.down(error)
         except (WrongPeerError, NoRangesError) as error:
+            # An address of the options or of nsqlookupd that never was a sparq nsqd: a mistake to
+            # report.
             if TopicAt(member.address, member.topic) in self._found and not member.log:
                 mistake = isinstance(error, WrongPeerError) and wrong_nsqd(member.address)
                 raise mistake or error from None
@@ -241,6 +246,8 @@ class TopicConnections:
             if member.log and may_pass(refusal):
                 member.down(refusal)
                 return
+            # nsqd has no code of its own for a missing topic: the text tells it from other
+            # refusals.
             if refusal.code != "E_RANGE_FAILED" or "not found" not in refusal.text:
                 raise
             self._miss(member)
@@ -274,6 +281,8 @@ class TopicConnections:
                 # A refusal means that the topic was deleted; the next attach creates it with a new
                 # log.
                 member.down(error)
+                # Only a timeout takes long; a refused connection fails at once, also for other
+                # topics.
                 if isinstance(error, TimeoutError):
                     silent[member.address] = error
             else:
@@ -338,6 +347,7 @@ class TopicConnections:
             if may_pass(refusal):
                 member.down(refusal)
                 return
+            # As above, the text tells a lost channel from other refusals.
             if "superseded" not in refusal.text:
                 raise
             raise SupersededError(
