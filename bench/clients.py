@@ -1,16 +1,16 @@
-"""The client beside pynsq, gnsq and ansq, on one nsqd: `python -m bench.clients`.
+"""Compares sparq's client with pynsq, gnsq and ansq on one nsqd: `python -m bench.clients`.
 
-1. Each is a process of its own, in an environment of its own (`tests/scenarios/interop`), and does
-   the same work as its documentation shows (`bench/programs`), with its own defaults: sparq and
-   ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq on uvloop in addition.
-   `bound` is no client: it is what awaiting an OK costs at least.
-2. Within a line they take turns (A B C, A B C, ...), each with a new topic; figures are medians. A
-   first run of each, which is not counted, says how many messages fill the time of a run.
-3. Measured is the middle of a run: from the message that ends the warm-up to the last one. Then
-   nsqd must say that every message was finished, or stored: who drops work has no figure.
-4. Where nsqd has no time left a rate is nsqd's, and is marked. It syncs by NSQ's policy: a disk is
-   not what is measured. `--nsqd go` has Go's nsqd instead, in memory (`NSQD_GO` its path): what one
-   task awaits is mostly nsqd's answer, and of the two Go's is the quicker one.
+1. Each client is a process with its own environment (`tests/scenarios/interop`). It does the same
+   work in the way its documentation shows (`bench/programs`), with its own defaults: sparq and
+   ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq also on uvloop. `bound` is
+   not a client: it measures the minimum cost of awaiting an OK.
+2. The clients take turns on each line (A B C, A B C, ...), each run with a new topic. Figures are
+   medians. A first run of each client, which is not counted, determines the number of messages.
+3. The middle of a run is measured: from the message that ends the warm-up to the last one. Then
+   nsqd must report that every message was finished or stored: a client that drops messages fails.
+4. If nsqd is busy all the time, the rate is nsqd's, and is marked. nsqd syncs by NSQ's policy,
+   since the disk is not measured. `--nsqd go` uses Go's nsqd in memory (`NSQD_GO`: its path): a
+   single task mostly waits for nsqd's answer, and Go's nsqd answers faster.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CHANNEL = "bench"
 SIZE, IN_FLIGHT, BATCH, FILL_BATCH = 200, 2500, 500, 5000
 FIRST_TOTAL = 4_000
 TOTAL_MAX = {True: 250_000, False: 2_000_000}
-"""By whether it is consumed: then it fits nsqd's cache, as for a consumer that keeps up."""
+"""The maximum, by whether messages are consumed: then they must fit into nsqd's cache."""
 
 WARM_UP_PART = 0.1
 SECONDS, ROUNDS = 1.0, 5
@@ -55,17 +55,17 @@ GO_FLAGS = (f"--mem-queue-size={go_nsqd.MEMORY_MESSAGES}", f"--max-rdy-count={IN
 
 
 class ClientError(Exception):
-    """A client's program did not do its work; the text says what it did."""
+    """A client's program failed; the text describes how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who takes part.
+    """A client that is compared.
 
     Attributes:
-        key: names it on the command line.
-        program: its file in `bench/programs`, and its environment.
-        ways: how it can consume, in the words of `bench/programs/job.py`.
+        key: its name on the command line.
+        program: the name of its file in `bench/programs` and of its environment.
+        ways: the ways it supports, named as in `bench/programs/job.py`.
         uvloop: whether it runs on uvloop.
     """
 
@@ -75,18 +75,18 @@ class Client:
     uvloop: bool = False
 
     def python(self) -> str:
-        """The interpreter of its environment."""
+        """The path of its environment's interpreter."""
         if self.program in OURS:
             return sys.executable
         return str(ENVIRONMENTS / self.program / "bin" / "python")
 
     def missing(self) -> str:
-        """Why it cannot run here; "" if it can."""
+        """The reason why it cannot run here; "" if it can."""
         return "" if self.program in OURS else made(self.program, ENVIRONMENTS / self.program)
 
 
 OURS = frozenset({"sparq", "bound"})
-"""Programs that need nothing but this environment."""
+"""Programs that run in this environment."""
 
 OUR_WAYS = frozenset({"iterate", "handler", "batches", "publish"})
 CLIENTS = (
@@ -101,7 +101,7 @@ CLIENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One kind of work."""
+    """A workload."""
 
     name: str
     way: str
@@ -109,7 +109,7 @@ class Line:
 
     @property
     def consumes(self) -> bool:
-        """Whether messages must be there before."""
+        """Whether the topic needs messages before the run."""
         return self.way != "publish"
 
 
@@ -135,7 +135,7 @@ class Figures:
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds
 
 
@@ -156,7 +156,7 @@ class Cell:
         return client_aims.Speed(self.median(lambda each: each.rate), cpu_us)
 
     def columns(self) -> tuple[str, ...]:
-        """As they stand in the table."""
+        """The cells of its row in the table."""
         busy = self.median(lambda each: each.server_cpu / each.seconds)
         mark = "*" if busy > BUSY_SHARE else ""
         return (
@@ -178,7 +178,7 @@ def row(name: str, columns: Sequence[str]) -> str:
 
 
 class Running:
-    """A client's program at work, and what it says."""
+    """A running program of a client, and its output."""
 
     def __init__(self, client: Client, job: Mapping[str, Any]) -> None:
         self._name = client.key
@@ -194,10 +194,10 @@ class Running:
         self._timer.start()
 
     def next(self, event: str) -> dict[str, Any]:
-        """The next thing it says, which must be this.
+        """Read its next event, which must be of this kind.
 
         Raises:
-            ClientError: it ended, or was ended for taking too long; with the end of what it wrote.
+            ClientError: it ended, or was killed after its time limit; with the end of its output.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -210,7 +210,7 @@ class Running:
         return facts
 
     def close(self) -> None:
-        """End it."""
+        """Kill it."""
         self._timer.cancel()
         self._process.kill()
         self._process.communicate()
@@ -231,7 +231,7 @@ def nsqd(kind: str, folder: Path) -> Iterator[NsqdServer]:
 
 @contextmanager
 def running(client: Client, job: Mapping[str, Any]) -> Iterator[Running]:
-    """A client's program, until the block is left."""
+    """Run a client's program for the duration of the block."""
     program = Running(client, job)
     try:
         yield program
@@ -243,7 +243,7 @@ class Bench:
     """One nsqd, and runs against it.
 
     Attributes:
-        versions: what each client said it is made of.
+        versions: the versions that each client reported.
     """
 
     def __init__(self, server: NsqdServer) -> None:
@@ -253,10 +253,10 @@ class Bench:
         self._rates: dict[tuple[str, str], float] = {}
 
     def measure(self, client: Client, line: Line, seconds: float) -> Figures:
-        """One run of about so many seconds, after a first one that says how many messages.
+        """Do a first run that determines the number of messages, then one of about `seconds`.
 
         Raises:
-            ClientError: not all of them were done with.
+            ClientError: not all messages were finished or stored.
         """
         key = (client.key, line.name)
         if key not in self._rates:
@@ -266,10 +266,10 @@ class Bench:
         return self.run(client, line, total)
 
     def run(self, client: Client, line: Line, total: int) -> Figures:
-        """One run of so many messages, those of the warm-up too.
+        """Do one run with `total` messages, including the warm-up.
 
         Raises:
-            ClientError: not all of them were done with.
+            ClientError: not all messages were finished or stored.
         """
         self._runs += 1
         topic = f"clients_{self._runs}"
@@ -300,14 +300,14 @@ class Bench:
         return Figures(said["messages"], said["seconds"], said["cpu_seconds"], server_cpu)
 
     def _fill(self, topic: str, total: int) -> None:
-        """A channel with so many messages."""
+        """Fill a channel with messages."""
         self._server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
         path = f"/mpub?topic={topic}&binary=true"
         for left in range(total, 0, -FILL_BATCH):
             self._server.post(path, batch(body(SIZE), min(left, FILL_BATCH)))
 
     def _rest(self) -> None:
-        """Until nsqd is idle: nobody pays for what was done before."""
+        """Wait until nsqd is idle, so that a run does not include work of the last one."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
             before = cpu_seconds(self._server.pid)
@@ -316,10 +316,10 @@ class Bench:
                 return
 
     def _check(self, client: Client, topic: str, total: int, line: Line) -> None:
-        """Wait until nsqd has stored all that was published, or has seen all of it finished.
+        """Wait until nsqd has stored all published messages, or until all are finished.
 
         Raises:
-            ClientError: it has not, in time, or some messages were not done with once.
+            ClientError: that took too long, or a message was not finished or stored exactly once.
         """
         deadline = time.monotonic() + DEADLINE_SECONDS
         while (found := self._state(topic, line)) != (wanted := _done(total, line)):
@@ -336,7 +336,7 @@ class Bench:
 
 
 def _done(total: int, line: Line) -> dict[str, int]:
-    """What nsqd says when everything is done."""
+    """Return nsqd's count of finished or stored messages."""
     if not line.consumes:
         return {"message_count": total}
     return {
@@ -346,7 +346,7 @@ def _done(total: int, line: Line) -> dict[str, int]:
 
 
 def present(keys: Sequence[str]) -> list[Client]:
-    """The clients asked for (all, without a word) that can run here; the others are named."""
+    """The chosen clients (default: all) that can run here; print the names of the others."""
     found = []
     for client in CLIENTS:
         if not keys or client.key in keys:
@@ -366,18 +366,18 @@ def run(
     chosen: Sequence[str] = (),
     kind: str = "sparq",
 ) -> None:
-    """Measure, print each line as it comes, then versions and aims.
+    """Measure, print each line when it is complete, then versions and aims.
 
     Args:
-        folder: where nsqd keeps its data; made if it is not there.
-        rounds: how often each client does each line.
-        seconds: of a run.
-        only: take the lines whose name contains this.
-        chosen: keys of the clients that take part; without one, all.
-        kind: whose nsqd, "sparq" or "go".
+        folder: the folder of nsqd's data; created if it does not exist.
+        rounds: the number of runs of each client on each line.
+        seconds: the duration of a run.
+        only: run only lines whose name contains this text.
+        chosen: keys of the clients to compare; empty: all.
+        kind: which nsqd, "sparq" or "go".
 
     Raises:
-        ClientError: a client did not do its work.
+        ClientError: a client failed.
     """
     lines = [line for line in LINES if only in line.name]
     if not lines:
@@ -403,7 +403,7 @@ def run(
 def in_turn(
     bench: Bench, line: Line, clients: Sequence[Client], rounds: int, seconds: float
 ) -> dict[str, Cell]:
-    """One line, everybody in turn."""
+    """Measure one line, with the clients in turn."""
     cells = {client.key: Cell() for client in clients}
     for _ in range(rounds):
         for client in clients:
@@ -412,7 +412,7 @@ def in_turn(
 
 
 def keys(text: str) -> list[str]:
-    """Names of clients, by comma."""
+    """Split comma-separated keys of clients."""
     known = [client.key for client in CLIENTS]
     found = [key for key in text.split(",") if key]
     for key in found:
@@ -422,7 +422,7 @@ def keys(text: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the exit status: 1 when a client did not do its work."""
+    """Run the bench; return the exit status: 1 if a client failed."""
     parser = argparse.ArgumentParser(
         prog="bench.clients",
         description=__doc__,
@@ -436,7 +436,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.nsqd == "go" and (reason := go_nsqd.missing()):
         parser.error(reason)
-    # nsqd and the programs are ended by what is below, also when somebody ends the bench.
+    # SIGTERM must unwind the blocks below, which end nsqd and the programs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sparq-clients-") as name:
         try:

@@ -1,7 +1,7 @@
 """A standalone cluster of Spark on loopback: a master and one worker, from the installed package.
 
-Where executors are processes of their own, what the driver holds is the driver's alone: in
-`local[2]` the same JVM holds the state of the queries too.
+Executors are separate processes there, so the driver's memory can be measured: in `local[2]` its
+JVM also holds the state of the queries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START_SECONDS = 120.0
 
 
 def spark_home() -> Path:
-    """The folder of the installed package, which is a whole distribution of Spark."""
+    """The folder of the installed package, which is a complete Spark distribution."""
     found = find_spec("pyspark")
     assert found is not None and found.origin is not None
     return Path(found.origin).parent
@@ -39,7 +39,7 @@ def spark_home() -> Path:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """A master and a worker of two cores; the URL of the master, once the worker is there.
+    """Run a master and a worker with two cores; yields the master's URL.
 
     Raises:
         BenchError: they do not start.
@@ -77,7 +77,7 @@ def _daemon(folder: Path, name: str, flags: list[str]) -> Iterator[None]:
 
 
 def _workers(pages: int) -> int | None:
-    """How many workers a master has that are alive; None while it does not answer."""
+    """The number of a master's live workers; None while it does not answer."""
     with (
         suppress(OSError, http.client.HTTPException, ValueError),
         closing(http.client.HTTPConnection(HOST, pages, timeout=10)) as connection,

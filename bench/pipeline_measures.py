@@ -1,11 +1,11 @@
 """The measures of the pipeline's bench that need the application: one round of each.
 
-1. sustained: everything is published before the application starts; the clock begins when each
-   query has taken its first batch, since starting is measured by `make_run`.
+1. sustained: everything is published before the application starts. Time is measured from the
+   moment when each query has read its first batch, since `make_run` measures the start.
 2. memory: on a standalone cluster, so that the driver's JVM holds no state of a query. The driver
    is the session of `sparq pipeline`: its Python, its JVM and their Python processes.
-3. state: a batch of 5,000 clicks is one MPUB to one nsqd, so it is one batch of Spark too, and its
-   time is that from Spark's offset to Spark's commit.
+3. state: a batch of 5,000 clicks is one MPUB to one nsqd, and so one batch of Spark. Its time is
+   the time between Spark's offset file and Spark's commit file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PROBE_CLICKS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Clicks a second of the three queries side by side.
+    """Clicks per second of the three queries, which run at the same time.
 
     Attributes:
         sustained: from the first batch of each query on.
@@ -62,10 +62,10 @@ class Rates:
 
 
 def sustained(folder: Path, clicks: Path, size: int) -> Rates:
-    """Publish the lines of a file to two nsqds, then let the three queries take them.
+    """Publish the lines of a file to two nsqds, then let the three queries read them.
 
-    The sustained rate counts the clicks that are left once each query has taken its first batch, in
-    the mean of the queries. Where nothing is left then, it is the whole rate.
+    The sustained rate counts the clicks that are left once each query has read its first batch, as
+    the mean over the queries. If none is left, it is the whole rate.
     """
     with Running(folder, nsqds=2, flags=DRAIN_FLAGS) as running:
         running.publish(lines_of(clicks))
@@ -124,9 +124,9 @@ class DriverMemory:
     """The driver's memory in MiB.
 
     Attributes:
-        peak: the most that its processes have had resident, added up.
-        java_live: what lives in its JVM's heap after a full collection.
-        python: what its Python processes have resident at the end.
+        peak: the sum of its processes' peaks of resident memory.
+        java_live: the live objects in its JVM's heap after a full collection.
+        python: the resident memory of its Python processes at the end.
     """
 
     peak: float
@@ -135,7 +135,7 @@ class DriverMemory:
 
 
 def memory(folder: Path, size: int, visitors: int) -> DriverMemory:
-    """The driver's memory once the three queries have taken some clicks of a crowd."""
+    """Measure the driver's memory after the three queries have read clicks of many visitors."""
     with cluster(folder / "cluster") as master:
         flags = ("--master", master, *DRAIN_FLAGS, *MEMORY_FLAGS, *LOOPBACK_FLAGS)
         with Running(folder / "pipeline", nsqds=2, flags=flags) as running:
@@ -147,7 +147,7 @@ def memory(folder: Path, size: int, visitors: int) -> DriverMemory:
 
 
 def driver_memory(pid: int) -> DriverMemory:
-    """What the driver has used so far, by the pid of its Python."""
+    """Measure a driver, given the process id of its Python."""
     pids = members_of(pid)
     java = java_of(pids)
     peak = sum(memory_mib(each) for each in pids)
@@ -156,7 +156,7 @@ def driver_memory(pid: int) -> DriverMemory:
 
 
 def batch_seconds(folder: Path, visitors: int, warm_up: int, probes: int) -> list[float]:
-    """With all visitors of a crowd open, the times of batches of PROBE_CLICKS of their clicks."""
+    """Measure the times of batches of PROBE_CLICKS clicks while all visits are open."""
     crowd, first = Crowd(visitors, OPEN_PER_SECOND), OPEN_CLICKS * visitors
     with Running(folder, queries=(STATE_QUERY,)) as running:
         running.publish(crowd.lines(first))
@@ -172,7 +172,7 @@ def batch_seconds(folder: Path, visitors: int, warm_up: int, probes: int) -> lis
 
 
 def _probe(running: Running, bodies: list[bytes]) -> float:
-    """The time of the batch that takes some clicks."""
+    """Publish clicks; return the time of the batch that reads them."""
     checkpoint = running.data / "checkpoint" / STATE_QUERY
     last = max(batch_times(checkpoint), default=-1)
     publish_at_once(bodies, running.nsqds[0])

@@ -1,9 +1,9 @@
-"""Processes that the pipeline's bench watches: their memory.
+"""The memory of processes that the pipeline's bench watches.
 
-1. Memory is read from `/proc`: `VmHWM` is the most that a process has had resident since it began.
-2. What a JVM holds is counted by the JVM itself after a full garbage collection. It is asked as the
-   JDK's `jcmd` asks: by the attach socket that every HotSpot JVM opens on SIGQUIT where a file of
-   its name asks for it. So this works with a Java runtime that has no tools.
+1. Memory is read from `/proc`: `VmHWM` is the peak of a process's resident memory.
+2. A JVM counts its live objects itself, after a full garbage collection. It is queried as the JDK's
+   `jcmd` does, through the attach socket, which a HotSpot JVM opens on SIGQUIT if a file with a
+   certain name exists. So this works with a Java runtime that has no tools.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MIB = 1 << 20
 
 
 class BenchError(Exception):
-    """A line of the bench cannot be measured; the text says why and what to look at."""
+    """A line of the bench cannot be measured; the text gives the reason and what to look at."""
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """What a condition returns, once it is true.
+    """Return the value of a condition once it is true.
 
     Raises:
-        BenchError: `what` did not come about in time.
+        BenchError: the condition, described by `what`, was not true in time.
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -42,7 +42,7 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 def memory_mib(pid: int, field: str = "VmHWM") -> float:
-    """Memory of a process by a field of its status: `VmHWM` (the most so far) or `VmRSS` (now)."""
+    """Return a process's memory in MiB: `VmHWM`: its peak, `VmRSS`: now; 0 if it does not exist."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{field}:"):
@@ -51,10 +51,10 @@ def memory_mib(pid: int, field: str = "VmHWM") -> float:
 
 
 def java_of(pids: Iterable[int]) -> int:
-    """The one of some processes that is a JVM.
+    """Return the process that is a JVM.
 
     Raises:
-        BenchError: none of them is.
+        BenchError: there is none.
     """
     for pid in sorted(pids):
         with suppress(OSError):
@@ -64,7 +64,7 @@ def java_of(pids: Iterable[int]) -> int:
 
 
 def live_heap_mib(java: int) -> float:
-    """What the objects of a JVM take that are alive after a full garbage collection."""
+    """Return the size in MiB of a JVM's live objects after a full garbage collection."""
     lines = ask_java(java, "GC.class_histogram").splitlines()
     total = [line.split() for line in lines if line.startswith("Total")]
     if not total:
@@ -73,10 +73,10 @@ def live_heap_mib(java: int) -> float:
 
 
 def ask_java(java: int, command: str) -> str:
-    """The answer of a JVM to a command of `jcmd`.
+    """Send a `jcmd` command to a JVM; return its answer.
 
     Raises:
-        BenchError: it does not answer, or refuses.
+        BenchError: it does not answer, or refuses the command.
     """
     place = Path(f"/tmp/.java_pid{java}")
     if not place.exists():

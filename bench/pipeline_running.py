@@ -1,9 +1,9 @@
-"""The pipeline under measurement: real nsqds, `sparq pipeline`, and what can be seen of them.
+"""The measured pipeline: real nsqds and `sparq pipeline`, observed from outside.
 
-1. Everything is seen from outside: the depths of the channels on the nsqds, which fall as Spark
-   commits, and the files that readers find. So a figure means the same whatever a query is made of.
-2. An application that ends by itself is an error: a figure never holds a second start.
-3. A wait ends when nothing has moved for STALL_SECONDS, with the end of the application's log.
+1. The bench observes the depths of the channels on the nsqds, which fall as Spark commits, and the
+   output files. So a figure does not depend on how a query is implemented.
+2. It is an error if the application ends by itself: no figure includes a second start.
+3. A wait fails if no depth has changed for STALL_SECONDS; the error has the end of the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def note(text: str) -> None:
-    """Say on standard error how far the bench is, with the time of day."""
+    """Print a step of the bench to standard error, with the time (UTC)."""
     print(f"  {datetime.now(UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 
@@ -41,9 +41,9 @@ class Running:
     """nsqds with the topic and a channel for each query; the application once `start` is called.
 
     Args:
-        folder: for everything that is written; made here.
-        queries: which of the three run.
-        nsqds: how many.
+        folder: the folder for all files; created here.
+        queries: the queries to run.
+        nsqds: the number of nsqds.
         flags: further flags of `sparq pipeline`.
     """
 
@@ -103,14 +103,14 @@ class Running:
         self.application.start()
 
     def publish(self, lines: Iterable[bytes]) -> int:
-        """Publish, until everything is acknowledged; how many lines."""
+        """Publish until all lines are acknowledged; return their number."""
         note("publishing to the nsqds")
         count = pipeline_clicks.publish(lines, self.nsqds)
         note(f"published: {count:,} clicks")
         return count
 
     def check(self) -> None:
-        """Raise a BenchError where the application has ended."""
+        """Raise a BenchError if the application has ended."""
         if (status := self.application.exit_status()) is not None:
             raise BenchError(f"sparq pipeline ended with status {status}:\n{self.log_end()}")
 
@@ -120,9 +120,9 @@ class Running:
         return text[-LOG_CHARACTERS:]
 
     def depths(self) -> dict[str, int]:
-        """How many messages each query has before it, on all nsqds together.
+        """Return the number of messages each query has left to read, over all nsqds.
 
-        A new topic keeps what is published until nsqlookupd has told its channels: that counts.
+        Includes the messages that a new topic holds until nsqlookupd has returned its channels.
         """
         self.check()
         sums = dict.fromkeys(self._queries, 0)
@@ -134,11 +134,10 @@ class Running:
         return sums
 
     def wait(self, is_done: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """Wait until the depths are as wanted; they are returned.
+        """Wait until `is_done` accepts the depths; return them.
 
         Raises:
-            BenchError: the application has ended, or no query has taken anything for
-                STALL_SECONDS.
+            BenchError: the application has ended, or no depth has changed for STALL_SECONDS.
         """
         depths = self.depths()
         moved = noted = time.monotonic()
@@ -154,6 +153,6 @@ class Running:
         return depths
 
     def drain(self) -> float:
-        """Wait until every query has taken everything; the time at which this was seen."""
+        """Wait until no query has messages left; return the time at which this was observed."""
         self.wait(lambda depths: not any(depths.values()))
         return time.perf_counter()

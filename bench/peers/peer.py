@@ -1,11 +1,11 @@
-"""What the bench asks of a broker: processes of its own, and bytes to speak to it.
+"""The interface between the bench and a broker: its processes, and the bytes of its protocol.
 
 1. A peer runs on a free loopback port, with its data below the bench's folder, and ends with it.
 2. Topics, queues and log-ins are set up over blocking sockets, before anything is measured.
-3. While it is measured a peer is functions over bytes: requests are built before, `answers` counts
-   what was answered, an `Acknowledger` turns deliveries into acknowledgements. No peer knows the
-   loop.
-4. Each message is acknowledged by itself, whatever shorter ways a broker has: so does NSQ.
+3. During a measurement a peer consists of functions over bytes: requests are built before,
+   `answers` counts the answers, and an `Acknowledger` turns deliveries into acknowledgements. No
+   peer uses the event loop.
+4. Each message is acknowledged separately, as in NSQ, even if a broker can acknowledge several.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 class Deliveries(NamedTuple):
-    """What came in one read: messages, the bytes that acknowledge them, their stamps if asked."""
+    """The result of one read: messages, their acknowledgements as bytes, their stamps if wanted."""
 
     messages: int
     reply: bytes
@@ -48,11 +48,11 @@ class Acknowledger(Protocol):
     """Whether the first eight bytes of each body are to be read."""
 
     def take(self, data: bytes) -> Deliveries:
-        """Bytes as they come, in any pieces."""
+        """Process received bytes, in pieces of any size."""
 
 
 def no_batches(body: bytes, count: int) -> bytes:
-    """The `many` of a broker that publishes one message at a time."""
+    """`Publishing.many` of a broker that publishes one message at a time."""
     raise RefusedError("publishes one message at a time")
 
 
@@ -63,7 +63,7 @@ class Publishing:
     Attributes:
         answers: counts the requests that bytes from the server answer; raises RefusedError.
         one: the request that publishes a body.
-        many: the request that publishes a body so many times at once.
+        many: the request that publishes a body several times.
     """
 
     sock: socket.socket
@@ -82,7 +82,7 @@ class Consuming:
 
 
 class Dialogue:
-    """A blocking socket that is spoken to in turn, for what is set up before a run."""
+    """A blocking connection with requests and answers in turn, for the setup before a run."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=START_SECONDS)
@@ -90,18 +90,18 @@ class Dialogue:
         self._data = b""
 
     def send(self, data: bytes) -> None:
-        """All of it."""
+        """Send all bytes."""
         self.sock.sendall(data)
 
     def exactly(self, size: int) -> bytes:
-        """The next so many bytes."""
+        """Read exactly this number of bytes."""
         while len(self._data) < size:
             self._receive()
         found, self._data = self._data[:size], self._data[size:]
         return found
 
     def line(self) -> bytes:
-        """Up to the next line's end, which is dropped."""
+        """Read a line, without its end."""
         while b"\r\n" not in self._data:
             self._receive()
         found, _, self._data = self._data.partition(b"\r\n")
@@ -114,11 +114,11 @@ class Dialogue:
         self._data += data
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self.sock.close()
 
     def done(self) -> socket.socket:
-        """The socket, for the event loop."""
+        """Return the socket, non-blocking for the event loop."""
         assert not self._data, self._data[:200]
         self.sock.setblocking(False)
         return self.sock
@@ -183,19 +183,19 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def make_program(self) -> Program:
-        """How the server is started."""
+        """Return the program that runs the server."""
 
     def start(self) -> None:
         """Start the server."""
         self.program.start()
 
     def close(self) -> None:
-        """End the server and forget its data."""
+        """Kill the server and delete its data."""
         self.program.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """End the server without warning; its data stay."""
+        """Kill the server; keep its data."""
         self.program.kill()
 
     def cpu_seconds(self) -> float:
@@ -208,7 +208,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
-        """Make a topic with channels, each of whose consumers will together hold `ready`."""
+        """Create a topic with channels that each allow `ready` messages in flight."""
 
     @abc.abstractmethod
     def drop(self, topic: str, channels: Sequence[str]) -> None:
@@ -216,13 +216,13 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def publishing(self, topic: str, *, batches: bool) -> Publishing:
-        """A connection for requests, all of them of `many` or all of `one`."""
+        """Connect for requests of one kind: `many` if `batches`, else `one`."""
 
     @abc.abstractmethod
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
-        """A connection for messages of one size, of which it holds at most `ready`."""
+        """Connect to consume messages of one size, with at most `ready` in flight."""
 
 
 def needs(program: str) -> Callable[[], str]:
-    """Why a peer cannot run: its program is missing; "" if it is there."""
+    """Return a function with the reason why a peer cannot run, a missing program; "": it can."""
     return lambda: "" if shutil.which(program) else f"needs {program}"
