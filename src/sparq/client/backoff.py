@@ -50,6 +50,8 @@ class Backoff:
         self._jittered = strategy == "full_jitter"
         self._multiplier = multiplier
         self._max_duration = max_duration if multiplier > 0 else 0.0
+        # A success lowers the level by one only. Without a limit, a long run of failures would need
+        # as many successes before the consumer is out of backoff.
         self._level_max = _highest_useful_level(multiplier, self._max_duration)
         self._rng = rng
 

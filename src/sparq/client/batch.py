@@ -119,6 +119,7 @@ class Batch(Sequence[Message]):
         """Respond to each part without a response; the result awaits the slowest connection."""
         unanswered = [part for part in self._parts if not part.responded]
         answers = [answer(part, place == 0) for place, part in enumerate(unanswered)]
+        # `gather` would make a task even for each answer that waits for nothing.
         slow = [each for each in answers if each is not DONE]
         return cast(Awaitable[None], asyncio.gather(*slow)) if slow else DONE
 
@@ -127,6 +128,7 @@ class Batch(Sequence[Message]):
             messages: list[Message] = []
             for part in self._parts:
                 messages += part.open() if isinstance(part, ReceivedMessages) else (part,)
+            # Each message now has a response of its own: no group may be answered as one.
             self._parts = list(messages)
             self._messages = messages
         return self._messages

@@ -55,6 +55,8 @@ REST_READS_MAX: Final = 16
 COMMANDS_MAX: Final = 256
 """This many commands are sent before the loop iteration ends: nsqd then works in parallel."""
 
+# With 100 tasks that publish, 32 and 50 are fastest; 64 is slower, and 256 a quarter slower
+# (performance.md, "A hundred tasks that publish").
 REQUESTS_MAX: Final = 50
 """The same for requests: of 100, nsqd works on one half while the client makes the other."""
 
@@ -166,6 +168,9 @@ class Connection(asyncio.Protocol):
             raise ConnectionLostError(self._reason(None), executed=False)
         out = self._out
         requests = self.requests
+        # For a task that awaits each publish, a flush at the end of the iteration would have
+        # nothing to collect. After a write of several commands more are likely to follow, so they
+        # are collected.
         alone = self._lone and not out and not requests.waiting
         requests.waiting.append(request)
         requests.size += request.size
@@ -177,6 +182,7 @@ class Connection(asyncio.Protocol):
 
     def drained(self) -> Awaitable[None]:
         """Return an awaitable that waits while the transport's write buffer is too full."""
+        # Shielded, as in `ended`: several tasks wait for the same future.
         return DONE if self._resumed is None else asyncio.shield(self._resumed)
 
     def _flush(self) -> None:
@@ -210,6 +216,8 @@ class Connection(asyncio.Protocol):
         """Close once all output is written, or after ``seconds`` at the latest."""
         self._flush()
         self._write(self._wire.layers.close())
+        # `close` ends the transport only when its buffer is written, which a peer that does not
+        # read prevents; `abort` sets the limit.
         self._transport.close()
         await asyncio.wait([self._lost], timeout=seconds)
         self._transport.abort()
@@ -217,6 +225,7 @@ class Connection(asyncio.Protocol):
     def fail(self, error: Exception) -> None:
         """Close the connection now, with this reason."""
         self.live = False
+        # The first reason counts: later ones are often its consequences.
         if self._fatal is None:
             self._fatal = error
         self._transport.abort()
@@ -252,6 +261,7 @@ class Connection(asyncio.Protocol):
             )
             self._opened.exception()  # avoids a warning if the dialling task was cancelled
         self.requests.lose(reason, executed=False if not_executed else None)
+        # asyncio does not call `resume_writing` for a lost connection: tasks would wait forever.
         if self._resumed is not None:
             self.resume_writing()
         self.on_answered()
@@ -345,6 +355,8 @@ class Connection(asyncio.Protocol):
         receiver = self._wire.receiver
         answered = 0
         try:
+            # A producer receives little but plain OKs: they are counted in one step, and the
+            # decoder of frames runs only if there is anything else.
             receiver.feed(data)
             if answered := receiver.take_oks():
                 self._confirmed(answered)
@@ -359,6 +371,7 @@ class Connection(asyncio.Protocol):
             limit = self._config.max_msg_size
             hint = f" (the option max_msg_size is {limit})" if limit else ""
             self.fail(WrongPeerError(f"{error}{hint}"))
+        # Once per read: after each answer, it would look for queued publishes many times in vain.
         if answered:
             self.on_answered()
 
@@ -397,6 +410,9 @@ class Connection(asyncio.Protocol):
 
     def _check_alive(self) -> None:
         """Close a silent connection, else check again at the next possible timeout."""
+        # One timer for the connection: each read and each request only notes its time, which costs
+        # less than a timer of its own. Without a pending request, none can be overdue before a full
+        # `publish_timeout` from now.
         config, now = self._config, self._loop.time()
         silent_at = self._heard_at + config.read_timeout
         overdue_at = now + config.publish_timeout

@@ -149,7 +149,6 @@ class Consumer(Connecting):
             max_delay=self.config.max_reconnect_delay,
             rng=rng,
         )
-
         self._dead_letters: DeadLetterPublisher | None = None
         if dead_letter:
             producer = Producer(
@@ -285,6 +284,7 @@ class Consumer(Connecting):
 
     async def _wind_down(self, seconds: float) -> None:
         self._pool.retire()
+        # CLS first: with RDY still open, nsqd would deliver the messages given back here once more.
         closing = [each.start_closing() for each in self._flow.subscriptions.values()]
         self._flow.stop()
         if self._handler is None:
@@ -293,6 +293,7 @@ class Consumer(Connecting):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WAIT_SECONDS):
                 await asyncio.gather(*closing)
+        # Again: messages may have arrived before nsqd received CLS.
         if self._handler is None:
             self._inbox.give_back()
         with contextlib.suppress(TimeoutError):
@@ -390,6 +391,7 @@ class Consumer(Connecting):
                 connection, self.config, self.counters, self._inbox.put, self._flow.answering
             )
             subscription.has_letters = is_dead_letter_topic(self.topic)
+            # Before `Flow.add`, which sends RDY: nsqd refuses RDY without a channel.
             await connection.request(commands.sub(self.topic, self.channel))
             self._pool.errors.pop(address, None)
             self._flow.add(subscription)
@@ -489,7 +491,6 @@ class Consumer(Connecting):
             await handle(handler, message, self._log)
 
     async def _give_up(self, message: Message) -> None:
-        """Give up a message that was delivered more than ``max_attempts`` times."""
         self.counters.given_up += 1
         text = "giving up after %d attempts: %r"
         self._log.warning(text, message.attempts - 1, message, extra=of_message(message))

@@ -167,6 +167,7 @@ class Discovery:
             # Logged once when it starts to fail, not with each poll.
             if place not in self.errors:
                 log.warning("nsqlookupd %s: %s", place, text, extra={"nsqlookupd": place})
+                # Only then: each call starts the waits at 1 s again, and so they would not grow.
                 poll.hasten()
             self.errors[place] = text
             self._draining.pop(url, None)

@@ -100,8 +100,12 @@ class Dispatcher:
         self._config = config
         self._errors = errors
         self._turn = 0
+        # Not a deque: a cancelled or expired publish leaves the middle of the queue. Not a dict:
+        # finding its first entry means to pass all entries deleted before it.
         self._queue: OrderedDict[PendingPublish, None] = OrderedDict()
         self._queue_bytes = 0
+        # One receipt per connection, shared by all publishes that were sent once: most publishes
+        # need no receipt of their own.
         self._receipts: dict[str, Receipt] = {}
         self._taken: set[Connection] = set()  # each reserved for one suspect until it is idle
         self._silence = SilenceDetector(config.write_timeout)
@@ -115,9 +119,11 @@ class Dispatcher:
         publish.dispatcher = self
         if not self.under_way:
             self.idle.clear()
+            # Only while publishes are pending: nothing can be overdue in an idle producer.
             if self._looking is None:
                 self._look_later()
         self.under_way += 1
+        # Never past the queue, even if a connection could take this publish now.
         if self._queue or (link := self._next_link(publish)) is None:
             self._enqueue(publish)
         else:
@@ -139,6 +145,8 @@ class Dispatcher:
 
     def forget(self, publish: PendingPublish) -> None:
         """Drop a publish whose caller was cancelled."""
+        # If it was sent, it keeps its place among the connection's requests, since nsqd answers it;
+        # its sink is done, so the answer has no effect.
         if publish in self._queue:
             self._dequeue(publish)
         self._settle(publish)
@@ -180,6 +188,7 @@ class Dispatcher:
         link = publishes[0].link
         assert link is not None
         at_once = self._receipts[link.address]
+        # Set before the loop: it lowers `under_way`, and a task that it resumes reads `lone`.
         self.lone = self.under_way == 1
         if self.drained:
             self.drained.took(link.address)
@@ -210,6 +219,7 @@ class Dispatcher:
         """Close a connection whose peer is not an nsqd, and send the publish again."""
         link = publish.link
         assert link is not None
+        # This request is no longer among the connection's: the loss does not fail it a second time.
         link.fail(WrongPeerError(f"{link.address} answered a publish with {data[:80]!r}"))
         self._unanswered(publish)
 
@@ -289,6 +299,9 @@ class Dispatcher:
             undrained = self._without_drained()
             links = links if undrained is None else undrained
         limit = self._config.max_pending_bytes - publish.size
+        # With limit 0, only an idle connection will do. Moved sends do not count: their connection
+        # was silent, not lost, so they do not suggest that this publish makes nsqd reset
+        # connections.
         if publish.unanswered - publish.moved >= SUSPECT:
             limit = 0
         spare: Connection | None = None
@@ -296,6 +309,8 @@ class Dispatcher:
             self._turn = (self._turn + 1) % len(links)
             link = links[self._turn]
             used = link.requests.size
+            # An idle connection takes any size: a publish above `max_pending_bytes` would otherwise
+            # wait until its deadline.
             if link.live and (not used or (used <= limit and link not in taken)):
                 if not silent or link not in silent:
                     return link
@@ -327,6 +342,8 @@ class Dispatcher:
         self._send(publish, link)
 
     def _note_doubt(self, publish: PendingPublish, link: Connection) -> None:
+        # Counted with the next send, not when a connection is lost: without another send the
+        # message cannot be stored twice.
         self.resent += publish.message_count * (publish.unanswered - publish.resent)
         publish.resent = publish.unanswered
         if publish.unanswered - publish.moved >= SUSPECT:
@@ -345,6 +362,7 @@ class Dispatcher:
         self._silence.look(self.links, now)
         for link in self._silence.links:
             self._move_overdue(link, now)
+        # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
         if self.drained:
             self.send_queued()
         if self.under_way:
@@ -366,6 +384,8 @@ class Dispatcher:
                 self.expire_in(publish)
                 self._send_late(publish, link)
         if moved:
+            # The silent nsqd may still answer, in order: a substitute keeps each place, and a late
+            # OK counts.
             silent.requests.replace(moved)
             text = (
                 "nsqd %s does not answer: %d publishes were also sent to other nsqds "

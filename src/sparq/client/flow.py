@@ -124,6 +124,7 @@ class Flow:
         if self._stopping:
             self._check_drained()
             return
+        # A success changes nothing while there is no backoff: the usual case makes no call.
         if outcome is not BackoffSignal.SUCCESS or self._backoff.state is not BackoffState.CLEAR:
             self._note(outcome)
         self._plan_soon()

@@ -33,6 +33,7 @@ class Inbox:
         self.ended = False
         self._expire = expire
         self._hurried = False
+        # `take` opens a group only once the one before it was taken, so `_opened` comes first.
         self._arrived: deque[ReceivedMessages] = deque()
         self._opened: deque[Message] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
@@ -104,13 +105,18 @@ class Inbox:
         found = self.take_many(count)
         try:
             while (more := count - size_of(found)) and clock() < deadline:
+                # Full: nsqd sends nothing until this batch is answered, so waiting longer would
+                # only delay it.
                 if self._hurried or self.ended or is_full():
                     break
                 await self._news(deadline)
                 found += self.take_many(more)
         except asyncio.CancelledError:
+            # No other code knows these messages: dropped here, they would stay in flight until
+            # their timeout.
             self._put_back(found)
             raise
+        # Checked again: a timeout may have ended, or a connection been lost, during the wait.
         now = time.monotonic()
         return [each for each in found if self._is_fresh(each, now)]
 
@@ -158,6 +164,7 @@ class Inbox:
             raise
 
     def _leave(self, taker: asyncio.Future[None]) -> None:
+        # Woken and then cancelled or late: another task takes the message that woke this one.
         if not taker.cancelled():
             self._wake(1)
         elif taker in self._takers:  # `_wake` may have removed it already

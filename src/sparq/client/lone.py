@@ -82,6 +82,7 @@ class AwaitedResult:
     def __await__(self) -> Generator[AwaitedResult, None, Receipt]:
         """Wait for the outcome."""
         if self._state == _WAITING:
+            # A task accepts a yielded future only with this flag set, and resets it.
             self._asyncio_future_blocking = True
             yield self
         return self.result()

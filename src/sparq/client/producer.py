@@ -133,6 +133,8 @@ class Producer(Connecting):
         """
         # A copy of `_await_outcome`: one coroutine less for each message.
         command, loop = publish_command(topic, body), self._started()
+        # Only after a publish that was itself alone: otherwise the first task of a batch would send
+        # its next publish without the others (performance.md, "One task that publishes").
         is_lone = self._dispatcher.lone and not self._dispatcher.under_way
         outcome: AwaitedResult | asyncio.Future[Receipt]
         outcome = AwaitedResult(loop) if is_lone else loop.create_future()
@@ -140,6 +142,7 @@ class Producer(Connecting):
         try:
             return await outcome
         except asyncio.CancelledError:
+            # Not cancelled: it had its outcome in the same loop iteration, and is counted already.
             if outcome.cancelled():
                 self._dispatcher.forget(publish)
             raise
@@ -191,6 +194,8 @@ class Producer(Connecting):
         seconds: float | None,
     ) -> PendingPublish:
         now = loop.time()
+        # The default needs no timer of its own: the connection checks for `publish_timeout` itself,
+        # and a publish that is queued or sent again gets a timer then.
         if seconds is None:
             deadline = now + self.config.publish_timeout
             publish = PendingPublish(command, count, sink, now, deadline)

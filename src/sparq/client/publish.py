@@ -81,6 +81,7 @@ class Callback:
         self._done = True
         try:
             if (left := self._call(result)) is not None and asyncio.iscoroutine(left):
+                # Otherwise Python warns as well that the coroutine was never awaited.
                 left.close()
                 raise TypeError("on_done is called, not awaited: use a function that is not async")
         except Exception as error:

@@ -186,6 +186,7 @@ class RangeReader:
             self._send(commands.read(topic, log, first, end, max_bytes))
             while first < end:
                 data = self._answered(_receive_range)
+                # Otherwise the loop might never end, or messages be passed over.
                 if not first < data.next <= end:
                     raise WrongPeerError(
                         f"{self.address} answered READ from {first} to {end} "
@@ -195,6 +196,7 @@ class RangeReader:
                 if first < end:
                     self._send(commands.read(topic, log, first, end, max_bytes))
                 yield data
+        # The piece requested ahead is still to come: the next command would take it for its answer.
         except (GeneratorExit, WrongPeerError):
             self.close()
             raise

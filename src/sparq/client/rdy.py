@@ -118,6 +118,7 @@ class Distributor:
         if seats is None or seats == len(staying):
             return
         for window in staying:
+            # Idle since its seat began at the earliest: before that, RDY 0 kept messages away.
             idle = now - max(window.last_message, window.ready_since) > self._idle_timeout
             if window.ready and (idle or now - window.ready_since > self._hold_timeout):
                 self._set(window, 0, now)
@@ -155,6 +156,8 @@ class Distributor:
     def _shares(self, windows: list[RdyWindow]) -> list[tuple[RdyWindow, int]]:
         """Return equal shares; what exceeds one's ``max_rdy_count`` goes to the others."""
         left, shares = self.max_in_flight, []
+        # Those with the lowest limit first: what they cannot use is then known before the shares of
+        # the others are set.
         narrow_first = sorted(windows, key=lambda window: window.max_rdy_count)
         for place, window in enumerate(narrow_first):
             part = -(-left // (len(windows) - place))

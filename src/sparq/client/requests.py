@@ -113,6 +113,7 @@ class PendingRequests:
         take = self.waiting.popleft
         confirmed = [take() for _ in range(min(count, len(self.waiting)))]
         self.size -= sum([request.size for request in confirmed])
+        # Neighbours of one class, not all of one class: outcomes keep the order of the answers.
         kind: type[PendingRequest]
         for kind, alike in groupby(confirmed, type):
             kind.confirm_all(list(alike))

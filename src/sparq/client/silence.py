@@ -55,6 +55,7 @@ class SilenceDetector:
             if link.live and (since := link.waiting_since) is not None
             if now - since >= SILENT_SECONDS
         }
+        # The same time in both checks: whatever arrives in between moves `waiting_since`.
         self.links = frozenset(
             link for link, since in self._waiting.items() if before.get(link) == since
         )

@@ -155,6 +155,8 @@ class Subscription:
         self.unopened: dict[ReceivedMessages, None] = {}
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
         longest = _number(facts, "max_msg_timeout", 0) / 1000 or NEVER
+        # nsqd counts `--max-msg-timeout` from the delivery, so all touches together extend the
+        # message timeout by at most this difference.
         self._touchable = NEVER if NEVER in (self._timeout, longest) else longest - self._timeout
         self._config = config
         self._counters = counters
@@ -330,6 +332,8 @@ class Subscription:
         """Send CLS at once; the result waits until nsqd confirms it or the connection is lost."""
         if not self.live:
             return DONE
+        # nsqd delivers nothing after CLS. With the old RDY, a batch would wait for messages that do
+        # not come (`Consumer._is_full`).
         self.window.ready = 0
         return _settled(self.connection.request(commands.cls()))
 

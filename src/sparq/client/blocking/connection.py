@@ -158,6 +158,7 @@ class BlockingConnection:
             frame_type, data = self._receive_frame()
             if frame_type == FRAME_ERROR:
                 raise self._refusal(bytes(data))
+            # One byte more than a heartbeat: a longer response may begin like one.
             if frame_type == FRAME_RESPONSE and bytes(data[: len(HEARTBEAT) + 1]) == HEARTBEAT:
                 self.send(commands.nop())
                 continue
@@ -246,6 +247,7 @@ def _dial(place: Address, timeout_seconds: float) -> socket.socket:
             raise
         return connected
     connected = socket.create_connection(place, timeout_seconds)
+    # Nagle's algorithm would delay the last part of a command that is sent in parts.
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return connected

@@ -84,6 +84,7 @@ class BlockingConsumer(SessionHandle):
         super().__init__(thread, self._consumer)
         self.counters: Counters = self._consumer.counters
         self._ready: deque[Message] = deque()
+        # `Fetcher.next` may be called by one thread at a time.
         self._refilling = Lock()
         self._fetcher = Fetcher(thread, _fetched(self._consumer, self._ready, redirect))
         self._start()
