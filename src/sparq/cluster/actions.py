@@ -205,6 +205,7 @@ async def messages(
     """
     if any(len(some) > IDS_MAX for some in ids.values()):
         raise ValueError(f"more than {IDS_MAX} messages for one nsqd: select fewer")
+    # All are checked before the first call: an unknown node must not leave the action half done.
     known = {node.address: node for node in (await fleet.nodes()).value}
     for address in ids:
         if address not in known:

@@ -90,6 +90,7 @@ class AddressRule:
 
     def refusal_resolved(self, host: str, text: str) -> str:
         """Why a name that resolves to this IP address is not called; "": it may be called."""
+        # The operator allowed the name itself, so it may lead to any address.
         if self._is_listed and not self._refusal_of_name(host.lower()):
             return ""
         found = parse_ip(text)
@@ -99,6 +100,7 @@ class AddressRule:
         if self._is_listed:
             if any(_is_like(name, allowed) for allowed in self._names):
                 return ""
+            # With networks, the decision waits for the IP address that the name resolves to.
             return "" if self._networks else "not an allowed address"
         if name == "localhost" or name.endswith(".localhost"):
             return (
@@ -115,6 +117,7 @@ class GuardedResolver(AbstractResolver):
     def __init__(self, refusal: Callable[[str, str], str]) -> None:
         """`refusal(host, ip)` gives the reason why an address is not called, or ""."""
         self._refusal = refusal
+        # Not aiohttp's default, which depends on whether aiodns is installed.
         self._resolver = ThreadedResolver()
 
     async def resolve(

@@ -14,6 +14,7 @@ import msgspec
 from sparq.protocol.names import is_valid_name
 
 
+# gc=False: these structs cannot form cycles, so the garbage collector need not track them.
 class Client(msgspec.Struct, gc=False):
     """One client connection; counts are since it was opened at `connect_ts`, seconds since 1970.
 

@@ -119,6 +119,8 @@ class Fleet:
             return Gathered(self._last, errors, LOOKUPD, failed=True)
         self._last = merged(lists)
         places = [node.at for node in self._last]
+        # An nsqlookupd that did not answer may still list nodes known from before: those stay
+        # allowed. Once all answer, only the nodes that they list now are allowed.
         (self.upstream.know_too if len(lists) < len(self.lookupds) else self.upstream.know)(places)
         return Gathered(self._last, errors, LOOKUPD)
 
@@ -306,6 +308,7 @@ async def gathered(
 ) -> tuple[dict[str, U], dict[str, str]]:
     """Call `ask` for all addresses concurrently: the answers and the errors, both by address."""
     addresses = tuple(addresses)
+    # Without `return_exceptions`, the first failure would end the wait for all other answers.
     found = await asyncio.gather(*map(ask, addresses), return_exceptions=True)
     answers: dict[str, U] = {}
     errors: dict[str, str] = {}

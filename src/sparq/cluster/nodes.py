@@ -132,6 +132,7 @@ def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
     for lookupd, nodes in lists:
         for node in nodes:
             key = (node.broadcast_address, node.tcp_port)  # NSQ's own key
+            # The first nsqlookupd's entry counts; the others only add the address they know it by.
             by_tcp.setdefault(key, node)
             heard.setdefault(key, []).append(f"{lookupd}/{node.remote_address or NOT_TOLD}")
     newest = max((version_of(node.version) for node in by_tcp.values()), default=())

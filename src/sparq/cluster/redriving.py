@@ -87,4 +87,5 @@ def _take(progress: RedriveProgress, answer: Any) -> str | None:
     progress.done += len(done)
     progress.refused.update(str(one.get("why", ""))[:200] for one in refused)
     following = told.get("next")
+    # An nsqd that names a next place without any letter would be asked forever.
     return following if isinstance(following, str) and (done or refused) else None

@@ -283,6 +283,7 @@ def _no_number(name: str) -> None:
 
 
 def _text(answer: bytes) -> str:
+    # A character has at most 4 bytes in UTF-8: no more need be decoded.
     text = answer[: 4 * QUOTED_MAX].decode("utf-8", "replace")[:QUOTED_MAX]
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
@@ -295,6 +296,7 @@ def _code(answer: bytes) -> str:
 def _https_port(answer: bytes) -> int:
     """The HTTPS port of a daemon that demands TLS; 0: the answer has none."""
     port = _field(answer, "https_port")
+    # Not `isinstance`: in Python, JSON's true is an int as well.
     return port if type(port) is int and 0 < port <= PORT_MAX else 0
 
 
