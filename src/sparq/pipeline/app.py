@@ -96,6 +96,8 @@ class Counter:
     def update(self) -> dict[str, int]:
         """Count the query's newest batches."""
         for progress in self.query.recentProgress:
+            # `recentProgress` lists the same batches at each call, and a query that was started
+            # again may repeat its last one.
             if progress.batchId > self._last and progress.numInputRows:
                 self._last = progress.batchId
                 self.batches += 1
@@ -319,6 +321,8 @@ class Application:
         for name, plan in self._plans.items():
             if plan.close is not None:
                 checkpoint = self._places.checkpoint_of(name)
+                # As the next batch: if the application is started again, Spark's own batch of this
+                # number replaces these rows.
                 plan.close(self._spark, next_batch(self._files, checkpoint))
         self._say("done")
 
@@ -377,6 +381,7 @@ def run(settings: Settings) -> int:
         if settings.run_dir:
             check_cluster(settings)  # only now: nsqlookupd and Spark start at the same time
         application = Application(spark, settings, figures, server)
+        # After the session was made: PySpark installs a handler for SIGINT.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: application.ending.set())
         application.start()

@@ -93,6 +93,8 @@ class ArchiveSink:
         before = log.read()
         if not any(one.name.startswith(prefix) for one in before.files):
             written, left = self._write(clicks, files, prefix)
+            # A batch without a readable click needs no commit: if it is repeated, it writes nothing
+            # again.
             if written:
                 log.commit(before, before.changed(added=written))
                 # Only now: files that another driver of this query has written, but not yet
@@ -115,6 +117,8 @@ class ArchiveSink:
         from pyspark.sql import functions as F  # noqa: PLC0415 - the same
 
         attempt = f"{prefix}{uuid.uuid4().hex[:8]}"
+        # The job itself reports the hours that it wrote: only their folders are listed, however
+        # many the archive has.
         hours = Observation()
         places = F.collect_set(F.struct(*PARTITIONS)).alias("places")
         writer = clicks.observe(hours, places).write.mode("append")

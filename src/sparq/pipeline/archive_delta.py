@@ -114,6 +114,7 @@ class DeltaSink:
             if self._sizes is not None:
                 self._compaction = DeltaCompaction(place, self._sizes)
         else:
+            # The table stays open between batches: only the commits since the last batch are read.
             self._opened[1].update_incremental()
         return self._opened
 
@@ -217,6 +218,7 @@ def frame(
     schema = spark_schema()
     if not files:
         return spark.createDataFrame([], schema)
+    # The data files are read as plain Parquet: without Delta's jars, Spark cannot read the log.
     reader = spark.read.schema(schema).option("basePath", root)
     return reader.parquet(*(f"{root}/{file.uri}" for file in files))
 

@@ -61,6 +61,7 @@ def body_hashes(bodies: pa.ChunkedArray) -> Hashes:
 
 def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int, int]:
     """(acknowledged but not stored, stored without a reason), duplicates counted."""
+    # Counts, not sets: the same body may be published many times, and every copy must be stored.
     every, places = np.unique(np.concatenate([acknowledged, resent, present]), return_inverse=True)
     first, second = len(acknowledged), len(acknowledged) + len(resent)
     counts = [

@@ -82,6 +82,8 @@ def _due_in_hour(hour: list[FileStatus], sizes: Sizes, now_ms: int) -> list[File
     elif len(small) < 2:
         return []
     elif in_all < sizes.target_bytes:
+        # With a large file in the hour, a few small ones stay: merged they would still be a small
+        # file.
         few = bool(large) and in_all < sizes.small_bytes and len(small) < sizes.small_count
         if quiet_s < sizes.settle_s or few:
             return []
@@ -165,6 +167,7 @@ class Compaction:
         hour = self._files.path_of(chosen[0].directory)
         uris = [one.uri for one in chosen]
         note = {"at_ms": now_ms, "hour": hour, "token": token, "replaced": uris}
+        # Before any file is written: whatever a killed merge leaves can then be found.
         self._files.create(f"{self._root}/{FOLDER}/{token}.json", json.dumps(note).encode())
         # All columns of any of the files, including columns that a later version added.
         reader = self._spark.read.option("mergeSchema", "true")
@@ -175,6 +178,7 @@ class Compaction:
         writer = clicks.coalesce(count).write.mode("append")
         writer.option("mapreduce.output.basename", f"{PREFIX}{token}").parquet(hour)
         made = self._made(hour, token)
+        # Rows are counted in what was written: after the commit the small files will be deleted.
         written = self._spark.read.parquet(*(self._files.path_of(one.uri) for one in made)).count()
         if written != clicks.count():
             raise RuntimeError(
@@ -200,6 +204,7 @@ class Compaction:
             for uri in {*note["replaced"], *made} - live:
                 self._files.delete(self._files.path_of(uri))
                 deleted += 1
+            # The record goes last: a clean-up that is killed is done again.
             self._files.delete(address)
         return deleted
 

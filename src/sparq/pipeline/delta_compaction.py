@@ -108,6 +108,7 @@ class DeltaCompaction:
         """Delete files that have not counted for `keep_s`; returns their number."""
         # An older version of the table does not contain the newest files.
         table.update_incremental()
+        # `full`: also files that no commit has ever named, which killed processes left.
         deleted = table.vacuum(
             retention_hours=math.ceil(self._sizes.keep_s / 3600),
             dry_run=False,

@@ -66,6 +66,8 @@ class Folders:
         except OSError as error:
             raise FolderError(f"--data {self.data} cannot be written: {error.strerror}") from error
         try:
+            # The system releases the lock when the process ends, however it ends; a file with a
+            # process id would stay.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()

@@ -130,6 +130,7 @@ class HadoopFiles:
         manager = self._class(_MANAGER).create(path.getParent(), self._conf)
         path.getFileSystem(self._conf).mkdirs(path.getParent())
         try:
+            # The file appears when the stream is closed; False: never replace one.
             stream = manager.createAtomic(path, False)
             stream.write(content)
             stream.close()

@@ -229,6 +229,8 @@ class PipelineRun:
             mistake = self.app.mistake()
             if mistake:
                 raise RunError(f"the pipeline does not start: {mistake}")
+            # Its JVM may still run: it must not write to the checkpoint of its successor (decision
+            # 37).
             self.app.kill()
             self.app.start()
             dead.append("spark")

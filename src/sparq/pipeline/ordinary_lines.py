@@ -93,6 +93,7 @@ def _are_protocols(text: Text, spans: Spans) -> Mask:
     grid = text.grid(np.where(ok, spans.starts, 0), _MAJOR_ALONE)
     for row, sign in zip(grid, _PROTOCOL, strict=False):
         ok &= row == sign
+    # Unsigned: bytes below "0" wrap around to high values, so one comparison is enough.
     ok &= grid[len(_PROTOCOL)] - np.uint8(48) < 10
     long = ok & (size == _WITH_MINOR)
     ok &= ~long | _ends_in_point_and_digit(text, spans.ends)

@@ -82,6 +82,7 @@ def bucket_count(shuffle_partitions: int) -> int:
 
 def buckets_of(hashes: Ints, buckets: int) -> Ints:
     """The bucket of each 64-bit hash: Spark's `pmod(hash, buckets)`."""
+    # numpy's % has the sign of the divisor, as pmod has: no bucket is negative.
     return hashes % buckets
 
 
@@ -219,5 +220,6 @@ def hashes_of(texts: pa.Array) -> Ints:
         texts: strings without nulls. Pass each text once, such as the dictionary of a
             dictionary-encoded column, since texts are hashed one by one.
     """
+    # Not Python's `hash`, which differs from process to process.
     digests = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
     return np.array(digests, np.uint64).view(np.int64)

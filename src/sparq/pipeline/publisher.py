@@ -118,6 +118,8 @@ class _Publisher:
         deadline = time.monotonic() + self._timeout_seconds
         while True:
             try:
+                # Every attempt without an answer is recorded, also of a publish that fails: nsqd
+                # may have stored the messages each time.
                 receipt = await self._producer.multi_publish(self._topic, bodies)
             except PublishError as error:
                 self._note_resent(bodies, error.unanswered)

@@ -132,6 +132,8 @@ class Sink(ABC):
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Process one micro-batch, also if it is repeated."""
+        # Each kind is written by a job of its own: without `persist`, each would run the stateful
+        # stage of the query again.
         rows, writers = rows.persist(), self.writers()
         try:
             counts = rows.agg(*(F.count_if(F.col("kind") == kind) for kind in writers)).first()

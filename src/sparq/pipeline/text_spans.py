@@ -206,6 +206,8 @@ class Text:
     @cached_property
     def _unprintable(self) -> Integers:
         """The places of control characters and of bytes that are not ASCII."""
+        # One comparison finds both kinds: unsigned subtraction wraps control characters around to
+        # high values. Both steps work in the same memory.
         above = np.subtract(self.bytes, SPACE, out=self._mask.view(np.uint8))
         return np.flatnonzero(np.greater_equal(above, _DELETE - SPACE, out=self._mask))
 
@@ -216,6 +218,8 @@ class Text:
         rows = np.unique(self.rows_of(self.not_ascii))
         bodies = self._bodies.take(pa.array(rows))
         try:
+            # Arrow checks all rows at once but does not tell which one is wrong: only then each is
+            # checked alone.
             bodies.cast(pa.string())
         except pa.ArrowInvalid:
             mask[rows] = [not _is_utf8(body.as_py()) for body in bodies]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 
+# Before numpy is loaded: workers are forked from this process, which must not have threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pandas as pd  # noqa: F401 - for the workers; numpy may start no threads

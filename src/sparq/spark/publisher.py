@@ -65,7 +65,7 @@ class MpubPublisher:
     def _attempt(self, address: str, topic: str, mpub: MpubBody) -> Exception | None:
         """Send it to one nsqd; returns the error if another nsqd may succeed, None on success."""
         size = len(mpub.head) + len(mpub.sized)
-        # Apart from `mpub.sized`, a view of Arrow's memory, which a plain connection sends uncopied.
+        # Apart from `mpub.sized`, a view of Arrow's memory: a plain connection sends it uncopied.
         line = b"MPUB %b\n" % topic.encode() + size.to_bytes(_SIZE_BYTES, "big") + mpub.head
         try:
             connection = self._connections.get(address) or self._connect(address)

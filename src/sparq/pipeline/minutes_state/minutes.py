@@ -189,6 +189,8 @@ def saturated_sums(values: Ints, firsts: Ints) -> Ints:
     """
     if not len(firsts):
         return values[..., :0]
+    # numpy would wrap around at 2^63 without an error. The lower and the upper halves are summed
+    # separately, and neither sum can overflow.
     low = np.add.reduceat(values & _LOW_BITS, firsts, axis=-1)
     high = np.add.reduceat(values >> 32, firsts, axis=-1) + (low >> 32)
     sums: Ints = np.where(high >> 31, SUM_MAX, (high << 32) | (low & _LOW_BITS))

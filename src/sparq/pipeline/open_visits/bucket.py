@@ -95,6 +95,7 @@ def _is_due(hot: HotPart, batch: VisitsBatch, bucket: int, limits: VisitsLimits)
     if meta is None:
         return False
     overdue = meta.due_s is not None and batch.low_mark.low_s >= meta.due_s + limits.overdue_s
+    # Shifted by the bucket: otherwise all buckets would compact in the same batch.
     scheduled = (meta.batches + 1 + bucket) % limits.batches_max == 0
     return overdue or scheduled or meta.hot_bytes > limits.hot_bytes_max
 

@@ -123,6 +123,8 @@ class Fold:
             return
         gaps = self.count - 1
         mean = (self.last_s - self.first_s) / gaps
+        # The gaps themselves are gone: their variance from their sums, in integers up to the
+        # division, so that nothing is lost by cancellation.
         variance = (gaps * self.squares - (self.last_s - self.first_s) ** 2) / gaps**2
         spread = max(variance - 1 / 6, 0.0) ** 0.5  # as in the rule `clockwork`
         regular = mean >= CLOCK_GAP_S and spread <= CLOCK_SPREAD * mean
