@@ -75,6 +75,7 @@ class Listener:
         self, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
     ) -> None:
         """Accept connections, each with its own protocol from `factory`; with `tls`, over TLS."""
+        # Imported here, because sockets are bound before the event loop's modules are loaded.
         loop: asyncio.AbstractEventLoop = import_module("asyncio").get_running_loop()
         listen_on = loop.create_unix_server if self._path else loop.create_server
         if tls is None:
@@ -123,6 +124,7 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
         return socket.create_server(
             ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
         )
+    # The first address only: with port 0, a socket for each address would get a port of its own.
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
     return socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
@@ -150,6 +152,7 @@ def _is_stale_socket(path: str) -> bool:
             return False
     except FileNotFoundError:
         return False
+    # The file outlives a process that was killed: only connecting shows whether one listens.
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

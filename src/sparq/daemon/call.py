@@ -140,6 +140,8 @@ class Call:
 
     async def _say_continue(self) -> None:
         """Send 100 Continue if the client waits for it (curl does above 1 MiB)."""
+        # A web.Server leaves this to its handlers; a web.Application does it before them. Here it
+        # follows `body`'s check of the announced size: a client does not send what is refused.
         request = self.request
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

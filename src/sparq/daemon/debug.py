@@ -96,6 +96,7 @@ class LoopWatch:
             frame = sys._current_frames().get(self._loop_thread)
             if len(self.stacks) < STACKS_MAX:
                 self.stacks[stack_of(frame)] += 1
+            # Wait until it ends: a stall counts once, however long it lasts.
             while not answered.wait(1) and not self._stopped.is_set():
                 continue
 
@@ -183,6 +184,7 @@ class Debug:
             self._watch = None
 
     async def _alone(self, look: Callable[[threading.Event], _Found]) -> _Found:
+        # tracemalloc is one for the whole process: the end of one profile would stop another's.
         if self._busy:
             raise HttpError(500, "Could not enable profiling: another profile is in progress")
         self._busy = True

@@ -129,6 +129,7 @@ class ConnectionRefusal(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close it at once."""
+        # Not close(): over TLS it waits for the peer, and keeps a file open meanwhile.
         cast(asyncio.Transport, transport).abort()
 
 
@@ -247,6 +248,7 @@ class Site:
         them over to one made by `protocol`.
         """
         if self._server is None:
+            # Not a web.Application: its router has neither Go's redirects nor NSQ's 404 and 405.
             self._server = web.Server(self.respond)
         self._fast_path = fast_path or self._fast_path
         enter = self.protocol if fast_path is None else fast_path.enter
@@ -265,6 +267,7 @@ class Site:
         was_full, self._is_full = self._is_full, count >= self._connections_max
         if not self._is_full:
             return enter()
+        # One line when the limit is reached: with one for each refusal, a flood would fill the log.
         if not was_full:
             logger.warning(
                 "HTTP: refusing connections: the limit of %d clients is reached",
@@ -323,7 +326,7 @@ class Site:
         self, response: web.StreamResponse, request: web.BaseRequest
     ) -> web.StreamResponse:
         """Return an answer with the site's headers, compressed if that is worthwhile."""
-        if response.prepared:
+        if response.prepared:  # streamed: its headers have been sent
             return response
         for name, value in self._headers.items():
             response.headers.setdefault(name, value)

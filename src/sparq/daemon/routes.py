@@ -62,6 +62,7 @@ class RouteTable:
             else:
                 self._exact.setdefault(path or "/", {})[route.method] = route
         for length, alike in self._open.items():
+            # False sorts before True: at each part, a literal comes before a parameter (rule 1).
             in_order = sorted(alike, key=lambda parts: [one[:1] == PARAMETER for one in parts])
             self._open[length] = {parts: alike[parts] for parts in in_order}
         # Go's router ignores case and trailing slashes when it looks for the intended path.

@@ -28,6 +28,7 @@ class FileError(Exception):
 def read(path: str) -> dict[str, Any]:
     """Load the file. Raises FileError: it is missing, unreadable or not valid TOML."""
     try:
+        # Imported here: a start without a file does not pay for it.
         document: dict[str, Any] = import_module("tomllib").loads(
             Path(path).read_text(encoding="utf-8")
         )

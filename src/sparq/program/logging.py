@@ -99,6 +99,7 @@ class JsonFormatter(logging.Formatter):
         said.update((name, value) for name in FACTS if (value := getattr(record, name, None)))
         if record.exc_info:
             said["traceback"] = self.formatException(record.exc_info)
+        # In ASCII, so Unicode's line separators and direction marks are escaped (rule 1).
         return json.dumps(said)
 
 
@@ -176,6 +177,7 @@ def set_up(
         utc: write times in UTC; JSON always does.
         repeats: lines of one kind per minute; 0: no limit.
     """
+    # Otherwise a failed write would print a traceback, to the same stderr (rule 2).
     logging.raiseExceptions = False
     handler = LineHandler(repeats)
     as_json = form == "json"

@@ -134,6 +134,7 @@ class SupervisedProcess:
         process = self.process
         if process is None:
             return None
+        # Not to the whole session: the process ends its own children in its own order.
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
@@ -152,6 +153,7 @@ class SupervisedProcess:
         if process is None:
             return None
         deadline = time.monotonic() + KILL_SECONDS
+        # Where there is no /proc (macOS), only this group can be found.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         # In a loop, because a process may start another one while the processes are listed.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAGIC_V2: Final = b"  V2"
 """The first bytes that a client sends to nsqd."""
 
+# NSQ's own numbers, because /stats shows them.
 STATE_INIT: Final = 0
 STATE_SUBSCRIBED: Final = 3
 STATE_CLOSING: Final = 4
@@ -60,6 +61,7 @@ COMMANDS: Final[dict[bytes, CommandKind]] = {
     b"IDENTIFY": CommandKind(_INIT, BodyKind.SIZED),
     b"AUTH": CommandKind(_INIT, BodyKind.SIZED),
     b"SUB": CommandKind(_INIT),
+    # Allowed on a subscribed connection too, as in NSQ: a consumer may publish what it makes.
     b"PUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),
     b"MPUB": CommandKind(_ALWAYS, BodyKind.MESSAGES),
     b"DPUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),

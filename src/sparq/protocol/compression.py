@@ -94,6 +94,7 @@ class Deflate:
         """Compress and flush all parts; empty input gives a flush marker of 5 bytes."""
         compress = self._deflater.compress
         pieces = [compress(part) for part in parts]
+        # Without a flush, zlib would hold the last bytes back, and the peer would wait for them.
         pieces.append(self._deflater.flush(zlib.Z_SYNC_FLUSH))
         return b"".join(pieces)
 
@@ -156,6 +157,8 @@ class Snappy:
             chunk = memoryview(snappy.compress(data))
         except CramjamCompressionError as error:
             raise CompressionError(f"snappy: {error}") from error
+        # cramjam makes a whole stream of each call. Chunks do not depend on each other, so without
+        # their identifiers these streams are one stream.
         skip = len(STREAM_IDENTIFIER) if self._is_open else 0
         self._is_open = True
         return chunk[skip:]
@@ -176,6 +179,8 @@ class Snappy:
         """
         data = self._input
         at = 0
+        # cramjam decodes whole streams, so whole chunks are collected into one with an identifier
+        # of its own. Their sizes are added up first: nothing is inflated beyond `PIECE_BYTES`.
         chunks = bytearray(STREAM_IDENTIFIER)
         size = 0
         while (end := self._chunk_end(data, at)) and end <= len(data):
@@ -185,6 +190,7 @@ class Snappy:
             if claimed:
                 chunks += memoryview(data)[at:end]
             at, size = end, size + claimed
+        # A skippable chunk may claim 16 MiB: it is dropped as it arrives, never held as a whole.
         if end > len(data) and data[at] not in (_COMPRESSED, _PLAIN, _IDENTIFIER):
             self._to_skip = end - len(data)
             at = len(data)

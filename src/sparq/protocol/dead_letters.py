@@ -21,7 +21,11 @@ DEAD: Final = ".dead"
 MARK: Final = "dead_letter"
 """The field that marks an envelope as a dead letter; its value is the version of the fields."""
 TEXT_SIZE_MAX: Final = 300
-"""Maximum characters of a consumer's name and of a reason; longer texts are cut."""
+"""Maximum characters of a consumer's name and of a reason; longer texts are cut.
+
+JSON needs at most 12 bytes for a character, so the history always fits into an envelope, which
+would otherwise be left out (``envelope``, rule 3).
+"""
 
 
 def is_dead_letter_topic(name: str) -> bool:

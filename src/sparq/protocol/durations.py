@@ -17,6 +17,7 @@ HOUR = 60 * MINUTE
 _UNITS = {
     "ns": 1,
     "us": MICROSECOND,
+    # Go accepts both: the micro sign, which it prints, and the Greek letter mu.
     "\u00b5s": MICROSECOND,
     "\u03bcs": MICROSECOND,
     "ms": MILLISECOND,
@@ -55,6 +56,7 @@ def parse_duration(text: str) -> int:
         fraction = part[2] or ""
         unit = _UNITS[part[3]]
         total += int(part[1] or "0") * unit
+        # Integers, not floats: 0.1 s must be exactly 100 ms. Go drops digits below 1 ns as well.
         total += int(fraction or "0") * unit // 10 ** len(fraction)
         at = part.end()
         if total >= _LIMIT_NS:

@@ -23,6 +23,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+# It begins with NUL: text and JSON contain none, so they are never taken for an envelope.
 MAGIC: Final = b"\0sparq\x01"
 HEAD_BYTES: Final = len(MAGIC) + 2
 FIELDS_BYTES_MAX: Final = 8 << 10
@@ -32,6 +33,7 @@ ENVELOPE_BYTES_MAX: Final = HEAD_BYTES + FIELDS_BYTES_MAX
 def seal(fields: Mapping[str, str], body: bytes) -> bytes:
     """Put the body in an envelope; bare if it is empty, or the fields are none or too large."""
     text = json.dumps(dict(fields), separators=(",", ":")).encode()
+    # An empty body stays empty, so that nsqd refuses it as in NSQ.
     if not body or not fields or len(text) > FIELDS_BYTES_MAX:
         return body
     return b"".join((MAGIC, len(text).to_bytes(2, "big"), text, body))

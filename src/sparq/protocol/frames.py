@@ -135,9 +135,11 @@ def patch_attempts(
     patched = bytearray(frames)
     cells = np.frombuffer(patched, np.uint8)
     at = np.empty(len(ends), np.int64)
+    # A slice, because at[0] would raise for an empty run.
     at[:1] = ATTEMPTS_OFFSET
     np.add(ends[:-1], ATTEMPTS_OFFSET, out=at[1:], casting="unsafe")
     capped = np.minimum(np.asarray(attempts, np.int64), ATTEMPTS_MAX)
+    # Byte by byte, because frames have any length and so the field has no fixed alignment.
     cells[at] = (capped >> 8).astype(np.uint8)
     cells[at + 1] = (capped & 0xFF).astype(np.uint8)
     return patched

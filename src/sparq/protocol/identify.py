@@ -22,6 +22,8 @@ SPARQ_VERSION: Final = "0.1.0"
 NSQ_VERSION: Final = "1.3.0"
 """Clients and nsqadmin compare versions, so this is NSQ's version, not sparq's."""
 
+# What a client sends to switch heartbeats or buffering off. 0 cannot mean that: as in Go, a missing
+# key has the value 0, and means the server's default.
 OFF: Final = -1
 INTERVAL_MIN_MS: Final = 1_000
 BUFFER_SIZE_MIN: Final = 64
@@ -227,6 +229,7 @@ def _decode(body: bytes, *, strict: bool) -> _Request:
 
 
 def _typed(name: str, value: object) -> Any:
+    # Not isinstance: for Python a bool is an int, but Go's decoder refuses it for one.
     if type(value) is not _TYPES[name]:
         raise _undecodable()
     if isinstance(value, str):
@@ -256,7 +259,10 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _integer(digits: str) -> float:
-    """Parse an integer; one too long for an int64 becomes infinite without being parsed."""
+    """Parse an integer; one too long for an int64 becomes infinite without being parsed.
+
+    int() takes quadratic time. No error is raised, because Go accepts any value of an unknown key.
+    """
     return int(digits) if len(digits) <= INT64_CHARACTERS_MAX else math.inf
 
 
@@ -314,6 +320,7 @@ def _upgraded(
     if deflate and snappy:
         text = "cannot enable both deflate and snappy compression"
         raise RemoteError("E_IDENTIFY_FAILED", text)
+    # NSQ reduces a level that is too high, where it refuses other values that are out of range.
     level = asked.deflate_level if deflate and asked.deflate_level > 0 else DEFLATE_LEVEL
     return replace(
         granted,

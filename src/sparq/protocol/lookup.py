@@ -123,6 +123,8 @@ def document(body: bytes) -> Any:
     Raises:
         NotLookupdError: it is not JSON, nested too deep, or has too many lists and objects.
     """
+    # Counted before parsing, as parsing takes the memory. Brackets inside strings count too: no
+    # name has any, so an honest answer has none.
     if body.count(b"[") + body.count(b"{") > BRACKETS_MAX:
         raise NotLookupdError("answer has too many lists and objects")
     try:
@@ -188,8 +190,10 @@ def _tcp_address(entry: Any) -> str:
     """An nsqd's TCP address. Raises ValueError: the entry has no usable one."""
     host = entry.get("broadcast_address") if isinstance(entry, dict) else None
     port = entry.get("tcp_port") if isinstance(entry, dict) else None
+    # `type`, because JSON's true is an int for isinstance.
     if not isinstance(host, str) or type(port) is not int:
         raise ValueError("broadcast_address or tcp_port is missing or invalid")
     if len(host) > HOST_LENGTH_MAX or not host.isprintable() or " " in host:
         raise ValueError("broadcast_address is not a host name or IP address")
+    # There and back: the result has the one spelling of an address, and an invalid one raises.
     return str(parse_address(str(Address(host, port))))

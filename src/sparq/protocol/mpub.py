@@ -46,6 +46,7 @@ class MpubProgress:
         self.done = False
         self._count = -1
         self._seen = 0
+        # From the limit, not from the declared size, which NSQ ignores (rule 2).
         self._end_max = at + body_size_max
         self._message_size_max = message_size_max
         self._body_size_max = body_size_max
@@ -66,6 +67,7 @@ class MpubProgress:
             return False
         while self._seen < self._count:
             ends: Run | None = self._equal_run(data)
+            # Up to SCALAR_STEP messages before the next look for a run: a failed look has a cost.
             if ends is None:
                 ends = self._singly(data)
             if not len(ends):
@@ -150,7 +152,7 @@ class MpubProgress:
         try:
             for _ in range(min(self._count - self._seen, SCALAR_STEP)):
                 at += unpack_from(data, at)[0] + 4
-                append(at)
+                append(at)  # a negative size leads backwards: harmless, and dropped below
         except struct.error:
             pass  # the last step ended where there is no complete size
         bounds = np.array(ends, np.int64)

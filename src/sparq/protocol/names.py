@@ -34,6 +34,7 @@ _SHORT_ESCAPES: Final = {
 def is_valid_name(name: str | bytes) -> bool:
     """Whether a topic or a channel may have this name."""
     if isinstance(name, str):
+        # JSON may contain lone surrogates: such a name is invalid, not an exception.
         name = name.encode("utf-8", "surrogatepass")
     return len(name) <= NAME_SIZE_MAX and _NAME.fullmatch(name) is not None
 

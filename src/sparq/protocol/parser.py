@@ -63,7 +63,9 @@ class CommandParser:
         self._multi_topic = ""
         self._walk: MpubProgress | None = None
         self._body_size = 0
-        # Valid lines of PUB and MPUB with their handlers: most producers use few topics.
+        # Valid lines of PUB and MPUB with their handlers: most producers use few topics. They skip
+        # the checks of `_command`, since both commands are allowed in every state, and `needs_tls`
+        # never becomes true again.
         self._known: dict[bytes, tuple[_Publisher, str]] = {}
         self._dead = False
 
@@ -107,11 +109,7 @@ class CommandParser:
         self._data, self._need, self.is_waiting = b"", need, True
 
     def eof(self) -> None:
-        """Handle the end of the client's stream; an incomplete body is an error.
-
-        Raises:
-            RemoteError: NSQ's error for an incomplete body. An incomplete line is not an error.
-        """
+        """Handle the end of the stream: an incomplete body raises RemoteError, a line does not."""
         if self._dead or not self.is_waiting:
             return
         tail = self._tail
@@ -305,7 +303,7 @@ class CommandParser:
         if self._limits.strict_identify:
             size_max = min(size_max, STRICT_BODY_BYTES)
 
-        def check(size: int) -> None:
+        def check(size: int) -> None:  # NSQ's order, which differs from that of `_message`
             if size > size_max:
                 text = f"{command} body too big {size} > {size_max}"
                 raise RemoteError("E_BAD_BODY", text)
@@ -355,6 +353,7 @@ class CommandParser:
         if count is None:
             _invalid(f"RDY could not parse count {_text(words[1])}")
         if count > self._limits.max_rdy_count:
+            # NSQ converts to int64 and shows the result, so a huge count is shown as negative.
             signed = count - _U64 if count > _I64_MAX else count
             _invalid(f"RDY count {signed} out of range 0-{self._limits.max_rdy_count}")
         return c.Ready(count)
@@ -470,6 +469,7 @@ def _channel(words: list[bytes], command: str) -> str:
 
 
 def _message_id(words: list[bytes]) -> bytes:
+    # NSQ checks only the length. An id that is not hexadecimal is just not in flight (decision 15).
     if len(words[1]) != ID_SIZE:
         _invalid("invalid message ID")
     return words[1]

@@ -22,10 +22,10 @@ INSTRUCTIONS_MAX: Final = 5_000
 TEXT_MAX: Final = 8 << 10
 """Maximum characters of a pattern: enough for hundreds of names."""
 
-REPEAT_MAX: Final = 1_000
-"""RE2's limit."""
+REPEAT_MAX: Final = 1_000  # RE2's limit
 DEPTH_MAX: Final = 50
 
+# A set of characters is an integer with one bit for each: a shift tests whether it has a character.
 ASCII: Final = (1 << 128) - 1
 
 
@@ -96,7 +96,7 @@ class StepBudget:
         self.steps = steps
 
     def take(self, steps: int) -> None:
-        """Subtract steps; raises TooLong if they exceed the steps left."""
+        """Subtract steps; raises TooManySteps if they exceed the steps left."""
         self.steps -= steps
         if self.steps < 0:
             raise TooManySteps
@@ -160,8 +160,7 @@ class Pattern:
     def search(self, text: str, patience: StepBudget | None = None) -> bool:
         """Whether the pattern matches anywhere in a name, like Go's MatchString.
 
-        Raises:
-            TooLong: it takes more steps than `patience` has; a step is a visit to an instruction.
+        Raises TooManySteps if `patience` runs out. A step is a visit to an instruction.
         """
         if patience is not None:
             patience.take(1)
@@ -171,7 +170,7 @@ class Pattern:
         for at in range(len(text) + 1):
             if at == 0 or not self._is_anchored:
                 threads.add(self._start)
-            elif not threads:
+            elif not threads:  # an anchored pattern begins no new thread
                 return False
             threads, steps = self._follow(threads, text, at)
             if 0 in threads:

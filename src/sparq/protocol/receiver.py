@@ -171,6 +171,7 @@ class Receiver:
         while True:
             if (run := self._run()) is not None:
                 yield run
+            # Only one: messages that follow it are a run again.
             frame = next(self.frames(), None)
             if frame is None:
                 return
@@ -180,6 +181,8 @@ class Receiver:
         """The next complete messages, up to the first other frame; None if there are none."""
         inflow, size_max, read = self._inflow, self._max_frame_bytes, _MESSAGE_FRAME.unpack_from
         data, at = inflow.data, inflow.at
+        # The bounds suffice: bodies and ids are cut out only if they are asked for, all at once. A
+        # frame that is not allowed ends the run, and `frames` raises the error.
         last = len(data) - _BODY_AT
         bounds, attempts_max = [at], 0
         while at <= last:

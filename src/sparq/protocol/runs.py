@@ -42,7 +42,7 @@ _FIN_ROWS: Final = np.frombuffer(
 ).reshape(LOOK_MAX, FIN_WIDTH)
 _LOW_AT: Final = FIN_WIDTH - 1 - 3
 """Position in a line of the three digits that differ among `LOOK_MAX` consecutive ids."""
-_ID_MAX: Final = (1 << 64) - 2
+_ID_MAX: Final = (1 << 64) - 2  # the id above it is `INVALID_ID`
 _NEWLINE: Final = 0x0A
 
 
@@ -63,10 +63,11 @@ def finish_run(data: bytes, at: int) -> Finish | None:
     if _MANY_FINS.match(data, at) is None:
         return finish_run_scalar(data, at, VECTOR_MIN)
     rows = _finish_rows(data, at)
+    # A strided view of the chunk: `tobytes` copies all ids side by side, for one `unhexlify`.
     text = np.ndarray((rows,), _ID, data, at + len(_FIN), (FIN_WIDTH,)).tobytes()
     try:
         decoded = unhexlify(text)
-    except HexError:
+    except HexError:  # one id is malformed: the run ends before it
         return finish_run_scalar(data, at, rows)
     if hexlify(decoded) != text:  # ids have no capital hex digits
         return finish_run_scalar(data, at, rows)
@@ -212,6 +213,7 @@ def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> range | N
     head = data[at : at + head_size]
     fitting = (len(data) - at) // width
     count = min(fitting, LOOK_MAX)
+    # One comparison first: PUBs of different sizes usually fail here, and need no array.
     if count < VECTOR_MIN or not data.startswith(head, at + (VECTOR_MIN - 1) * width):
         return None
     found = _equal_heads(data, at, head, width, min(count, LOOK_FIRST))

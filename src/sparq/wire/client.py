@@ -114,6 +114,8 @@ class ClientConnection:
         self.facts: dict[str, Any] = {}
         self.authorization: dict[str, Any] = {}
         self.layers = Layers()
+        # A small limit until READY: the peer may not be an nsqd at all, and its first four bytes,
+        # read as a size, must not make us wait for that many bytes.
         self.receiver = Receiver(min(frame_bytes_max, ANSWER_BYTES_MAX))
         self._address = address
         self._options = options
@@ -220,6 +222,7 @@ class ClientConnection:
         elif self.stage is Stage.AUTH:
             self._authorize()
         elif self.stage is Stage.READY:
+            # nsqd may have sent more in the same chunk as its last answer.
             rest, self.receiver = self._take_rest(), Receiver(self._frame_bytes_max)
             self.receiver.feed(rest)
             self.is_plain = not self.layers
@@ -242,6 +245,7 @@ class ClientConnection:
         if self.stage is Stage.SNAPPY:
             return Snappy()
         level = self.facts.get("deflate_level")
+        # The level that nsqd has granted. It affects only our output: inflating needs no level.
         known = isinstance(level, int) and 1 <= level <= DEFLATE_LEVEL_MAX
         return Deflate(level if known and level else self._options.deflate_level)
 

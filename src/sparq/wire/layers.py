@@ -91,6 +91,7 @@ class Tls:
         """
         pieces: list[bytes] = []
 
+        # `ssl` allocates all the bytes that it is asked for, but returns one record at most.
         def receive(size: int) -> int:
             pieces.append(self.connection.read(min(size, RECORD_BYTES)))
             return len(pieces[-1])
@@ -115,6 +116,8 @@ class Tls:
         try:
             while left and not self.ended:
                 count = receive(left)
+                # No bytes: the peer's close_notify. If this end has sent its own as well, `ssl`
+                # raises SSLZeroReturnError instead.
                 self.ended = not count
                 left -= count
         except ssl.SSLWantReadError:
@@ -129,6 +132,7 @@ class Tls:
 
     def close(self) -> bytes:
         """Return close_notify, to be sent last; the peer's close_notify is not awaited."""
+        # `unwrap` writes our close_notify, and then raises if the peer's has not arrived.
         with contextlib.suppress(ssl.SSLError, ValueError):
             self.connection.unwrap()
         return self._leaving.read()

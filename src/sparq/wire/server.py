@@ -105,6 +105,7 @@ class ServerConnection:
     def go(self, event: ConnectionEvent) -> None:
         """Change the state as `TRANSITIONS` says."""
         self.state = TRANSITIONS[self.state, event]
+        # Computed here and not in properties: nsqd reads them for each chunk of input and output.
         self.has_layers = bool(self.layers)
         self.is_plain = self.state is ConnectionState.OPEN and not self.has_layers
 
@@ -163,6 +164,7 @@ class ServerConnection:
         is_compressed = granted.deflate or granted.snappy
         if is_compressed:
             compression = Deflate(granted.deflate_level) if granted.deflate else Snappy()
+            # Bytes are held only without TLS, and are compressed; with TLS its buffer has them.
             self.layers.add_compression(compression, self.take_held())
         self.go(ConnectionEvent.UPGRADED)
         return is_compressed
