@@ -163,6 +163,7 @@ def _stamp(name: str, path: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def _context(
+    # Unused but for the cache: after a file was replaced, a new context is made.
     _stamps: tuple[tuple[int, int], ...],
     *,
     root: str,

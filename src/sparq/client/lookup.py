@@ -54,6 +54,7 @@ class NsqlookupdClient:
             ConnectionError: there is no usable answer; the text says why.
         """
         try:
+            # `lookup.question` has quoted the URL already.
             return await self._answer(URL(url, encoded=True))
         except FAILURES as error:
             raise ConnectionError(http_reason(error)) from error

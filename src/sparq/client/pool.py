@@ -123,6 +123,7 @@ class Pool:
         keeper = self._keepers.get(address)
         if keeper is not None:
             keeper.cancel()
+            # Not `await keeper`: its CancelledError would look like a cancellation of this task.
             await asyncio.wait([keeper])
             self._keep_wanted()  # the address may have been added again in the meantime
 

@@ -153,6 +153,7 @@ class Subscription:
         self.outstanding: dict[bytes, Message] = {}
         self.has_letters = False
         self.unopened: dict[ReceivedMessages, None] = {}
+        # An nsqd that reports no timeout still has one: without its length, none is assumed here.
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
         longest = _number(facts, "max_msg_timeout", 0) / 1000 or NEVER
         # nsqd counts `--max-msg-timeout` from the delivery, so all touches together extend the
@@ -187,6 +188,7 @@ class Subscription:
 
     def _check_flood(self, now: float) -> None:
         """Close the connection to an nsqd that ignores RDY."""
+        # Messages that timed out here are nsqd's to redeliver, whatever the RDY.
         self.expire(now)
         if self.window.in_flight > self.window.most and self.live:
             text = f"{self.window.in_flight} messages received, far more than RDY allows"

@@ -99,6 +99,7 @@ class _Stats:
             "node": self.node,
             "hostname": self.hostname,
             "topic_name": self.topic_name,
+            # As in NSQ, counts by nearness are left out if they are 0.
             **{name: count for name, count in counts.items() if count or name not in DELIVERY},
             "memory_depth": counts["depth"] - counts["backend_depth"],
             "delivery_msg_count": sum(counts[name] for name in DELIVERY),
@@ -125,6 +126,7 @@ class ChannelSummary(_Stats):
         """The JSON object in NSQ's shape."""
         clients = (self.clients or None) if self.node == ALL else self.clients
         found = {**self._document(), "channel_name": self.channel_name, "clients": clients}
+        # NSQ leaves a sum of 0 out here, but not in a topic.
         if not found["delivery_msg_count"]:
             del found["delivery_msg_count"]
         return found

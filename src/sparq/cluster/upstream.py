@@ -59,6 +59,7 @@ class UpstreamError(Exception):
 
     def hinted(self, hint: str) -> UpstreamError:
         """The same error with a hint added if the daemon does not know the requested path."""
+        # With another code, such as TOPIC_NOT_FOUND, it is the right daemon after all.
         if self.status != MISSING or self.code not in ("", NO_ROUTE):
             return self
         return UpstreamError(self.address, f"{self.reason}: {hint}", self.status, self.code)
@@ -233,6 +234,7 @@ class Upstream:
         self.calls += 1
         size_max = size_max or ANSWER_BYTES_MAX
         try:
+            # Not left to aiohttp, which counts the wait for its own limit as part of the timeout.
             async with self._call_slots:
                 ask = partial(self._exchange, method, body=body, kind=content_type)
                 status, reason, answer = await ask(url, size_max=size_max)

@@ -49,6 +49,7 @@ class Fetcher(Generic[T]):
         for task in self._fetching:
             task.cancel()
             await asyncio.wait([task])
+        # Only now: a generator cannot be closed while a task runs it.
         await self._source.aclose()
         fetched = self._fetched
         if fetched is None or not fetched.done() or fetched.exception():
