@@ -159,6 +159,8 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
     for name, channel in topic.channels.items():
         ledger.created(name, log.end_index)
         for first, records in _append(disk, data_path, channel.queue, target, tally):
+            # The log has no attempts, only the ledger's requeues have. So a message that Go's nsqd
+            # had already delivered is requeued, due at once.
             attempts = np.concatenate([piece.attempts() for piece in records])
             again = np.flatnonzero(attempts)
             if len(again):
@@ -167,6 +169,7 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
         ends[name] = log.end_index
     own = log.end_index
     for name, end in ends.items():
+        # Everything between a channel's own queue and the topic's belongs to other channels.
         if end < own:
             ledger.voided(name, [end], [own])
         if topic.channels[name].paused:
@@ -174,6 +177,7 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
     for _ in _append(disk, data_path, topic.queue, target, tally):
         pass
     flows = topic.channels and not topic.paused
+    # P also passes the topic's own queue only if Go's nsqd would copy it to the channels now.
     ledger.mark(log.end_index if flows else own)
     if topic.paused:
         ledger.paused(None, True)

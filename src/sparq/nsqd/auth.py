@@ -170,6 +170,7 @@ class Authenticator:
 
     async def _ask_one(self, url: URL, client: AuthdQuery) -> Permissions:
         status, body = await self._request(url, client)
+        # As in NSQ: a 403 over plain HTTP names the port for HTTPS (see `site.tls_requirement`).
         if status == 403 and url.scheme != "https":
             status, body = await self._request(
                 url.with_scheme("https").with_port(port_in(body)), client
@@ -186,6 +187,7 @@ class Authenticator:
         if self._method == "post":
             asked["json"] = client.lists()
         else:
+            # `encoded`: yarl must not normalise the query, which has the secret byte for byte.
             url = URL(f"{url}{'&' if url.raw_query_string else '?'}{client.query()}", encoded=True)
         async with self._http.request(self._method.upper(), url, **asked) as answer:
             return answer.status, await collected(answer.content.iter_any(), ANSWER_BYTES_MAX)
@@ -220,6 +222,7 @@ class Admission:
         """Hold a command that has to wait; False: execute it now."""
         known = self._session.permissions
         if isinstance(command, commands.Authenticate):
+            # The broker refuses a second AUTH.
             if known is not None:
                 return False
             self._secret = command.secret
@@ -270,6 +273,8 @@ class Admission:
             self._note(known, command)
             broker.execute(session, command, self._turns.runner.now())
         self._task = None
+        # After the reset: `go_on` executes the next commands, and one of them may have to wait,
+        # too.
         self._go_on()
 
     async def _ask(self) -> Permissions | None:

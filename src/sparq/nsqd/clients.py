@@ -58,6 +58,8 @@ class Clients:
                     "TCP: refusing connections: the limit of %d clients is reached",
                     self.connections_max,
                 )
+            # Warned once until a client is admitted again: a flood of connections must not fill the
+            # log.
             self._is_full = True
             return False
         self._is_full = False

@@ -62,6 +62,7 @@ class ConfigRoutes:
         """Change an option; return its new value."""
         name = call.path.rpartition("/")[2]
         body = await call.body(self._nsqd.limits.max_msg_size, "INVALID_VALUE")
+        # As in NSQ, an empty body gets 413, too.
         if not body:
             raise HttpError(413, "INVALID_VALUE")
         if name == "log_level":

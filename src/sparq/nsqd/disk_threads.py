@@ -28,7 +28,10 @@ from sparq.protocol.instant import Instant
 NANOSECONDS = 1_000_000_000
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-"""A thread that returns from the disk waits at most this long for the interpreter (the GIL)."""
+"""A thread that returns from the disk waits at most this long for the interpreter (the GIL).
+
+Python's default, 5 ms, is longer than a sync on a quick disk.
+"""
 
 INLINE_SYNC_SECONDS = 0.002
 """A commit with a sync runs in the loop only while recent commits took less than this."""
@@ -38,7 +41,10 @@ INLINE_BYTES_MAX = 32 << 10
 
 INLINE_WRITE_BYTES_MAX = 256 << 10
 INLINE_WRITES_MAX = 8
-"""Up to this many writes without a sync cost less in the loop than the round trip to a thread."""
+"""Up to this many writes without a sync cost less in the loop than the round trip to a thread.
+
+With --sync-every=2500 a lone PUB once cost two hand-overs for 10 us of work.
+"""
 
 RunTogether = Callable[[list[Work]], Iterator[list[Work]]]
 """Runs waiting works together, in any order; yields each group that has finished."""
@@ -47,7 +53,10 @@ TO_DISK = (TaskKind.WRITE, TaskKind.COMMIT)
 
 READER_COUNT = 2
 PROBE_EVERY = 256
-"""After this many commits in the thread, one is tried in the loop again."""
+"""After this many commits in the thread, one is tried in the loop again.
+
+Only commits in the loop are measured, so a disk that was slow once would otherwise keep them out.
+"""
 
 
 def instant() -> Instant:
@@ -99,6 +108,8 @@ class Committer(Worker):
 
     def _waiting(self) -> list[tuple[int, Task]]:
         """Return all waiting tasks, at least one; empty: the thread has to end."""
+        # Take all that wait, so that they can share a sync. Not more: a task that comes later would
+        # delay those that are here.
         entries: list[tuple[int, Task]] = []
         entry = self._queue.get()
         while entry is not None:
@@ -106,6 +117,7 @@ class Committer(Worker):
             if self._queue.empty():
                 return entries
             entry = self._queue.get()
+        # The end mark came after tasks: run these first, and find the mark again in the next round.
         if entries:
             self._queue.put(None)
         return entries
@@ -192,6 +204,10 @@ class DiskThreads:
             tasks: the tasks of this turn.
             backlog_bytes: size of all publishes not yet on disk.
         """
+        # All commits in the loop would cost less CPU on a quick disk, but a slow one would block
+        # the loop (performance.md, "MPUB"). A rule that considered only the time of recent commits
+        # was not enough: on a busy disk, commits never came back from the thread, so the size
+        # counts, too.
         if self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
             return False
         for task in tasks:
@@ -224,6 +240,7 @@ class DiskThreads:
             seconds = (now.mono_ns - began.mono_ns) / NANOSECONDS
             COMMITS.observe(seconds)
             if kind is TaskKind.COMMIT:
+                # Commits in the thread are not measured; PROBE_EVERY brings one back to the loop.
                 self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
                 self._commits_since_probe = 0
         return now
@@ -233,6 +250,8 @@ class DiskThreads:
         finished = self.finished
         tasks: list[Task] = []
         while finished:
+            # Threads append meanwhile; a deque's `append` and `popleft` are atomic, so there is no
+            # lock.
             number, task = finished.popleft()
             self._outstanding -= 1
             if task.work.kind in TO_DISK:
@@ -259,6 +278,8 @@ class DiskThreads:
             worker.stop()
 
     def _from_thread(self, number: int, task: Task) -> None:
+        # The task first, then the flag: if the flag is set, the pending call will find this task.
+        # Two threads may both see the flag unset; that costs a second call and no lock.
         self.finished.append((number, task))
         # One call wakes the loop for all tasks done by then. A closed loop needs no wake-up.
         if not self._is_waking and not self._loop.is_closed():

@@ -51,6 +51,8 @@ class DrainRoutes:
         """Return whether nsqd drains, since when, and the messages left."""
         left = await looked(self._broker)
         drains = self._broker.drains
+        # Queues that no consumer can empty come first, however short: the drain waits for the
+        # operator there.
         shown = heapq.nlargest(LEFT_SHOWN, left, key=lambda one: (bool(one.held_up), one.messages))
         return {
             **_document(drains.now.node),
@@ -94,6 +96,7 @@ class DrainRoutes:
         if topic not in topics and len(topics) >= TOPICS_MAX:
             raise HttpError(403, f"LIMIT_REACHED: {TOPICS_MAX} topics are draining already")
         drain = Drain(time.time_ns(), _client_address(call))
+        # A drain of this topic that is on already wins: a repeated request keeps its start time.
         await self._change(lambda now: now._replace(topics={topic: drain, **now.topics}))
         logger.info("DRAIN: topic %s: begun by %s: publishes are refused", topic, drain.by)
         return {"topic": topic, **_document(self._broker.drains.now.topics.get(topic))}

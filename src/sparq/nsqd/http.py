@@ -351,6 +351,8 @@ def is_binary(call: Call) -> bool:
 
 def lines_of(body: bytes) -> BodySlices:
     """Split a body at newlines (only those) into messages; empty lines are left out."""
+    # Not `splitlines`, which also splits at \r; not `split`, which copies each body. These are
+    # slices of the one buffer.
     breaks = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)
     starts = np.concatenate(([0], breaks + 1)).astype(np.int64)
     sizes = np.concatenate((breaks, [len(body)])).astype(np.int64) - starts

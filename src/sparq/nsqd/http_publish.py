@@ -92,6 +92,8 @@ class FastPublishPath:
     def read(self, head: bytes) -> Head | None:
         """Parse a head; None: the request is not plain."""
         try:
+            # A look-up takes 0.30 us per request. Parsing each head with `httptools` and a parser
+            # kept for the connection was tried: 1.08 us (performance.md, "One at a time").
             return self._heads[head]
         except KeyError:
             if len(self._heads) >= HEADS_MAX:
@@ -121,6 +123,7 @@ class FastPublishPath:
             and path in ("/pub", "/mpub")
             and names <= PLAIN_HEADERS
             and len(message.headers.getall("Content-Length", ())) == 1
+            # `int` also accepts signs, blanks, underscores and the digits of other scripts.
             and size.isascii()
             and size.isdigit()
             and not (message.should_close or message.upgrade or message.chunked)
@@ -197,6 +200,7 @@ class PublishConnection(asyncio.Protocol):
 
     def _look(self) -> None:
         """Close a connection that has sent no whole request for `IDLE_SECONDS`."""
+        # Requests only note the time: one look per idle period replaces a timer per request.
         left = IDLE_SECONDS - (time.monotonic() - self._heard_at)
         if self._waits:
             self._watch(IDLE_SECONDS)
@@ -286,6 +290,8 @@ class PublishConnection(asyncio.Protocol):
         if self._ending:
             self._transport.close()
         elif self._at < len(self._received):
+            # Not called here: while nsqd stops, each publish is answered at once, so a client's
+            # pipelined requests would recurse.
             self._path.nsqd.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -300,5 +306,6 @@ class PublishConnection(asyncio.Protocol):
         received, self._received = self._received[self._at :], b""
         protocol = self._path.to_aiohttp()
         self._transport.set_protocol(protocol)
+        # `set_protocol` does not call it.
         protocol.connection_made(self._transport)
         protocol.data_received(received)

@@ -136,6 +136,7 @@ class Inspection:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         await self._nsqd.inspect(topic, work)
+        # Identity: a topic created again under this name has another log.
         if self._broker.topics.get(topic.name) is not topic:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         if work.error is not None:
@@ -276,6 +277,7 @@ class Inspection:
         shown = [found[index] for index in indexes[:covered] if index in found]
         seen = await self._seen(topic, channel, [stored.index for stored in shown])
         is_all = covered == len(indexes) < limit
+        # The next page begins after the last place examined, even if that could not be read.
         following = max(first, end) if is_all else indexes[covered - 1] + 1
         tail = {"next": str(following), "unreadable": covered - len(shown), **_ends(topic)}
         tail["older_are_gone"] = first <= log.first_index and log.first_ordinal > 0
@@ -422,6 +424,7 @@ class ChannelPage:
         self._picture, self._state, self._limit = snapshot, state, limit
         self._after = (-(1 << 62), -1) if after is None else (after[0], after[1])
         self._fresh: list[int] = []
+        # Read here, in the event loop: the channel changes while `fill` runs in the thread.
         if state is MessageState.WAITING:
             self._fresh = pictures.fresh_after(channel, self._after[1], limit)
 

@@ -155,6 +155,7 @@ class ExitWhenDrained:
             return now._replace(node=now.node._replace(exit=False))
 
         try:
+            # Cleared on disk before the stop: otherwise each later start would exit at once.
             await self._nsqd.change_drains(make)
         except RemoteError as error:
             logger.warning(

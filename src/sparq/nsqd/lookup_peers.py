@@ -48,7 +48,11 @@ RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 0.8
 
 COMMANDS_AT_ONCE = 256
-"""Commands sent before their answers are read: few round trips, and no deadlock."""
+"""Commands sent before their answers are read.
+
+One at a time would be a round trip each; all at once could fill the buffers of both sides, as
+nsqlookupd reads no more while its answers are not read.
+"""
 
 ANSWER_SECONDS = 4.5
 """After this time a new topic gets the channels received so far (decision 8: 5 s)."""
@@ -202,6 +206,7 @@ class Peer:
     async def _reply(self, reader: asyncio.StreamReader) -> bytes:
         async with asyncio.timeout(REPLY_SECONDS):
             head = await reader.readexactly(4)
+            # As a size it would be 1.2 GB; the usual mistake is nsqlookupd's HTTP port in the flag.
             if head == b"HTTP":
                 raise PeerError("speaks HTTP: use nsqlookupd's TCP port (4160 by default)")
             (size,) = struct.unpack(">i", head)
@@ -213,6 +218,8 @@ class Peer:
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
         """Wait until a command is queued or a PING is due; raise if the connection ends."""
+        # nsqlookupd sends nothing unasked, so the read ends only with the connection. Without it, a
+        # lost connection would be noticed at the next PING, up to 15 s later.
         ending = asyncio.ensure_future(reader.read(1))
         news = asyncio.ensure_future(self._has_news.wait())
         both = (ending, news)
@@ -221,6 +228,8 @@ class Peer:
             if ending.done():
                 raise PeerError("sent unexpected data" if await ending else "closed the connection")
         finally:
+            # Wait for the cancelled read, too: a stream lets only one coroutine read, and `_reply`
+            # is next.
             for future in both:
                 future.cancel()
             await asyncio.wait(both)
@@ -336,6 +345,7 @@ class LookupPeers:
         if not peer.http_address:
             return
         try:
+            # Into the shared set: if another peer is too slow, the names found so far count.
             names.update(await self._channels(peer.http_address, topic))
         except (OSError, TimeoutError, ValueError, _client_error()) as error:
             logger.warning(

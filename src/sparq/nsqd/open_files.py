@@ -167,6 +167,8 @@ class CachedFile:
             try:
                 opened.sync()
             except DiskError as error:
+                # Stored before `dirty` is cleared: `sync` reads both without the lock, and a closed
+                # file that is not dirty must already show its failure.
                 self._failure = error
             self.dirty = False
         opened.close()
@@ -202,6 +204,7 @@ class OpenFiles:
         """
         with self._lock:
             self._close_unused()
+        # Without the lock: no other thread knows this file, and opening may wait for the disk.
         opened = self.trying(open_first)
         with self._lock:
             kept = CachedFile(self, opened)
@@ -225,6 +228,8 @@ class OpenFiles:
 
     def _open_once_more(self, kept: CachedFile, operation: str) -> RealFile:
         self._close_unused()
+        # Not `trying`: it takes the lock, which is held here so that two threads do not open the
+        # file twice.
         for tries_left in reversed(range(TRIES)):
             try:
                 opened = kept.open_again(operation, self._open_again)
@@ -256,6 +261,7 @@ class OpenFiles:
         """
         with self._lock:
             # Data written from here on belongs to the next sync.
+            # A file in use may be written during the sync, so it stays dirty.
             covered = [kept for kept in self._by_use if kept.dirty and not kept.users]
             for kept in covered:
                 kept.dirty = False
@@ -292,6 +298,8 @@ class OpenFiles:
         victim: CachedFile | None = None
         for kept in self._by_use:
             if kept.users == 0:
+                # A dirty file only if there is no clean one: closing it costs a sync in the
+                # caller's thread.
                 victim = victim or kept
                 if not kept.dirty or self.synced_together:
                     victim = kept

@@ -51,6 +51,7 @@ def target_of(text: str | None, now_ns: int, name: str = "TO") -> SeekTarget:
         return "earliest"
     if text == "latest":
         return "latest"
+    # A bare number is always an index; nanoseconds since 1970 need `time:`.
     if _INDEX.fullmatch(text) and int(text) <= INDEX_LIMIT:
         return int(text)
     if last := _LAST.fullmatch(text):
@@ -71,6 +72,7 @@ def _wall_ns(text: str, now_ns: int, may_be_number: bool) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
+    # In whole numbers: `timestamp()` is a float, whose 53 bits are too few for nanoseconds.
     return min(_NANOSECONDS_MAX, (moment - _EPOCH) // _MICROSECOND * 1000)
 
 

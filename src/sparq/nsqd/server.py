@@ -39,6 +39,7 @@ class FutureTicket:
 
     def answered(self, error: RemoteError | None) -> None:
         """Resolve the future: with None on success, else with the error."""
+        # It is cancelled if the HTTP client has gone; its publish is stored all the same.
         if self.future.done():
             return
         if error is None:
@@ -179,6 +180,9 @@ class Nsqd:
         await self.clients.wait_closed()
         self.turns.stop()
         with contextlib.suppress(asyncio.CancelledError):
+            # A commit in flight may be one that does not sync (--sync-every above 1). So the broker
+            # closes again after each round, until the last one has synced everything: with a single
+            # round, a power cut after a clean stop could lose the newest messages.
             is_last = False
             while not is_last:
                 is_last = self.broker.close()

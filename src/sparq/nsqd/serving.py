@@ -62,6 +62,7 @@ def run_all(openings: Sequence[Opening]) -> None:
         for at in range(0, len(openings), BATCH_TOPICS):
             batch = openings[at : at + BATCH_TOPICS]
             began = time.perf_counter()
+            # Consume the results: `map` is lazy, and `pool.map` does not wait for its threads.
             for _ in (pool.map if slow else map)(Opening.run, batch):
                 pass
             slow = time.perf_counter() - began > SLOW_SECONDS * len(batch)
@@ -215,10 +216,12 @@ async def serve(
             listener.close()
     await leave.stop()
     await reports.stop()
+    # HTTP stops after the broker, so that publishes in progress are still answered.
     await nsqd.stop()
     await peers.stop()
     await site.stop()
     if nsqd.access is not None:
         await nsqd.access.close()
+    # The lock goes last: until here another nsqd must not open the data path.
     held.close()
     logger.info("NSQ: bye")

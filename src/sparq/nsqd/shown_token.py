@@ -49,6 +49,7 @@ class ConnectionToken:
 
         The reason is `UNAUTHORISED` for a secret that is not in the file: an authd may know it.
         """
+        # Latin-1 decodes any bytes: a secret that is not text is merely unknown.
         text = secret.decode("latin-1")
         token, reason = self._access.look(text)
         if token is None:
@@ -109,6 +110,7 @@ class ConnectionToken:
             self._timer.cancel()
 
     def _permissions(self, token: Token) -> Permissions:
+        # A token without an expiry has infinity here, which `int` refuses.
         left_seconds = min(token.expires - self._access.now(), FOREVER_SECONDS)
         found = granted(token.name, permissions(token.grants), int(left_seconds * SECOND))
         found.begin(self._turns.runner.now().mono_ns)

@@ -70,6 +70,7 @@ class SlowClientLimit:
                 timer.cancel()
 
     def _begin(self) -> None:
+        # A new period counts from zero: bytes of earlier commands must not pay for a stalled one.
         self._bytes, self._moved = 0, False
         self._window = self._loop.call_later(GRACE_SECONDS, self._look)
 

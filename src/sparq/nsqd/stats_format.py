@@ -123,6 +123,7 @@ def _as_dictionary(figures: Any) -> dict[str, Any]:
     kind = type(figures)
     shape = _shapes.get(kind)
     if shape is None:
+        # Not `dataclasses.asdict`: it copies nested values, which the encoder converts anyway.
         names = tuple(field.name for field in fields(kind))
         shape = _shapes[kind] = (names, attrgetter(*names))
     names, values_of = shape

@@ -98,6 +98,7 @@ class Statsd:
         due = time.monotonic() + interval
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            # After a standstill there is no report for each interval missed.
             due = max(due + interval, time.monotonic())
             try:
                 await self._report(max(0.0, interval - 1))
@@ -114,6 +115,7 @@ class Statsd:
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as sender:
             sender.setblocking(False)
+            # Connected, a UDP socket reports at the next `send` that nothing listens there.
             sender.connect(address)
             for packet in packets:
                 sender.send(packet)

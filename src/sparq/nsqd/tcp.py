@@ -142,6 +142,7 @@ class TcpConnection(asyncio.Protocol):
         except RemoteError as error:
             self._broker.fail(self._session, error)
             self._turns.schedule()
+        # True keeps the transport open for the replies; `flush` closes it after the last one.
         return not self._session.is_drained()
 
     def data_received(self, data: bytes) -> None:
@@ -226,6 +227,7 @@ class TcpConnection(asyncio.Protocol):
                 self._has_more = True
         except RemoteError as error:
             broker.fail(session, error)
+        # As in NSQ, a line that is too long ends the connection without an error frame.
         except LineTooLong:
             self.abort()
             return
@@ -281,6 +283,7 @@ class TcpConnection(asyncio.Protocol):
         """Resume reading, unless one of the limits is still exceeded."""
         if self._reading or self._has_ended():
             return
+        # No `data_received` will come for commands that the parser already holds.
         if self._has_more:
             self._has_more = False
             self._execute()
@@ -398,6 +401,7 @@ class TcpConnection(asyncio.Protocol):
         self._say_farewell()
         if self._transport.can_write_eof():
             self._transport.write_eof()
+        # A paused transport would leave input unread and not notice the client's end (rule 3).
         self._reading = True
         self._transport.resume_reading()
         self._set_timer(LINGER_SECONDS, self._transport.abort)
@@ -453,6 +457,7 @@ class TcpConnection(asyncio.Protocol):
             self._last_command_ns = max(self._last_command_ns, now_ns - interval)
             self._blocked_since_ns = self._blocked_since_ns and now_ns
         silent = self._reading and now_ns - self._last_command_ns >= 2 * interval
+        # NSQ's write deadline: here, output has been above its limit for an interval.
         stuck = self._blocked_since_ns and now_ns - self._blocked_since_ns >= interval
         if silent or stuck:
             self._transport.abort()

@@ -40,6 +40,7 @@ class DurationCounts:
     def observe(self, seconds: float) -> None:
         """Count one duration; may be called from any thread."""
         at = bisect_left(self.bounds, seconds)
+        # `+=` is not atomic, and several threads sync.
         with self._lock:
             self.counts[at] += 1
             self.total += seconds

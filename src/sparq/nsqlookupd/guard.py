@@ -78,6 +78,7 @@ class Guard:
         self._count -= 1
         self._connected[host] -= 1
         if not self._connected[host]:
+            # A `Counter` keeps zeros: one for each address that ever connected.
             del self._connected[host]
 
     def shown_token(self, remote_address: str) -> NsqdToken | None:
@@ -115,6 +116,7 @@ def _rule(text: str) -> Rule:
             ) from None
         return lambda address, _host: _is_in(address, network)
     if text.startswith(ANY_BELOW):
+        # The dot stays: *.example.com must not match badexample.com.
         domain = text.removeprefix("*").lower()
         if domain != ".":
             return lambda address, _host: _folded(address).endswith(domain)

@@ -231,6 +231,8 @@ class Registry:
 
     def is_hidden(self, registration: Registration, now: Instant) -> bool:
         """Whether a tombstone is still in force."""
+        # NEVER is 0 on the monotonic clock, which is recent just after the machine's start: so the
+        # age alone does not tell.
         age_ns = now.mono_ns - registration.tombstoned_at.mono_ns
         return registration.tombstoned and age_ns < self._tombstone_lifetime_ns
 

@@ -171,6 +171,7 @@ class CommandHandlers:
             self.close()
             return b""
         if end < 0:
+            # So a line that arrives byte by byte is not searched from its beginning each time.
             self._searched = len(self._buffer)
             return None
         words = bytes(self._buffer[:end]).strip().split(b" ")
@@ -237,6 +238,7 @@ class CommandHandlers:
             producer.http_port,
             producer.version,
         )
+        # Go's nsqd gets NSQ's answer, byte for byte (rule 5).
         me = self._me if producer.draining is None else {**self._me, KNOWS_DRAIN: True}
         return reply(json.dumps(me, separators=(",", ":")).encode())
 
@@ -273,6 +275,8 @@ class CommandHandlers:
             producer, topic, _ = self._topic_channel(command, arguments)
             if not begins:
                 producer.draining_topics.discard(topic)
+            # A topic may drain without being registered, so --max-registrations does not limit
+            # these.
             elif len(producer.draining_topics) < DRAINING_TOPICS_MAX:
                 producer.draining_topics.add(topic)
             else:
@@ -393,6 +397,7 @@ class LookupConnection(asyncio.Protocol):
         if self._conversation.ended:
             return
         answers = self._conversation.feed(data)
+        # From here on there is no deadline: a silent nsqd is no longer listed, but may come back.
         if self._conversation.greeted:
             self._arm(None)
         self._write(answers)
@@ -406,6 +411,7 @@ class LookupConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection, and its producer from the registry."""
+        # `guard` refused it, so it was not counted.
         if self not in self._connections:
             return
         self._guard.forget(self._host)
