@@ -218,7 +218,7 @@ class _Poll:
         """Wait until the next query is due."""
         now = asyncio.get_running_loop().time()
         soon = min(RECHECK_SECONDS, self._wait)
-        # Slept even if the query is hastened: otherwise each lost connection could cause one at once.
+        # Slept even if hastened: otherwise each lost connection could cause a query at once.
         await asyncio.sleep(soon)
         due = max(self._began + self._wait, now + soon)
         with contextlib.suppress(TimeoutError):
