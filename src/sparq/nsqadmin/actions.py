@@ -133,9 +133,11 @@ class Actions:
     def _notify(
         self, request: web.BaseRequest, who: Identity, order: ActionRequest, report: Report
     ) -> None:
+        # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
         if report.failed and not order.action.startswith(ALWAYS_TOLD):
             return
         told = [order.action]
+        # NSQ creates the topic first, and notifies of both.
         if order.action == "create_channel":
             told.insert(0, "create_topic")
         for action in told:

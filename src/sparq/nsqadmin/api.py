@@ -245,6 +245,8 @@ async def _fields(call: Call, *names: str) -> list[str]:
     if not text:
         raise HttpError(400, "EOF")
     try:
+        # Not json.loads: as in Go's json.Decoder, which NSQ uses, text after the first value is
+        # ignored.
         document, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         raise HttpError(400, "invalid JSON") from None
@@ -272,6 +274,7 @@ async def _set_option(services: Services, call: Call) -> Any:
     name = call.parameters["opt"]
     body = await call.body(BODY_BYTES_MAX, "INVALID_VALUE")
     if not body:
+        # NSQ's status for an empty body as well as for one that is too large.
         raise HttpError(413, "INVALID_VALUE")
     if await services.audit.unavailable():
         raise HttpError(503, "AUDIT_UNAVAILABLE")

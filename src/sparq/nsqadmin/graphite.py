@@ -43,6 +43,7 @@ class Graphite:
         Raises:
             HttpError: 500 INTERNAL_ERROR if graphite gives no usable answer; the reason is logged.
         """
+        # Not the interval that is under way: its counts are incomplete.
         query = {
             "from": f"-{2 * interval_seconds}sec",
             "until": f"-{interval_seconds}sec",

@@ -88,6 +88,7 @@ class Notifier:
         """Stop sending; all queued notifications together get the timeout of one."""
         if self._task is None:
             return
+        # An endpoint that hangs must not keep the daemon from ending: what is left is dropped.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout.total):
                 await self._waiting.join()

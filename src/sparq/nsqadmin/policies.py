@@ -114,7 +114,7 @@ async def try_out(fleet: Fleet, document: bytes | None) -> Report:
     The document None stands for dropping the policies that were set at run time.
 
     Raises:
-        NotTaken: an nsqd refuses the document.
+        DocumentRefused: an nsqd refuses the document.
     """
     if document is None:
         return await cluster.drop(fleet, dry_run=True)
@@ -133,9 +133,10 @@ async def put(fleet: Fleet, document: bytes) -> Report:
     """Replace the policies that were set at run time on every nsqd.
 
     Raises:
-        NotTaken: an nsqd refuses the document; nothing is changed.
+        DocumentRefused: an nsqd refuses the document; nothing is changed.
     """
     tried = await try_out(fleet, document)
+    # No nsqd can do it: report their reasons instead of asking all of them again.
     if not tried.done:
         return tried
     return await cluster.put(fleet, document, _kind(document), dry_run=False)
@@ -197,6 +198,7 @@ def refusal(reason: str) -> str:
         return ""
     said = reason  # used if the reason was cut off and is no valid JSON
     with contextlib.suppress(ValueError, KeyError, TypeError):
+        # Twice: the reason quotes nsqd's JSON answer as a JSON string.
         said = str(json.loads(json.loads(reason[reason.index('"') :]))["message"])
     return said.partition(REFUSED)[2].lstrip(": ")
 

@@ -118,6 +118,7 @@ class Nsqadmin:
             self._listener.close()
         if self.site is not None:
             await self.site.stop()
+        # After the site, whose last requests may queue further notifications and audit entries.
         await self._notifier.close()
         await self.services.audit.close()
         await self._stack.aclose()
@@ -182,6 +183,7 @@ def _page_of(services: Services, request: web.BaseRequest, error: HttpError) -> 
 
 
 def _guarded(route: Route, access: AdminAccess) -> Route:
+    # Looked up when the server is built and not per request: a missing row ends the start.
     right = right_of(route.method, route.path)
 
     async def handle(call: Call) -> Any:

@@ -176,6 +176,7 @@ async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
         ToolError: one could not be reached; the text names it.
     """
     await reach(clients, wait_ns)
+    # Callers wait for the first of several tasks: to return would end the tool.
     await asyncio.get_running_loop().create_future()
 
 
@@ -236,6 +237,7 @@ async def unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -
     finally:
         working.cancel()
         stopping.cancel()
+        # Wait for the cancelled work: it may have to restore a terminal or delete its topic first.
         outcome, _ = await asyncio.gather(working, stopping, return_exceptions=True)
     if isinstance(outcome, Exception):
         raise outcome
@@ -262,6 +264,8 @@ async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
     def signalled() -> None:
         if not stop.is_set():
             stop.set()
+            # The default action comes back only then: a second copy of the same signal must not
+            # kill a tool that has just begun to finish its messages.
             loop.call_later(ONCE_SECONDS, mean_it)
 
     def mean_it() -> None:

@@ -193,6 +193,9 @@ class Folder:
     @contextlib.contextmanager
     def _opened(self, folders: Entries) -> Iterator[int]:
         """Open a folder below, created if missing; yield its descriptor."""
+        # Each folder is opened relative to the one before. A check of the whole path
+        # (`os.path.realpath`) would not do: another program could replace a folder by a link
+        # between the check and the open.
         fd = os.open(self.path, _FOLDER_FLAGS)
         try:
             for folder in folders:
@@ -233,6 +236,8 @@ class Folder:
     def _open(self, entries: Entries, flags: int) -> int:
         *folders, name = entries
         with self._opened(folders) as folder:
+            # O_APPEND: without `is_owned`, another process may continue the same file. O_RDWR: the
+            # end of an existing file is read, to find a torn message.
             flags |= os.O_RDWR | os.O_APPEND | _FILE_FLAGS
             fd = os.open(name, flags, FILE_MODE, dir_fd=folder)
             try:
@@ -240,6 +245,8 @@ class Folder:
                     raise OSError(errno.EINVAL, "not a regular file", self.shown(entries))
                 if self._is_owned and not _own(fd, name, folder):
                     raise FileExistsError(errno.EEXIST, "in use", self.shown(entries))
+                # Also for a file that exists already: a killed process may have created it without
+                # this sync.
                 os.fsync(folder)
             except BaseException:
                 os.close(fd)
@@ -280,11 +287,15 @@ class Folder:
         *new_folders, new_name = new
         with source._opened(old_folders) as there, self._opened(new_folders) as here:
             try:
+                # A link and not a rename, which would silently replace a file of that name; Linux
+                # has RENAME_NOREPLACE, but Python does not offer it.
                 _link(old_name, there, new_name, here)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
                 _copy(old_name, there, new_name, here)
+            # The new name must be on the disk before the old one is removed: otherwise a power
+            # failure could leave the file without a name.
             os.fsync(here)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old_name, dir_fd=there)
@@ -294,6 +305,8 @@ class Folder:
 def _own(fd: int, name: str, folder: int) -> bool:
     """Lock the file; False if another process has it, or has just moved it away."""
     try:
+        # Lock first, compare then: until it has the lock, the previous owner may still move the
+        # file away, and this descriptor would be of a file without a name here.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(fd), os.lstat(name, dir_fd=folder))
     except (BlockingIOError, FileNotFoundError):
@@ -302,6 +315,7 @@ def _own(fd: int, name: str, folder: int) -> bool:
 
 def _make(path: str) -> None:
     """Create a folder and its parents durably."""
+    # Not os.makedirs: each new folder's entry must be synced in the folder above it (rule 4).
     if os.path.lexists(path):
         return
     above = os.path.dirname(path)
@@ -333,6 +347,7 @@ def _link(old: str, there: int, new: str, here: int) -> None:
 
 def _copy(old: str, there: int, new: str, here: int) -> None:
     """Copy the file from another file system; it gets its name only when it is complete."""
+    # Not copied under the final name: a kill would leave a file there that looks complete.
     part = f".{new[:200]}.{secrets.token_hex(4)}.part"
     try:
         with (

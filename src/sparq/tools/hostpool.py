@@ -88,17 +88,22 @@ class Host:
     def chosen(self, now: float) -> None:
         """Record that it gets a message; after a failure, the only one before the next retry."""
         if self.retry_at is not None and self.retry_at <= now:
+            # Set now and not when the outcome is known: until then further messages are handed on,
+            # and only one of them may risk this host. A success ends it (`succeeded`).
             self.retry_seconds = min(2 * self.retry_seconds, RETRY_SECONDS_MAX)
             self.retry_at = now + self.retry_seconds
 
     def failed(self, now: float) -> None:
         """Record a failure; further failures before the next retry do not count again."""
+        # Messages that were under way together fail together: that is one failure.
         if self.retry_at is None:
             self.retry_seconds = FIRST_RETRY_SECONDS
             self.retry_at = now + self.retry_seconds
 
     def succeeded(self, now: float, seconds: float) -> None:
         """Record that it is healthy, and its response time."""
+        # Decayed sums instead of a list of recent times: the same mean with two numbers for each
+        # host.
         faded = math.exp((self.measured_at - now) / DECAY_SECONDS) if self.weight else 0.0
         self.weight = self.weight * faded + 1
         self.seconds = self.seconds * faded + seconds

@@ -52,7 +52,7 @@ def look(data_path: str) -> CheckReport:
     """Check a data path, holding its lock.
 
     Raises:
-        ToolError: it cannot be checked, or holds no data.
+        CheckError: it cannot be checked, or holds no data.
     """
     disk = ReadOnlyDisk()
     path = os.path.abspath(data_path)

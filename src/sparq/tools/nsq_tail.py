@@ -103,6 +103,7 @@ class Printer:
         self._limit = options.n
         self._print_topic = options.print_topic
         self._output = output
+        # One batch at a time over all topics: otherwise two of them could exceed `--n` together.
         self._writing = asyncio.Lock()
 
     async def follow(self, consumer: Consumer) -> None:
@@ -130,6 +131,8 @@ class Printer:
             await batch.requeue(0, backoff=False)
             raise
         self.shown += count
+        # nsqd is not to wait for their timeout; backing off would be wrong, since nothing has
+        # failed.
         for message in batch[count:] if count < len(batch) else ():
             message.requeue(0, backoff=False)
         await batch.finish()

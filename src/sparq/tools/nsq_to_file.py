@@ -75,6 +75,7 @@ def start(options: Options) -> int:
         refuse(PROGRAM, f"--filename-format: {error}")
 
     async def work(stop: asyncio.Event) -> int:
+        # Again, because common.run has set up the log for warnings only.
         set_up(options.log_prefix, options.log_level)
         return await archive.run(stop)
 
@@ -183,6 +184,8 @@ class Archive:
             log.critical("%s", failure)
             self._status = 1
         finally:
+            # Also after a failure: the program ends then, and the other recorders sync and finish
+            # first.
             stop.set()
 
     async def _look_for_topics(self, stop: asyncio.Event) -> None:
@@ -310,6 +313,8 @@ class Recorder:
 
     async def _receive(self) -> None:
         size = max(1, self.consumer.max_in_flight)
+        # wait=0: messages are not collected to larger batches, because they are held until a sync
+        # anyway.
         async for batch in self.consumer.batches(size, wait=0):
             async with self._writing:
                 await self._take(batch)
@@ -317,10 +322,14 @@ class Recorder:
     async def _take(self, batch: Batch) -> None:
         if not self._held:
             self._overdue_at = halfway(batch)
+            # _watch sleeps until the earlier of the two times that it knew; wake it to compute them
+            # again.
             if self._overdue_at < self._tick_at:
                 self._woken.set()
         self._held.append(batch)
         self._held_count += len(batch)
+        # While it stops, consumer.stop() waits for these messages: do not leave them to the next
+        # tick.
         sync = self._stopping or self._is_full()
         if await self._on_disk(partial(self.output.write, batch.bodies, sync=sync)):
             await self._finish()

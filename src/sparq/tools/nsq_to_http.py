@@ -136,7 +136,7 @@ class HttpTarget:
 
         Raises:
             NotSentError: the host could not be reached.
-            NotTakenError: the status is not a success, or there was no response.
+            NotAcceptedError: the status is not a success, or there was no response.
             UnsendableError: the message must not be sent there.
         """
         url = self._template.filled(body) if self._template else self._url
@@ -161,6 +161,7 @@ def open_session(connect_seconds: float, request_seconds: float) -> aiohttp.Clie
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
         timeout=aiohttp.ClientTimeout(total=request_seconds, sock_connect=connect_seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
+        # The body is not used, and a small compressed one could expand to gigabytes.
         auto_decompress=False,
     )
 

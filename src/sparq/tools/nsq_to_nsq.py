@@ -226,8 +226,8 @@ class Destination:
 
         Raises:
             NotSentError: they are not stored there.
-            NotTakenError: they were refused, or it is unknown whether they are stored.
-            NotTogetherError: they were refused because of one of them.
+            NotAcceptedError: they were refused, or it is unknown whether they are stored.
+            BatchRefusedError: they were refused because of one of them.
         """
         # Wait for a connection that is being made, but not for one that has failed.
         if (why := self.producer.errors.get(self._address)) is not None:

@@ -141,6 +141,8 @@ class TopicOutput:
 
     def _is_whole(self, fd: int) -> bool:
         """Make a file end with a complete message; False: it holds none."""
+        # Only gzip shows where complete data ends. In a plain file, a torn message looks like a
+        # complete one without its newline, so nothing of it is removed.
         if self._gzip_level:
             size = whole_gzip(fd)
             os.ftruncate(fd, size)
@@ -167,7 +169,10 @@ class TopicOutput:
         while at < len(bodies):
             if reason := self._outdated():
                 self._open_next(reason)
+                # The caller holds messages of both files. If these are synced as well, True is the
+                # answer for all that it holds.
                 sync = True
+            # One write for all messages that go to this file, not a system call for each.
             end = at + self._fitting(bodies, at)
             self._append(NEWLINE.join(bodies[at:end]) + NEWLINE)
             at = end
@@ -180,8 +185,12 @@ class TopicOutput:
         if self._fd is None:
             return
         if self._member is not None:
+            # End the member instead of Z_SYNC_FLUSH: whole_gzip can find the end of a member after
+            # a kill, but not that of a flushed block. The next member starts with an empty
+            # dictionary, so frequent syncs cost compression.
             _write(self._fd, self._member.flush())
             self._member = None
+        # fdatasync also writes the new size; only the times are left out, which nobody needs.
         os.fdatasync(self._fd)
 
     def tick(self, *, skip_empty_files: bool) -> None:
@@ -273,8 +282,12 @@ class TopicOutput:
     def _try_to_open(self) -> int | None:
         """Open the file of this revision; None if its name is in use, or it is full already."""
         self._entries = entries_of(with_revision(self._name, self._revision))
+        # Checked here to choose a free name early; another process may take it until the file is
+        # finished, so _deliver handles that case again.
         if self._finished is not None and self._finished.has(self._entries):
             return None
+        # As in NSQ. A gzip file is not continued, because no reader gets past a torn member; nor is
+        # a file that is rotated by age, because it is unknown when it was begun.
         is_new = self._gzip_level or self._rotation.interval_ns
         try:
             fd = (self._folder.create if is_new else self._folder.open)(self._entries)
@@ -348,9 +361,13 @@ def unrevised(found: re.Match[str]) -> str:
 def whole_gzip(fd: int) -> int:
     """Return the size of the complete members at the beginning of a gzip file."""
     at = whole = 0
+    # Not the gzip module: it raises at a torn member and does not report where the last complete
+    # one ended.
     member = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
     while data := os.pread(fd, CHUNK_SIZE, at):
         try:
+            # The output is dropped, but it is limited: a chunk of zeros would expand a
+            # thousandfold.
             member.decompress(data, CHUNK_SIZE)
         except zlib.error:
             break

@@ -30,6 +30,8 @@ READ_BYTES: Final = 256 << 10
 class BlockingThread:
     """A thread for blocking calls; they run one at a time, in order."""
 
+    # Not asyncio.to_thread: the threads of its pool are joined when the program ends, and a read
+    # from a terminal may block until someone presses a key.
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -57,6 +59,7 @@ class BlockingThread:
 
 
 def _settle(answer: asyncio.Future[T], result: T, error: Exception | None) -> None:
+    # The caller was cancelled meanwhile, which has cancelled the future.
     if answer.done():
         return
     if error is None:

@@ -78,7 +78,7 @@ class RelayedBatch(Protocol):
         ...
 
     async def send(self, host: str) -> None:
-        """Hand them to a host; raises ``NotTakenError`` or ``BatchRefusedError``."""
+        """Hand them to a host; raises ``NotAcceptedError`` or ``BatchRefusedError``."""
 
     def singly(self) -> Iterable[RelayedBatch]:
         """Return each message on its own."""
@@ -237,6 +237,7 @@ class Relay:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
             await asyncio.gather(*following)
+            # `missing` ends only by raising: a given nsqd could not be reached.
             if reaching.done():
                 await reaching
         finally:
@@ -249,12 +250,13 @@ class Relay:
 
         Args:
             held: the message, or several.
-            send: sends it to the host of that name; raises ``NotTakenError``.
+            send: sends it to the host of that name; raises ``NotAcceptedError``.
 
         Raises:
-            NotTogetherError: raised by ``send``; the messages are not answered.
+            BatchRefusedError: raised by ``send``; the messages are not answered.
         """
         try:
+            # Touch already while it waits for its turn: nsqd's timeout runs from the delivery.
             with self._touching.holding(held):
                 async with self._turns:
                     began = time.monotonic()
@@ -266,6 +268,8 @@ class Relay:
 
     def start(self, parcel: RelayedBatch) -> None:
         """Do the same as ``forward``, without waiting for it."""
+        # The usual case needs no task for the parcel: a callback gets the answer. Only a parcel
+        # that has to wait or is offered again gets one (`_forward_later`).
         now = time.monotonic()
         host = self._hosts.choose(now)
         self._touching.add(parcel.batch)

@@ -63,6 +63,7 @@ class ScratchTopic:
         """Delete the topic."""
         try:
             await self._post("topic/delete")
+        # Not raised: it would replace the error that ended the block, if there is one.
         except ToolError as failure:
             at = URL(lookupd_url(self._address)) / "topic" / "delete" % {"topic": self.name}
             log.warning("topic %s was not deleted, do it with POST %s: %s", self.name, at, failure)

@@ -64,6 +64,8 @@ def taken(*takings: Taking) -> Iterator[None]:
 
         def stop() -> None:
             held.close()
+            # Without this, the signal would only call `stop` again: the default action must be back
+            # to stop the process.
             loop.remove_signal_handler(signal.SIGTSTP)
             os.kill(os.getpid(), signal.SIGTSTP)  # continues here when the shell resumes it
             take()
@@ -146,6 +148,8 @@ async def show_progress(text: Callable[[], str]) -> None:
     stream = sys.stderr
     if not stream.isatty():
         return
+    # A filter of the handlers runs directly before a record is written, whichever logger it is
+    # from.
     clearing = _Clearing(stream)
     for handler in logging.getLogger().handlers:
         handler.addFilter(clearing)

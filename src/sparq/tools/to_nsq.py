@@ -124,6 +124,7 @@ async def _read(source: Input, stop: asyncio.Event) -> bytes:
     await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if stop.is_set() and not reading.done():
+        # The thread goes on reading, and what it gets is lost: fine, because the tool ends now.
         reading.cancel()
         return b""
     return await reading
@@ -169,6 +170,8 @@ class RecordPublisher:
 
     async def _publish(self, records: Sequence[bytes]) -> None:
         answers = [each.publish(records, self.published) for each in self._destinations]
+        # return_exceptions: wait for every nsqd before raising. The others' publishes would
+        # otherwise go on while their producers are closed.
         for failure in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(failure, BaseException):
                 raise failure
@@ -204,6 +207,8 @@ class PublishTarget:
         Raises:
             ToolError: a record is not published; the text says which.
         """
+        # nsqd's limits are not known in advance: IDENTIFY reports none for MPUB. So its refusals
+        # decide.
         for together in runs(records, self._bytes_max):
             try:
                 await self._send(together)
@@ -265,6 +270,8 @@ class RecordSplitter:
             RecordTooLongError: the record that has begun is longer than the limit.
         """
         head, *others = data.split(self._delimiter)
+        # Pieces are joined once: a record of 64 MiB comes in 256 reads or more, and one growing
+        # `bytes` would be copied for each.
         self._pieces.append(head)
         self._size += len(head)
         found = []

@@ -55,6 +55,7 @@ class Touching:
     def touch_due(self, now: float) -> None:
         """Touch every message for which half of the time has passed."""
         for held, due in list(self._due.items()):
+            # nsqd refuses a TOUCH for a message that has timed out: it is not in flight any more.
             if due <= now < held.expires_at and not held.responded:
                 held.touch()
                 self._due[held] = halfway(held)

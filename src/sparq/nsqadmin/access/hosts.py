@@ -180,6 +180,7 @@ def client(peer: str, forwarded_for: Sequence[str], proxies: Networks) -> str:
     """Find the client's address, as far as trusted proxies report it (rule 5)."""
     found = peer
     for text in reversed(forwarded_for[-HOPS_MAX:]):
+        # An empty address is a unix socket, whose peer counts as a trusted proxy.
         if not (found in proxies or not found):
             break
         address = parse_ip(_without_port(text))

@@ -84,6 +84,8 @@ def facts_of(request: web.BaseRequest, user_header: str) -> AccessRequest:
     return AccessRequest(
         method=request.method,
         path=request.raw_path.partition("?")[0],
+        # Without the zone of a link-local IPv6 address (`fe80::1%eth0`): no network is written with
+        # one.
         peer=host.partition("%")[0],
         port=port,
         hosts=tuple(headers.getall("Host", ())),

@@ -67,6 +67,7 @@ class Sessions:
     def start(self, digest: bytes, now: float) -> str:
         """Start a session for the token with this hash; returns the session's id."""
         if len(self._sessions) >= SESSIONS_MAX:
+            # All sessions live equally long, so the first one in the dict would end first.
             del self._sessions[next(iter(self._sessions))]
         name = secrets.token_urlsafe(32)
         self._sessions[name] = digest, now + LIFE_SECONDS
@@ -180,6 +181,7 @@ class AccessRules:
             return Refusal(400, INVALID_REMOTE_ADDR)
         if self._config is None:
             return self.require(decision, needed)
+        # Both addresses: a proxy in the allowed network must not open /config for every client.
         if any(text not in self._config for text in (peer, decision.remote or peer)):
             return Refusal(403, FORBIDDEN)
         is_nsqs = not self._is_strict and not facts.is_forwarded

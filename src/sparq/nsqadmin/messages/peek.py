@@ -163,6 +163,7 @@ async def _page(
 
     async def ask(node: Node) -> Any:
         place = places[node.address]
+        # A page may have only messages that were shown already: then look at the next one.
         for _ in range(EMPTY_PAGES_MAX):
             answer = await fleet.get(node, path, **{**query, "after": place.after})
             messages = _new(node.address, answer, place)
@@ -273,6 +274,8 @@ def _rest(
         return following
     if not count:
         return place
+    # nsqd's tokens exist only between pages. So the next request fetches this page again, and
+    # `_new` skips what was shown.
     return ListPosition(place.after, _order(messages[count - 1]))
 
 

@@ -70,6 +70,8 @@ def places_in(token: str) -> Places:
         raise ValueError("use the `next` of an earlier answer")
     try:
         packed = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        # Not zlib.decompress: it has no limit, and a token may be forged. A text that is cut here
+        # is no valid JSON.
         text = zlib.decompressobj().decompress(packed, JSON_MAX)
         told = json.loads(text)
         return {str(node): _place(*parts) for node, parts in told.items()}

@@ -69,6 +69,7 @@ def ns_of(text: str) -> int:
     Raises:
         ValueError: the text is no such time.
     """
+    # The fraction is read by hand: datetime has microseconds only.
     whole, _, fraction = text.removesuffix("Z").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
     return int(moment.timestamp()) * SECOND_NS + int(fraction.ljust(9, "0")[:9] or 0)
@@ -139,6 +140,7 @@ def spread(spans: Iterable[tuple[int, int, int]], begin: int, end: int, buckets:
         if total <= 0:
             shares, total = np.eye(1, until - at)[0], 1.0
         counts[at:until] += (count * shares / total)[: buckets - at]
+    # Round the running sum, not each bucket: otherwise the buckets' errors would add up.
     whole = np.round(np.cumsum(counts))
     return [int(each) for each in np.diff(whole, prepend=0.0)]
 

@@ -33,6 +33,7 @@ class Asset:
     def __init__(self, body: bytes, content_type: str) -> None:
         self.body = body
         self.content_type = content_type
+        # mtime=0: the same file has the same bytes in every process.
         self.compressed = gzip.compress(body, 9, mtime=0)
         self.version = hashlib.sha256(body).hexdigest()[:12]
 

@@ -84,12 +84,14 @@ class Live:
         """The live part of a page, rendered once per snapshot (rule 1)."""
         identity = look.identity
         key = (look.path, tuple(sorted(look.query.items())), int(identity.roles))
+        # A task is kept, not its text: viewers who come while it renders wait for the same task.
         kept = self._kept.pop(key, None)
         if kept is None or kept[0] != look.snapshot.number:
             kept = look.snapshot.number, asyncio.create_task(self._render(look, viewer))
         self._kept[key] = kept
         while len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
+        # Shielded, so that one viewer's disconnect does not cancel it for the others.
         return await asyncio.shield(kept[1])
 
     async def _render(self, look: PageRequest, viewer: Viewer) -> str:
@@ -161,6 +163,8 @@ class Live:
             # `retry` needs a message; the page has no listener for the event `same`.
             await response.write(f"event: same\nretry: {again}\ndata:\n\n".encode())
             return seen
+        # A line end would end the field: each line needs its own `data:`, and the browser joins
+        # them.
         data = "\n".join(f"data: {line}" for line in part.splitlines())
         await response.write(f"id: {mark(part)}\nretry: {again}\n{data}\n\n".encode())
         return mark(part)

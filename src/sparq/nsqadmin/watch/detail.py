@@ -127,6 +127,7 @@ class Details:
             self._due[key] = None
             self._take_turns(snapshot, now)
         if kept.task is not None:
+            # Not wait_for, which would cancel the query that all viewers share.
             await asyncio.wait([kept.task], timeout=SOON_SECONDS)
         return kept.detail
 
@@ -193,6 +194,7 @@ class Details:
 
     async def _clients(self, snapshot: ClusterSnapshot) -> tuple[ClientGroup, ...]:
         folder = ClientGroups()
+        # One node after the other, so that only one of these large answers is in memory at a time.
         for seen in snapshot.observed:
             if seen.state in COUNTED:
                 with contextlib.suppress(UpstreamError, ValueError):

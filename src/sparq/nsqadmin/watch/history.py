@@ -176,6 +176,8 @@ class History:
         - `("channel", T, C)`: `depth`, `in_rate` (its topic's), `out_rate`, `lag_seconds`
         - `("node", N)`: `depth`, `in_rate`, `out_rate`
         """
+        # A copy, because the other thread may add a step meanwhile, and a deque must not change
+        # while it is iterated.
         steps = tuple(self._steps)
         if of == "cluster":
             return _series(steps, _TOTAL, [step.total for step in steps])

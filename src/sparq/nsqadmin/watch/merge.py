@@ -79,6 +79,8 @@ def rates_of(look: NodeStats, base: EarlierCounts | None) -> Figures | None:
         return None
     now = look.counts[: len(COUNTERS)]
     seconds = look.at_seconds - base.at_seconds
+    # The usual case, without the sort that intersect1d needs. A counter that shrinks belongs to a
+    # topic or channel that was deleted and created again: its rate counts as 0.
     if np.array_equal(base.numbers, look.numbers):
         return cast(Figures, np.maximum(0, now - base.counts) / seconds)
     grown = np.full(now.shape, np.nan)
@@ -172,6 +174,7 @@ class StallClock:
         """
         size = len(columns.nodes)
         finished = columns.count("finished").astype(np.float64)
+        # nan differs from every number, so a new name counts as having moved just now.
         before = np.full(size, np.nan)
         before[: len(self._finished)] = self._finished[:size]
         moved_at = np.full(size, now)

@@ -96,6 +96,8 @@ class NameNumbers:
             return NONE
         if self._free:
             number = self._free.pop()
+            # Only a reused number needs a copy: a snapshot does not look at entries beyond its
+            # size.
             self.keys, self.topic_of = [*self.keys], self.topic_of.copy()
         elif len(self.keys) < self._max:
             number = len(self.keys)

@@ -41,6 +41,8 @@ NO_NAME: Final = " "
 """Replaces a channel's empty name, which would mean its topic; NSQ allows neither name."""
 
 
+# gc=False: these objects cannot form cycles, and an answer has 10,000 of them or more, which the
+# garbage collector would visit for nothing.
 class _Channel(msgspec.Struct, gc=False):
     channel_name: str
     depth: int
@@ -52,6 +54,7 @@ class _Channel(msgspec.Struct, gc=False):
     client_count: int
     paused: bool
     backend_depth: int = 0
+    # -1: not reported; Go's nsqd has no such field, and `_counts` computes it (rule 3).
     finish_count: int = -1
     ready_count: int = 0
     message_bytes: int = 0
@@ -207,6 +210,8 @@ class _Rows:
 
 def _numbered(topics: list[_Topic], names: NameNumbers) -> tuple[_Rows, Numbers]:
     """The topics and channels without duplicates and invalid names, and their numbers."""
+    # Nearly every answer has the names of the one before. So look up all numbers first, and check
+    # each name only if one is missing or occurs twice.
     found = [names.number(topic.topic_name) for topic in topics]
     for topic in topics:
         number_of = names.of_topic(topic.topic_name).get
@@ -238,6 +243,8 @@ def _numbered_anew(topics: list[_Topic], names: NameNumbers) -> tuple[_Rows, Num
 
 def _counts(rows: _Rows) -> Counts:
     """The counts of the rows, shape (len(COUNTS), n), limited to 0 to `COUNT_MAX`."""
+    # One iterator of numbers into one array: no list of tuples is built. Then one row per figure,
+    # contiguous, because all later sums and rates are computed figure by figure.
     flat = chain.from_iterable(chain(map(_of_topic, rows.topics), map(_of_channel, rows.channels)))
     found = np.fromiter(flat, np.int64, len(rows) * len(COUNTS))
     counts = np.ascontiguousarray(found.reshape(len(rows), len(COUNTS)).T)

@@ -143,6 +143,7 @@ class Slots:
     async def slot(self) -> AsyncIterator[None]:
         """Wait for a free slot and hold it."""
         await self._free.acquire()
+        # The timer and the end of the block may both release the slot: only the first one counts.
         held = [True]
 
         def release() -> None:

@@ -212,6 +212,8 @@ class SnapshotBuilder:
             now: seconds of the monotonic clock.
         """
         for seen in observed:
+            # A node that is gone keeps its last figures (rule 2), so their names must keep their
+            # numbers.
             if seen.look is not None:
                 self.names.seen(seen.look.numbers, now)
         named = self.names.numbering()
@@ -247,6 +249,8 @@ class SnapshotBuilder:
         there = columns.nodes > 0
         if self._ordered is not None:
             keys, before, order = self._ordered
+            # Reused numbers come with a new list of keys. New names are appended to the same list,
+            # but then `there` is longer.
             if keys is named.keys and np.array_equal(before, there):
                 return order
         order = order_of(named, columns)

@@ -111,6 +111,8 @@ class ClusterWatch:
 
     async def __aenter__(self) -> Self:
         """Start the rounds."""
+        # One thread: parsing and painting both change the painter's names, which therefore need no
+        # lock, and two threads would only share one interpreter.
         self._reader = ThreadPoolExecutor(1, "sparq-watch")
         self._task = asyncio.create_task(self._run())
         return self
@@ -146,12 +148,16 @@ class ClusterWatch:
         async with self._is_new:
             while self.snapshot is None or self.snapshot.number <= after:
                 await self._is_new.wait()
+                # A stream waits here between two snapshots and sends no requests: it still counts
+                # as a viewer.
                 self._viewed_at = time.monotonic()
             return self.snapshot
 
     async def fresh(self) -> ClusterSnapshot:
         """Wait for a snapshot of a round that starts now: after an action, it shows the result."""
         number = self.snapshot.number if self.snapshot else 0
+        # A round that is under way may have asked a node before the action. Its snapshot does not
+        # count.
         under_way = self._is_round
         self._view(at_once=True)
         return await self.changed(number + 1 if under_way else number)
@@ -185,6 +191,8 @@ class ClusterWatch:
     async def _run(self) -> None:
         while True:
             began = time.monotonic()
+            # Cleared before the round, not after it: a wake-up during the round starts the next one
+            # at once.
             self._wake.clear()
             self._busy_seconds = 0.0
             self._largest_bytes = 0
@@ -208,9 +216,13 @@ class ClusterWatch:
         await self._learn()
         asked = []
         for node in self._nodes.values():
+            # A node with a pending query is slow already. One that is gone and not listed is not
+            # asked, because it registers when it comes back.
             if node.is_pending or (node.is_gone and not node.is_listed):
                 continue
             if not node.is_listed:
+                # The latest answer, which does not list this node, has replaced the addresses that
+                # may be called.
                 self._fleet.upstream.know_too([node.node.at])
             asked.append(node.start(self._ask))
         await _answered(asked, until)
@@ -268,6 +280,7 @@ class ClusterWatch:
         if self._listed is None:
             return
         seconds = LOOKUP_SECONDS if self._nodes else ROUND_SECONDS
+        # Not wait_for, which would cancel the query: its answer is used in a later round.
         await asyncio.wait([self._listed], timeout=seconds)
         if self._listed.done():
             task, self._listed = self._listed, None
@@ -285,6 +298,8 @@ class ClusterWatch:
 
     def _take(self, heard: Gathered[list[Node]]) -> None:
         self._heard = heard
+        # An nsqlookupd that did not answer may be the one that lists a node: then no node is
+        # unlisted.
         is_all = not heard.failed and not any(at in self._fleet.lookupds for at in heard.errors)
         if is_all and self._fleet.lookupds:
             for node in self._nodes.values():

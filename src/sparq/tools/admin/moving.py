@@ -176,6 +176,8 @@ class Move:
             await self._post(self.target, "/channel/create", channel=name)
             if one.get("paused") is True:
                 await self._post(self.target, "/channel/pause", channel=name)
+                # A paused channel sends no messages, not even to the consumer of `_carry`. It has
+                # no other consumers here, so nobody else gets messages by this.
                 if not one.get("client_count"):
                     await self._post(self.source, "/channel/unpause", channel=name)
 
@@ -217,6 +219,7 @@ class Move:
             await consumer.until_connected(CONNECT_SECONDS)
             carrying = asyncio.ensure_future(self._pass_on(consumer, name))
             try:
+                # nsqd does not tell a consumer that a channel is empty; only `/stats` shows it.
                 while not carrying.done() and await self._has_some(name):
                     await asyncio.wait([carrying], timeout=LOOK_SECONDS)
             finally:
@@ -239,6 +242,8 @@ class Move:
             if batch.attempts_max > 1:
                 again = sum(message.attempts > 1 for message in batch)
             self.again += again
+            # In this order: a crash in between publishes these messages twice, the reverse loses
+            # them.
             await self._publish(self._bodies(batch), name)
             await batch.finish()
 
@@ -252,6 +257,7 @@ class Move:
         """Publish messages at the target; those without an answer count as doubtful."""
         query = {"binary": "true"} | ({} if name == CARRIER else {"channel": name})
         for part in parts(bodies):
+            # Counted before the request: if it fails without an answer, the messages may be stored.
             self.doubtful += len(part)
             body = _SIZE.pack(len(part)) + b"".join(_SIZE.pack(len(one)) + one for one in part)
             await self._post(self.target, "/mpub", body, **query)

@@ -142,6 +142,7 @@ async def pages(
         if searched is not None and isinstance(progress, int | float):
             searched[node.address] = min(1.0, max(0.0, float(progress)))
         following = found.get("next")
+        # The same token again would make this loop endless; nsqd is not trusted (rule 3).
         if found.get("done") is True or not isinstance(following, str) or following == after:
             return
         after = following
