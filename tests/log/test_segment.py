@@ -1,5 +1,6 @@
 """One segment of a log: its header, its name, and when the next one begins."""
 
+import errno
 from itertools import pairwise
 
 import pytest
@@ -20,8 +21,8 @@ from sparq.log.segment import (
 from sparq.log.segment import HEADER as HEADER_FORM
 from sparq.protocol.batch import BatchError
 from sparq.protocol.frames import BodySlices
-from sparq.testing import ManualClock, MemoryDisk
-from tests.log.log_operations import open_log, publish
+from sparq.testing import Fault, ManualClock, MemoryDisk
+from tests.log.log_operations import commit, open_log, publish, read_all
 
 
 def test_a_segment_ends_at_its_size_limit_or_ceiling() -> None:
@@ -45,6 +46,34 @@ def test_a_segment_ends_at_its_size_limit_or_ceiling() -> None:
         log.begin(
             [BodySlices(b"", [0] * (CEILING_SPAN + 1), [0] * (CEILING_SPAN + 1))], clock.now()
         )
+
+
+@pytest.mark.parametrize("is_unsynced", [False, True])
+def test_a_message_after_many_refused_ones_is_below_the_ceiling(is_unsynced: bool) -> None:
+    """A new file begins at the first refused index, or at the first unsynced message.
+
+    Publishes that a full or failing disk refused have used up millions of indexes since. An
+    acknowledged message is read all the same after a restart.
+    """
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=1_000)
+    expected = []
+    if is_unsynced:
+        publish(log, [b"unsynced"], clock)
+        expected.append(b"unsynced")
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync", "create"}), times=99))
+    assert commit(log, [b"refused"], clock, sync=True).error is not None
+    log.end_index += CEILING_SPAN
+    disk.fault = None
+
+    assert commit(log, [b"acknowledged"], clock, sync=True).error is None
+    expected.append(b"acknowledged")
+    log.close()
+    clock.advance(10**9)
+    log = open_log(disk, clock)
+
+    assert expected == list(read_all(log).values())
+    assert [] == log.damage
 
 
 HEADER = SegmentHeader(7, b"0123456789abcdef", 3, 0, 4096, 8192, 12, 1_000, -1, 1)

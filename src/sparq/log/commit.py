@@ -252,6 +252,7 @@ class Commit:
                 base_ordinal,
                 self.now_ns,
                 self.previous_first,
+                next_index=self.first_index,
                 spare=spare,
                 bare=bare,
             )

@@ -21,9 +21,6 @@ Buffer = bytes | bytearray | memoryview
 
 _COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 PAGE_BYTES: Final = 4096
-PAGE_TRIES: Final = 3
-"""Attempts to read a page before it counts as bad: a passing error must not cost a batch."""
-WRITE_AGAIN_BYTES: Final = 64 << 10
 _SYNCFS_KERNEL: Final = 5, 17
 """Since 5.8 syncfs reports file data that could not be written, since 5.17 all other errors."""
 _SYNCFS_MAGICS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E})
@@ -168,95 +165,6 @@ def ensure_directory(disk: Disk, path: str) -> None:
     if not disk.exists(path):
         disk.make_directory(path)
         disk.sync_directory(os.path.dirname(path) or ".")
-
-
-def write_again(file: File, start: int) -> bool:
-    """Rewrite a file's contents from an offset on; return whether the file has to be synced then.
-
-    A killed process may have left data in memory only, and after a failed sync the kernel treats
-    such data as written: only what is written again is synced. An unreadable page is left as it is.
-    On a read-only disk nothing happens.
-
-    Raises:
-        DiskError: it cannot be written.
-    """
-    try:
-        for at in range(start, file.size(), WRITE_AGAIN_BYTES):
-            try:
-                data = file.pread(WRITE_AGAIN_BYTES, at)
-            except DiskError as error:
-                if error.number != errno.EIO:
-                    raise
-            else:
-                file.overwrite(data, at)
-    except DiskError as error:
-        if error.number == errno.EROFS:
-            return False
-        # A copy-on-write file system may have no space to write the same bytes again.
-        if not error.is_full:
-            raise
-    return True
-
-
-def read_bytes(file: File, size: int, offset: int) -> bytes:
-    """Read these bytes of the file; unreadable pages are returned as zeros.
-
-    Raises:
-        DiskError: for any reason other than a bad page.
-    """
-    try:
-        return file.pread(size, offset)
-    except DiskError as error:
-        if error.number != errno.EIO:
-            raise
-    places = range(offset, offset + size, PAGE_BYTES)
-    return b"".join([_read_page(file, min(PAGE_BYTES, offset + size - at), at) for at in places])
-
-
-def _read_page(file: File, size: int, offset: int) -> bytes:
-    """Read these bytes; return zeros if they cannot be read."""
-    for _ in range(PAGE_TRIES):
-        try:
-            return file.pread(size, offset)
-        except DiskError as error:
-            if error.number != errno.EIO:
-                raise
-    return bytes(size)
-
-
-def write_all_again(
-    disk: Disk,
-    folder: str,
-    files: Sequence[tuple[str, int]],
-    file_system: FileSystem | None,
-    held: File | None = None,
-) -> None:
-    """Sync the files that a start has found, before anything relies on them.
-
-    The files of one topic are synced one by one; for many topics, one sync of the file system
-    follows.
-
-    Args:
-        disk, folder: where the files are.
-        files: (path, offset): from this offset on, nothing shows that the file was synced.
-        file_system: the file system that the caller syncs next: files on it are not synced here;
-            None: the caller syncs none.
-        held: the one of the files that is open already and stays open.
-
-    Raises:
-        DiskError: they cannot be made durable: nothing may rely on them.
-    """
-    together = file_system is not None and file_system.covers(folder)
-    for path, start in files:
-        file = held if held and held.path == path else disk.open(path)
-        try:
-            if write_again(file, start) and not together:
-                file.sync()
-        finally:
-            if file is not held:
-                file.close()
-    if not together:
-        disk.sync_directory(folder)
 
 
 class _Failing:

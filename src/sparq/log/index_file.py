@@ -26,7 +26,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sparq.log.disk import Disk, DiskError, File, read_bytes
+from sparq.log.bad_pages import read_bytes
+from sparq.log.disk import Disk, DiskError, File
 from sparq.log.extents import COLUMNS, Rows
 from sparq.log.file_header import HeaderForm
 from sparq.log.ledger_file import block_at, encode_block

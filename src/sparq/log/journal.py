@@ -33,8 +33,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import ledger_file
+from sparq.log.bad_pages import read_bytes
 from sparq.log.commit import Commit, CommitEvent, Shared
-from sparq.log.disk import Disk, DiskError, File, read_bytes
+from sparq.log.disk import Disk, DiskError, File
 from sparq.log.ledger_file import DATA_START, LedgerHeader
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
 from sparq.log.segment import NEXT, SUFFIX, decode_header

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from sparq.log import ledger_file, records
-from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory, write_all_again
+from sparq.log.bad_pages import write_all_again
+from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory
 from sparq.log.ledger_file import (
     BESIDE,
     DATA_START,

@@ -33,7 +33,8 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from sparq.log.disk import Disk, DiskError, File, read_bytes
+from sparq.log.bad_pages import read_bytes
+from sparq.log.disk import Disk, DiskError, File
 from sparq.log.file_header import HeaderForm
 from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
 from sparq.log.task import TaskKind

@@ -248,6 +248,7 @@ def create(
     created_ns: int,
     previous_first: int,
     *,
+    next_index: int = 0,
     spare: str | None = None,
     bare: bool = False,
 ) -> ActiveSegment:
@@ -256,6 +257,7 @@ def create(
     Args:
         place: where.
         first_index, base_ordinal, created_ns, previous_first: see the header.
+        next_index: the index of the newest batch to be written to it, if that is known.
         spare: a durable empty file to be used for it. A crash may undo its renaming; the header is
             what counts.
         bare: leave the header out: before `complete` it is none of the log's files.
@@ -270,7 +272,9 @@ def create(
         node_id=place.node_id,
         generation=0,
         first_index=first_index,
-        ceiling=first_index + CEILING_SPAN,
+        # Refused batches have used up the indexes between the two: millions of them, if a disk is
+        # full for long. Messages beyond the ceiling would not be read at the next start.
+        ceiling=max(first_index, next_index) + CEILING_SPAN,
         base_ordinal=base_ordinal,
         created_ns=created_ns,
         previous_first=previous_first,

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from sparq.broker.catalog import TOPICS, Catalog
-from sparq.log.disk import Disk, DiskError, ensure_directory, read_bytes
+from sparq.log.bad_pages import read_bytes
+from sparq.log.disk import Disk, DiskError, ensure_directory
 from sparq.migration.queues import COMMITTED, TEMPORARY, GoData, GoDataError, go_files, survey
 from sparq.migration.topic_import import MIB, Clock, ImportStopped, Tally, Target, import_topic
 from sparq.protocol.names import directory_name
@@ -149,9 +150,12 @@ class DataPathImport:
                 target.close()
                 raise
             target.close()
+        # From the inside out: the logs are synced, then the folders that hold them, then the plan.
+        # After the rename all of it must survive a power cut.
         disk.sync_directory(self._path(TEMPORARY, TOPICS))
         self._write_plan(data.names)
         disk.sync_directory(self._path(TEMPORARY))
+        # The one step that commits: before it Go's files count, after it the new logs.
         disk.rename(self._path(TEMPORARY), self._path(COMMITTED))
         disk.sync_directory(self._data_path)
 
@@ -207,6 +211,7 @@ class DataPathImport:
             moves = [(f"{topics}/{name}", f"{home}/{name}") for name in disk.listdir(topics)]
             self._move(moves, home)
             disk.sync_directory(topics)
+            # Last: as long as the plan is here, the next start repeats these steps.
             self._move([(plan, f"{folder}/{PLAN}")], folder)
             logger.info("the files of Go's nsqd are kept in %s", folder)
         if disk.exists(self._path(COMMITTED, TOPICS)):
@@ -217,8 +222,10 @@ class DataPathImport:
     def _move(self, moves: Iterable[tuple[str, str]], home: str) -> None:
         """Durably rename the files that are not renamed yet."""
         for old, new in moves:
+            # A run that was killed has moved it already.
             if self._disk.exists(old):
                 self._disk.rename(old, new)
+        # Both folders: a rename changes an entry in each.
         self._disk.sync_directory(home)
         self._disk.sync_directory(self._data_path)
 

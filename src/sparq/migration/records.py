@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.log.disk import File, read_bytes
+from sparq.log.bad_pages import read_bytes
+from sparq.log.disk import File
 from sparq.protocol.frames import BodySlices
 
 LENGTH_SIZE: Final = 4
@@ -82,6 +83,8 @@ class GoRecords(NamedTuple):
     def timestamps(self) -> NDArray[np.int64]:
         """Return the publish times, ns since 1970."""
         cells = np.frombuffer(self.data, np.uint8)
+        # Gathered byte by byte: records have different sizes, so no view with a stride reaches
+        # them.
         stamps: NDArray[np.int64] = cells[self.starts[:, None] + _STAMP].view(">i8").ravel()
         return stamps.astype(np.int64)
 
@@ -170,8 +173,12 @@ class _FileWindow:
 
     def run(self, at: int) -> GoRecords | None:
         """Return the records from here to the end of a chunk; None: `step` reads the first one."""
+        # After a failure the fast path waits for twice as many bytes as the last time. Otherwise it
+        # would scan a chunk in vain for each record of a damaged region.
         if at < self._slow_until:
             return None
+        # A new chunk is read when less than a quarter is left: asking for a whole one would read
+        # nearly all of it again for each run.
         self._show(at, CHUNK_BYTES // 4)
         heads = np.array(self._chain(at - self.base), np.int64)
         # A record is confirmed by the head after it, so the last head with the shape is not.
@@ -344,6 +351,7 @@ class _FileWindow:
                 fits = FIXED_SIZE <= length <= LENGTH_MAX and behind <= self._size
                 if fits and self._is_confirmed(behind):
                     return int(place)
+            # The last bytes, too few for a head, are searched again with the next window.
             at = base + end
         return None
 
