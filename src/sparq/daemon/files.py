@@ -35,6 +35,7 @@ class FileShares(NamedTuple):
 def raise_limit() -> int:
     """Raise this process's limit on open files to its hard limit; return that limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The soft limit is often 1,024, for programs that use select(); no daemon does.
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -64,6 +64,7 @@ def _digest(text: str) -> bytes:
 def without_secrets(words: list[str]) -> list[str]:
     """Return a command line without tokens and without secrets in URLs."""
     told = [public(word) for word in words]
+    # Both forms of a flag have to be covered: --http-token=T and --http-token T.
     for at, word in enumerate(told):
         flag, equals, value = word.partition("=")
         if not _FLAG.fullmatch(flag):

@@ -33,6 +33,7 @@ def split(program: str, arguments: Sequence[str], flags: Mapping[str, Flag]) -> 
         Mistake: a flag is unknown, malformed or lacks its value.
     """
     texts: list[tuple[Flag, str]] = []
+    # Not argparse: it also reads flags after the first word that is not one, where Go stops.
     rest = list(reversed(arguments))
     while rest and len(rest[-1]) > 1 and rest[-1].startswith("-"):
         word = rest.pop()

@@ -171,7 +171,9 @@ def _combine(
     path = given.get("config", "")
     document = config_file.read(path) if path else {}
     values = config_file.values(document, flags)
+    # Only after the file's values, which have to be valid even where a flag overrides them.
     values.update((f.field, given[f.field]) for f in flags if f.field in given)
+    # `values` stay in the units that the user wrote: the sentences of `_beyond` quote them.
     held = {f.field: f.kind.held(values[f.field]) for f in flags if f.field in values}
     tolerated = config_file.unknown(path, document, flags)
     tolerated += _beyond(values, flags, given, path)

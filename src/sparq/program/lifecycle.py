@@ -88,6 +88,7 @@ def say_why(program: str, error: StartError) -> None:
 async def _until_signal(serve: Serve) -> None:
     stop: asyncio.Event = import_module("asyncio").Event()
     loop = _loop()
+    # An event and not an exception such as KeyboardInterrupt, which could end a turn half-way.
     for number in STOPPING:
         loop.add_signal_handler(number, stop.set)
     on_hangup(lambda: None)

@@ -139,6 +139,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
             timer = threading.Timer(REPEAT_SECONDS, self.sum_up)
             timer.daemon = True
             timer.start()
+        # Templates are few, but with "%s" a peer may determine the text: the counts stay bounded.
         if len(self._counts) >= KINDS_MAX and kind not in self._counts:
             kind = ("", record.levelno, "%s")
         self._counts[kind] += 1
@@ -182,6 +183,7 @@ def set_up(
     handler = LineHandler(repeats)
     as_json = form == "json"
     handler.setFormatter(JsonFormatter(prefix) if as_json else LineFormatter(prefix, utc=utc))
+    # Replaced, not added: a second handler would write each line twice.
     logging.getLogger().handlers[:] = [handler]
     set_level(level)
 

@@ -40,6 +40,7 @@ def parse_address(text: str) -> Address:
         ValueError: the text has another form; the error quotes it.
     """
     host, colon, port = text.strip().rpartition(":")
+    # Without brackets, ::1:4150 could also be an address without a port: it is refused.
     bracketed = host.startswith("[") and host.endswith("]")
     plain = host[1:-1] if bracketed else host
     well_formed = colon and plain and (bracketed or ":" not in plain) and "/" not in plain

@@ -31,6 +31,7 @@ ID_OFFSET: Final = 18
 ID_SIZE: Final = 16
 ATTEMPTS_MAX: Final = 65_535
 
+# Together 64 bits: an id is 16 hex digits, as in NSQ.
 INDEX_BITS: Final = 54
 INDEX_LIMIT: Final = (1 << INDEX_BITS) - 1
 """Indexes are below this: the last one is never assigned, so no message has ``INVALID_ID``."""

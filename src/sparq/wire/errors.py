@@ -15,6 +15,7 @@ from typing import Final
 
 from sparq.protocol.errors import ERRORS, RemoteError
 
+# Python puts OpenSSL's library and error before the text, and its own source line after it.
 _BRACKETS: Final = re.compile(r"^\[[\w: ]+\] | \(\w+\.c:\d+\)$")
 
 
@@ -40,6 +41,7 @@ class AuthRequiredError(SparqClientError):
 
 def tls_reason(error: ssl.SSLError) -> str:
     """Return OpenSSL's reason for an error, without the parts in brackets."""
+    # Why a certificate was rejected: more exact than the reason, which only says that it was.
     said = getattr(error, "verify_message", "")
     if said:
         return said

@@ -233,6 +233,8 @@ class Access:
             return
         outcome: Outcome = "failed" if failure else "done"
         entry = self._entry(route, call, self._caller(call.request), outcome, failure)
+        # The action is done: a disk that hangs delays the answer, but does not withhold it. The
+        # write itself goes on (`AuditLog.record`).
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WRITTEN_SECONDS):
                 await self._audit.record(entry)
@@ -245,7 +247,7 @@ class Access:
             anybody = () if self.tokens is None else self.tokens.anybody
             return Caller("", "nobody", anybody, UNAUTHORISED)
         token, reason = self.look(shown)
-        if token is None:
+        if token is None:  # wrong, so it has fewer rights than no token at all (rule 3)
             return Caller("", "nobody", (), reason)
         return Caller(token.name, "token", () if reason else token.grants, reason or FORBIDDEN)
 

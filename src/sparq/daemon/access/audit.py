@@ -58,6 +58,7 @@ class AuditLog:
         self._remembered: deque[tuple[int, dict[str, Any]]] = deque(maxlen=REMEMBERED)
         self._count = 0
         self._why_not = ""
+        # Threads of a pool run in any order; the lock lets one write at a time, in order (rule 1).
         self._order = asyncio.Lock()
         self._publish = publish
         self._unpublished: asyncio.Queue[bytes] = asyncio.Queue(UNPUBLISHED_MAX)
@@ -133,13 +134,14 @@ class AuditLog:
 
     async def close(self) -> None:
         """Write all pending entries."""
-        while self._tasks:
+        while self._tasks:  # a task that records a refusal starts another one, which writes it
             await asyncio.wait(self._tasks)
         if self._publisher is not None:
             self._publisher.cancel()
             await asyncio.wait([self._publisher])
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        # asyncio holds only weak references to its tasks.
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

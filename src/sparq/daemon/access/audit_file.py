@@ -151,18 +151,21 @@ class AuditFile:
                 os.close(file)
 
     def _open(self) -> int:
+        # Neither a link nor a FIFO at this path may divert the entries or block their writer.
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             file = os.open(self.path, flags)
         except FileNotFoundError:
             file = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-            self._sync_folder()
+            self._sync_folder()  # or a crash could remove the file, and synced entries with it
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise OSError(errno.EINVAL, "it is not a regular file")
         return file
 
     def _rotate(self) -> None:
+        # The oldest first: no file replaces one that is still needed. A crash in between leaves a
+        # gap in the numbers, which readers skip.
         for number in range(KEPT, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self._name(number - 1), self._name(number))

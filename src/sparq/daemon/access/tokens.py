@@ -116,6 +116,7 @@ class Tokens:
         return _unless_expired(self._with(sought), now)
 
     def _with(self, sought: bytes) -> Token | None:
+        # No `break`: the time would show how far down the file the token is (rule 2).
         found = None
         for token in self._tokens:
             if hmac.compare_digest(token.digest, sought):
@@ -137,6 +138,7 @@ def shown(authorizations: Sequence[str]) -> str | None:
     bearers = [text for text in authorizations if text.lower().startswith(_SCHEME.rstrip())]
     if not bearers:
         return None
+    # With several headers it is unclear which one counts, so none does.
     return bearers[0][len(_SCHEME) :].strip() if len(authorizations) == 1 else ""
 
 
@@ -156,6 +158,8 @@ def read(path: str, form: Form = FORM) -> Tokens:
         raise TokenFileError(f"{path} cannot be read - {error.strerror}") from None
     except UnicodeDecodeError:
         raise TokenFileError(f"{path} is not UTF-8 text") from None
+    # That all can read it is no danger, since it holds only hashes. Whoever can write it can grant
+    # any role.
     if mode & stat.S_IWOTH:
         raise TokenFileError(f"{path} can be changed by every user: run chmod o-w on it")
     if len(data) > FILE_BYTES_MAX:
@@ -176,7 +180,7 @@ def _parse(path: str, text: str, form: Form) -> Tokens:
         if token.digest in found:
             raise TokenFileError(f"{path}, line {number}: this token is already in the file")
         found[token.digest] = token
-    anybody = found.pop(b"", None)
+    anybody = found.pop(b"", None)  # its digest, so that a second such line is refused above
     if len(found) > TOKENS_MAX:
         raise TokenFileError(f"{path} has more than {TOKENS_MAX} tokens")
     return Tokens(list(found.values()), () if anybody is None else anybody.grants)
