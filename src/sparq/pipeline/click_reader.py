@@ -43,6 +43,7 @@ _ADDRESS = r"(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*
 
 
 def _pattern(text: str) -> re.Pattern[str]:
+    # ASCII: otherwise \d also matches the digits of other scripts, and \s other spaces.
     return re.compile(text, re.ASCII)
 
 
@@ -142,6 +143,7 @@ def _line_fields(line: str) -> Fields | None:
     named = len(words) > 3 and bool(_HOST_ADDRESS.match(head) or _HOST_PORT.match(head))
     return {
         "time": time,
+        # `named` counts as 0 or 1: if a host comes first, every word is one place further.
         "address": words[named],
         "user": " ".join(words[named + 2 : named + 18]),
         "vhost": words[0] if named else None,

@@ -99,6 +99,7 @@ def clf_times(text: Text, at: Integers) -> tuple[Integers, Mask]:
     """Read access-log times at some places: microseconds, and which of them are certain."""
     grid = text.grid(at, CLF_BYTES)
     ok = _has_form(grid, "dd/aaa/dddd:dd:dd:dd +dddd")
+    # The three letters of a month as one number: one search tells the months of all rows.
     code = grid[3].astype(np.int64) << 16 | grid[4].astype(np.int64) << 8 | grid[5]
     place = np.minimum(np.searchsorted(_MONTH_CODES, code), len(_MONTH_CODES) - 1)
     ok &= _MONTH_CODES[place] == code
@@ -129,6 +130,7 @@ def iso_times(text: Text, spans: Spans) -> tuple[Integers, Mask]:
     ok &= known[form] if len(known) else False
     clock = [_number(grid, place, 2) for place in (11, 14, 17)]
     days, real = _days(*(_number(grid, *place) for place in ((0, 4), (5, 2), (8, 2))))
+    # Without any known form no row is certain: the zeros only have the right length.
     return _joined(days, clock, adds[form] if len(adds) else starts * 0, ok & real)
 
 

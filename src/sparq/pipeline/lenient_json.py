@@ -105,6 +105,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
     value = found[1]
     if "\\" in value:
         value = _ESCAPED.sub(_unescaped, value)
+        # Through UTF-16, two escaped surrogates that form a pair become one character.
         value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         value = value.encode("utf-8", "replace").decode()
     return value, found.end()

@@ -64,5 +64,6 @@ class LowMark:
         quiet_before = self.clock_ms - QUIET_S * 1000
         for nsqd in [name for name, seen in self.seen_ms.items() if seen < quiet_before]:
             del self.seen_ms[nsqd], self.newest_s[nsqd]
+        # No nsqd counts any more: the mark stays where it is.
         if self.newest_s:
             self.low_s = max(self.low_s, min(self.newest_s.values()))

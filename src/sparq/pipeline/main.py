@@ -112,6 +112,7 @@ class App(SupervisedProcess):
     def start(self) -> None:
         """Start it, or start it again from its checkpoint."""
         self.folders.logs.mkdir(parents=True, exist_ok=True)
+        # `mistake` must not find the message of an earlier start.
         self.logged = self.log.stat().st_size if self.log.exists() else 0
         super().start()
 
@@ -308,6 +309,7 @@ class PipelineRun:
     def stop(self) -> None:
         """End all processes that were started: the application, nsqadmin, then the cluster."""
         with ExitStack() as stack:
+            # In reverse order, and each even if another one fails.
             stack.callback(self.cluster.stop)
             if self.console is not None:
                 stack.callback(self.console.stop)
@@ -331,6 +333,7 @@ def run(options: RunOptions) -> int:
     runner = PipelineRun(folders, cluster, App(folders, cluster.lookupd.http, RUN_FLAGS), progress)
     try:
         runner.enter("starting")
+        # Side by side: the application looks for nsqlookupd only when Spark has started.
         runner.app.start()
         cluster.start()
         runner.prepare_topic()
@@ -401,6 +404,7 @@ def up(data: Path) -> int:
     runner = PipelineRun(folders, cluster, App(folders, lookupd), progress, "up", console)
     try:
         runner.enter("starting")
+        # From the last end of `sparq up`: with it the application would end at once.
         (folders.run / "finish").unlink(missing_ok=True)
         runner.app.start()
         cluster.start()

@@ -95,6 +95,7 @@ def _clicks(text: Text) -> FoundClicks:
     if not known:
         none = np.zeros(0, np.int64)
         return FoundClicks(none, none, {})
+    # Any layout will do for rows that have none: these rows are left out below.
     filled = [one or known[0] for one in layouts]
     of_row = distinct.indices.to_numpy()
     rows = np.flatnonzero(valid & np.array([one is not None for one in layouts], bool)[of_row])
@@ -111,6 +112,7 @@ def _skeletons(text: Text) -> tuple[pa.BinaryArray, _Values, Mask]:
     signs = text.bytes
     opening, closing = text.quotes[::2], text.quotes[1::2]
     is_key = text.is_byte(closing + 1, _COLON)
+    # Quotes divide the text into pieces: even ones are outside of strings, odd ones inside.
     bounds = np.zeros(len(text.quotes) + 2, np.int64)
     bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = opening + 1, closing, len(signs)
     lengths = np.diff(bounds)
@@ -123,6 +125,8 @@ def _skeletons(text: Text) -> tuple[pa.BinaryArray, _Values, Mask]:
     before = np.zeros(len(signs) + 1, bool)
     before[1:] = digit[:-1]
     first, after = np.flatnonzero(digit & ~before), np.flatnonzero(before & ~digit)
+    # Of a number only the first digit stays (as 0), so that numbers of any length give the same
+    # skeleton.
     keep &= ~(digit & before)[:-1]
     sizes = np.add.reduceat(keep, text.starts, dtype=np.int64)
     offsets = np.zeros(len(text) + 1, np.int32)
@@ -132,8 +136,10 @@ def _skeletons(text: Text) -> tuple[pa.BinaryArray, _Values, Mask]:
         pa.binary(), len(text), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
     valid = sizes <= SKELETON_BYTES_MAX
+    # JSON has no leading zeros, except in a fraction.
     zeros = (after - first > 1) & (signs[first] == _ZERO) & ~text.is_byte(first - 1, _POINT)
     valid[text.rows_of(first[zeros | (after - first > DIGITS_MAX)])] = False
+    # Values do not overlap: sorted separately, starts and ends still belong together.
     starts = np.sort(np.concatenate([opening[~is_key] + 1, first]), kind="stable")
     ends = np.sort(np.concatenate([closing[~is_key], after]), kind="stable")
     return skeletons, _Values(starts, ends, np.searchsorted(starts, text.starts)), valid

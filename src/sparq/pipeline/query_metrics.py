@@ -74,6 +74,7 @@ class Query:
     def end(self, run_id: str, *, failed: bool) -> None:
         """Record that a run has ended."""
         self.failures += failed
+        # Spark may report the end of a run after the next one has begun.
         if run_id == self.run_id:
             self.active = False
 
@@ -90,6 +91,8 @@ class Query:
         if before is None:
             # The process is new, but the query is not: it continues from a checkpoint.
             self.restarts += progress.batch_id > 0 and self.starts <= 1
+        # A query that was started again may repeat its last batch. Another query id means a new
+        # checkpoint, whose batches are numbered from 0 again.
         elif before.query_id == progress.query_id and before.batch_id >= progress.batch_id:
             return False
         self._count(progress)
@@ -220,6 +223,8 @@ class QueryMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families of metrics, each with one sample per query."""
         with self._lock:
+            # A list: a generator would hold the lock until the server has taken the last family,
+            # while the listener waits to record a batch.
             families = list(_families(self._queries))
         yield from families
 

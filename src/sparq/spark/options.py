@@ -232,6 +232,7 @@ class ClusterOptions:
                 + (", not both" if nsqds else "")
             )
         timeout_ms = given.integer("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1)
+        # The same option with another default: a time that the user gives holds for the start, too.
         begin_ms = given.integer("nsqdTimeoutMs", BEGIN_TIMEOUT_MS, 1)
         return cls(tuple(nsqds), tuple(lookupds), timeout_ms, _layers(given), begin_ms)
 
@@ -278,5 +279,6 @@ class SinkOptions:
             cluster=ClusterOptions.of(given),
             topic=given.name("topic"),
             max_msg_size=given.integer("max_msg_size", MAX_MSG_SIZE, 1),
+            # 9: the number of messages, a size (4 bytes each) and a body of one byte.
             max_body_size=given.integer("max_body_size", MAX_BODY_SIZE, 9),
         )

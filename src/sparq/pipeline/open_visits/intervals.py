@@ -54,6 +54,8 @@ def _boundaries(parts: Visits, low_s: Ints) -> tuple[Marks, Marks]:
     new = np.zeros(len(parts.visitor), bool)
     new[starts_of(parts.visitor)] = True
     reach_s = _reach(parts.last_s, new)
+    # The element that rolls over from the end does not matter: the first part always begins a
+    # visit.
     over_s = np.roll(reach_s, 1) + VISIT_GAP_S
     joins = ~new & (parts.first_s <= over_s)
     return ~joins, joins & (low_s >= over_s)
@@ -126,6 +128,8 @@ def visit_of(visits: Visits, visitor: Ints, second: Ints) -> Ints:
     known = visits.visitor[starts]
     rank = np.minimum(np.searchsorted(known, visitor), len(known) - 1)
     begin_s, end_s = int(visits.first_s.min()), int(visits.last_s.max())
+    # Visitor and time as one ascending key: a single search finds the visits of all clicks. Times
+    # are clamped, so that no click reaches the keys of the next visitor.
     span_s = end_s - begin_s + 2
     ranks = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(visits.visitor))))
     keys = ranks * span_s + (visits.first_s - begin_s)
