@@ -105,7 +105,7 @@ class Inode:
 
     def lose(self) -> None:
         """Simulate a failed sync: the dirty sectors become clean but are not on the disk."""
-        self.dirty = set()
+        self.dirty = set()  # as Linux does: the next sync finds nothing to write, and succeeds
 
     def is_forgotten(self) -> bool:
         """Whether clean sectors differ from the disk, so that no later sync writes them."""
@@ -116,6 +116,7 @@ class Inode:
     def crashed(self, chance: random.Random) -> "Inode":
         """Return the file as it may be after a power cut."""
         kept = {sector for sector in self.dirty if chance.random() < 0.5}
+        # The size is metadata: it may be on the disk without the data, and the reverse.
         size = chance.choice([len(self.durable), len(self.data)]) if self.dirty else None
         data = bytearray(self.durable)
         self._merge_into(data, kept, len(data) if size is None else size)
@@ -285,7 +286,7 @@ class MemoryDisk:
 
     def killed(self) -> "MemoryDisk":
         """Return this disk after a kill of the process: no write is lost, none is synced."""
-        self._locks = {}
+        self._locks = {}  # the operating system releases the locks of a process that ends
         self._cut = False
         self.fault = None
         return self
@@ -471,7 +472,7 @@ class MemoryDisk:
     def free_bytes(self, path: str) -> int:
         """See `sparq.log.disk.Disk`."""
         if self.capacity_bytes is None:
-            return 1 << 50
+            return 1 << 50  # 1 PiB: never short of space
         inodes = (inode for inode in self._names.values() if inode is not None)
         used = sum(self._blocks(inode.charged_bytes) for inode in inodes)
         return max(0, self.capacity_bytes - used)

@@ -254,6 +254,7 @@ class OverviewRow:
         if before is None or seconds <= 0:
             return
         for name, counter in RATES.items() if self.channel else (("in_rate", "messages"),):
+            # A topic or channel that was deleted and created again counts from 0.
             grown = max(0, getattr(now, counter) - getattr(before, counter)) / seconds
             setattr(self, name, (getattr(self, name) or 0.0) + grown)
 
@@ -358,6 +359,7 @@ def row_of(key: Key, before: NsqdSample | None, now: NsqdSample) -> OverviewRow 
 
 def _take(rows: dict[Key, OverviewRow], before: NsqdSample | None, now: NsqdSample) -> None:
     """Add one nsqd's figures to the rows."""
+    # After a restart the counters begin at 0: the difference to those before would be no rate.
     if before is None or before.start_time != now.start_time:
         before = NsqdSample(now.at_seconds, now.start_time, {})
     for key, counts in now.counts.items():
@@ -416,6 +418,7 @@ class SampleHistory:
             now: each nsqd that answered, by its address.
             at_seconds: the time now, on the monotonic clock.
         """
+        # With the gone ones: an nsqd that answers again has its rates since its last answer.
         before = {**self._gone, **self._now}
         gone = {address: last for address, last in before.items() if address not in now}
         latest = sorted(gone, key=lambda address: gone[address].at_seconds)[-GONE_MAX:]

@@ -167,6 +167,7 @@ class Screen:
         for column, width in columns.items():
             justify: Literal["left", "right"] = "left" if column.is_left else "right"
             table.add_column(self._heading(column), justify=justify, no_wrap=True, width=width)
+        # Text objects: rich would read a plain string as markup.
         for row in rows:
             style = "reverse" if view.is_selected(row) else _style(row)
             table.add_row(*map(Text, cells(row, list(columns))), style=style)

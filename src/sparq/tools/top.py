@@ -157,6 +157,7 @@ class Watcher:
         """
         wanted = 1 if self._options.once else self._options.count
         printed = 0
+        # The first overview is not printed: rates need two samples.
         seen = await self.look()
         while not wanted or printed < wanted:
             if not seen.nsqds and wanted:
@@ -250,6 +251,7 @@ class Watcher:
                 clients[address] = clients_in(document, *key)
             except ValueError as error:
                 self.errors[address] = str(error)
+        # The user may have opened another channel while the nsqds were asked.
         if self._view.opened == key:
             self._opened = ChannelFacts(row, parts, clients)
 

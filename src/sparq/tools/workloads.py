@@ -72,6 +72,7 @@ class Measurement:
 
 async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run the coroutines concurrently; the first error cancels the others and is raised as is."""
+    # Not a TaskGroup, which would raise an ExceptionGroup instead of the error itself.
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)
@@ -149,6 +150,8 @@ class Counting:
     def add(self, count: int) -> bool:
         """Add finished messages; return whether the time is over."""
         now = time.perf_counter()
+        # The first messages start the clock and are not counted: they also took the connection's
+        # startup.
         if not self._began:
             self._began = now
             return False
@@ -265,6 +268,8 @@ class LatencyWorkload:
         while sent < total and (now := time.perf_counter() - began) < 2 * seconds:
             due = min(total, int(now * self._rate) + 1, sent + unanswered_max - len(self._tasks))
             for _ in range(sent, due):
+                # A task for each message: if the next publish waited for the OK, a slow nsqd would
+                # be sent less, and its latency would look better than it is.
                 task = asyncio.create_task(self._publish_one())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)

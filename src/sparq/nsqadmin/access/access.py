@@ -183,6 +183,8 @@ class AdminAccess:
         return found
 
     def _decide(self, request: web.BaseRequest) -> Decision:
+        # Decided once per request: a handler asks several times, and a reload in between must not
+        # give it two identities.
         found = request.get(_DECISION)
         if found is None:
             facts = self._facts(request)

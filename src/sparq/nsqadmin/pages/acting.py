@@ -189,6 +189,8 @@ async def performed(
     """
     report = await services.actions.perform(call.request, order)
     gone = _not_asked(services, order, report)
+    # The page's lists must show the result when the notice appears; a node that hangs must not
+    # delay the notice for longer.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FRESH_SECONDS):
             await services.watch.fresh()

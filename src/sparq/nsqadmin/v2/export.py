@@ -122,6 +122,7 @@ async def _figures(services: Services, asked: Arguments) -> AsyncIterator[Chunk]
         found, row = await _in_order(services, asked)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
+    # At least one page, even an empty one: `_export` needs it to write the heading.
     for at in range(0, max(1, len(found)), PAGE_ROWS):
         yield [plain(row(each)) for each in found[at : at + PAGE_ROWS]], {}
         await asyncio.sleep(0)  # the event loop serves other requests in between

@@ -194,6 +194,7 @@ def topics_table(
 def _summed(columns: ClusterColumns, order: NameOrder, name: str) -> NDArray[np.int64]:
     """Sum a count over each topic's channels."""
     sums = np.zeros(len(order.topics), np.int64)
+    # Not bincount, which adds in float64: sums of counts stay exact as integers.
     np.add.at(sums, order.of_topic, columns.count(name)[order.channels])
     return sums
 
@@ -210,5 +211,7 @@ def _out_rates(columns: ClusterColumns, order: NameOrder) -> Figures:
 def _largest_lags(columns: ClusterColumns, order: NameOrder) -> Figures:
     """Largest lag of each topic's channels; unknown if it is unknown for all of them."""
     lags = np.full(len(order.topics), -1.0)
+    # fmax ignores nan: a topic's lag is known if that of one channel is. -1 marks topics for which
+    # none is known.
     np.fmax.at(lags, order.of_topic, columns.lag[order.channels])
     return np.where(lags < 0, np.nan, lags)

@@ -79,6 +79,8 @@ async def _of_one(job: Job, node: Node) -> AsyncIterator[Message]:
 async def merged(sources: Sequence[AsyncIterator[Message]]) -> AsyncIterator[Message]:
     """Merge the sources by time; each source is sorted by time."""
     heads = [(await anext(source, None), source) for source in sources]
+    # Not heapq.merge, which takes no asynchronous iterators; with one source per nsqd, a search
+    # through their heads is short.
     waiting = [(head, source) for head, source in heads if head is not None]
     while waiting:
         at = min(range(len(waiting)), key=lambda index: by_time(waiting[index][0]))
@@ -140,6 +142,7 @@ async def _target(job: Job) -> AsyncIterator[Write]:
         yield job.output.write
         return
     try:
+        # 0o600: message bodies may be confidential.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise ToolError(f"--output={path}: {error.strerror}: nothing was done") from None

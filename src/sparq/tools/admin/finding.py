@@ -132,6 +132,7 @@ async def _peek_at(job: Job, node: Node) -> list[Message]:
     if job.channel:
         query |= {"channel": job.channel, "state": options.state or "waiting"}
     else:
+        # The newest of the topic are among the newest `limit` of each nsqd.
         query |= {"from": options.start or f"last:{limit}"}
     messages: list[Message] = []
     async for page in pages(job, node, CHANNEL if job.channel else LOG, query):

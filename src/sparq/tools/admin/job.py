@@ -140,6 +140,7 @@ class Job:
         if self.options.yes:
             return
         keys = Input()
+        # A name read from a pipe would confirm nothing: a script must say `--yes`.
         if not keys.is_terminal:
             raise ToolError(
                 f"{sentence}: not confirmed, nothing was done; use --yes to run it or --dry-run to"

@@ -84,6 +84,7 @@ async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Red
 
     async def one(address: str) -> None:
         node, total = nodes[address]
+        # `--rate` is the rate of the cluster: divided so that all nsqds finish at the same time.
         rate = job.options.rate * total / every if every else 0
         async for found in redrive_at(job.fleet, node, query, total, rate):
             progress[address] = found

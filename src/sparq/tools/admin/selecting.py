@@ -98,6 +98,8 @@ async def _send_ids(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOut
         some = ids[at : at + IDS_MAX]
         report = await actions.messages(
             *(job.fleet, job.verb, job.topic, job.channel),
+            # An nsqd that failed once is not asked again: each further part would wait for its
+            # timeout.
             {node.address: some for node in nodes if node.address not in job.errors},
             to=getattr(job.options, "to", ""),
             to_all=getattr(job.options, "to_all", False),
