@@ -71,6 +71,8 @@ class ClusterPoller:
     async def _look_up(self) -> None:
         fleet, topic = self._fleet, self._topic
         found = await (fleet.producers(topic) if topic else fleet.nodes())
+        # An nsqlookupd that does not know the topic has answered. If none answers, the nsqds of the
+        # last answer are asked again.
         unknown = {at for at, why in found.errors.items() if UNKNOWN_TOPIC in why}
         self.errors = {at: why for at, why in found.errors.items() if at not in unknown}
         if unknown or not found.failed:
@@ -80,6 +82,8 @@ class ClusterPoller:
         figures = await self._fleet.node_stats(node, self._topic, self._channel)
         if not isinstance(figures, dict):
             raise UpstreamError(node.at, "the response is not a JSON object")
+        # Each answer has its own time: nsqds answer at different times, and rates are computed for
+        # each.
         return Answer(figures, time.monotonic())
 
 

@@ -242,6 +242,7 @@ class View:
 
     def sorted(self, rows: Sequence[OverviewRow]) -> list[OverviewRow]:
         """Return all rows in order; equal ones by topic and channel."""
+        # Two sorts: with one key, `reverse` would also reverse the names of equal rows.
         by_name = sorted(rows, key=lambda row: (row.topic, row.channel))
         return sorted(by_name, key=self.column.order, reverse=self.is_descending)
 
@@ -250,6 +251,8 @@ class View:
         found = self.sorted([row for row in rows if self._matches(row)])
         self._keys = [row.key for row in found]
         self.matching = len(found)
+        # Found again by its name: rows move when figures change, and Enter must open the row that
+        # was selected.
         if self.selected in self._keys:
             self._cursor = self._keys.index(self.selected)
         else:

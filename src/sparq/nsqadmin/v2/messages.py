@@ -94,6 +94,7 @@ def show_in(services: Services, call: Call, asked: Arguments) -> DisplayLimits:
     if bodies:
         services.access.require(call.request, Role.BODIES)
     elif bodies is None:
+        # Not asked for: without the role, they are left out instead of refusing the request.
         bodies = services.access.identify(call.request).may(Role.BODIES)
     return DisplayLimits(asked.get("limit", 1), bodies, asked["body_bytes"], asked["nodes"])
 
@@ -325,6 +326,8 @@ async def _unsent(
     while left > 0:
         page = await peeking.log_page(services.fleet, topic, after=after, show=show)
         for node, reach in page.reach.items():
+            # The end at the first page: letters that come back meanwhile would otherwise be sent
+            # again, endlessly.
             ends.setdefault(node, int(reach["end_index"]))
         there = [m for m in page.messages if int(m["index"]) < ends.get(m["node"], 0)]
         keys = [f"{m['node']}/{m['id']}" for m in there]

@@ -101,6 +101,7 @@ async def completion(job: Job) -> int:
 def start(words: Sequence[str]) -> int:
     """Print the possible values of the last word after `sparq admin`; return the exit status 0."""
     found: list[str] = []
+    # Swallowed: any text here would appear in the middle of the command line that the user types.
     with contextlib.suppress(Mistake, UsageError, ValueError, TimeoutError):
         found = asyncio.run(candidates(words))
     write_stdout("".join(f"{one}\n" for one in found))
