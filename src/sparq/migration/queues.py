@@ -37,6 +37,7 @@ COMMITTED: Final = "go-import"
 
 _METADATA: Final = re.compile(r"nsqd(?:\.\d+)?\.dat")
 _METADATA_BESIDE: Final = re.compile(r"nsqd(?:\.\d+)?\.dat\.\d+\.tmp")
+# Greedy: the last `.diskqueue.` counts, as the name of a topic may contain this text, too.
 _QUEUE_FILE: Final = re.compile(
     r"(?P<queue>.+)\.diskqueue\."
     r"(?:(?P<number>\d{6,})\.dat(?P<bad>\.bad)?|meta\.dat(?P<beside>\.\d+\.tmp)?)",

@@ -210,6 +210,7 @@ class _FileWindow:
     def _chain(self, at: int) -> list[int]:
         """List where records begin according to their lengths, and where the last one ends."""
         data, size, unpack = self.data, len(self.data), _LENGTH.unpack_from
+        # A loop, not NumPy: only the length before says where a record begins.
         starts = [at]
         while at + HEAD_SIZE <= size:
             length = unpack(data, at)[0]
@@ -296,6 +297,7 @@ class _FileWindow:
     def _is_blank(self, at: int) -> bool:
         """Whether the rest of the window is zeros: space that a crash left without its bytes."""
         self._show(at, CHUNK_BYTES)
+        # The first bytes nearly always decide, without a look at the whole window.
         return not any(self.data[at - self.base : at - self.base + HEAD_SIZE]) and not any(
             self.data[at - self.base :]
         )

@@ -162,6 +162,7 @@ class Peer:
             # Drains come first, so that nsqlookupd sends no producer here in between.
             lines = drain_commands(self._introduced, self._drains()) if self.knows_drain else []
             await self._exchange(reader, writer, lines + self._everything())
+            # Only now: one that accepts connections but no registration is retried less often, too.
             self._retry_seconds = RETRY_SECONDS_MIN
             while True:
                 await self._wait(reader)
@@ -180,6 +181,7 @@ class Peer:
 
     async def _introduce(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         now = self._drains()
+        # IDENTIFY has no field for draining topics: they follow as commands.
         self._introduced = Draining(now.node, {})
         writer.write(MAGIC + self._introduction(now))
         reply = await self._reply(reader)

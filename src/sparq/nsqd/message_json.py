@@ -103,6 +103,7 @@ def _whereabouts(standing: StateDetails, channel: Channel, now: Instant) -> dict
 
 
 def _moment(mono_ns: int, now: Instant) -> str | None:
+    # Deadlines are monotonic, so that a change of the system's time does not move them.
     return shown_time(now.wall_ns + mono_ns - now.mono_ns)
 
 

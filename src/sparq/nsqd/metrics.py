@@ -175,6 +175,7 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
             yield ""
     for family in (*_of_broker(nsqd, start_ns, found), _delivery(broker), *_of_clients(broker)):
         yield family.text()
+    # Last, after all topics: Prometheus requires a family's series to be together.
     for family in (*topics.families, *channels.families, reaches):
         yield family.text()
     for family in access_families(nsqd.access, "nsqd"):

@@ -326,6 +326,7 @@ class CachedFileSystem:
     def sync(self) -> None:
         """See `FileSystem`."""
         self._files.synced_together = False
+        # Reset first: a file closed during the sync may have data that the sync does not cover.
         self._files.sync(self._opened)
 
     def close(self) -> None:

@@ -62,6 +62,7 @@ def number_of(call: Call, name: str, default: int, highest: int, lowest: int = 1
     text = call.query.get(name)
     if text is None:
         return default
+    # At most 18 digits always fit into 64 bits; `int` takes quadratic time for long texts.
     number = int(text) if text.isascii() and text.isdigit() and len(text) < len("9" * 19) else -1
     if not lowest <= number <= highest:
         raise refused(name, f"a number from {lowest} to {highest}")
@@ -84,6 +85,7 @@ def token_of(call: Call, count: int) -> list[int] | None:
     if text is None:
         return None
     numbers = [int(part) for part in text.split(".")] if _TOKEN.fullmatch(text) else []
+    # Within 64 bits, as NumPy compares them with arrays of int64.
     if len(numbers) != count or any(abs(number) >= 1 << 63 for number in numbers):
         raise refused("after", "the `next` value of an answer to the same request")
     return numbers

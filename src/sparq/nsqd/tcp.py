@@ -302,6 +302,7 @@ class TcpConnection(asyncio.Protocol):
         """Start TLS or compression: the reply that grants it has been sent."""
         tls = self._clients.tls
         if self._wire.granted.tls_v1 and tls is not None:
+            # It replaces the timer of heartbeats, which must not come in the middle of a handshake.
             self._set_timer(HANDSHAKE_SECONDS, self._transport.abort)
             self._wire.start_tls(tls.context)
         else:
@@ -323,6 +324,7 @@ class TcpConnection(asyncio.Protocol):
             session.deflate, session.snappy = granted.deflate, granted.snappy
             self._write(layout.OK)
         session.upgrade = None
+        # The time of the handshake does not count as the client's silence.
         self._keep_time(self._turns.runner.now().mono_ns)
 
     def _pump(self) -> bool:
@@ -379,6 +381,8 @@ class TcpConnection(asyncio.Protocol):
             elif len(output) > PIECES_MAX:
                 self._transport.write(b"".join(output))
             else:
+                # Also for a single piece: `write` was tried, without a gain (performance.md, "50
+                # consumers").
                 self._transport.writelines(output)
         if (wire.state is ConnectionState.OPEN and not session.closing) or not session.is_drained():
             return
@@ -444,6 +448,8 @@ class TcpConnection(asyncio.Protocol):
         if interval <= 0:
             self._set_timer()
             return
+        # Commands only note their time: moving a timer for each would cost more than one look per
+        # interval, when it fires.
         wake_ns = min(self._next_heartbeat_ns, self._last_command_ns + 2 * interval)
         self._wake_ns = wake_ns
         delay = max(0.001, (wake_ns - self._turns.runner.now().mono_ns) / NANOSECONDS)
