@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,6 +122,18 @@ def test_a_nodes_latency_has_its_own_value() -> None:
 
     expected = {"quantile": 0.99, "value": 7, "max": 7, "min": 7, "average": 7, "count": 2}
     assert expected == found
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400), math.inf, -math.inf, 1 << 63])
+def test_numbers_that_no_nsqd_has_count_as_zero(huge: float) -> None:
+    """They do not end the aggregation over all nodes, and the document is valid JSON."""
+    sent = {"count": huge, "percentiles": [{"quantile": 0.99, "value": huge}]}
+    found = latency_in({"e2e_processing_latency": sent}).document()
+
+    assert math.isfinite(json.loads(json.dumps(found, allow_nan=False))["count"])
+    assert 0 == found["count"]
+    (counted,) = topics_at(node("a"), stats({"topic_name": "t", "depth": huge}), NOW)
+    assert 0 == counted.document()["depth"]
 
 
 json_values = st.recursive(

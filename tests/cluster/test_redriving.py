@@ -45,6 +45,8 @@ async def test_a_redrive_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
         assert [(1, 0, 9)] == await redriven(upstream, nsqd, [{"done": ["a"]}], 10)
         assert [(0, 0, 10)] == await redriven(upstream, nsqd, [{"done": [], "next": "a"}], 10)
         assert [(0, 0, 10)] == await redriven(upstream, nsqd, [{"done": [3], "next": 3}], 10)
+        for wrong in ({"done": 5}, {"refused": True}, {"done": "ab", "next": "b"}):
+            assert [(0, 0, 10)] == await redriven(upstream, nsqd, [wrong], 10)
 
 
 async def test_a_failed_step_ends_the_redrive_with_the_error(upstream: Upstream) -> None:

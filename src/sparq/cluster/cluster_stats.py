@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -18,6 +19,7 @@ from typing import Any, Final
 from sparq.cluster.nodes import Node
 
 ALL: Final = "*"
+INT64_SPAN: Final = 1 << 63
 NANOSECONDS: Final = 1_000_000_000
 DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 TOPIC_SUMS: Final = ("depth", "backend_depth", "message_count", *DELIVERY)
@@ -229,9 +231,9 @@ def latency_in(told: Mapping[str, Any]) -> E2eLatency:
 
 
 def number(of: Mapping[str, Any], key: str) -> int:
-    """An integer field of a JSON object; 0 if it is missing or not an integer."""
+    """An integer field of a JSON object; 0 if it is missing, or no int64 as all of NSQ's are."""
     value = of.get(key)
-    return value if type(value) is int else 0
+    return value if type(value) is int and -INT64_SPAN <= value < INT64_SPAN else 0
 
 
 def _parts(
@@ -305,4 +307,7 @@ def _text(told: Mapping[str, Any], key: str) -> str:
 
 
 def _real(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    """The number, if JSON can express it again; otherwise 0: `1e999` is read as infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if abs(value) <= sys.float_info.max else 0.0

@@ -18,7 +18,7 @@ SNAPSHOT = snapshot(
 
 def names(**asked: object) -> list[str]:
     """The names of the channels on a page."""
-    found = page(SNAPSHOT.channels, **asked)  # type: ignore[arg-type]  # tests use invalid values, too
+    found = page(SNAPSHOT.channels, **asked)  # type: ignore[arg-type]  # also invalid values
     return [f"{row.topic}/{row.channel}" for row in found.rows]
 
 
