@@ -143,6 +143,24 @@ def test_an_import_on_a_full_disk_keeps_the_originals(content: dict[str, bytes])
         assert EXPECTED == depths(disk)
 
 
+def test_a_full_disk_is_reported_if_its_free_space_is_unknown(
+    content: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says that the disk is full, also if it cannot be asked for its free space."""
+    disk = disk_with(content, capacity_bytes=sum(map(len, content.values())) + 1_000)
+    paths: list[str] = []
+
+    def free_bytes(_disk: MemoryDisk, path: str) -> int:
+        paths.append(path)
+        if paths.count(PATH) > 1:
+            raise DiskError("look at", path, errno.EIO)
+        return 1 << 40
+
+    monkeypatch.setattr(MemoryDisk, "free_bytes", free_bytes)
+    with pytest.raises(GoImportError, match="no space"):
+        run_import(disk)
+
+
 def test_an_import_that_is_stopped_keeps_the_originals(content: dict[str, bytes]) -> None:
     """A stop between two batches deletes the unfinished import and keeps the originals."""
     disk = disk_with(content)

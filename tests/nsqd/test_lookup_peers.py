@@ -201,6 +201,14 @@ async def test_nsqd_starts_without_its_nsqlookupd(caplog: pytest.LogCaptureFixtu
         await late.stop()
 
 
+async def test_a_name_that_cannot_be_resolved_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """nsqd warns, retries, and creates topics without waiting for this nsqlookupd."""
+    async with FakeNsqd("lookupd..example:4160") as nsqd:
+        nsqd.create("t")
+        await until(lambda: nsqd.broker.known == [("t", [])])
+    assert "LOOKUPD(lookupd..example:4160): " in caplog.text
+
+
 async def test_an_idle_nsqd_sends_pings(
     two_lookupds: list[Nsqlookupd], monkeypatch: pytest.MonkeyPatch
 ) -> None:

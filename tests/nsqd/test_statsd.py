@@ -161,11 +161,12 @@ def test_prefixes() -> None:
     assert prefix_of("", "h", 1) == ""
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:no-such-port", "statsd..example:8125"])
 async def test_an_unreachable_statsd_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str
 ) -> None:
     """nsqd logs a warning, tries again at the next interval, and continues to serve."""
-    nsqd = await start(tmp_path, statsd_interval=1, statsd_address="127.0.0.1:no-such-port")
+    nsqd = await start(tmp_path, statsd_interval=1, statsd_address=address)
     reports = Statsd(nsqd.nsqd)
     reports.start()
 

@@ -119,9 +119,10 @@ class DataPathImport:
 
     def _give_up(self, error: DiskError, needed: int) -> None:
         """Delete the unfinished import, and raise an error that says what to do."""
+        free = 0
         try:
-            free = self._disk.free_bytes(self._data_path)
             self._discard()
+            free = self._disk.free_bytes(self._data_path)
         except DiskError as second:
             logger.warning("could not delete the unfinished import: %s", second)
         if error.is_full:

@@ -143,7 +143,8 @@ class Peer:
         while True:
             try:
                 await self._converse()
-            except (OSError, EOFError, TimeoutError, PeerError) as error:
+            # UnicodeError: Python refuses to resolve a name such as `a..b`.
+            except (OSError, EOFError, TimeoutError, PeerError, UnicodeError) as error:
                 trouble = str(error) or type(error).__name__
                 level = logging.DEBUG if trouble == self._trouble else logging.WARNING
                 logger.log(level, "LOOKUPD(%s): %s", self.where, trouble)

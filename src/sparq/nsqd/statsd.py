@@ -102,7 +102,7 @@ class Statsd:
             due = max(due + interval, time.monotonic())
             try:
                 await self._report(max(0.0, interval - 1))
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: for a name such as `a..b`
                 address = self._nsqd.options.statsd.address
                 logger.warning("STATSD: could not report to %s: %s", address, error)
 
