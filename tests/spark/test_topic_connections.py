@@ -8,9 +8,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import options as option_limits
-from sparq.spark.errors import SupersededError, UnreachableError
+from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from tests.spark.range_server import RangeServer, key
-from tests.spark.reading import indexes, rows_of
+from tests.spark.reading import Follower, indexes, rows_of
 from tests.support.servers import free_port, spawn_nsqd
 
 pytestmark = pytest.mark.usefixtures("no_long_pauses")
@@ -134,6 +134,30 @@ def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
 
     assert {f"127.0.0.1:1/{servers[1].log}": 6} == indexes(end)
     assert [("127.0.0.1:1", b"0c")] == rows_of(reader, start, end)[:1]
+
+
+def test_a_topic_created_again_between_two_polls_is_another_log(readers, tmp_path):
+    """The log of a topic that was created again joins, once the loss of the old one is reported.
+
+    It is created again before the query asks: nsqd never answers that there is no such topic.
+    """
+    with spawn_nsqd(tmp_path) as nsqd:
+        nsqd.post("/mpub?topic=clicks", b"old\nold")
+        given = {"nsqd_tcp_addresses": nsqd.tcp, "maxOffsetsPerTrigger": "1"}
+        strict = Follower(readers(**given, channel="strict"))
+        lenient = Follower(readers(**given, channel="lenient", failOnDataLoss="false"))
+        for follower in (strict, lenient):
+            follower.read(1)
+        nsqd.post("/topic/delete?topic=clicks")
+        nsqd.post("/mpub?topic=clicks", b"new\nnew")
+
+        with pytest.raises(DataLossError, match=r"of topic clicks .* no longer exists"):
+            strict.step()
+        lenient.read(3)
+        assert [b"new", b"new", b"old"] == lenient.bodies("clicks")
+        assert [True, False] == ["gone" in lenient.offset[log] for log in indexes(lenient.offset)]
+        assert not lenient.step()
+        assert 0 == nsqd.channel("clicks", "lenient")["depth"]
 
 
 def test_auth_failed_is_retried_after_a_first_success(servers, readers):

@@ -286,7 +286,12 @@ class TopicConnections:
                 if isinstance(error, TimeoutError):
                     silent[member.address] = error
             else:
-                found[ends.log] = ends
+                if ends.log == member.log:
+                    found[ends.log] = ends
+                else:
+                    # The topic was deleted and created again: nsqd no longer has our attachment,
+                    # and the next refresh attaches to the new log.
+                    member.rest(0)
         return found
 
     def place_after(self, log: str, index: int, count: int) -> Place | None:
