@@ -147,13 +147,13 @@ def test_a_full_disk_is_reported_if_its_free_space_is_unknown(
     content: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says that the disk is full, also if it cannot be asked for its free space."""
-    disk = disk_with(content, capacity_bytes=sum(map(len, content.values())) + 1_000)
-    paths: list[str] = []
+    disk = disk_with(content)
 
     def free_bytes(_disk: MemoryDisk, path: str) -> int:
-        paths.append(path)
-        if paths.count(PATH) > 1:
-            raise DiskError("look at", path, errno.EIO)
+        if path == PATH:
+            if disk.fault is not None:
+                raise DiskError("look at", path, errno.EIO)
+            disk.fail(Fault(1, errno.ENOSPC, frozenset({"append"}), times=99))
         return 1 << 40
 
     monkeypatch.setattr(MemoryDisk, "free_bytes", free_bytes)
