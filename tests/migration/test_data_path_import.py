@@ -147,16 +147,16 @@ def test_a_full_disk_is_reported_if_its_free_space_is_unknown(
     content: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says that the disk is full, also if it cannot be asked for its free space."""
-    disk = disk_with(content)
+
+    def build(_import: DataPathImport, *_arguments: object) -> None:
+        monkeypatch.setattr(MemoryDisk, "free_bytes", free_bytes)
+        raise DiskError("write", f"{PATH}/file", errno.ENOSPC)
 
     def free_bytes(_disk: MemoryDisk, path: str) -> int:
-        if path == PATH:
-            if disk.fault is not None:
-                raise DiskError("look at", path, errno.EIO)
-            disk.fail(Fault(1, errno.ENOSPC, frozenset({"append"}), times=99))
-        return 1 << 40
+        raise DiskError("look at", path, errno.EIO)
 
-    monkeypatch.setattr(MemoryDisk, "free_bytes", free_bytes)
+    monkeypatch.setattr(DataPathImport, "_build", build)
+    disk = disk_with(content)
     with pytest.raises(GoImportError, match="no space"):
         run_import(disk)
 
