@@ -1,10 +1,13 @@
-"""How the application starts its queries."""
+"""How the application starts its queries, and ends when it gets a signal."""
 
+import signal
+import sys
 from itertools import chain, repeat
 
 import pytest
 
 from sparq.pipeline import app
+from tests.pipeline.settings_examples import settings_with
 
 
 class Query:
@@ -71,3 +74,46 @@ def test_a_query_with_a_late_source_is_restarted_three_times():
 
     assert 3 * ["archive"] == begun
     assert not application._begin_again("archive")
+
+
+@pytest.fixture
+def signal_handlers():
+    """The application's signal handlers are removed after the test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+# The failure to expect is a deadlock: the handler waits for a lock that the main thread holds.
+@pytest.mark.timeout(30)
+@pytest.mark.usefixtures("signal_handlers")
+def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch):
+    """A signal ends the application, whatever its main thread has just called."""
+    left = 0
+
+    class Application(app.Application):
+        def start(self):
+            sys.setprofile(self._count)
+
+        def _count(self, *_):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGTERM)
+
+        def _watch(self):
+            pass
+
+    monkeypatch.setattr(app, "Application", Application)
+    for needed in ("HadoopFiles", "session", "check_cluster"):
+        monkeypatch.setattr(app, needed, lambda *_: None)
+    settings = settings_with(queries=("metrics",), metrics_address="")
+    before = sys.getprofile()
+    try:
+        for calls in range(1, 60):
+            left = calls
+            assert 0 == app.run(settings)
+            sys.setprofile(before)
+    finally:
+        sys.setprofile(before)

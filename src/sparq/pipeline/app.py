@@ -22,7 +22,6 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -187,7 +186,7 @@ class Application:
         self._plans: dict[str, Plan] = {}
         self._run_dir = RunDir(Path(settings.run_dir)) if settings.run_dir else None
         self._timeline = Timeline()
-        self.ending = threading.Event()
+        self._ending = False
 
     def _result_topics(self) -> ResultTopics | None:
         topics = self._settings.result_topics
@@ -292,18 +291,25 @@ class Application:
         self._begin(name)
         return True
 
+    def end(self) -> None:
+        """Let `run` stop the queries; for signal handlers."""
+        # No threading.Event: its `set` would wait forever for the lock if the signal came while
+        # `run`, in the same thread, held it.
+        self._ending = True
+
     def run(self) -> None:
         """Process messages until a signal or the file `finish` ends the application.
 
         Raises:
             QueryError, StreamingQueryException: a query has failed.
         """
-        while not self.ending.wait(POLL_SECONDS):
+        while not self._ending:
             self._watch()
             self._say("running")
             if self._run_dir is not None and self._run_dir.wants_end():
                 self._finish()
                 return
+            time.sleep(POLL_SECONDS)
         for counter in self._counters.values():
             counter.query.stop()
 
@@ -383,7 +389,7 @@ def run(settings: Settings) -> int:
         application = Application(spark, settings, figures, server)
         # After the session was made: PySpark installs a handler for SIGINT.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: application.ending.set())
+            signal.signal(number, lambda *_: application.end())
         application.start()
         application.run()
     finally:
