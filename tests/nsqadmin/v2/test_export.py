@@ -56,6 +56,20 @@ async def test_messages_are_exported(api: Api) -> None:
     assert "there are more than 250 messages" in few[-1]["id"]
 
 
+@pytest.mark.parametrize("what", ["messages", "log", "search"])
+async def test_only_exports_with_more_messages_say_so(api: Api, what: str) -> None:
+    """A last line says that there are more messages if the last page has more, and only then."""
+    bodies = await fill(api, 250)
+
+    asked = {"what": what, "topic": "t", "channel": "c"}
+    few = await csv_of(api, **asked, max=249)
+    every = await csv_of(api, **asked, max=250)
+
+    assert (250, "incomplete") == (len(few), few[-1]["node"])
+    assert "there are more than 249 messages" in few[-1]["id"]
+    assert bodies == sorted((row["body"] for row in every), key=bodies.index)
+
+
 async def test_missing_nodes_are_named_in_the_last_line(api: Api) -> None:
     """The last line has nodes without an answer and the reason; the rest is exported."""
     await fill(api)

@@ -148,19 +148,19 @@ async def _messages(
     services: Services, asked: Arguments, show: DisplayLimits
 ) -> AsyncIterator[Chunk]:
     after: str | None = ""
-    left, end = asked["max"], ""
-    while after is not None:
+    left = asked["max"]
+    # At 0, one more message is looked for: a page may have a `next` without any (a log always has).
+    while after is not None and left >= 0:
         page = await _page(services, asked, after, show)
         yield [_line(message) for message in page.messages[:left]], _missing(page.answers)
         left -= len(page.messages)
         is_end = asked["what"] == "log" and not page.messages
         # No messages and the same token again: the nodes of this page do not answer.
         is_stuck = not page.messages and page.next == after
-        if left <= 0 or is_end or is_stuck:
-            end = "more" if left <= 0 and page.next is not None else ""
+        if is_end or is_stuck:
             break
         after = page.next
-    if end:
+    if left < 0:
         yield [], {"max": f"there are more than {asked['max']:,} messages"}
 
 
