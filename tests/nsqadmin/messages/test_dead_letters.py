@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import create_autospec
+
 import pytest
 
-from sparq.nsqadmin.messages.dead_letters import origin, sent_in
+from sparq.cluster.fleet import Fleet
+from sparq.daemon.access.audit import AuditLog
+from sparq.daemon.access.audit_file import AuditEntry
+from sparq.nsqadmin.messages import dead_letters
+from sparq.nsqadmin.messages.dead_letters import DeadLetterList, origin, sent_in
 
 
 @pytest.mark.parametrize(
@@ -23,13 +30,38 @@ def test_the_original_topic_follows_from_the_name(topic: str, expected: str) -> 
     assert expected == origin(topic)
 
 
-def test_only_completed_copies_count() -> None:
+def test_only_completed_copies_and_redrives_count() -> None:
     """Only entries with the outcome done and complete arguments count, the newest per message."""
     ids = {"a:1": ["1"]}
+    copied, finished = {"action": "copy_message"}, {"action": "finish_message"}
     entries = [
-        {"outcome": "failed", "arguments": {"ids": {"a:1": ["0"]}}, "time": "3"},
-        {"outcome": "done", "arguments": {"ids": ids}, "time": "2"},
-        {"outcome": "done", "arguments": {"ids": ids}, "time": "1"},
-        {"outcome": "done", "arguments": "{cut..."},
+        {**finished, "outcome": "done", "arguments": {"ids": ids}, "time": "4"},
+        {**copied, "outcome": "failed", "arguments": {"ids": {"a:1": ["0"]}}, "time": "3"},
+        {"action": "redrive_message", "outcome": "done", "arguments": {"ids": ids}, "time": "2"},
+        {**copied, "outcome": "done", "arguments": {"ids": ids}, "time": "1"},
+        {**copied, "outcome": "done", "arguments": "{cut..."},
     ]
     assert {"a:1/1": "2"} == sent_in(entries)
+
+
+async def record(audit: AuditLog, action: str, topic: str, number: int) -> None:
+    """Record that one letter was sent back; the number is its id and the time."""
+    arguments = {"ids": {"a:1": [str(number)]}}
+    entry = AuditEntry("me", "token", "", action, "done", topic, arguments=arguments)
+    await audit.record(replace(entry, time=str(number)))
+
+
+async def test_all_pages_of_the_audit_log_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letters on later pages of the audit log count as sent, too; at most `LETTERS_MAX` do."""
+    monkeypatch.setattr(dead_letters, "ENTRIES_MAX", 2)
+    audit = AuditLog()
+    for number, action in enumerate(("copy_message", "redrive_message", "copy_message") * 2):
+        await record(audit, action, "o.dead", number)
+        await record(audit, action, "other.dead", number)
+    letters = DeadLetterList(create_autospec(Fleet, instance=True), audit)
+
+    expected = [(f"a:1/{number}", str(number)) for number in (5, 4, 3, 2, 1, 0)]
+    assert expected == [*(await letters.sent("o.dead")).items()]
+
+    monkeypatch.setattr(dead_letters, "LETTERS_MAX", 3)
+    assert expected[:4] == [*(await letters.sent("o.dead")).items()]

@@ -2,8 +2,9 @@
 
 1. A dead letter has the body of the original message; a letter from a client that sends telemetry
    keeps its envelope. Its origin follows from its topic's name: `orders.dead` belongs to `orders`.
-2. The audit log shows which letters were sent back, and when: it has the copies that nsqadmin made.
-   A letter has come back if a letter with the same body was sent back before it arrived.
+2. The audit log shows which letters were sent back, and when: it has those that nsqadmin copied or
+   redrove, of which the last `LETTERS_MAX` or slightly more are read. A letter has come back if a
+   letter with the same body was sent back before it arrived.
 3. The body of a letter that was sent back is fetched once and kept as a hash of 16 bytes. At most
    `SENT_MAX` letters are compared in this way.
 """
@@ -26,6 +27,8 @@ from sparq.nsqadmin.messages.times import ns_of
 NAMED: Final = re.compile(
     r"(?P<from>.+?)[._-](?:dead|dlq|dead[._-]?letters?|failed)(?:#ephemeral)?", re.IGNORECASE
 )
+SENDING: Final = ("copy_message", "redrive_message")
+LETTERS_MAX: Final = 500_000
 SENT_MAX: Final = 500
 ENTRIES_MAX: Final = 500
 ASKED_AT_ONCE: Final = 8
@@ -77,6 +80,7 @@ class DeadLetterList:
         self._audit = audit
         self._hashes: dict[tuple[str, str], bytes] = {}
         self._room = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._reading = asyncio.Lock()
 
     async def page(
         self, topic: str, *, place: str = "", after: str = "", show: DisplayLimits | None = None
@@ -97,8 +101,16 @@ class DeadLetterList:
 
     async def sent(self, topic: str) -> dict[str, str]:
         """Times when letters of a topic were last sent back, by `node/id`, the latest first."""
-        filters = {"action": "copy_message", "topic": topic}
-        return sent_in((await self._audit.page(limit=ENTRIES_MAX, filters=filters)).entries)
+        sent: dict[str, str] = {}
+        before: str | None = ""
+        # One request at a time: to read all of a full audit log takes a core for a second or two.
+        async with self._reading:
+            while before is not None and len(sent) < LETTERS_MAX:
+                page = await self._audit.page(before, ENTRIES_MAX, {"topic": topic})
+                for key, at in sent_in(page.entries).items():
+                    sent.setdefault(key, at)
+                before = page.next
+        return sent
 
     async def _mark(
         self,
@@ -145,10 +157,10 @@ class DeadLetterList:
 
 
 def sent_in(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Read from audit entries when messages were last copied, by `node/id`, the latest first."""
+    """Read from audit entries when messages were last sent back, by `node/id`, the latest first."""
     sent: dict[str, str] = {}
     for entry in entries:
-        if entry.get("outcome") not in ("done", "partly"):
+        if entry.get("action") not in SENDING or entry.get("outcome") not in ("done", "partly"):
             continue
         arguments = entry.get("arguments")
         ids = arguments.get("ids") if isinstance(arguments, Mapping) else None
