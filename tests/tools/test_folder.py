@@ -157,6 +157,21 @@ def test_a_file_is_moved_to_another_disk(tmp_path: Path, other_disk: Path) -> No
     assert [] == os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "ä" * 127, "a" + "ä" * 127])
+def test_a_file_with_a_long_name_is_moved_to_another_disk(
+    tmp_path: Path, other_disk: Path, name: str
+) -> None:
+    """The name of the incomplete copy is no longer than file systems accept."""
+    if other_disk.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs two file systems")
+    work, done = Folder(str(tmp_path)), Folder(str(other_disk))
+    put(work, name)
+
+    done.move_in(work, [name], [name])
+
+    assert [name] == os.listdir(other_disk)
+
+
 def test_a_folder_that_cannot_be_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,7 +348,9 @@ def _link(old: str, there: int, new: str, here: int) -> None:
 def _copy(old: str, there: int, new: str, here: int) -> None:
     """Copy the file from another file system; it gets its name only when it is complete."""
     # Not copied under the final name: a kill would leave a file there that looks complete.
-    part = f".{new[:200]}.{secrets.token_hex(4)}.part"
+    # Cut by bytes, because ENTRY_BYTES_MAX counts them; a character that is cut apart is dropped.
+    name = os.fsencode(new)[:200].decode(errors="ignore")
+    part = f".{name}.{secrets.token_hex(4)}.part"
     try:
         with (
             open(os.open(old, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=there), "rb") as source,
