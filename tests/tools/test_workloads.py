@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
+from typing import cast
+from unittest.mock import create_autospec
 
 import pytest
 
+from sparq.client.consumer import Consumer
+from sparq.client.message import Message
+from sparq.client.producer import Producer
+from sparq.protocol.errors import RemoteError
 from sparq.tools.command_line import ToolError
-from sparq.tools.workloads import Measurement, patience
+from sparq.tools.workloads import LatencyWorkload, Measurement, patience
+
+
+async def _messages(bodies: asyncio.Queue[bytes]) -> AsyncIterator[Message]:
+    while True:
+        message = create_autospec(Message, instance=True)
+        message.body = await bodies.get()
+        yield message
 
 
 async def test_the_wait_for_a_missing_message_is_an_error() -> None:
@@ -16,6 +30,27 @@ async def test_the_wait_for_a_missing_message_is_an_error() -> None:
     with pytest.raises(ToolError, match="did not arrive"):
         async with patience(0.01):
             await asyncio.Event().wait()
+
+
+async def test_a_failed_publish_ends_the_latency_workload_with_its_error() -> None:
+    """nsqd's error is raised at once, and not that a message did not arrive."""
+    bodies: asyncio.Queue[bytes] = asyncio.Queue()
+    published = 0
+
+    async def publish(_topic: str, body: bytes) -> None:
+        nonlocal published
+        published += 1
+        if published == 5:
+            raise RemoteError("E_PUB_FAILED", "disk full")
+        bodies.put_nowait(body)
+
+    producer = create_autospec(Producer, instance=True)
+    producer.publish = publish
+    consumer = cast(Consumer, _messages(bodies))
+
+    with pytest.raises(RemoteError, match="disk full"):
+        async with asyncio.timeout(5):
+            await LatencyWorkload(producer, "t", 8, rate=100).run(consumer, seconds=60)
 
 
 def test_quantiles_are_of_the_times() -> None:

@@ -226,6 +226,7 @@ class LatencyWorkload:
         self._filling = bytes(max(0, body_size - STAMP.size))
         self._rate = rate
         self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: list[asyncio.Task[None]] = []
         self._wanted = 1
         self._arrived = asyncio.Event()
 
@@ -234,6 +235,7 @@ class LatencyWorkload:
 
         Raises:
             ToolError: messages do not arrive.
+            RemoteError, SparqClientError: a publish failed.
         """
         consuming = asyncio.create_task(self._consume(consumer))
         try:
@@ -243,7 +245,7 @@ class LatencyWorkload:
             began = time.perf_counter()
             sent = await self._publish(seconds)
             elapsed = time.perf_counter() - began
-            await asyncio.gather(*self._tasks)
+            await asyncio.gather(*self._failed, *self._tasks)
             await self._until_delivered(sent)
         finally:
             consuming.cancel()
@@ -262,20 +264,30 @@ class LatencyWorkload:
                 await self._arrived.wait()
 
     async def _publish(self, seconds: float) -> int:
-        """Publish at the rate, however long the OKs take; return the number of messages sent."""
+        """Publish at the rate, however long the OKs take; return the number of messages sent.
+
+        It ends early if a publish fails.
+        """
         began, sent, total = time.perf_counter(), 0, int(self._rate * seconds)
         unanswered_max = max(1, int(self._rate * UNANSWERED_SECONDS))
         while sent < total and (now := time.perf_counter() - began) < 2 * seconds:
+            if self._failed:
+                break
             due = min(total, int(now * self._rate) + 1, sent + unanswered_max - len(self._tasks))
             for _ in range(sent, due):
                 # A task for each message: if the next publish waited for the OK, a slow nsqd would
                 # be sent less, and its latency would look better than it is.
                 task = asyncio.create_task(self._publish_one())
                 self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(self._settle)
             sent = max(sent, due)
             await asyncio.sleep(max(0.0, began + sent / self._rate - time.perf_counter()))
         return sent
+
+    def _settle(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failed.append(task)
 
     async def _publish_one(self) -> None:
         before = time.monotonic_ns()
