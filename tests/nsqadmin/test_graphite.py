@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from sparq.nsqadmin import graphite as asking
 from tests.cluster.peers import answer, peer
 from tests.nsqadmin.cluster import admin, free_address
 
@@ -52,6 +54,26 @@ async def test_a_failing_graphite_gets_500(graphite_answer: bytes) -> None:
             assert error == await found.ask("GET", RATE)
     async with admin(lookupd_http_addresses=(free_address(),)) as found:
         assert error == await found.ask("GET", RATE)
+
+
+async def test_a_graphite_that_does_not_answer_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says that there was no answer in time, although TimeoutError has no text."""
+    monkeypatch.setattr(asking, "SECONDS", 0.1)
+    is_over = asyncio.Event()
+
+    async def keep_silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await is_over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with admin(lookupd_http_addresses=(free_address(),), graphite_url=url) as found:
+            assert 500 == (await found.ask("GET", RATE))[0]
+        is_over.set()
+
+    assert "GRAPHITE: no answer in time" in caplog.messages
 
 
 async def test_images_pass_through() -> None:

@@ -56,7 +56,7 @@ class Graphite:
                 raise ValueError(f"status {status}")
             found = json.loads(body)
         except (*FAILURES, RecursionError) as error:
-            logger.error("GRAPHITE: %s", http_reason(error) if str(error) else error)
+            logger.error("GRAPHITE: %s", http_reason(error))
             raise HttpError(500, "INTERNAL_ERROR") from None
         value = _first_point(found)
         return NO_RATE if value is None or value < 0 else f"{value / interval_seconds:.2f}"
