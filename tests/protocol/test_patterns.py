@@ -4,6 +4,7 @@ Python's `re` is the slow twin, for patterns on which Go and Python agree.
 """
 
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,10 @@ def test_patterns_match_the_same_names_as_in_python(pattern: str, name: str) -> 
         (r"#ephemeral$", "t#ephemeral", "ephemeral"),
         (r"\bfoo\b", "a.foo-b", "afoo"),
         (r"\Boo", "foo", "oo"),
+        ("^((a{10}){10}){10}$", "a" * 1000, "a" * 999),
+        ("^((a{1000}){0}){1000}b", "b", "ab"),
+        ("^((a{500}){0,}){2}$", "a" * 500, "a" * 499),
+        ("^(()|a{0}){1000}b", "b", "ab"),
     ],
 )
 def test_gos_syntax(pattern: str, matching: str, other: str | None) -> None:
@@ -130,6 +135,10 @@ def test_gos_syntax(pattern: str, matching: str, other: str | None) -> None:
         "a\\",
         "(" * 1000 + ")" * 1000,
         "((a{1000}){1000}){1000}",
+        "(a{60}){60}",
+        "(a{501}|b){2}",
+        "((a{1000})*){2}",
+        "((){1000}){2,}",
         "a{1000}" * (INSTRUCTIONS_MAX // 1000 + 1),
         "a" * (TEXT_MAX + 1),
     ],
@@ -159,6 +168,43 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 
     assert not found.search("a" * 63 + "-")
     assert len(found) <= INSTRUCTIONS_MAX
+
+
+def filled(part: str, before: str = "", after: str = "") -> str:
+    """Return a pattern of about the maximum length that repeats one part."""
+    return before + part * ((TEXT_MAX - len(before + after)) // len(part)) + after
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(((){1000}){1000}){1000}",
+        *map(filled, ["()", "(|)", "(a|b)", "((?:a|)|)", "a{2}", "a+", "{1", "{", r"\pL", r"\Q\E"]),
+        *(
+            filled(part, "(", "){1000}")
+            for part in ("()", "|", "a{0}", "a{0,0}", "a{1}", "(|a)", "(?i)", "()*", "(?:|)+", "é")
+        ),
+        f"({'(' * 40 + 'a' + '){1}' * 40}){{1000}}",
+        filled("(" * 40 + ")" * 40, "(", "){1000}"),
+    ],
+)
+def test_no_pattern_takes_long_to_compile(pattern: str) -> None:
+    """A pattern of maximum length is compiled or refused within 100,000 calls, about 20 ms."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+        if calls > 100_000:
+            raise TimeoutError
+
+    sys.setprofile(count)
+    try:
+        Pattern(pattern)
+    except PatternError:
+        pass
+    finally:
+        sys.setprofile(None)
 
 
 @given(PATTERNS, NAMES, st.integers(0, 30))

@@ -5,10 +5,12 @@ never backtracks. Python's `re` does, and one bad pattern would block every clie
 
 1. A pattern is compiled to a small program; all its threads advance together, one character per
    step. Time is at most instructions x characters, for any pattern.
-2. A pattern that Go would not compile is refused: look-around, back references, repeats over 1,000.
+2. A pattern that Go would not compile is refused: look-around, back references, repeats over 1,000,
+   also nested ones whose product is over 1,000.
 3. Names are ASCII. A non-ASCII character in a pattern is legal and matches nothing. `\\p{...}`
    supports only scripts that have ASCII characters.
 4. The sizes of a pattern and its program are limited, and the caller may limit the steps as well.
+   Even an empty group costs an instruction, so their limit is also one on the time to compile.
 """
 
 from __future__ import annotations
@@ -73,8 +75,8 @@ _UNICODE: Final = {
     },
 }
 _METAS: Final = frozenset("\\.+*?()|[]{}^$")
-_OCTAL: Final = tuple("01234567")
 _OCTALS: Final = re.compile("[0-7]{1,2}")
+_SIGNS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _COUNTS: Final = re.compile(r"\{([0-9]{1,4})(,([0-9]{1,4})?)?\}")
 _NAMED_CLASS: Final = re.compile(r"\[:(\^?)([a-z]+):\]")
 
@@ -184,8 +186,7 @@ class Pattern:
     # Running
 
     def _take(self, threads: set[int], code: int) -> set[int]:
-        steps = self._steps
-        return {steps[at].targets[0] for at in threads if steps[at].mask >> code & 1}
+        return {step.targets[0] for at in threads if (step := self._steps[at]).mask >> code & 1}
 
     def _follow(self, threads: set[int], text: str, at: int) -> tuple[set[int], int]:
         """All threads reachable without consuming a character, and the number of steps taken."""
@@ -218,6 +219,8 @@ class Pattern:
                 return self._add(mask, "", then) if mask else self._add(0, "")
             case _Assertion(kind):
                 return self._add(0, kind, then)
+            case _Sequence(()) | _Repeat(_, _, 0):
+                return self._add(0, "", then)
             case _Sequence(nodes):
                 for one in reversed(nodes):
                     then = self._compile(one, then)
@@ -261,6 +264,7 @@ class _Reader:
         self._at = 0
         self._depth = 0
         self._ignores_case = False
+        self._copies = 1  # the largest product of repeats, so far, in the current group or item
 
     def read(self) -> _Node:
         """Parse the whole pattern; raises PatternError."""
@@ -273,7 +277,7 @@ class _Reader:
         return self._text.startswith(text, self._at)
 
     def _skip(self, text: str) -> bool:
-        found = self._peek(text)
+        found = self._text.startswith(text, self._at)
         if found:
             self._at += len(text)
         return found
@@ -285,11 +289,10 @@ class _Reader:
         return self._text[self._at - 1]
 
     def _until(self, end: str) -> str:
-        at = self._text.find(end, self._at)
-        if at < 0:
+        found, there, _ = self._text[self._at :].partition(end)
+        if not there:
             _refuse(f"missing {end}")
-        found = self._text[self._at : at]
-        self._at = at + len(end)
+        self._at += len(found + end)
         return found
 
     # Structure
@@ -302,22 +305,18 @@ class _Reader:
 
     def _sequence(self) -> _Node:
         nodes: list[_Node] = []
-        while self._at < len(self._text) and not self._peek("|") and not self._peek(")"):
+        while self._text[self._at : self._at + 1] not in ("", "|", ")"):
+            copies, self._copies = self._copies, 1
             if self._skip("\\Q"):
-                quoted = self._until("\\E") if "\\E" in self._text[self._at :] else self._rest()
+                quoted = self._text[self._at :].partition("\\E")[0]
+                self._at += len(quoted + "\\E")
                 nodes += [self._characters(_bit(character)) for character in quoted]
                 if quoted:
                     nodes.append(self._repeated(nodes.pop()))
-                continue
-            node = self._one()
-            if node is not None:
+            elif (node := self._one()) is not None:
                 nodes.append(self._repeated(node))
-        return _Sequence(tuple(nodes))
-
-    def _rest(self) -> str:
-        found = self._text[self._at :]
-        self._at = len(self._text)
-        return found
+            self._copies = max(copies, self._copies)
+        return nodes[0] if len(nodes) == 1 else _Sequence(tuple(nodes))
 
     def _one(self) -> _Node | None:
         """Parse one item that can be repeated; None for flags, which are not a node."""
@@ -393,15 +392,19 @@ class _Reader:
         if bounds is None:
             return node
         self._skip("?")  # lazy: does not affect whether there is a match
-        before = self._at
         if self._bounds() is not None:
-            _refuse(f"invalid nested repetition at {before}")
-        return _Repeat(node, *bounds)
+            _refuse(f"invalid nested repetition before {self._at}")
+        least, most = bounds
+        self._copies *= (least or 1) if most is None else most  # 0 for {0}, but not for {0,}: as Go
+        if self._copies > REPEAT_MAX:
+            _refuse(f"nested repeats exceed {REPEAT_MAX:,}")
+        return node if bounds == (1, 1) else _Repeat(node, least, most)
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self._skip(sign):
-                return bounds
+        sign = self._text[self._at : self._at + 1]
+        if sign in _SIGNS:
+            self._at += 1
+            return _SIGNS[sign]
         found = _COUNTS.match(self._text, self._at)
         if found is None:
             return None  # in Go a { without a repeat count is a literal
@@ -433,7 +436,7 @@ class _Reader:
         if letter == "x":
             digits = self._until("}") if self._skip("{") else self._next() + self._next()
             return _code(digits, 16)
-        if letter == "0" or (letter in "1234567" and self._text[self._at : self._at + 1] in _OCTAL):
+        if letter == "0" or (letter in "1234567" and _OCTALS.match(self._text, self._at)):
             found = _OCTALS.match(self._text, self._at)
             digits = letter + (found[0] if found else "")
             self._at += len(digits) - 1
@@ -448,8 +451,7 @@ class _Reader:
         mask, is_first = 0, True
         while is_first or not self._peek("]"):
             is_first = False
-            named = _NAMED_CLASS.match(self._text, self._at)
-            if named is not None:
+            if (named := _NAMED_CLASS.match(self._text, self._at)) is not None:
                 self._at = named.end()
                 if named[2] not in _NAMED:
                     _refuse(f"unknown character class {named[0]}")
@@ -467,9 +469,8 @@ class _Reader:
             else:
                 mask |= low
         self._next()
-        if self._ignores_case:
-            mask = self._characters(mask).mask
-        return ASCII & ~mask if negated else mask & ASCII
+        mask = self._characters(mask).mask
+        return ASCII & ~mask if negated else mask
 
     def _member(self) -> tuple[int, bool]:
         """Parse one member of a class; returns its mask and whether it is a single character."""
