@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sparq.client import PublishError
 from sparq.pipeline import publisher
 from sparq.pipeline.publisher import batches, hashes, publish, read_hashes, read_lines
+from tests.client.scripted import Peer, scripted
 from tests.support.servers import free_port, spawn_nsqd
 
 
@@ -101,6 +102,35 @@ async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path: Path) -> None:
     assert killed
     assert done.acknowledged == len(read_hashes(acknowledged)) == 40_000
     assert done.resent == len(read_hashes(resent))
+
+
+async def test_a_send_without_an_answer_before_a_refusal_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A send that got no answer is recorded as re-sent, also if nsqd refuses the next one."""
+    monkeypatch.setattr(publisher, "RETRY_SECONDS", 0)
+    answers = [None, b"E_MPUB_FAILED MPUB failed nsqd is draining", b"OK"]
+    async with scripted() as [nsqd]:
+        sent: list[bytes] = []
+
+        def answer(peer: Peer, _: list[bytes], body: bytes) -> bytes | None:
+            sent.append(body)
+            if (text := answers[len(sent) - 1]) is None:
+                peer.hang_up()
+            return text
+
+        nsqd.on_publish = answer
+        done = await publish(
+            [b"click"],
+            [nsqd.address],
+            "clicks",
+            acknowledged=tmp_path / "acknowledged",
+            resent=tmp_path / "resent",
+        )
+
+    assert len(sent) == 3
+    assert (done.acknowledged, done.resent) == (1, 1)
+    assert (tmp_path / "resent").read_bytes() == hashes([b"click"])
 
 
 async def test_without_an_nsqd_publishing_fails(tmp_path: Path) -> None:

@@ -458,6 +458,7 @@ class Dispatcher:
 
 
 def _with_doubt(error: RemoteError, publish: PendingPublish) -> RemoteError:
+    error.unanswered = publish.unanswered
     if publish.unanswered:
         error.add_note(f"{publish.unanswered} earlier sends had no answer and may be stored")
     return error

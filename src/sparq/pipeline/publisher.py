@@ -121,10 +121,8 @@ class _Publisher:
                 # Every attempt without an answer is recorded, also of a publish that fails: nsqd
                 # may have stored the messages each time.
                 receipt = await self._producer.multi_publish(self._topic, bodies)
-            except PublishError as error:
+            except (PublishError, RemoteError) as error:
                 self._note_resent(bodies, error.unanswered)
-                failure: Exception = error
-            except RemoteError as error:
                 failure = error
             else:
                 self._note_resent(bodies, receipt.resent)

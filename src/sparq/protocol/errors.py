@@ -93,7 +93,11 @@ class RemoteError(Exception):
         code: the error's code, a key of ``ERRORS``.
         text: the text after the code; bytes that are not UTF-8 are kept as surrogate escapes.
         fatal: whether the connection ends after the error is sent.
+        unanswered: set by the client if a publish is refused: number of its sends without an
+            answer; if above 0, the message may be stored.
     """
+
+    unanswered = 0
 
     def __init__(self, code: str, text: str = "", fatal: bool | None = None) -> None:
         super().__init__(code, text)
