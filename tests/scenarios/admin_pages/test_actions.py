@@ -295,7 +295,7 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
     cluster.create("act.poison.dead", "back")
     cluster.publish("act.poison", b"bad")
     with V2Client(nsqd) as line:
-        assert line.press_and_confirm(sub("act.poison", "c")) == OK
+        assert line.ask(sub("act.poison", "c")) == OK
         line.send(rdy(1))
         (message,) = line.messages(1)
         line.send(b"REQ %s 0\n" % message.id)
