@@ -1,6 +1,7 @@
 """client.range_reader: reading ranges over a blocking connection, from a simulated nsqd."""
 
 import contextlib
+import signal
 import socket
 import threading
 
@@ -97,6 +98,59 @@ def test_after_an_iteration_closed_early_the_next_request_gets_its_answer(server
     pieces = reader.read("clicks", server.log, 0, 6)
     next(pieces)
     pieces.close()
+
+    assert 6 == reader.ends("clicks").end
+
+
+@contextlib.contextmanager
+def interrupted():
+    """Raise KeyboardInterrupt after 0.1 s, as Ctrl-C does."""
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_after_an_interrupted_request_the_next_one_gets_its_own_answer(server, reader):
+    """After Ctrl-C during a request, the next request connects again and gets its own answer."""
+    go_on, answer = threading.Event(), server._readends
+
+    def late(command):
+        go_on.wait(30)
+        return answer(command)
+
+    server.add([b"a"])
+    server._readends = late
+    with interrupted():
+        reader.ends("clicks")
+    server.add([b"b"])
+    go_on.set()
+
+    assert 2 == reader.place_after("clicks", 0, 2).at
+    assert 2 == sum(isinstance(heard, commands.Identify) for heard in server.heard)
+
+
+def test_after_an_interrupted_iteration_the_next_request_gets_its_own_answer(server, reader):
+    """After Ctrl-C while a piece is awaited, the next request gets its own answer."""
+    go_on, answer = threading.Event(), server._read
+
+    def late(command):
+        if command.first:
+            go_on.wait(30)
+        return answer(command)
+
+    for number in range(6):
+        server.add([b"%d" % number])
+    server._read = late
+    pieces = reader.read("clicks", server.log, 0, 6)
+    next(pieces)
+    with interrupted():
+        next(pieces)
+    go_on.set()
 
     assert 6 == reader.ends("clicks").end
 

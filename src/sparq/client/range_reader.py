@@ -196,8 +196,10 @@ class RangeReader:
                 if first < end:
                     self._send(commands.read(topic, log, first, end, max_bytes))
                 yield data
+        except RemoteError:
+            raise  # nsqd has answered: no piece is still to come
         # The piece requested ahead is still to come: the next command would take it for its answer.
-        except (GeneratorExit, WrongPeerError):
+        except BaseException:
             self.close()
             raise
 
@@ -216,14 +218,15 @@ class RangeReader:
         self._answered(lambda open_: open_.send(command))
 
     def _answered(self, question: Callable[[BlockingConnection], Answer]) -> Answer:
-        """Send a command and return its answer; close the connection after a fatal error."""
+        """Send a command and return its answer; without one, or after a fatal error, close."""
         try:
             return question(self._connected())
         except RemoteError as refusal:
             if refusal.fatal:
                 self.close()
             raise
-        except (OSError, WrongPeerError):
+        # KeyboardInterrupt as well: the next command would take a late answer for its own.
+        except BaseException:
             self.close()
             raise
 

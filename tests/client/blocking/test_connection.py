@@ -4,6 +4,7 @@ A thread runs `Counterpart` as the nsqd. `tests/scenarios/tls` tests the cases w
 """
 
 import contextlib
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -115,6 +116,21 @@ def test_damaged_data_is_an_os_error(files: Certificates, kind: str) -> None:
     with serving(counterpart_of(files), [damaged]) as address:
         connection = BlockingConnection(address, layers=options_of(files, kind))
         with pytest.raises(OSError, match=f"{address}: ({kind}|TLS)"):
+            connection.ask(commands.ends("t"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_command_closes_the_connection(files: Certificates, kind: str) -> None:
+    """After Ctrl-C while an answer is awaited, the connection is closed: no command gets it."""
+    with serving(counterpart_of(files), []) as address:
+        connection = BlockingConnection(address, layers=options_of(files, kind))
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            connection.ask(commands.ends("t"))
+        signal.signal(signal.SIGALRM, previous)
+
+        with pytest.raises(OSError, match="Bad file descriptor"):
             connection.ask(commands.ends("t"))
 
 

@@ -3,8 +3,9 @@
 Spark's tasks and its driver-side source send one command, wait for the answer and go on: a plain
 socket with timeouts suits them better than an event loop.
 
-1. The constructor returns a connected and identified connection or raises. After an `OSError` or
-   `WrongPeerError` the connection is closed and cannot be reused; its owner makes a new one.
+1. The constructor returns a connected and identified connection or raises. After any exception but
+   a non-fatal `RemoteError` the connection is closed and cannot be reused; its owner makes a new
+   one. This includes `KeyboardInterrupt`: the next command would take a late answer for its own.
 2. Every wait has a timeout. Heartbeats are off: a task may be busy for minutes between two
    commands and could not answer them.
 3. The size of a frame is checked before memory is allocated for it. All frames are received into
@@ -118,8 +119,14 @@ class BlockingConnection:
             OSError: the connection was lost or timed out.
             WrongPeerError: the answer is not a response frame.
         """
-        self.send(*parts)
-        frame_type, data = self.receive()
+        try:
+            self.send(*parts)
+            frame_type, data = self.receive()
+        except RemoteError:
+            raise  # an answer, too; if it is fatal, the connection is closed by now
+        except BaseException:
+            self.close()
+            raise
         if frame_type != FRAME_RESPONSE:
             raise self._unexpected(f"a frame of type {frame_type} instead of a response")
         return bytes(data)
@@ -144,7 +151,7 @@ class BlockingConnection:
             # nsqd refuses some commands before it has read them completely, and hangs up.
             self.receive()
             raise
-        except OSError:
+        except BaseException:
             self.close()
             raise
 
@@ -183,13 +190,13 @@ class BlockingConnection:
         while rest:
             try:
                 count = self._receive_into(rest)
-            except OSError:
-                self.close()
-                raise
             except LayerError as error:
                 # Most likely damage in transit: a retry on a new connection may succeed.
                 self.close()
                 raise ConnectionAbortedError(f"nsqd {self.address}: {error}") from None
+            except BaseException:
+                self.close()
+                raise
             if not count:
                 raise self._lost()
             rest = rest[count:]
