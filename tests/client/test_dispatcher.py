@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 
-from sparq.client import PublishError, Receipt, RemoteError
+from sparq.client import ClosedError, Producer, PublishError, Receipt, RemoteError
 from tests.client.scripted import Peer, connected, frame, producer_of, scripted, storing
-from tests.support.waiting import stays, until
+from tests.support.servers import free_port
+from tests.support.waiting import let_all_run, stays, until
 
 
 @pytest.fixture(autouse=True)
@@ -291,3 +292,19 @@ async def test_an_unexpected_answer_ends_the_connection() -> None:
         nsqd.on_publish = lambda peer, _, body: answers.pop() if answers else b"OK"
         assert await producer.publish("t", b"x") == Receipt(nsqd.address, attempts=2, resent=1)
         assert len(nsqd.all_peers) == 2
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_queued_publish_cancelled_while_close_ends_does_not_stop_it(turns: int) -> None:
+    """A queued publish cancelled in the iteration in which ``close`` ends does not stop it."""
+    producer = Producer(f"127.0.0.1:{free_port()}", stop_timeout=0.0)
+    publish = asyncio.create_task(producer.publish("t", b"x"))
+    await until(lambda: producer.errors)
+    closing = asyncio.create_task(producer.close())
+    await let_all_run(turns)
+    publish.cancel()
+    [outcome] = await asyncio.gather(publish, return_exceptions=True)
+    await closing
+
+    assert isinstance(outcome, (asyncio.CancelledError, ClosedError))
+    assert (producer.under_way, producer._pool._keepers) == (0, {})

@@ -427,6 +427,8 @@ class Dispatcher:
             self.idle.set()
 
     def _fail(self, publish: PendingPublish, error: Exception) -> None:
+        if publish.sink.done():
+            return  # as in `_expire`: `forget` follows, and settles it
         self.failed += publish.message_count
         publish.sink.set_exception(error)
         self._settle(publish)
