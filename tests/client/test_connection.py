@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
 from sparq.wire.errors import remote_error
+from tests.client.certificates import certificates, server_context
+from tests.client.counterpart import Counterpart
 from tests.client.scripted import (
     Peer,
     RecordingTransport,
@@ -184,6 +187,37 @@ async def test_answers_sent_before_a_reset_reach_their_requests() -> None:
         nsqd.on_publish = answer
         connection = await open_connection(nsqd.address, Config())
         good, bad = (connection.request(commands.pub("t", body)) for body in (b"1", b"2"))
+
+        assert await good == b"OK"
+        with pytest.raises(RemoteError, match="too big"):
+            await bad
+        with pytest.raises(ConnectionLostError) as lost:
+            await late[0]
+        assert lost.value.executed is False
+
+
+@pytest.mark.parametrize("kind", ["tls_v1", "snappy", "deflate"])
+async def test_layers_decode_what_was_sent_before_a_reset(kind: str, tmp_path: Path) -> None:
+    """With TLS or compression, too, answers sent before a reset reach their requests."""
+    files = certificates(tmp_path)
+    counterpart = Counterpart({kind: True}, server_context(files))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while len(counterpart.received) < 3:
+            writer.write(counterpart.receive(await reader.read(1 << 16)))
+        counterpart.send(frame(0, b"OK") + frame(1, b"E_BAD_MESSAGE PUB message too big"))
+        writer.write(counterpart._out)
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        # After the reset, and before the answers are read.
+        asyncio.get_running_loop().call_soon(late.append, connection.request(b"NOP\n"))
+
+    late: list[asyncio.Future[bytes]] = []
+    async with listening(answer) as address:
+        trusting = {"tls_root_ca_file": str(files.authority)} if kind == "tls_v1" else {}
+        connection = await open_connection(address, Config.of(None, {kind: True, **trusting}))
+        good, bad = (connection.request(b"NOP\n") for _ in range(2))
 
         assert await good == b"OK"
         with pytest.raises(RemoteError, match="too big"):

@@ -332,7 +332,11 @@ class Connection(asyncio.Protocol):
         layers, transport = self._wire.layers, self._transport
         size = 0
         try:
-            while size < TURN_BYTES and self.live and (data := layers.read()):
+            # Not `self.live`: `_read_rest` decodes after the end. Later, or after a fatal error,
+            # nothing more is passed on.
+            while not (size >= TURN_BYTES or self._fatal or self._lost.done()):
+                if not (data := layers.read()):
+                    break
                 size += len(data)
                 self._take(data)
         except LayerError as error:
