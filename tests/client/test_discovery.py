@@ -220,6 +220,24 @@ async def test_nsqlookupds_can_be_added_and_removed() -> None:
     await discover_from(2, conversation, lookupd_poll_interval=300)
 
 
+async def test_without_the_last_nsqlookupd_its_nsqds_are_no_longer_listed() -> None:
+    """The removal of the last nsqlookupd is reported: its nsqds are no longer found."""
+
+    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
+        found: list[set[str]] = []
+        lookupds[0].lists("a:1")
+        config = Config(lookupd_poll_interval=300)
+        discovery = Discovery([lookupds[0].address], "t", config, random.Random(1))
+        task = asyncio.create_task(discovery.run(found.append))
+        await until(lambda: found)
+        discovery.remove(lookupds[0].address)
+        assert found == [{"a:1"}, set()]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await discover_from(1, conversation)
+
+
 async def test_only_nsqds_that_the_filter_returns_are_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

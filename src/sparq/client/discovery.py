@@ -110,11 +110,14 @@ class Discovery:
         if url not in self._polls:
             raise ValueError(f"nsqlookupd {lookupd} is not among the addresses")
         del self._polls[url]
-        self._answers.pop(url, None)
+        answered = self._answers.pop(url, None) is not None
         self._draining.pop(url, None)
         self.errors.pop(shown(url), None)
         if (task := self._asking.pop(url, None)) is not None:
             task.cancel()
+        # If it was the last one, no later answer would report the change.
+        if answered:
+            self._report()
 
     def recheck(self) -> None:
         """Query all nsqlookupds soon: a connection was lost."""
