@@ -238,6 +238,31 @@ async def test_without_the_last_nsqlookupd_its_nsqds_are_no_longer_listed() -> N
     await discover_from(1, conversation)
 
 
+async def test_a_failed_query_ends_what_the_nsqlookupd_said_about_draining() -> None:
+    """After a failed query of the only nsqlookupd, its draining nsqd is found as before."""
+
+    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
+        found: list[set[str]] = []
+        draining: list[frozenset[str]] = []
+        nsqds = [_producer("a:1"), {**_producer("b:2"), "draining": True}]
+        lookupds[0].body = json.dumps({"producers": nsqds}).encode()
+        discovery = Discovery(
+            [lookupds[0].address],
+            None,
+            Config(lookupd_poll_interval=0.05),
+            random.Random(1),
+            on_draining=draining.append,
+        )
+        task = asyncio.create_task(discovery.run(found.append))
+        await until(lambda: found and (found[-1], draining[-1]) == ({"a:1"}, {"b:2"}))
+        lookupds[0].status = 500
+        await until(lambda: (found[-1], draining[-1]) == ({"a:1", "b:2"}, set()), 5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await discover_from(1, conversation)
+
+
 async def test_only_nsqds_that_the_filter_returns_are_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

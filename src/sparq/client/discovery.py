@@ -173,7 +173,8 @@ class Discovery:
                 # Only then: each call starts the waits at 1 s again, and so they would not grow.
                 poll.hasten()
             self.errors[place] = text
-            self._draining.pop(url, None)
+            if self._draining.pop(url, None):
+                self._report()  # if all of them fail, no answer would do so
         else:
             self._answers[url] = {one.address for one in found}
             self._draining[url] = {one.address for one in found if one.draining}
