@@ -9,7 +9,7 @@
    up to two seconds for a large heap, and a second signal during it would kill the process.
 4. This module loads the event loop only to run a daemon, so a daemon that cannot start reports
    the error before that.
-5. SIGHUP never ends a daemon: it does nothing until `on_hangup` sets a handler.
+5. SIGHUP never ends a daemon that listens: it does nothing until `on_hangup` sets a handler.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class LoadError(StartError):
 def end_on_signals() -> None:
     """Have SIGINT and SIGTERM end the process at once with status 0, until `run` has its loop.
 
-    For a daemon that already listens but has nothing to clean up yet.
+    For a daemon that already listens but has nothing to clean up yet. SIGHUP is ignored (rule 5).
     """
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: _end_process())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def on_hangup(reload: Callable[[], None]) -> None:
