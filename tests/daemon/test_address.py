@@ -20,6 +20,9 @@ from sparq.daemon.address import ListenError, join, listen, peer_text, split
         ("[::1]:0", ("::1", 0)),
         ("host:65535", ("host", 65535)),
         ("host:65536", None),
+        ("host:0000065535", ("host", 65535)),
+        ("host:0000099999", None),
+        ("host:" + "0" * 5000, ("host", 0)),
         ("host", None),
         ("host:", None),
         ("::1:80", None),
@@ -82,9 +85,12 @@ async def test_a_taken_port_is_refused() -> None:
     listener.close()
 
 
-@pytest.mark.parametrize("address", ["", "/no/such/folder/x.sock", "no-such-host.invalid:0"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "/no/such/folder/x.sock", "no-such-host.invalid:0", "a..b:0", f"{'a' * 64}:0", "/a\0b"],
+)
 def test_an_impossible_address_is_refused(address: str) -> None:
-    """An empty address, a missing folder or an unknown host raises ListenError."""
+    """An empty address, a missing folder, or an unknown or malformed host raises ListenError."""
     with pytest.raises(ListenError, match="failed - "):
         listen(address)
 

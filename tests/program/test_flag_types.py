@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sparq.program.flag_types import (
     FLOAT,
     FLOATS,
+    LISTEN,
+    PEER,
     STRING,
     TLS_REQUIRED,
     TLS_VERSION,
@@ -128,6 +130,15 @@ def test_any_text_is_parsed_or_raises_value_error(text: str) -> None:
         except ValueError:
             continue
         assert kind is not TLS_VERSION or value in TLS_VERSIONS
+
+
+@pytest.mark.parametrize("kind", [LISTEN, PEER])
+def test_leading_zeros_do_not_hide_an_invalid_port(kind: FlagType) -> None:
+    """A port may have leading zeros; without them it is at most 65,535."""
+    kind.check("host:0000065535")
+    kind.check("host:" + "0" * 5000)
+    with pytest.raises(ValueError, match="has an invalid port: 0000099999 is above 65535"):
+        kind.check("host:0000099999")
 
 
 def test_a_text_is_shown_in_quotes() -> None:

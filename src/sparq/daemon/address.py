@@ -38,11 +38,15 @@ class ListenError(StartError):
 def split(address: str) -> tuple[str, int] | None:
     """Split `host:port` or `[host]:port`; None: it is the path of a unix socket."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port[:6]) not in _PORTS:
+    if not colon or not port.isascii() or not port.isdigit():
+        return None
+    # int() refuses very long texts, even of zeros.
+    number = int(port.lstrip("0")[:6] or "0")
+    if number not in _PORTS:
         return None
     if host.startswith("[") and host.endswith("]"):
-        return host[1:-1], int(port)
-    return None if ":" in host or "/" in host else (host, int(port))
+        return host[1:-1], number
+    return None if ":" in host or "/" in host else (host, number)
 
 
 def join(host: str, port: int) -> str:
@@ -115,6 +119,8 @@ def listen(address: str) -> Listener:
         number = error.errno or 0
         reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
         raise ListenError(f"listen ({address}) failed - {reason}") from error
+    except ValueError as error:  # a host with an empty label (UnicodeError), or a null character
+        raise ListenError(f"listen ({address}) failed - invalid address") from error
     sock.setblocking(False)
     return Listener(sock)
 
@@ -139,7 +145,7 @@ def _listen_unix(path: str) -> socket.socket:
             os.unlink(path)
         listener.bind(path)
         listener.listen(BACKLOG)
-    except OSError:
+    except (OSError, ValueError):
         listener.close()
         raise
     return listener

@@ -202,7 +202,8 @@ def _check_peer(value: str) -> None:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text[:6]) <= PORT_MAX
+    # Six digits are enough to tell, after zeros; int() refuses very long texts.
+    return text.isascii() and text.isdigit() and int(text.lstrip("0")[:6] or "0") <= PORT_MAX
 
 
 STRING = FlagType("string", str, _coerced("string", str), _show_string)
