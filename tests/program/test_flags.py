@@ -119,7 +119,8 @@ def test_a_flag_takes_precedence_over_the_file(tmp_path: Path) -> None:
 
 def test_parse_again_reads_the_file_again(tmp_path: Path) -> None:
     """``parse_again`` reads the file again; flags still win; a bad file raises FileError."""
-    arguments = [file(tmp_path, 'tcp_address = "f:1"\nid = 4'), "-node-id=5"]
+    config = file(tmp_path, 'tcp_address = "f:1"\nid = 4')
+    arguments = [config, "-node-id=5", "--version=false", "--help=false"]
     assert parse_again(Options, "prog", arguments) == options(*arguments)
 
     file(tmp_path, 'tcp_address = "f:2"\nid = 6')

@@ -145,7 +145,8 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
         FileError: the file cannot be used; the text is one sentence.
     """
     flags = flags_of(options_class)
-    _, given = _read(program, arguments, [*flags, CONFIG])
+    # A command line with --version=false is valid, too.
+    _, given = _read(program, arguments, [*flags, CONFIG, HELP, VERSION])
     options, tolerated = _combine(options_class, flags, given)
     if tolerated and not _is_go_compatible(options):
         raise FileError(tolerated[0])
