@@ -125,7 +125,7 @@ def serve(control: socket.socket) -> Job | None:
     """Fork for each request and report each exit status.
 
     Returns the job in a forked process, and None in the forking process when the tests close the
-    socket.
+    socket. If they were killed, daemons are left, which end then: they have sessions of their own.
     """
     events = selectors.DefaultSelector()
     events.register(control, selectors.EVENT_READ)
@@ -137,6 +137,7 @@ def serve(control: socket.socket) -> Job | None:
                 continue
             request, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
             if not request:
+                _end_all(events)
                 return None
             report, log = descriptors
             if not (pid := os.fork()):
@@ -148,6 +149,13 @@ def serve(control: socket.socket) -> Job | None:
             reports = socket.socket(fileno=report)
             reports.send(str(pid).encode())
             events.register(os.pidfd_open(pid), selectors.EVENT_READ, reports)
+
+
+def _end_all(events: selectors.BaseSelector) -> None:
+    """Kill the forked processes that still run."""
+    for key in events.get_map().values():
+        if not isinstance(key.fileobj, socket.socket):
+            signal.pidfd_send_signal(int(key.fd), signal.SIGKILL)
 
 
 def _close_descriptors(events: selectors.BaseSelector) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sparq.program.supervised import members_of
 from tests.support import servers
 from tests.support.servers import Server, spawn_nsqd
+from tests.support.waiting import wait_for
 
 IGNORES_SIGTERM = """
 import signal, time
@@ -73,3 +75,26 @@ def test_a_forked_daemon_runs_like_its_program(tmp_path: Path) -> None:
     assert taken.process is not None
     assert 1 == taken.process.wait(30)
     assert "no such file" in taken.log_text
+
+
+ORPHAN = """
+import sys, time
+from pathlib import Path
+from tests.support import servers
+from tests.support.forked import ForkServer
+servers.fork_server = ForkServer()
+print(servers.spawn_nsqd(Path(sys.argv[1])).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_forked_daemons_end_with_tests_that_are_killed(tmp_path: Path) -> None:
+    """kill -9 of the process of the tests ends the forking process, which ends its daemons."""
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as tests:
+        assert tests.stdout is not None
+        pid = int(tests.stdout.readline())
+        assert [pid] == members_of(pid)
+        tests.kill()
+
+    wait_for(lambda: not members_of(pid))
