@@ -11,4 +11,4 @@ def test_a_limit_of_files_affects_no_connected_client() -> None:
     assert found.held, found
     assert f"topics written meanwhile {TOPICS}/{TOPICS}" in found.figures
     assert "then resumed" in found.figures
-    assert "nobody" in found.control
+    assert "not shared out" in found.control

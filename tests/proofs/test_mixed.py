@@ -89,5 +89,5 @@ def test_each_finding_fails_the_proof() -> None:
     assert not Findings().is_right and not good.is_flat
     good.growths = [Growth("threads", 5, 5 + BOUNDS["threads"], BOUNDS["threads"])]
     assert good.is_flat
-    good.revenants.append("name.1")
+    good.present_after_deletion.append("name.1")
     assert not good.is_right

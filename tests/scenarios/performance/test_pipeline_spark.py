@@ -72,7 +72,7 @@ def test_parsing_is_compared_with_a_single_pass_over_the_text(spark, tmp_path: P
     assert 0 < bench.figures[names[0]].value
     assert PARSE_RATIO.format(GENERATED) in report(list(bench.figures.values()), "abc")
     assert PARSE_RATIO.format(LOGGED) not in bench.figures
-    assert "no --log PATH is given" in capfd.readouterr().err
+    assert "without --log PATH" in capfd.readouterr().err
 
 
 def test_parsing_is_also_measured_on_the_lines_of_a_log(spark, tmp_path: Path) -> None:

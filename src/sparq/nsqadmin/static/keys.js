@@ -32,8 +32,15 @@ const keys = {
   "?": () => document.querySelector("#keys").togglePopover(),
 };
 
-// On a phone the menu is one line, longer than the screen: scroll to the current entry.
-document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+// On a phone the menu is one line, longer than the screen: scroll to the current entry. Not with
+// scrollIntoView: since Chromium 150 the first Tab then goes to the link after that entry.
+const entry = document.querySelector(".menu [aria-current]");
+if (entry) {
+  const line = entry.closest("ul");
+  const at = entry.getBoundingClientRect();
+  const around = line.getBoundingClientRect();
+  line.scrollLeft += at.left + at.width / 2 - around.left - around.width / 2;
+}
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
