@@ -23,6 +23,9 @@ from tests.support.run_program import run_program
 from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 
 SECONDS = 30.0
+SPARK_SECONDS = 90.0
+"""Starting a JVM took up to 44 seconds on a machine that was busy with other work."""
+
 JVM_ENDED = re.compile("^sparq pipeline: Spark's JVM ended", re.M)
 """In this case the JVM's own output is the only information about the error."""
 
@@ -196,12 +199,17 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         }
 
 
-def mistake(words: list[str], folder: Path) -> tuple[str, str]:
-    """Run the command; return the sentence and everything it wrote to stderr."""
+def mistake(words: list[str], folder: Path, seconds: float = SECONDS) -> tuple[str, str]:
+    """Run the command; return the sentence and everything it wrote to stderr.
+
+    A command that takes more than `seconds` is killed, and the test fails.
+    """
     kept = {name: value for name, value in os.environ.items() if not VARIABLE.match(name)}
     command = [sys.executable, "-m", "sparq.cli", *words]
     begun = time.monotonic()
-    done = run_program(command, cwd=folder, env={**kept, "SPARK_DRIVER_MEMORY": "512m"}, seconds=90)
+    done = run_program(
+        command, cwd=folder, env={**kept, "SPARK_DRIVER_MEMORY": "512m"}, seconds=seconds
+    )
     took = time.monotonic() - begun
     sys.stdout.write(f"{took:.1f} s: {' '.join(words)}\n{done.stderr}\n")
     assert 0 < done.returncode < 128
@@ -210,7 +218,6 @@ def mistake(words: list[str], folder: Path) -> tuple[str, str]:
         assert not re.search(r"^\s+at ", done.stderr, re.M), done.stderr
     found = re.findall(r"^sparq(?: pipeline| run| up)?: .*$", done.stderr, re.M)
     assert 1 == len(found), done.stderr
-    assert took < SECONDS
     return found[0], done.stderr
 
 
@@ -221,7 +228,7 @@ def filled(text: str, places: dict[str, str], folder: Path, free: str) -> str:
     return text
 
 
-def check(case: Case, places: dict[str, str], folder: Path) -> str:
+def check(case: Case, places: dict[str, str], folder: Path, seconds: float = SECONDS) -> str:
     """Run the command, check the sentence, and return everything it wrote to stderr."""
     (folder / "file").touch()
     (folder / "key.toml").write_text("colour = 'red'\n", encoding="utf-8")
@@ -229,7 +236,7 @@ def check(case: Case, places: dict[str, str], folder: Path) -> str:
     free = f"127.0.0.1:{free_port()}"
     words = filled(case.words, places, folder, free).split()
 
-    sentence, everything = mistake(words, folder)
+    sentence, everything = mistake(words, folder, seconds)
 
     for text in case.texts:
         assert filled(text, places, folder, free) in sentence
@@ -276,7 +283,7 @@ def test_a_mistake_that_spark_finds_prints_no_traceback(
     """
     words = f"pipeline --metrics-address= --lookupd-http-address={{lookupd}} {case.words}"
 
-    check(case._replace(words=words), places, tmp_path)
+    check(case._replace(words=words), places, tmp_path, SPARK_SECONDS)
 
     assert not list(tmp_path.glob("data/*"))
 
