@@ -33,6 +33,18 @@ TURNS_MAX = 100_000
 SECOND_NS = 1_000_000_000
 
 
+def run_turns(broker: Broker, clock: ManualClock) -> None:
+    """Run turns of a broker, and the disk work that they return, until nothing is left to do."""
+    for _ in range(TURNS_MAX):
+        tasks = broker.end_turn(clock.now())
+        for task in tasks:
+            task.work.run()
+            broker.finish(task, clock.now())
+        if not tasks and not broker.busy:
+            return
+    raise AssertionError("the broker does not come to rest")
+
+
 class Ticket:
     """Stands for a publish; its answer is taken from the broker."""
 
@@ -82,15 +94,8 @@ class Reopened:
             topic.close()
 
     def turn(self) -> None:
-        """Take turns until there is nothing left to do."""
-        for _ in range(TURNS_MAX):
-            tasks = self.broker.end_turn(self.clock.now())
-            for task in tasks:
-                task.work.run()
-                self.broker.finish(task, self.clock.now())
-            if not tasks and not self.broker.busy:
-                return
-        raise AssertionError("the broker does not come to rest")
+        """Run turns until nothing is left to do."""
+        run_turns(self.broker, self.clock)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and have the broker handle what is due."""

@@ -22,11 +22,12 @@ from typing import Any, Final
 from proofs.hostile_parts.mutate import serve
 from proofs.hostile_parts.parser_targets import IDENTIFY, LINES, WORDS
 from proofs.hostile_parts.worker import Target
+from proofs.reopened import run_turns
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.daemon.http import FastPath, Route, Site
 from sparq.nsqd.http import NsqdEndpoints
-from sparq.nsqd.http_publish import FastPublishPath as PublishDoor
+from sparq.nsqd.http_publish import FastPublishPath
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.reload import Reloader
@@ -56,8 +57,10 @@ OPTIONS: Final = NsqdOptions(
 ID_PLACE: Final = b"@" * 16
 """Placeholder in an input for the id of a message in flight."""
 
+LOOP_STEPS_MAX: Final = 2_000
+"""Steps of the event loop in which a request must be answered."""
+
 STATUSES: Final = {100, 200, 301, 307, 400, 403, 404, 405, 413, 500, 503}
-TURNS_MAX: Final = 2_000
 _HEAD: Final = struct.Struct(">ii")
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
@@ -101,14 +104,7 @@ class ServedBroker:
 
     def turn(self) -> None:
         """Run turns until no work is left."""
-        for _ in range(TURNS_MAX):
-            tasks = self.broker.end_turn(self.clock.now())
-            for task in tasks:
-                task.work.run()
-                self.broker.finish(task, self.clock.now())
-            if not tasks and not self.broker.busy:
-                return
-        raise AssertionError("the broker does not come to rest")
+        run_turns(self.broker, self.clock)
 
     def say(self, variant: int, chunks: Sequence[bytes]) -> object:
         """Run one client from connect to disconnect."""
@@ -289,13 +285,13 @@ class Web:
     ) -> None:
         self._loop = loop
         self.close = close
-        self._door = FakeListener()
+        self._listener = FakeListener()
         loop.set_exception_handler(self._complain)
         kept = [r for r in routes if not r.path.startswith("/debug") and r.method != "PUT"]
-        door: Any = self._door
+        listener: Any = self._listener
         site = Site(kept)
         way = None if fast_path is None else fast_path(site.protocol)
-        loop.run_until_complete(site.start(door, fast_path=way))
+        loop.run_until_complete(site.start(listener, fast_path=way))
 
     def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         _error_log.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
@@ -311,13 +307,13 @@ class Web:
         return statuses[:4], len(wire.written) > 1000
 
     async def _serve(self, wire: FakeTransport, chunks: Sequence[bytes]) -> None:
-        wire.protocol = self._door.factory()
+        wire.protocol = self._listener.factory()
         wire.protocol.connection_made(wire)
         for chunk in chunks:
             if not wire.closed:
                 wire.protocol.data_received(chunk)
         quiet = size = 0
-        for _ in range(TURNS_MAX):
+        for _ in range(LOOP_STEPS_MAX):
             await asyncio.sleep(0)
             quiet = quiet + 1 if len(wire.written) == size else 0
             size = len(wire.written)
@@ -346,7 +342,7 @@ def _nsqd_site() -> Web:
     served_broker = ServedBroker()
     nsqd = Nsqd(OPTIONS, served_broker.broker, loop)
     nsqd.tcp_port, nsqd.http_port = 4150, 4151
-    way = partial(PublishDoor, nsqd)
+    way = partial(FastPublishPath, nsqd)
     return Web(loop, _endpoints(nsqd).routes(), nsqd.runner.stop, way)
 
 

@@ -222,20 +222,20 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
 
 
 def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
-    room = broker.fin_reserve()
-    if room is None:
+    reserve = broker.fin_reserve()
+    if reserve is None:
         return ()
     return (
-        ("reserve_bytes", "Bytes reserved for FINs on a full disk", room.reserve_bytes),
+        ("reserve_bytes", "Bytes reserved for FINs on a full disk", reserve.reserve_bytes),
         (
             "reserve_target_bytes",
             "Bytes that should be reserved for FINs on a full disk",
-            room.target_bytes,
+            reserve.target_bytes,
         ),
         (
             "reserve_finishes",
             "FINs that fit into the reserve before a checkpoint has to make room",
-            room.finishes,
+            reserve.finishes,
         ),
     )
 

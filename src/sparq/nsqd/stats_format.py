@@ -191,14 +191,14 @@ def json_pieces(broker: Broker, wanted: StatsRequest, now: Instant) -> Iterator[
 
 def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
     """Return the space reserved for FINs on a full disk; None before the broker has loaded."""
-    room = broker.fin_reserve()
-    if room is None:
+    reserve = broker.fin_reserve()
+    if reserve is None:
         return None
     return {
-        "bytes": room.reserve_bytes,
-        "target_bytes": room.target_bytes,
-        "finishes": room.finishes,
-        "is_short": room.is_short,
+        "bytes": reserve.reserve_bytes,
+        "target_bytes": reserve.target_bytes,
+        "finishes": reserve.finishes,
+        "is_short": reserve.is_short,
     }
 
 

@@ -7,11 +7,8 @@ with `--set-xauthrequest`: 202 and the user's address for a session, 401 without
 from __future__ import annotations
 
 import http.client
-import os
 import re
-import signal
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +18,8 @@ from typing import Final
 
 import trustme
 
-from tests.support.servers import STOP_SECONDS, free_port
+from sparq.program.supervised import SupervisedProcess
+from tests.support.servers import free_port
 from tests.support.waiting import wait_for
 
 DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "nsqadmin_rights.md"
@@ -112,17 +110,16 @@ class Proxy:
         self._folder = folder
         written = folder / "nginx.conf"
         written.write_text(configuration(folder, self.port, admin, sign_in))
-        self._process = subprocess.Popen(
-            ["nginx", "-p", str(folder), "-c", str(written), "-e", str(folder / "error.log")],
-            stdin=subprocess.DEVNULL,
-        )
+        command = ["nginx", "-p", str(folder), "-c", str(written), "-e", str(folder / "error.log")]
+        self._process = SupervisedProcess("nginx", command, folder / "nginx.log")
+        self._process.start()
 
     def wait_ready(self) -> None:
         """Wait until it answers."""
         wait_for(self._answers)
 
     def _answers(self) -> bool:
-        assert self._process.poll() is None, (self._folder / "error.log").read_text()
+        assert not self._process.has_ended(), (self._folder / "error.log").read_text()
         try:
             return self.ask("GET", "/ping", {})[0] == 302
         except OSError:
@@ -130,9 +127,7 @@ class Proxy:
 
     def close(self) -> None:
         """Stop it."""
-        if self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGTERM)
-        self._process.wait(STOP_SECONDS)
+        self._process.stop()
 
     @contextmanager
     def answer(

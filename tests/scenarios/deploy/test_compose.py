@@ -22,6 +22,7 @@ from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.flags import parse
+from sparq.program.supervised import SupervisedProcess
 from tests.scenarios.deploy import compose
 from tests.scenarios.deploy.compose import Service
 from tests.scenarios.deploy.namespace import Namespace
@@ -157,7 +158,7 @@ class Engine:
         self.services = services
         self._folder = folder
         self._network = network
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, SupervisedProcess] = {}
 
     def up(self) -> None:
         """Start what is not running, as `docker compose up --wait` does."""
@@ -172,10 +173,13 @@ class Engine:
         script = "".join(f"mount --bind {one}; " for one in mounts) + 'exec "$@"'
         command = ("unshare", "-m", "sh", "-ec", script, "sh")
         run = (sys.executable, "-m", f"sparq.{program}", *words)
-        with (self._folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [*self._network.prefix, *command, *run], cwd=self._folder, stdout=log, stderr=log
-            )
+        self.running[name] = SupervisedProcess(
+            name,
+            [*self._network.prefix, *command, *run],
+            self._folder / f"{name}.log",
+            folder=self._folder,
+        )
+        self.running[name].start()
 
     def _volume(self, entry: str) -> str:
         """The arguments of `mount --bind` for a volume."""
@@ -207,21 +211,18 @@ class Engine:
 
     def is_healthy(self, name: str) -> bool:
         """Whether its health check succeeds."""
-        assert self.running[name].poll() is None, self.log(name)
+        assert not self.running[name].has_ended(), self.log(name)
         return self.health(name).returncode == 0
 
-    def stop(self, name: str) -> int:
-        """Send SIGTERM; returns the exit status, if it ends within its grace period."""
+    def stop(self, name: str) -> int | None:
+        """Send SIGTERM, and SIGKILL after the grace period; returns the exit status."""
         seconds = int(self.services[name]["stop_grace_period"].removesuffix("s"))
-        process = self.running.pop(name)
-        process.terminate()
-        return process.wait(seconds)
+        return self.running.pop(name).stop(seconds)
 
     def close(self) -> None:
         """Kill the remaining services."""
         for process in self.running.values():
             process.kill()
-            process.wait(SECONDS_MAX)
 
 
 @pytest.fixture(scope="module")

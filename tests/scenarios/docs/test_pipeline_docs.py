@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from sparq.pipeline.folders import Folders
 from sparq.pipeline.minutes_state import bucket as minutes_bucket
 from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS
 from sparq.program.flags import parse
+from sparq.program.supervised import SupervisedProcess
 from sparq.spark.offsets import MESSAGES_PER_PARTITION
 from sparq.tools import to_nsq
 from sparq.tools.command_line import parse as parse_tool
@@ -171,27 +171,28 @@ class Reader:
         command = [sys.executable, "-m", "sparq.tools", "to_nsq", *shlex.split(line)[1:]]
         subprocess.run(command, input=lines, check=True, cwd=self.folder, timeout=60)
 
-    def pipeline(self, words: list[str], *done: str) -> int:
+    def pipeline(self, words: list[str], *done: str) -> int | None:
         """Run the pipeline until files match all patterns, and stop it; returns its exit status."""
         words = [word.replace("127.0.0.1:4161", self.lookupd.http) for word in words]
         command = [sys.executable, "-m", "sparq.cli", "pipeline", *words, "--metrics-address="]
-        log = self.folder / "pipeline.log"
-        with log.open("ab") as file:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=page.environment(), stdout=file, stderr=file
-            )
+        process = SupervisedProcess(
+            "pipeline",
+            command,
+            self.folder / "pipeline.log",
+            environment=page.environment(),
+            folder=self.folder,
+        )
+        process.start()
 
         def is_done() -> bool:
-            assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+            assert not process.has_ended(), process.log.read_text(errors="replace")[-4000:]
             return all(any(self.folder.glob(pattern)) for pattern in done)
 
         try:
             wait_for(is_done, PIPELINE_SECONDS, every=0.1)
-            process.send_signal(signal.SIGTERM)
-            return process.wait(PIPELINE_SECONDS)
+            return process.stop(PIPELINE_SECONDS)
         finally:
             process.kill()
-            process.wait()
 
     def run(self, title: str) -> str:
         """Run the program under a heading; returns its output."""

@@ -12,12 +12,12 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
-from tests.scenarios.starting.effects import doors, known, limits, statsd, storage, strict, wire
+from tests.scenarios.starting.effects import listeners, known, limits, statsd, storage, strict, wire
 from tests.support import log_flags
 from tests.support.flag_rows import FlagDaemons, Row, assert_keys_are_right, each_row, flag_daemons
 
 GROUPS = {
-    **{**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS},
+    **{**wire.GROUPS, **storage.GROUPS, **listeners.GROUPS, **statsd.GROUPS},
     **{**limits.GROUPS, **strict.GROUPS, **known.GROUPS},
 }
 
@@ -55,7 +55,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlagDaemons]:
     folder = tmp_path_factory.mktemp("nsqd")
     with (
         flag_daemons("sparq.nsqd", folder, GROUPS) as running,
-        doors.neighbours(running, folder),
+        listeners.neighbours(running, folder),
         limits.neighbours(running, folder),
         known.neighbours(running, folder),
         statsd.neighbours(running),
