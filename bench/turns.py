@@ -63,9 +63,9 @@ class Line:
             self.broker.execute(self.session, command, at)
             self.parser.state = self.session.state
         while tasks := self.broker.end_turn(at):
-            for task in tasks:
-                task.work.run()
-                self.broker.finish(task, at)
+            for topic_task in tasks:
+                topic_task.task.run()
+                self.broker.finish(topic_task, at)
         output: list[bytes] = []
         for session in self.broker.take_sessions():
             output += map(bytes, self.broker.take_output(session))

@@ -37,9 +37,9 @@ def run_turns(broker: Broker, clock: ManualClock) -> None:
     """Run turns of a broker, and the disk work that they return, until nothing is left to do."""
     for _ in range(TURNS_MAX):
         tasks = broker.end_turn(clock.now())
-        for task in tasks:
-            task.work.run()
-            broker.finish(task, clock.now())
+        for topic_task in tasks:
+            topic_task.task.run()
+            broker.finish(topic_task, clock.now())
         if not tasks and not broker.busy:
             return
     raise AssertionError("the broker does not come to rest")

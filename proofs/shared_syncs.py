@@ -6,7 +6,7 @@ that path runs all the time, even in a proof with two topics. No safeguard is sw
 
 import sys
 
-from sparq.broker.turn import Task
+from sparq.broker.turn import TopicTask
 from sparq.log import journal
 from sparq.nsqd import disk_threads
 from sparq.nsqd.main import main
@@ -15,7 +15,7 @@ JOURNAL_BYTES = 150_000
 
 
 def never_inline(
-    _runner: disk_threads.DiskThreads, _tasks: list[Task], _backlog_bytes: int
+    _runner: disk_threads.DiskThreads, _tasks: list[TopicTask], _backlog_bytes: int
 ) -> bool:
     """Never run a commit in the event loop: such a commit shares its sync with no other."""
     return False

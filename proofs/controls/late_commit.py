@@ -7,7 +7,7 @@ disk thread reports a commit as done first, and runs it a moment later.
 import sys
 import time
 
-from sparq.broker.turn import Task
+from sparq.broker.turn import TopicTask
 from sparq.log.task import TaskKind
 from sparq.nsqd import disk_threads
 from sparq.nsqd.main import main
@@ -20,18 +20,18 @@ class LateCommitter(disk_threads.Committer):
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
-            number, task = entry
-            if task.work.kind is TaskKind.COMMIT:
-                self._report(number, task)
+            number, topic_task = entry
+            if topic_task.task.kind is TaskKind.COMMIT:
+                self._report(number, topic_task)
                 time.sleep(LATE_SECONDS)
-                task.work.run()
+                topic_task.task.run()
             else:
-                task.work.run()
-                self._report(number, task)
+                topic_task.task.run()
+                self._report(number, topic_task)
 
 
 def never_inline(
-    _runner: disk_threads.DiskThreads, _tasks: list[Task], _backlog_bytes: int
+    _runner: disk_threads.DiskThreads, _tasks: list[TopicTask], _backlog_bytes: int
 ) -> bool:
     """Never run a commit in the event loop: it would be done before its OK."""
     return False

@@ -23,7 +23,7 @@ from proofs.simulate_parts.link import Link
 from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
 from sparq.broker.broker import Broker
 from sparq.broker.options import MILLISECOND_NS
-from sparq.broker.turn import Task
+from sparq.broker.turn import TopicTask
 from sparq.log.disk import DiskError
 from sparq.log.task import TaskKind
 from sparq.protocol.errors import RemoteError
@@ -46,8 +46,8 @@ class Thread:
     """A thread of the broker: its tasks in order, and completed tasks not yet taken over."""
 
     def __init__(self) -> None:
-        self.queue: deque[Task] = deque()
-        self.ran: deque[Task] = deque()
+        self.queue: deque[TopicTask] = deque()
+        self.ran: deque[TopicTask] = deque()
 
 
 class Killed(Exception):
@@ -245,12 +245,12 @@ class World:
             tasks = broker.end_turn(self.clock.now())
             self.note_doubt(failed)
             if not self._may_run_inline(tasks):
-                for task in tasks:
-                    self.hand_out(task)
+                for topic_task in tasks:
+                    self.hand_out(topic_task)
                 break
-            for task in tasks:
-                self.run_task(task)
-                self.broker.finish(task, self.clock.now())
+            for topic_task in tasks:
+                self.run_task(topic_task)
+                self.broker.finish(topic_task, self.clock.now())
         for ticket, error in broker.take_published():
             ticket.answered(error)
         broker.changes.clear()
@@ -263,12 +263,12 @@ class World:
                     links[session].flush()
         self.note_kept()
 
-    def _may_run_inline(self, tasks: list[Task]) -> bool:
+    def _may_run_inline(self, tasks: list[TopicTask]) -> bool:
         commits = self._committer
-        one_commit = len(tasks) == 1 and tasks[0].work.kind is TaskKind.COMMIT
+        one_commit = len(tasks) == 1 and tasks[0].task.kind is TaskKind.COMMIT
         return (
             bool(tasks)
-            and (one_commit or all(task.work.kind is TaskKind.WRITE for task in tasks))
+            and (one_commit or all(topic_task.task.kind is TaskKind.WRITE for topic_task in tasks))
             and not commits.ran
             and not commits.queue
             and self.chance.random() < self.weather.inline
@@ -278,20 +278,20 @@ class World:
         """Return all threads."""
         return self._committer, *self._readers, self._housekeeper
 
-    def hand_out(self, task: Task) -> None:
+    def hand_out(self, topic_task: TopicTask) -> None:
         """Queue a task on its thread."""
-        if task.work.kind is TaskKind.READ:
+        if topic_task.task.kind is TaskKind.READ:
             thread = min(self._readers, key=lambda reader: len(reader.queue))
-        elif task.work.kind is TaskKind.HOUSEKEEPING:
+        elif topic_task.task.kind is TaskKind.HOUSEKEEPING:
             thread = self._housekeeper
         else:
             thread = self._committer
-        thread.queue.append(task)
+        thread.queue.append(topic_task)
 
-    def run_task(self, task: Task) -> None:
+    def run_task(self, topic_task: TopicTask) -> None:
         """Run a task."""
         failed = self.disk.failed_count
-        task.work.run()
+        topic_task.task.run()
         self.note_doubt(failed)
 
     def note_doubt(self, failed: int) -> None:
@@ -330,19 +330,19 @@ class World:
         if thread is self._committer:
             self.commit(thread)
         else:
-            task = thread.queue.popleft()
-            self.run_task(task)
-            thread.ran.append(task)
+            topic_task = thread.queue.popleft()
+            self.run_task(topic_task)
+            thread.ran.append(topic_task)
         return True
 
     def commit(self, thread: Thread) -> None:
         """Run the waiting commits; they may share a sync."""
-        tasks = {id(task.work): task for task in thread.queue}
-        works = [task.work for task in thread.queue]
+        by_task = {id(topic_task.task): topic_task for topic_task in thread.queue}
+        tasks = [topic_task.task for topic_task in thread.queue]
         thread.queue.clear()
         failed = self.disk.failed_count
-        for ran in self.broker.journal.run(works):
-            thread.ran.extend(tasks[id(work)] for work in ran)
+        for ran in self.broker.journal.run(tasks):
+            thread.ran.extend(by_task[id(task)] for task in ran)
         self.note_doubt(failed)
 
     def read(self) -> None:

@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--seed", type=int, help="random seed of the generated clicks (default: a new one)"
     )
-    up = commands.add_parser("up", help="the same, but keep running and accept your own clicks")
+    up = commands.add_parser("up", help="like run, but keeps running and accepts your own clicks")
     for command in (run, up):
         command.add_argument(
             "--data", type=Path, default=Path("data"), help="output directory (default: data)"

@@ -1,6 +1,6 @@
 """Console scripts: each loads and runs its program, and Ctrl-C ends it without a traceback.
 
-Loading takes some tenths of a second, and Python answers Ctrl-C during that time with a traceback.
+Loading takes a few tenths of a second, and Python answers Ctrl-C during that time with a traceback.
 Here Ctrl-C ends the program silently until the program installs its own handler, and again after
 its main function has returned. Programs that reload or reopen files on SIGHUP ignore SIGHUP until
 their own handler is installed: otherwise an early SIGHUP would end them.

@@ -56,6 +56,7 @@ class ModelChannel:
 
     def delivered(self, client: Client, message: Message, now_ns: int) -> None:
         """Check that this delivery was allowed, and record it."""
+        assert not self.paused, message
         place = self.places[message.index]
         assert place.where in (FRESH, REQUEUED), (message, place)
         if place.where == FRESH:

@@ -12,7 +12,7 @@ from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.policies import NAMES
 from sparq.broker.stats import ChannelStats, TopicStats
-from sparq.broker.turn import Task
+from sparq.broker.turn import TopicTask
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
@@ -76,7 +76,7 @@ class BrokerHarness:
         """Start a new broker on the data path."""
         self.options = changed(self.options, options)
         self.clients: list[Client] = []
-        self.tasks: list[Task] = []
+        self.tasks: list[TopicTask] = []
         self.broker = Broker(self.options, self.disk, PATH, self.clock.now(), seed=1)
         self.report = self.broker.load(self.clock.now())
         self.turn()
@@ -113,9 +113,9 @@ class BrokerHarness:
         """Replace a topic's ledger by a checkpoint of its state."""
         topic = self.broker.topics[name]
         assert topic.writer is not None
-        work = topic.writer.checkpoint(topic.state(self.clock.now()))
-        assert work is not None
-        topic.outcome.works.append(work)
+        task = topic.writer.checkpoint(topic.state(self.clock.now()))
+        assert task is not None
+        topic.outcome.tasks.append(task)
         self.broker.turn.touch(topic)
         self.turn()
 
@@ -124,10 +124,10 @@ class BrokerHarness:
         for _ in range(200):
             self.end_turn()
             tasks, self.tasks = self.tasks, []
-            by_work = {id(task.work): task for task in tasks}
-            for ran in self.broker.journal.run([task.work for task in tasks]):
-                for work in ran:
-                    self.broker.finish(by_work[id(work)], self.clock.now())
+            by_task = {id(topic_task.task): topic_task for topic_task in tasks}
+            for ran in self.broker.journal.run([topic_task.task for topic_task in tasks]):
+                for task in ran:
+                    self.broker.finish(by_task[id(task)], self.clock.now())
             for ticket, error in self.broker.take_published():
                 ticket.answered(error)
             for client in self.clients:

@@ -140,9 +140,9 @@ def test_output_of_one_session_is_bounded() -> None:
     harness.broker.publish("t", many, harness.clock.now(), Ticket())
     sizes: list[int] = []
     for _ in range(30):
-        for task in harness.broker.end_turn(harness.clock.now()):
-            task.work.run()
-            harness.broker.finish(task, harness.clock.now())
+        for topic_task in harness.broker.end_turn(harness.clock.now()):
+            topic_task.task.run()
+            harness.broker.finish(topic_task, harness.clock.now())
         sizes.append(sum(len(part) for part in harness.broker.take_output(consumer.session)))
 
     assert max(sizes) < 10_000 + 1000 + FRAME_OVERHEAD
@@ -256,11 +256,12 @@ def test_the_next_block_is_read_while_clients_are_busy() -> None:
     kinds: list[list[TaskKind]] = []
     for _ in range(4):
         tasks = harness.broker.end_turn(harness.clock.now())
-        for task in tasks:
-            task.work.run()
-            harness.broker.finish(task, harness.clock.now())
+        for topic_task in tasks:
+            topic_task.task.run()
+            harness.broker.finish(topic_task, harness.clock.now())
         consumer.collect()
-        kinds.append([task.work.kind for task in tasks if task.work.kind is TaskKind.READ])
+        ran = [topic_task.task.kind for topic_task in tasks]
+        kinds.append([kind for kind in ran if kind is TaskKind.READ])
 
     assert len(consumer.messages()) == 10
     assert kinds[:2] == [[TaskKind.READ], [TaskKind.READ]]

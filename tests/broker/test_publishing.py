@@ -10,10 +10,10 @@ from tests.broker.harness import BrokerHarness
 def commits(harness: BrokerHarness) -> int:
     """End the turn and run its tasks; returns the number of commits among them."""
     tasks = harness.broker.end_turn(harness.clock.now())
-    for task in tasks:
-        task.work.run()
-        harness.broker.finish(task, harness.clock.now())
-    return sum(task.work.kind is TaskKind.COMMIT for task in tasks)
+    for topic_task in tasks:
+        topic_task.task.run()
+        harness.broker.finish(topic_task, harness.clock.now())
+    return sum(topic_task.task.kind is TaskKind.COMMIT for topic_task in tasks)
 
 
 def test_one_commit_is_in_flight_per_topic() -> None:
@@ -27,9 +27,9 @@ def test_one_commit_is_in_flight_per_topic() -> None:
     (first,) = harness.broker.end_turn(harness.clock.now())[-1:]
     client.say(commands.pub("t", b"2") + commands.pub("t", b"3"), turn=False)
     tasks = harness.broker.end_turn(harness.clock.now())
-    assert [t for t in tasks if t.work.kind is TaskKind.COMMIT] == []
+    assert [t for t in tasks if t.task.kind is TaskKind.COMMIT] == []
 
-    first.work.run()
+    first.task.run()
     harness.broker.finish(first, harness.clock.now())
     client.collect()
     assert client.answers() == [b"OK"]
@@ -114,9 +114,9 @@ def test_a_sync_due_during_a_commit_is_retried_soon() -> None:
     tasks = harness.broker.end_turn(harness.clock.now())
     harness.advance(2.0)
     harness.broker.tick(harness.clock.now())
-    for task in tasks:
-        task.work.run()
-        harness.broker.finish(task, harness.clock.now())
+    for topic_task in tasks:
+        topic_task.task.run()
+        harness.broker.finish(topic_task, harness.clock.now())
     harness.turn()
     harness.pass_time(0.02)
 
@@ -146,9 +146,9 @@ def test_closing_syncs_after_a_commit_without_a_sync() -> None:
         client.say(commands.pub("t", b"2"), turn=False)
         tasks = harness.broker.end_turn(harness.clock.now())
         assert not harness.broker.close()
-        for task in tasks:
-            task.work.run()
-            harness.broker.finish(task, harness.clock.now())
+        for topic_task in tasks:
+            topic_task.task.run()
+            harness.broker.finish(topic_task, harness.clock.now())
         client.collect()
         assert client.answers() == [b"OK"]
 
@@ -171,9 +171,9 @@ def test_publishes_waiting_for_the_next_commit_are_refused_at_a_stop() -> None:
     client.say(commands.pub("t", b"2"), turn=False)
 
     assert not harness.broker.close()
-    for task in tasks:
-        task.work.run()
-        harness.broker.finish(task, harness.clock.now())
+    for topic_task in tasks:
+        topic_task.task.run()
+        harness.broker.finish(topic_task, harness.clock.now())
     harness.close()
 
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]

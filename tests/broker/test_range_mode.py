@@ -256,6 +256,21 @@ def test_range_readers_see_only_messages_before_the_mark(harness: BrokerHarness)
     assert int(ends["end"]) - int(ends["first"]) == 1
 
 
+def test_a_pause_of_the_channel_does_not_stop_its_range_reader(harness: BrokerHarness) -> None:
+    """A range reader of a paused channel sees new messages and commits them."""
+    reader = harness.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    harness.broker.pause_channel("t", "c", True, harness.clock.now())
+
+    harness.publish("t", b"x")
+    ends = ask(reader, commands.ends("t"))
+
+    assert int(ends["end"]) - int(ends["first"]) == 1
+    reader.say(commands.commit("t", "c", attached["epoch"], int(ends["end"])))
+    assert [b"OK"] == reader.answers()
+    assert 0 == harness.channel("t", "c").depth
+
+
 def test_a_range_reader_reads_deferred_publishes_at_their_log_position(
     harness: BrokerHarness,
 ) -> None:
@@ -357,9 +372,9 @@ def test_a_read_waits_until_the_previous_answer_is_taken(harness: BrokerHarness)
         client.say(commands.read("t", attached["log"], at, end, 1), turn=False)
     tasks = harness.broker.end_turn(harness.clock.now())
     assert len(tasks) == 1
-    for task in tasks:
-        task.work.run()
-        harness.broker.finish(task, harness.clock.now())
+    for topic_task in tasks:
+        topic_task.task.run()
+        harness.broker.finish(topic_task, harness.clock.now())
     client.say(commands.read("t", attached["log"], first, end, 1), turn=False)
     assert harness.broker.end_turn(harness.clock.now()) == []
     client.session.paused_writing = True

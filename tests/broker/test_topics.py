@@ -199,9 +199,9 @@ def test_deleting_waits_for_a_commit_in_flight(harness: BrokerHarness) -> None:
     harness.broker.delete_topic("t", harness.clock.now())
     harness.turn()
     assert [path for path in harness.disk.paths() if "/t-t/" in path]
-    for task in tasks:
-        task.work.run()
-        harness.broker.finish(task, harness.clock.now())
+    for topic_task in tasks:
+        topic_task.task.run()
+        harness.broker.finish(topic_task, harness.clock.now())
     harness.turn()
 
     assert client.answers() == [b"OK"]

@@ -66,7 +66,7 @@ def test_filters_are_read(text: str, expected: JsonFilter) -> None:
         ("a < true", "< needs a number or a string in double quotes"),
         ("a ~ 7", "~ needs a string in double quotes"),
         ("a = " + "[" * 900, "a number, a string in double quotes"),
-        ("a" * (FILTER_CHARACTERS_MAX + 1), "at most 1024 characters"),
+        ("a" * (FILTER_CHARACTERS_MAX + 1), "may have at most 1024 characters"),
         (".".join("a" * (STEPS_MAX + 1)), "a path has at most 32 steps"),
     ],
 )

@@ -14,22 +14,22 @@ EVERYTHING = 1 << 54
 
 def counts(harness: BrokerHarness, columns: int) -> list[int]:
     """The number of messages per column."""
-    work = times.columns_of(inspection_of(harness), columns)
-    assert work is not None
-    work.run()
-    return work.counts.tolist()
+    task = times.columns_of(inspection_of(harness), columns)
+    assert task is not None
+    task.run()
+    return task.counts.tolist()
 
 
 def test_each_message_counts_in_its_column(harness: BrokerHarness) -> None:
     """Each message counts in its column, even if an extent spans several columns."""
     assert counts(harness, 200) == [1] * 200
     assert counts(harness, 4) == [50] * 4
-    work = times.columns_of(inspection_of(harness), 4)
-    assert work is not None
-    work.run()
+    task = times.columns_of(inspection_of(harness), 4)
+    assert task is not None
+    task.run()
     indexes = inspection_of(harness).stored_from(0, EVERYTHING, 1000)
-    assert work.indexes.tolist() == indexes[::50]
-    assert (work.edges[-1] - work.edges[0]) // SECOND_NS in (199, 200)
+    assert task.indexes.tolist() == indexes[::50]
+    assert (task.edges[-1] - task.edges[0]) // SECOND_NS in (199, 200)
 
 
 def test_above_the_read_limits_messages_are_spread_over_the_time_span(
@@ -57,11 +57,11 @@ def test_times_without_messages_have_empty_columns() -> None:
     harness = harness_with_messages(3, 6, every=1.0, cache_bytes=1 << 20)
     harness.advance(97)
     harness.publish("t", b"late")
-    work = times.columns_of(inspection_of(harness), 10)
-    assert work is not None
-    work.run()
-    assert work.counts.tolist() == [3, *[0] * 8, 1]
+    task = times.columns_of(inspection_of(harness), 10)
+    assert task is not None
+    task.run()
+    assert task.counts.tolist() == [3, *[0] * 8, 1]
     indexes = inspection_of(harness).stored_from(0, EVERYTHING, 9)
-    assert work.indexes.tolist() == [indexes[0], *[indexes[3]] * 9]
+    assert task.indexes.tolist() == [indexes[0], *[indexes[3]] * 9]
     harness.broker.create_topic("empty", harness.clock.now())
     assert times.columns_of(harness.broker.topics["empty"].stream.log.inspection, 9) is None

@@ -11,21 +11,21 @@ DIRECTORY = "/data/topics/t-clicks"
 def settle(ledger: Ledger) -> None:
     """Flush and sync."""
     ledger.flush()
-    work = ledger.sync_task()
-    if work is not None:
-        work.run()
-        ledger.finish(work)
+    task = ledger.sync_task()
+    if task is not None:
+        task.run()
+        ledger.finish(task)
 
 
 def checkpoint(
     ledger: Ledger, state: TopicState, purpose: Purpose = Purpose.APPEND
 ) -> DiskError | None:
     """Run a checkpoint; returns its error, if any."""
-    work = ledger.checkpoint_task(state, purpose)
-    assert work is not None
-    work.run()
-    ledger.finish(work)
-    return work.error
+    task = ledger.checkpoint_task(state, purpose)
+    assert task is not None
+    task.run()
+    ledger.finish(task)
+    return task.error
 
 
 def finished(state: TopicState) -> set[int]:

@@ -195,10 +195,10 @@ def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
     ledger.created("archive", log.first_index)
     ledger.finished("archive", [log.first_index], [log.first_index + 7])
     ledger.flush()
-    work = ledger.sync_task()
-    assert work is not None
-    work.run()
-    ledger.finish(work)
+    task = ledger.sync_task()
+    assert task is not None
+    task.run()
+    ledger.finish(task)
     log.close()
     ledger.close()
     reserve.close()

@@ -58,7 +58,7 @@ class JournalHarness:
             bodies = [f"{name} {log.end_index}".encode() + b"." * size]
             self.attempted[name][log.end_index] = bodies[0]
             commits[name] = log.begin([BodySlices.of(bodies)], self.clock.now())
-        ran = [work for group in self.journal.run(list(commits.values())) for work in group]
+        ran = [task for group in self.journal.run(list(commits.values())) for task in group]
         assert sorted(map(id, ran)) == sorted(map(id, commits.values()))
         for name, done in commits.items():
             self.logs[name].finish(done)

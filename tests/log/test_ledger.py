@@ -223,12 +223,12 @@ def test_failed_sync_is_repaired_by_a_checkpoint() -> None:
     ledger.created("c", 5)
     ledger.flush()
     disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
-    work = ledger.sync_task()
-    assert work is not None
-    work.run()
-    ledger.finish(work)
+    task = ledger.sync_task()
+    assert task is not None
+    task.run()
+    ledger.finish(task)
 
-    assert work.error is not None
+    assert task.error is not None
     assert ledger.sync_task() is None
     assert (ledger.wants_checkpoint, ledger.synced_mark) == (True, 0)
 
@@ -244,16 +244,16 @@ def test_records_noted_during_a_checkpoint_follow_it() -> None:
     ledger, _ = Ledger.open(disk, DIRECTORY)
     ledger.created("c", 0)
     ledger.flush()
-    work = ledger.checkpoint_task(TopicState(None, False, {"c": ChannelState(0, 0)}))
-    assert work is not None
+    task = ledger.checkpoint_task(TopicState(None, False, {"c": ChannelState(0, 0)}))
+    assert task is not None
     assert ledger.checkpoint_task(TopicState()) is None
     ledger.finished("c", [3], [4])
     settle(ledger)
     assert ledger.synced_mark == ledger.appended_mark
     assert finished(Ledger.open(disk.crash(3), DIRECTORY)[1]) == {3}
 
-    work.run()
-    ledger.finish(work)
+    task.run()
+    ledger.finish(task)
 
     assert finished(Ledger.open(disk.crash(2), DIRECTORY)[1]) == {3}
     assert [path.rpartition("/")[2] for path in disk.paths()] == [
@@ -317,10 +317,10 @@ def test_a_channels_creation_is_written_twice() -> None:
         ledger.created("c", 5)
         ledger.flush()
         if checkpointed:
-            work = ledger.checkpoint_task(TopicState(channels={"c": ChannelState(5, 5)}))
-            assert work is not None
-            work.run()
-            ledger.finish(work)
+            task = ledger.checkpoint_task(TopicState(channels={"c": ChannelState(5, 5)}))
+            assert task is not None
+            task.run()
+            ledger.finish(task)
         path = next(path for path in disk.paths() if ("checkpoint" in path) is checkpointed)
         whole = bytes(disk.data(path))
         assert whole.count(b"SPQL") == 2

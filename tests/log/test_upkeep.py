@@ -111,11 +111,11 @@ def test_failure_to_create_the_next_segment_is_reported_once() -> None:
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     publish(log, [HALF_BODY], clock)
     assert log.active is not None
-    work = log.upkeep.prepare(log.active)
+    task = log.upkeep.prepare(log.active)
     disk.fail(Fault(1, errno.ENOSPC, frozenset({"create"})))
-    work.run()
+    task.run()
 
-    assert "no space" in log.upkeep.finish(work)
+    assert "no space" in log.upkeep.finish(task)
     assert log.active.segment.size < log.upkeep.spare_due_size
     publish(log, [b"x" * 8_000], clock)
     assert 2 == len(read_all(log))

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sparq.broker.turn import Task
+from sparq.broker.turn import TopicTask
 from sparq.log.disk import DiskError
 from sparq.log.journal import Journal
 from sparq.log.task import TaskKind
@@ -18,8 +18,8 @@ from sparq.testing import MemoryDisk
 from tests.support.waiting import let_all_run, until
 
 
-class Work:
-    """Disk work that waits for `go` and records the thread that ran it."""
+class FakeTask:
+    """A task that waits for `go` and records the thread that ran it."""
 
     def __init__(self, kind: TaskKind, *, held: bool = False) -> None:
         self.kind = kind
@@ -59,17 +59,17 @@ async def threads(turns: list[str]) -> AsyncIterator[DiskThreads]:
     await loop.run_in_executor(None, made.stop)
 
 
-def record_turn(turns: list[str], finished: list[Task]) -> None:
+def record_turn(turns: list[str], finished: list[TopicTask]) -> None:
     """Note which tasks were taken over."""
     for each in finished:
-        assert isinstance(each.work, Work)
-        turns.append(each.work.name)
+        assert isinstance(each.task, FakeTask)
+        turns.append(each.task.name)
 
 
-def task(work: Work, name: str) -> Task:
-    """Make a task with this name."""
-    work.name = name
-    return Task(work)
+def topic_task(task: FakeTask, name: str) -> TopicTask:
+    """Give the task this name, and wrap it as the broker does."""
+    task.name = name
+    return TopicTask(task)
 
 
 async def wait_until_finished(threads: DiskThreads) -> None:
@@ -80,12 +80,12 @@ async def wait_until_finished(threads: DiskThreads) -> None:
 
 async def test_each_kind_of_task_has_its_thread(threads: DiskThreads, turns: list[str]) -> None:
     """Commits, reads, inspections and housekeeping each have a thread; turns get the results."""
-    works = [Work(kind) for kind in TaskKind]
-    threads.submit([task(work, work.kind.value) for work in works])
+    tasks = [FakeTask(kind) for kind in TaskKind]
+    threads.submit([topic_task(task, task.kind.value) for task in tasks])
 
     await wait_until_finished(threads)
 
-    assert [work.thread.rstrip("0123456789-") for work in works] == [
+    assert [task.thread.rstrip("0123456789-") for task in tasks] == [
         "nsqd-commit",
         "nsqd-commit",
         "nsqd-read",
@@ -94,12 +94,12 @@ async def test_each_kind_of_task_has_its_thread(threads: DiskThreads, turns: lis
     ]
     done = [name for name in turns if name != "turn"]
     assert sorted(done) == sorted(kind.value for kind in TaskKind)
-    assert 1 <= turns.count("turn") <= len(works)
+    assert 1 <= turns.count("turn") <= len(tasks)
 
 
 async def test_commits_keep_their_order(threads: DiskThreads, turns: list[str]) -> None:
     """200 commits are finished in the order in which they were submitted."""
-    threads.submit([task(Work(TaskKind.COMMIT), str(number)) for number in range(200)])
+    threads.submit([topic_task(FakeTask(TaskKind.COMMIT), str(number)) for number in range(200)])
 
     await wait_until_finished(threads)
 
@@ -110,11 +110,11 @@ async def test_a_barrier_waits_only_for_earlier_work(
     threads: DiskThreads, turns: list[str]
 ) -> None:
     """A barrier opens while later work is still running."""
-    first, later = Work(TaskKind.COMMIT, held=True), Work(TaskKind.READ, held=True)
-    threads.submit([task(first, "first")])
+    first, later = FakeTask(TaskKind.COMMIT, held=True), FakeTask(TaskKind.READ, held=True)
+    threads.submit([topic_task(first, "first")])
     barrier = asyncio.create_task(threads.barrier())
     await let_all_run()
-    threads.submit([task(later, "later")])
+    threads.submit([topic_task(later, "later")])
     assert not barrier.done()
 
     first.go.set()
@@ -129,46 +129,46 @@ async def test_a_barrier_waits_only_for_earlier_work(
 
 async def test_only_a_single_small_commit_runs_inline(threads: DiskThreads) -> None:
     """Two tasks, a read, a large write, or a commit after an unfinished one use the threads."""
-    work = Work(TaskKind.COMMIT)
-    commit = task(work, "inline")
-    held = Work(TaskKind.COMMIT, held=True)
+    task = FakeTask(TaskKind.COMMIT)
+    commit = topic_task(task, "inline")
+    held = FakeTask(TaskKind.COMMIT, held=True)
 
     assert threads.may_run_inline([commit], 100)
     assert not threads.may_run_inline([commit, commit], 100)
-    assert not threads.may_run_inline([task(Work(TaskKind.READ), "read")], 100)
+    assert not threads.may_run_inline([topic_task(FakeTask(TaskKind.READ), "read")], 100)
     assert not threads.may_run_inline([commit], 1 << 20)
-    threads.submit([task(held, "held")])
+    threads.submit([topic_task(held, "held")])
     assert not threads.may_run_inline([commit], 100)
 
     held.go.set()
     await wait_until_finished(threads)
     threads.run_inline([commit])
-    assert work.thread == threading.main_thread().name
+    assert task.thread == threading.main_thread().name
 
 
 async def test_small_writes_run_inline_after_a_slow_sync(
     threads: DiskThreads,
 ) -> None:
     """After a slow sync, commits run in the thread; small writes without sync stay inline."""
-    slow = Work(TaskKind.COMMIT, held=True)
+    slow = FakeTask(TaskKind.COMMIT, held=True)
     threading.Timer(0.1, slow.go.set).start()
-    threads.run_inline([task(slow, "slow")])
-    work = Work(TaskKind.WRITE)
-    write = task(work, "write")
+    threads.run_inline([topic_task(slow, "slow")])
+    task = FakeTask(TaskKind.WRITE)
+    write = topic_task(task, "write")
 
-    assert not threads.may_run_inline([task(Work(TaskKind.COMMIT), "commit")], 100)
+    assert not threads.may_run_inline([topic_task(FakeTask(TaskKind.COMMIT), "commit")], 100)
     assert threads.may_run_inline([write, write, write], 200_000)
     assert not threads.may_run_inline([write], 1 << 20)
     assert not threads.may_run_inline([write] * 100, 100)
-    assert not threads.may_run_inline([write, task(Work(TaskKind.READ), "read")], 100)
-    held = Work(TaskKind.WRITE, held=True)
-    threads.submit([task(held, "held")])
+    assert not threads.may_run_inline([write, topic_task(FakeTask(TaskKind.READ), "read")], 100)
+    held = FakeTask(TaskKind.WRITE, held=True)
+    threads.submit([topic_task(held, "held")])
     assert not threads.may_run_inline([write], 100)
 
     held.go.set()
     await wait_until_finished(threads)
     threads.run_inline([write, write])
-    assert work.thread == threading.main_thread().name
+    assert task.thread == threading.main_thread().name
 
 
 async def test_the_loop_wakes_after_a_turn_before_a_wake_up() -> None:
@@ -179,19 +179,19 @@ async def test_the_loop_wakes_after_a_turn_before_a_wake_up() -> None:
     def wake() -> None:  # like a turn, which takes over only what is finished
         turns.append(len(made.finished) and len(made.take_finished()))
 
-    class QueueWithTurns(deque[tuple[int, Task]]):
+    class QueueWithTurns(deque[tuple[int, TopicTask]]):
         """A queue in which a turn follows each append immediately, before the thread's wake-up."""
 
-        def append(self, entry: tuple[int, Task]) -> None:
+        def append(self, entry: tuple[int, TopicTask]) -> None:
             super().append(entry)
             made.take_finished()
             made.finished = deque()
 
     made = DiskThreads(loop, wake, Journal(MemoryDisk(), "/data").run)
     made.finished = QueueWithTurns()
-    made.submit([Task(Work(TaskKind.READ))])
+    made.submit([TopicTask(FakeTask(TaskKind.READ))])
     await until(lambda: turns == [0])
 
-    made.submit([Task(Work(TaskKind.READ))])
+    made.submit([TopicTask(FakeTask(TaskKind.READ))])
     await until(lambda: turns == [0, 1])
     await loop.run_in_executor(None, made.stop)

@@ -79,7 +79,9 @@ def test_after_has_a_fixed_number_of_integers() -> None:
     assert [12, -3] == token_of(call("after=12.-3"), 2)
     for text in ("12", "1.2.3", "x", "", "1.", f"{1 << 63}.0", f"-{1 << 63}.0"):
         error = refusal(partial(token_of, call(f"after={text}"), 2))
-        assert "INVALID_ARG_AFTER: the `next` value of an answer to the same request" == error
+        assert (
+            "INVALID_ARG_AFTER: must be the `next` value of an answer to the same request" == error
+        )
 
 
 def test_a_state_is_one_of_those_allowed() -> None:
@@ -112,9 +114,9 @@ def test_criteria_of_a_search() -> None:
 @pytest.mark.parametrize(
     ("query", "code"),
     [
-        (f"text={'x' * 1025}", "INVALID_ARG_TEXT: at most 1024 bytes"),
+        (f"text={'x' * 1025}", "INVALID_ARG_TEXT: may have at most 1024 bytes"),
         ("json=%7B", "INVALID_ARG_JSON: "),
-        (f"regex={'x' * 1025}", "INVALID_ARG_REGEX: at most 1024 characters"),
+        (f"regex={'x' * 1025}", "INVALID_ARG_REGEX: may have at most 1024 characters"),
         ("regex=(", "INVALID_ARG_REGEX: "),
         ("channel=c&attempts=x", "INVALID_ARG_ATTEMPTS: a number, optionally after one of "),
         ("channel=c&state=x", "INVALID_ARG_STATE: one of waiting, in_flight, deferred, finished"),

@@ -113,7 +113,7 @@ def test_a_wrong_document_is_refused(text: bytes, why: str) -> None:
 
 def test_a_document_has_a_maximum_size() -> None:
     """The error has the size and the maximum, 262144 bytes."""
-    with pytest.raises(DocumentError, match="262145 bytes, the maximum is 262144"):
+    with pytest.raises(DocumentError, match="is 262145 bytes long; the maximum is 262144"):
         read(b" " * (BYTES_MAX + 1), is_toml=True)
 
 

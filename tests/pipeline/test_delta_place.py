@@ -88,5 +88,5 @@ def test_an_old_deltalake_is_refused_with_the_required_version():
     """An old `deltalake` raises ImportError with its version and the required one."""
     delta_place.check_version("2.0.0")
     delta_place.check_version("1.6.6")
-    with pytest.raises(ImportError, match=r"deltalake 1\.6\.5 is too old, .* needs 1\.6\.6"):
+    with pytest.raises(ImportError, match=r"deltalake 1\.6\.5 is too old: .* needs 1\.6\.6"):
         delta_place.check_version("1.6.5")

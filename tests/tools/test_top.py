@@ -212,10 +212,29 @@ async def test_the_timeout_ends_the_wait_for_a_silent_nsqd(
     assert f"sparq top: {address}: no answer in time" in capsys.readouterr().err
 
 
+def test_without_addresses_the_environment_names_the_cluster(
+    nsqd: NsqdServer, lookupd: Server
+) -> None:
+    """`sparq top` uses the same variables as `sparq admin`, if no flag gives an address."""
+    words = [*COMMAND, "--once", "--interval=50ms", "--topic=clicks"]
+    for variable, address in (
+        ("SPARQ_LOOKUPD_HTTP_ADDRESS", lookupd.http),
+        ("SPARQ_NSQD_HTTP_ADDRESS", nsqd.http),
+    ):
+        environment = {**os.environ, variable: address}
+        ran = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        assert (0, "") == (ran.returncode, ran.stderr)
+        assert ["clicks", "archive"] == ran.stdout.splitlines()[1].split()[:2]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "--nsqd-http-address or --lookupd-http-address required"),
+        (
+            [],
+            "--nsqd-http-address or --lookupd-http-address required"
+            " (or SPARQ_LOOKUPD_HTTP_ADDRESS in the environment)",
+        ),
         (["--nsqd-http-address=a:1", "--lookupd-http-address=b:1"], "not both"),
         (["--nsqd-http-address=a"], "--nsqd-http-address not an address of the form host:port"),
         (["--nsqd-http-address="], "--nsqd-http-address or --lookupd-http-address required"),

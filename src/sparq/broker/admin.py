@@ -1,8 +1,8 @@
 """Administrators' actions (HTTP): create, delete, empty, pause, seek, and act on single messages.
 
 Each refusal is a `RemoteError` with NSQ's HTTP code. An action is complete (durable, and the disk
-space that it frees is free) once `Topics.unsettled` returns None. Turns, and the tasks that they
-hand out, lead there.
+space that it frees is free) once `Topics.unsettled` returns None. Run turns, and the tasks
+they return, until then.
 
 Rules for actions on single messages of a channel (requeue, finish, cancel):
 

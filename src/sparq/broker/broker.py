@@ -32,11 +32,11 @@ from sparq.broker.session import Buffer, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
 from sparq.broker.trimming import PendingTrim
-from sparq.broker.turn import Inspected, Reply, Task, Turn
+from sparq.broker.turn import Inspected, Reply, TopicTask, Turn
 from sparq.log.disk import Disk
 from sparq.log.journal import Journal
 from sparq.log.reserve import FinReserve
-from sparq.log.task import Work
+from sparq.log.task import Task
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.dead_letters import dead_letter_topic
@@ -105,7 +105,7 @@ class Broker:
 
         Args:
             now: the time.
-            run_all: runs the works that read the topics' files; None: run them one after another.
+            run_all: runs the tasks that read the topics' files; None: run them one after another.
 
         Raises:
             DiskError: the data path cannot be used.
@@ -237,14 +237,14 @@ class Broker:
         publish = Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket)
         self._commands.publish(publish._replace(only=Only(only, [])) if only else publish, now)
 
-    def inspect(self, topic: Topic, work: Work, ticket: Ticket) -> None:
-        """Run read-only work; `take_published` returns the ticket once it has run."""
-        self.turn.submit(work, topic, Inspected(ticket))
+    def inspect(self, topic: Topic, task: Task, ticket: Ticket) -> None:
+        """Run a read-only task; `take_published` returns the ticket once it has run."""
+        self.turn.submit(task, topic, Inspected(ticket))
 
     # The turn
 
-    def end_turn(self, now: Instant) -> list[Task]:
-        """Commit, deliver, write ledgers and reply where possible; returns the new disk work."""
+    def end_turn(self, now: Instant) -> list[TopicTask]:
+        """Commit, deliver, write ledgers and reply where possible; returns the new tasks."""
         turn = self.turn
         # Topics that this call touches, for example by a dead letter, are left to the next turn.
         topics, turn.topics = turn.topics, {}
@@ -282,27 +282,27 @@ class Broker:
             error = None
         topic.ledger_written(error, now)
 
-    def finish(self, task: Task, now: Instant) -> None:
+    def finish(self, topic_task: TopicTask, now: Instant) -> None:
         """Apply the results of a task that has run; the caller must run a turn afterwards."""
-        topic = task.topic
+        topic = topic_task.topic
         if topic is not None:
-            if topic.finish(task.work, now):
+            if topic.finish(topic_task.task, now):
                 self.turn.touch(topic)
             self._take(topic, now)
-        if task.request is not None:
-            task.request.finish(self.turn, now)
+        if topic_task.request is not None:
+            topic_task.request.finish(self.turn, now)
 
     def _take(self, topic: Topic, now: Instant) -> None:
-        """Take a topic's outcome: send the answers, collect notes, hand out works."""
+        """Take a topic's outcome: send the answers, collect notes, hand out tasks."""
         turn, outcome = self.turn, topic.outcome
         if outcome.answers:
             answers, outcome.answers = outcome.answers, []
             self._answer(answers, now)
-        if outcome.works:
-            works, outcome.works = outcome.works, []
-            topic.under_way += len(works)
-            for work in works:
-                turn.tasks.append(Task(work, topic))
+        if outcome.tasks:
+            tasks, outcome.tasks = outcome.tasks, []
+            topic.under_way += len(tasks)
+            for task in tasks:
+                turn.tasks.append(TopicTask(task, topic))
         if outcome.replies:
             replies, outcome.replies = outcome.replies, []
             for reply, error in replies:

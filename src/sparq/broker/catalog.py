@@ -12,8 +12,9 @@ needs no space.
 `Checkpoints` syncs the files of topics whose commits shared a sync in a journal, so that old
 journals can be deleted:
 
-1. It begins when a journal has ended: the next one has begun, or it has failed. All its commits
-   have been taken over by then, since they are taken over in the order in which they ran.
+1. A checkpoint begins when a journal has ended, because the next one has begun or the journal
+   failed. All commits of that journal have been taken over by then, since they are taken over in
+   the order in which they ran.
 2. It syncs a few files at a time, each in the thread that commits, so that a publish waits for
    those few syncs at most.
 3. A topic with a commit in flight syncs its file with the next one. A failed sync is retried;
@@ -56,7 +57,7 @@ class Catalog:
         retired_index: no new log may use an index below this.
         policies: the policies set at run time, as found by `load`.
         draining: the drains, as found by `load`.
-        reserve: space kept for a full disk; deleting topics must be possible even then.
+        reserve: space kept so that topics can be deleted on a full disk.
     """
 
     def __init__(self, disk: Disk, data_path: str, node_id: int) -> None:
@@ -224,7 +225,7 @@ def retired_index_of(name: str) -> int:
 
 
 class Removal:
-    """Work: moves a topic's folder to the trash, empties it and retires the topic's indexes.
+    """A task: moves a topic's folder to the trash, empties it and retires the topic's indexes.
 
     Attributes:
         is_deleted: whether the topic is durably deleted, though files may remain in the trash.
@@ -279,7 +280,7 @@ class Removal:
 
 
 class PolicySave:
-    """Work: writes the policies set at run time."""
+    """A task: writes the policies set at run time."""
 
     kind = TaskKind.HOUSEKEEPING
 
@@ -297,7 +298,7 @@ class PolicySave:
 
 
 class DrainSave:
-    """Work: writes the drains."""
+    """A task: writes the drains."""
 
     kind = TaskKind.HOUSEKEEPING
 

@@ -5,7 +5,8 @@ in flight, ready again, delayed, or pending in the topic's due list. Invariants:
 
 1. An index is in at most one of these places, and in `skips` only if it is at or after the cursor.
 2. `cursor <= stream.end`; `cursor_ordinal` is the number of messages in the log before the cursor.
-3. `ready` holds exactly the sessions whose window is open; the one waiting longest is first.
+3. `ready` holds every session whose window is open, the one waiting longest first. The next
+   delivery removes those whose window has closed since.
 4. Everything a restart needs is noted in `ledger` in the turn in which it happens.
 5. A channel calls only its sessions and its own components. The caller of a channel must also call
    `Topic.wake`: the end of the turn then delivers messages and takes over `due_ns`.

@@ -123,7 +123,10 @@ class Commands:
     # Publishing
 
     def publish(self, publish: Publish, now: Instant) -> None:
-        """Have messages committed or refused; the publish is answered once, either way."""
+        """Submit messages for commit, or refuse them.
+
+        The publish is answered exactly once in either case.
+        """
         # Looked up here, so that a publish to an existing topic costs no further call.
         topic = self._topics.by_name.get(publish.topic)
         ready_ns = 0

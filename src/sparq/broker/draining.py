@@ -75,7 +75,7 @@ class Drains:
             self._save_next()
 
     def saved(self) -> None:
-        """Write the next waiting change, after the last one was written or has failed."""
+        """Write the next waiting change, after the previous one was written or failed."""
         self._is_saving = False
         if self._waiting:
             self._save_next()

@@ -1,7 +1,7 @@
 """Disk health, and how a full disk is handled.
 
-`Health` is the state that `/ping` reports, and notes for the operator. On a full disk, checkpoints
-free space for ledgers, and `SpaceWatch` detects when there is space again:
+`Health` holds the state that `/ping` reports and the notes for the operator. On a full disk,
+checkpoints free space for ledgers, and `SpaceWatch` detects when there is space again:
 
 1. `make_room` is called when a ledger cannot be written. The replies of the turn wait for it, since
    a FIN sent before an answered command is guaranteed to be kept. `shrink_largest` is called while
@@ -119,7 +119,7 @@ def _state_bytes(topic: Topic) -> int:
 
 
 class SpaceWatch:
-    """Checks the free space of one data path: a work for the housekeeping thread."""
+    """Checks the free space of one data path: a task for the housekeeping thread."""
 
     kind: Final = TaskKind.HOUSEKEEPING
 

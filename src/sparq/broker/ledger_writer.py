@@ -6,7 +6,7 @@
 2. Written records are synced after `sync_timeout` at the latest. A caller that needs the sync
    sooner uses `wait_for_sync`; all such waiters share one sync. `wait_for_write` waits only for the
    write at the end of the turn.
-3. Only one work runs at a time; when it ends, the next one that is needed begins.
+3. Only one task runs at a time; when it ends, the next one that is needed begins.
 4. A waiter is any object: `written` and `finish` return the waiters whose wait is over.
 
 An ephemeral channel has a `NoLedger` instead of a ledger.
@@ -38,31 +38,31 @@ class NoLedger:
     """
 
     def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """Ignored, as in all methods below."""
+        """Do nothing: an ephemeral channel has no ledger."""
 
     def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def seek(self, channel: str, index: int) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def cursor(self, channel: str, index: int) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def kept(self, channel: str, index: int | None) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def paused(self, channel: str, flag: bool) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def apart(self, channel: str, indexes: Indexes) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
-        """Ignored."""
+        """Do nothing."""
 
 
 Waiter = object
@@ -152,16 +152,16 @@ class LedgerWriter:
         return False
 
     def sync(self) -> LedgerSync | None:
-        """Return the work that syncs the written records.
+        """Return the task that syncs the written records.
 
-        None: they are synced, other work is running, or the file cannot be trusted any more (see
+        None: they are synced, another task is running, or the file cannot be trusted any more (see
         `needs_checkpoint`).
         """
         if self._working:
             return None
-        work = self.ledger.sync_task()
-        self._working = work is not None
-        return work
+        task = self.ledger.sync_task()
+        self._working = task is not None
+        return task
 
     def needs_checkpoint(self, *, to_sync: bool) -> bool:
         """Whether the records so far must be replaced by a checkpoint of the resulting state.
@@ -176,16 +176,16 @@ class LedgerWriter:
         return ledger.wants_checkpoint or (to_sync and ledger.synced_mark < ledger.written_mark)
 
     def checkpoint(self, state: TopicState) -> Checkpoint | None:
-        """Return the work that replaces the records by a checkpoint; None: work is running.
+        """Return the task that replaces the records by a checkpoint; None: a task is running.
 
         Raises:
             DiskError: it cannot begin; nothing has changed, and the old file is still appended to.
         """
         if self._working:
             return None
-        work = self.ledger.checkpoint_task(state)
-        self._working = work is not None
-        return work
+        task = self.ledger.checkpoint_task(state)
+        self._working = task is not None
+        return task
 
     def refused(self, error: DiskError, now: Instant) -> Ended:
         """Handle a checkpoint that could not begin; returns the waiters whose wait is over."""
@@ -201,23 +201,23 @@ class LedgerWriter:
         try:
             # In the event loop and one at a time: the turn's replies wait for the space, and
             # several checkpoints at once took the space that each of them was to free.
-            work = self.ledger.checkpoint_task(state, Purpose.CHECKPOINT)
+            task = self.ledger.checkpoint_task(state, Purpose.CHECKPOINT)
         except DiskError:
             return False
-        if work is None:
+        if task is None:
             return False
-        work.run()
-        self.ledger.finish(work)
-        return work.error is None
+        task.run()
+        self.ledger.finish(task)
+        return task.error is None
 
-    def finish(self, work: LedgerSync | Checkpoint) -> Ended:
-        """Take over the results of a work; returns the waiters whose wait is over."""
+    def finish(self, task: LedgerSync | Checkpoint) -> Ended:
+        """Take over the results of a task; returns the waiters whose wait is over."""
         self._working = False
-        self.ledger.finish(work)
-        if work.error is not None:
+        self.ledger.finish(task)
+        if task.error is not None:
             self.has_failed = True
-        ended = self._ended(work.error)
-        # Records noted while the work ran need another one, which the end of the turn begins.
+        ended = self._ended(task.error)
+        # Records noted while the task ran need another one, which the end of the turn begins.
         if self._for_sync or not self.is_synced():
             self.ledger.has_news = True
         return ended

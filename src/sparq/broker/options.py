@@ -4,11 +4,11 @@
 2. Times are in nanoseconds here, and in milliseconds where the protocol uses milliseconds.
 3. Limits on what clients may create (topics, channels per topic, bytes per topic) default to 0, no
    limit; NSQ has none of them. Existing topics, channels and bytes stay, even if a limit is then
-   set below them; only new ones are refused. A publish that a limit refuses does not close its
-   connection, like one refused because the disk is full.
+   set below them; only new ones are refused. A publish refused by a limit does not close its
+   connection; nor does one refused because the disk is full.
 4. A topic's bytes count in whole files, as long as some channel needs them. Files that all channels
-   have finished are about to be deleted, or kept by a separate option or until a range reader's
-   next commit.
+   have finished do not count: they are about to be deleted, or are kept only for retention or until
+   a range reader's next commit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILES_OF_FULL_TOPIC = 4
 """A topic of limited size has about this many files at least, so that space is freed gradually."""
 
 FILE_BYTES_MIN = 64 << 10
-"""Each file has some KiB of overhead; smaller files would hold little else."""
+"""Each file has a few KiB of overhead; smaller files would hold little else."""
 
 
 class LimitReached(Exception):

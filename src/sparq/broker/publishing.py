@@ -1,4 +1,4 @@
-"""Publishes waiting for the disk: collected per topic, one commit at a time.
+"""Publishes waiting for the disk: a group commit for each topic, one at a time.
 
 1. While a commit is in flight, new publishes wait; the next batch takes them in order of arrival,
    up to 256 KiB or 4,096 messages. A publish is never split, and a single one may be larger.
@@ -27,7 +27,7 @@ from sparq.broker.session import Slot, V2Session
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
-from sparq.log.task import Work
+from sparq.log.task import Task
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
@@ -126,13 +126,13 @@ class Publishing:
         self._options = options
 
     def add(self, publish: Publish) -> None:
-        """Have a publish committed at the end of the turn."""
+        """Queue a publish to be committed at the end of the turn."""
         self.waiting.append(publish)
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
 
     def commit_later(self, publish: Publish, ready_ns: int) -> None:
-        """Have a publish committed, but not before `ready_ns` (mono ns)."""
+        """Queue a publish to be committed, but not before `ready_ns` (mono ns)."""
         self.held_count += publish.messages
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
@@ -248,7 +248,7 @@ class Outcome:
     """The results of one topic since the broker last took them.
 
     Attributes:
-        works: disk work to hand out.
+        tasks: disk work to hand out.
         answers: publishes that were stored or refused.
         replies: waiters for the ledger, each with the disk error or None if it was written.
         letters: messages to move to the dead-letter topic.
@@ -268,11 +268,11 @@ class Outcome:
         "letters",
         "notes",
         "replies",
-        "works",
+        "tasks",
     )
 
     def __init__(self) -> None:
-        self.works: list[Work] = []
+        self.tasks: list[Task] = []
         self.answers: list[Answered] = []
         self.replies: Ended = []
         self.letters: list[DeadLetterBatch] = []

@@ -117,7 +117,7 @@ class PendingRead(NamedTuple):
     ranges: Ranges
     session: V2Session
     slot: Slot
-    work: RangeRead
+    task: RangeRead
 
     def finish(self, _turn: Turn, _now: Instant) -> None:
         """Send the answer."""
@@ -228,22 +228,22 @@ class Ranges:
         reads.is_reading = True
         size_max = min(command.max_bytes, READ_BYTES_MAX)
         end = max(command.first, command.end)
-        work = topic.stream.log.range_read(command.first, end, size_max)
-        self._turn.submit(work, topic, PendingRead(self, session, slot, work))
+        task = topic.stream.log.range_read(command.first, end, size_max)
+        self._turn.submit(task, topic, PendingRead(self, session, slot, task))
 
     def have_read(self, asked: PendingRead) -> None:
         """Send the answer for a range that was read, or the error."""
-        session, slot, work = asked.session, asked.slot, asked.work
+        session, slot, task = asked.session, asked.slot, asked.task
         reads = self.reads.get(session)
         if reads is not None:
             reads.is_reading = False
-        if work.error is not None:
-            self.fail(session, slot, "READ", work.error)
+        if task.error is not None:
+            self.fail(session, slot, "READ", task.error)
             return
-        head = _RANGE.pack(work.next_index, work.lost)
-        size = len(head) + sum(map(len, work.batches))
-        # Not joined to the head: an answer may have 16 MiB.
-        slot.more = work.batches
+        head = _RANGE.pack(task.next_index, task.lost)
+        size = len(head) + sum(map(len, task.batches))
+        # Not joined to the head: an answer may be 16 MiB long.
+        slot.more = task.batches
         self._answer(session, slot, _FRAME.pack(4 + size, layout.FRAME_RANGE) + head)
 
     def _answer(self, session: V2Session, slot: Slot, data: bytes) -> None:

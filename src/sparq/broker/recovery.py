@@ -4,10 +4,10 @@ After a start, a channel's unfinished messages before its cursor are ready again
 consumer, so they are delivered with attempts + 1 (decision 11). Exceptions:
 
 1. A deferred publish that is not due yet stays in the topic's due list.
-2. A deferred publish that is due was not delivered unless the ledger has it, since each delivery of
-   one is noted. It is ready with attempts 0, wherever the cursor is.
+2. A due deferred publish counts as undelivered unless the ledger lists it: every delivery of a
+   deferred publish is noted there. It is ready with attempts 0, wherever the cursor is.
 3. A message that the ledger has as requeued keeps its due time and attempts, even before `start`:
-   then an administrator has requeued a finished message.
+   this happens when an administrator has requeued a finished message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Delivers the next messages of a channel to many consumers at once.
 
-Fifty consumers with RDY 1 that finish their messages in the same turn each get one message. Finding
-the block, noting the message in flight and counting it once per consumer took a fifth of the
-server's time per message. Here all of this is done once for all of them.
+Fifty consumers with RDY 1 that finish their messages in the same turn each get one message. Doing
+this once per consumer (finding the block, noting and counting the message) took a fifth of the
+server's time per message. Here it is done once for all of them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Storage for a channel's messages in flight: dense ones in pages, sparse ones in `Scattered`.
+"""Storage for a channel's messages in flight: dense ones in pages, sparse ones in `MessageMap`.
 
 `in_flight` keeps neighboring indexes in pages of 4,096 slots, which cost 80 KiB even for a single
-message (`Page`). When most of a page is finished, the rest moves to `Scattered`, at about 180
+message (`Page`). When most of a page is finished, the rest moves to `MessageMap`, at about 180
 bytes per message, wherever their indexes are: a dictionary maps an index to a row, and the columns
-of the rows are arrays. Invariants of `Scattered`:
+of the rows are arrays. Invariants of `MessageMap`:
 
 1. `owner[row] == 0` exactly for free rows: those listed in `free`, and all from `used` on.
 2. `deadline_min` is never above the earliest deadline of its messages.
 3. Memory is released once more than half of the rows are free.
 
-Messages from pages and from `Scattered` are both returned as `Rows`: a copy, ascending by
+Messages from pages and from `MessageMap` are both returned as `Rows`: a copy, ascending by
 index.
 """
 
@@ -96,7 +96,7 @@ class MessageMap:
     # Adding
 
     def add(self, added: Rows) -> None:
-        """Add messages; none of them may be here already."""
+        """Add messages; none of them may be in this map already."""
         indexes = added.indexes.tolist()
         if not indexes:
             return
@@ -122,7 +122,7 @@ class MessageMap:
         now_ns: int,
         deadline_ns: int,
     ) -> None:
-        """Add messages that were delivered to one owner at one time; none may be here already."""
+        """Add messages delivered to one owner at one time; none may be in this map already."""
         count = len(indexes)
         self.add(
             Rows(
@@ -165,7 +165,7 @@ class MessageMap:
         return self._published
 
     def note_published(self, indexes: Iterable[int], wall_ns: Iterable[int]) -> None:
-        """Store when messages were published; messages that are not here are ignored."""
+        """Store when messages were published; messages that are not in this map are ignored."""
         column = self._published_column()
         for index, published_ns in zip(indexes, wall_ns, strict=True):
             row = self._rows.get(index)
@@ -175,13 +175,13 @@ class MessageMap:
     # One message
 
     def owner_of(self, index: int) -> int:
-        """The owner of a message; 0: the message is not here."""
+        """The owner of a message; 0: the message is not in this map."""
         row = self._rows.get(index)
         # `item` returns a Python int; indexing would create a numpy scalar first.
         return 0 if row is None else self._owner.item(row)
 
     def remove(self, index: int) -> int:
-        """Remove a message, which must be here; returns its deliveries so far."""
+        """Remove a message, which must be in this map; returns its deliveries so far."""
         row = self._rows.pop(index)
         self._owner[row] = 0
         self._free.append(row)
@@ -190,7 +190,7 @@ class MessageMap:
         return attempts
 
     def touch(self, index: int, deadline_ns: int, cap_ns: int) -> None:
-        """Move the deadline of a message, which must be here, to at most delivery + `cap_ns`."""
+        """Move the deadline of a message of this map, to at most delivery + `cap_ns`."""
         row = self._rows[index]
         deadline = min(deadline_ns, self._delivered_at.item(row) + cap_ns)
         self._deadline[row] = deadline
@@ -207,7 +207,7 @@ class MessageMap:
         return owners
 
     def rows(self, indexes: Indexes) -> Rows:
-        """The columns of these messages, which must be here, without the publish times."""
+        """The columns of these messages, which must be in this map, without the publish times."""
         rows = self._rows_of(indexes)
         return Rows(
             indexes,
@@ -219,11 +219,11 @@ class MessageMap:
         )
 
     def published(self, indexes: Indexes) -> Indexes:
-        """The publish times of these messages, which must be here."""
+        """The publish times of these messages, which must be in this map."""
         return self._published_column()[self._rows_of(indexes)]
 
     def remove_many(self, indexes: Indexes) -> None:
-        """Remove messages, which must be here."""
+        """Remove messages, which must be in this map."""
         rows = list(map(self._rows.pop, indexes.tolist()))
         self._owner[rows] = 0
         self._free += rows
@@ -246,7 +246,7 @@ class MessageMap:
         return np.sort(self._index[self._owner != 0])
 
     def attempts(self, indexes: Indexes) -> NDArray[np.uint16]:
-        """The deliveries so far of these messages, which must be here."""
+        """The deliveries so far of these messages, which must be in this map."""
         return self._attempts[self._rows_of(indexes)]
 
     def _rows_of(self, indexes: Indexes) -> NDArray[np.int64]:

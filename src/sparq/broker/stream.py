@@ -6,7 +6,7 @@
    passes what the sync policy lets consumers see (decision 10).
 2. An extent of the log that is not in memory is read once, even if several channels need it;
    `loaded` returns those channels when it has been read. All extents that one channel needs at one
-   moment are read by one work, since one work per extent would cost more than the reading. A
+   moment are read by one task, since one task per extent would cost more than the reading. A
    failed read is retried after a delay, so that it does not keep the disk busy.
 3. Reads are listed in `reads` until the topic hands them out. Channels are identified by name here:
    a new channel with the name of a deleted one may be woken once without need.
@@ -126,7 +126,7 @@ _SIZE_BYTES: Final = 4
 
 
 class ExtentReads:
-    """Work: reads several extents, one after another; each keeps its own error."""
+    """A task: reads several extents, one after another; each keeps its own error."""
 
     kind: Final = TaskKind.READ
     error: Final = None
@@ -228,7 +228,7 @@ class Stream:
         if begun:
             self.reads.append(ExtentReads(begun))
 
-    def loaded(self, work: ExtentReads, now: Instant) -> tuple[list[str], list[str]]:
+    def loaded(self, task: ExtentReads, now: Instant) -> tuple[list[str], list[str]]:
         """Take over what was read.
 
         Returns:
@@ -236,7 +236,7 @@ class Stream:
         """
         woken: dict[str, None] = {}
         notes: list[str] = []
-        for read in work.reads:
+        for read in task.reads:
             extent = _extent_of(read)
             readers = self._readers.pop(extent)
             self._asked = {asked: at for asked, at in self._asked.items() if at != extent}

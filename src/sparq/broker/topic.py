@@ -5,7 +5,7 @@
 2. A new channel starts at P, so the first channel gets the messages stored before it existed.
 3. A segment is deleted once every channel has finished all its messages (see `trimming`).
 4. A topic calls its own components and never the layer above. The results of its commands and
-   works are collected in `woken` and `outcome` until the end of the turn: then `end_turn` delivers
+   tasks are collected in `woken` and `outcome` until the end of the turn: then `end_turn` delivers
    messages and the broker takes the outcome.
 """
 
@@ -33,8 +33,8 @@ from sparq.log.ledger import Ledger
 from sparq.log.ledger_file import Checkpoint, LedgerSync
 from sparq.log.log import Log
 from sparq.log.records import TopicState
-from sparq.log.task import Work
-from sparq.log.upkeep import Drop, LeftoverRemoval, Prepare, UpkeepWork
+from sparq.log.task import Task
+from sparq.log.upkeep import Drop, LeftoverRemoval, Prepare, UpkeepTask
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -54,7 +54,7 @@ class Topic:
         is_deleted: whether it is being deleted; `is_closed`: whether its files are closed.
         woken: channels to look at when the turn ends: they may have messages to deliver.
         due_ns: a lower bound (mono ns) of the next time at which something is due.
-        under_way: number of works that were handed out and have not finished.
+        under_way: number of tasks that were handed out and have not finished.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Topic:
             if self.ephemeral:
                 self._commit_bounded(now)
             else:
-                self.outcome.works.append(publishing.begin(log, now))
+                self.outcome.tasks.append(publishing.begin(log, now))
         served: dict[V2Session, None] = {}
         letters = self.outcome.letters
         if self.woken:
@@ -134,7 +134,7 @@ class Topic:
                     channel.bound(self.options.mem_queue_size)
                 self.due_ns = min(self.due_ns, channel.due_ns)
         if self.stream.reads:
-            self.outcome.works += self.stream.reads
+            self.outcome.tasks += self.stream.reads
             self.stream.reads = []
         return served
 
@@ -148,15 +148,15 @@ class Topic:
         commit.run()
         self._take_commit(commit, now)
 
-    def finish(self, work: Work, now: Instant) -> bool:
-        """Take over the results of a work that has run; reads for a `Request` have none here.
+    def finish(self, task: Task, now: Instant) -> bool:
+        """Take over the results of a task that has run; reads for a request have none here.
 
         Returns:
             Whether the topic must take part in the next end of turn.
         """
         self.under_way -= 1
-        if take := self._TAKEN.get(type(work)):
-            take(self, work, now)
+        if take := self._TAKEN.get(type(task)):
+            take(self, task, now)
         waits = self.woken or self.publishing.waiting or self.is_deleted
         return bool(waits) or (self.writer is not None and self.writer.ledger.has_news)
 
@@ -175,7 +175,7 @@ class Topic:
             self.advance()
         active = log.active
         if active is not None and active.segment.size >= log.upkeep.spare_due_size:
-            self.outcome.works.append(log.upkeep.prepare(active))
+            self.outcome.tasks.append(log.upkeep.prepare(active))
         if log.unsynced.count:
             self.due_ns = min(self.due_ns, now.mono_ns + self.options.sync_timeout_ns)
 
@@ -384,7 +384,7 @@ class Topic:
     def sync_file(self) -> bool:
         """Submit a sync of the log's file; False: nothing is unsynced, or a commit is in flight."""
         if (commit := self.stream.log.sync_task()) is not None:
-            self.outcome.works.append(commit)
+            self.outcome.tasks.append(commit)
         return commit is not None
 
     # The ledger
@@ -406,21 +406,21 @@ class Topic:
 
     def _work_on_ledger(self, writer: LedgerWriter, now: Instant, *, to_sync: bool) -> None:
         """Submit the sync or checkpoint that the ledger needs, unless one is running."""
-        work: LedgerSync | Checkpoint | None = writer.sync() if to_sync else None
-        if work is None and writer.needs_checkpoint(to_sync=to_sync):
+        task: LedgerSync | Checkpoint | None = writer.sync() if to_sync else None
+        if task is None and writer.needs_checkpoint(to_sync=to_sync):
             try:
-                work = writer.checkpoint(self.state(now))
+                task = writer.checkpoint(self.state(now))
             except DiskError as error:
                 self.outcome.fail(f"writing a ledger failed: {error}", error)
                 self._end_waits(writer.refused(error, now), now)
-        if work is not None:
-            self.outcome.works.append(work)
+        if task is not None:
+            self.outcome.tasks.append(task)
 
-    def _take_ledger_work(self, work: LedgerSync | Checkpoint, now: Instant) -> None:
-        if work.error is not None:
-            self.outcome.fail(f"writing a ledger failed: {work.error}", work.error)
+    def _take_ledger_task(self, task: LedgerSync | Checkpoint, now: Instant) -> None:
+        if task.error is not None:
+            self.outcome.fail(f"writing a ledger failed: {task.error}", task.error)
         if self.writer is not None:
-            self._end_waits(self.writer.finish(work), now)
+            self._end_waits(self.writer.finish(task), now)
 
     def shrink_ledger(self, now: Instant) -> bool:
         """Replace the ledger's records by their state at once; False: it was not possible."""
@@ -429,7 +429,7 @@ class Topic:
     def _end_waits(self, ended: Ended, now: Instant) -> None:
         for waiter, error in ended:
             if isinstance(waiter, PendingTrim):
-                self.outcome.works += self.trimming.decided(waiter, error, is_closed=self.is_closed)
+                self.outcome.tasks += self.trimming.decided(waiter, error, is_closed=self.is_closed)
             else:
                 self.outcome.replies.append((waiter, error))
 
@@ -437,29 +437,29 @@ class Topic:
 
     def settle(self, now: Instant, *, frees: bool) -> None:
         """Have an administrator's change made durable; `frees`: delete freed files, too."""
-        self.outcome.works += self.trimming.settle(now, frees=frees)
+        self.outcome.tasks += self.trimming.settle(now, frees=frees)
 
     def trim(self, now: Instant) -> bool:
         """Delete files that no channel needs and no rule keeps; False: nothing to do."""
         outcome, writer = self.outcome, self.writer
         self._keep_up()
         outcome.notes += self.trimming.limit_lag(self.name, now)
-        outcome.works += self.trimming.trim(now)
-        return bool(outcome.works or outcome.notes or (writer and writer.ledger.has_news))
+        outcome.tasks += self.trimming.trim(now)
+        return bool(outcome.tasks or outcome.notes or (writer and writer.ledger.has_news))
 
     def _take_drop(self, drop: Drop, _now: Instant) -> None:
         self.outcome.notes += self.trimming.dropped(drop)
 
     def _keep_up(self) -> None:
-        """Submit the log's maintenance work that is separate from commits."""
+        """Submit the log's maintenance tasks that are separate from commits."""
         log = self.stream.log
-        self.outcome.works += log.upkeep.tasks(log.active, log.synced_end)
+        self.outcome.tasks += log.upkeep.tasks(log.active, log.synced_end)
 
-    def _take_upkeep(self, work: UpkeepWork, _now: Instant) -> None:
+    def _take_upkeep(self, task: UpkeepTask, _now: Instant) -> None:
         log = self.stream.log
-        if note := log.upkeep.finish(work):
+        if note := log.upkeep.finish(task):
             self.outcome.notes.append(f"topic {self.name}: {note}")
-        elif log.upkeep.continues(work, log.active):
+        elif log.upkeep.continues(task, log.active):
             self._keep_up()
 
     def refuse_publishes(self) -> None:
@@ -491,8 +491,8 @@ class Topic:
     _TAKEN: ClassVar[dict[type, Callable[[Topic, Any, Instant], None]]] = {
         Commit: _take_commit,
         ExtentReads: _take_reads,
-        LedgerSync: _take_ledger_work,
-        Checkpoint: _take_ledger_work,
+        LedgerSync: _take_ledger_task,
+        Checkpoint: _take_ledger_task,
         Drop: _take_drop,
         Prepare: _take_upkeep,
         IndexWrite: _take_upkeep,

@@ -47,7 +47,7 @@ class Leaving(Exception):
 
 
 class Opening:
-    """Work: reads the files of one topic."""
+    """A task: reads the files of one topic."""
 
     kind: Final = TaskKind.READ
 
@@ -169,7 +169,7 @@ class Topics:
 
         Args:
             now: the current time.
-            run_all: runs works, in its own threads, and returns when all have run; None: run them
+            run_all: runs tasks, in its own threads, and returns when all have run; None: run them
                 one after another.
 
         Raises:
@@ -181,7 +181,8 @@ class Topics:
         self.policies = self.policies.with_chosen(catalog.policies)
         self.drains.take(catalog.draining)
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
-        enough_bytes = self._options.limits.max_body_size
+        limits = self._options.limits
+        enough_bytes = max(limits.max_body_size, limits.max_msg_size)
         self._space = SpaceWatch(reserve, enough_bytes)
         put_back = journals.recover(catalog.disk, catalog.data_path, self.journal)
         report += put_back.report
@@ -332,7 +333,7 @@ class Topics:
             turn.touch(topic)
 
     def go_on(self, topic: Topic) -> None:
-        """Remove a deleted topic's files, once no work uses them."""
+        """Remove a deleted topic's files, once no task uses them."""
         if self._leaving.get(topic.name) is topic and not topic.is_closed and not topic.under_way:
             self._remove(topic)
 

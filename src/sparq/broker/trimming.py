@@ -37,7 +37,7 @@ from sparq.protocol.instant import Instant
 
 NOT_ON_DISK: Final = "not on disk yet"
 
-Works = list[Drop | Commit]
+TrimTasks = list[Drop | Commit]
 
 
 class PendingTrim(NamedTuple):
@@ -87,7 +87,7 @@ class Trimming:
             return self._refusal
         return NOT_ON_DISK if self._drops else None
 
-    def settle(self, now: Instant, *, frees: bool) -> Works:
+    def settle(self, now: Instant, *, frees: bool) -> TrimTasks:
         """Have noted records synced; `frees`: delete files that became unneeded, too."""
         finished = self.finished(now, ends_file=True) if frees else []
         if self._writer is None:
@@ -97,7 +97,7 @@ class Trimming:
         self._writer.wait_for_sync(PendingTrim(finished, is_asked=True))
         return []
 
-    def trim(self, now: Instant) -> Works:
+    def trim(self, now: Instant) -> TrimTasks:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
         finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
         # Only once the FINs are synced: a power cut could otherwise undo those of messages whose
@@ -110,7 +110,9 @@ class Trimming:
             self._writer.wait_for_sync(PendingTrim(finished, is_asked=False))
         return []
 
-    def decided(self, decided: PendingTrim, error: DiskError | None, *, is_closed: bool) -> Works:
+    def decided(
+        self, decided: PendingTrim, error: DiskError | None, *, is_closed: bool
+    ) -> TrimTasks:
         """Handle the result of a ledger sync; `is_closed`: the topic has been deleted."""
         if decided.is_asked:
             self._undecided -= 1
@@ -189,7 +191,7 @@ class Trimming:
             writer.ledger.mark(end)
         return finished
 
-    def _drop(self, finished: Sequence[SegmentInfo]) -> Works:
+    def _drop(self, finished: Sequence[SegmentInfo]) -> TrimTasks:
         """Delete files from the log that are finished according to the synced ledger.
 
         Files to which a channel has gone back since, or that have grown, stay.
@@ -200,17 +202,17 @@ class Trimming:
         ends = {found.path: found.end_index for found in finished}
         # Meanwhile a seek may have moved a channel back, or a commit may have added to the file.
         same = [found for found in log.segments() if ends.get(found.path) == found.end_index]
-        works: Works = []
+        tasks: TrimTasks = []
         for segment in self.unneeded(same):
             if segment.sealed or log.end_file():
                 self._drops += 1
-                works.append(log.drop(segment))
+                tasks.append(log.drop(segment))
             elif (commit := log.sync_task()) is not None:
                 # Unsynced messages must be synced first; a later call deletes the file.
-                works.append(commit)
+                tasks.append(commit)
         cursors = [channel.cursor for channel in self._channels.values()]
         due.compact(min(cursors, default=self._stream.end), log.first_index)
-        return works
+        return tasks
 
     def has_room(self, wanted_bytes: int) -> bool:
         """Whether the topic may grow by this many bytes (see `bounds`)."""

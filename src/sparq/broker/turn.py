@@ -1,4 +1,4 @@
-"""The turn: collects the effects of commands and finished works, and processes them at its end.
+"""The turn: collects the effects of commands and finished tasks, and processes them at its end.
 
 nsqd does not act directly on each event. Commands record what they have changed here, and
 `Broker.end_turn` does each step once for the topics that were touched, in this order:
@@ -7,7 +7,7 @@ nsqd does not act directly on each event. Commands record what they have changed
 2. ledgers are written: what the turn has finished or requeued, before any reply leaves;
 3. answers are given where the result is known: to publishes and to requests that waited for a
    ledger;
-4. disk works are listed with their topics, and due times are passed to the timers.
+4. disk tasks are listed with their topics, and due times are passed to the timers.
 
 Only the broker's own level records things here: `broker`, `commands`, `admin`, `topics` and the
 modules at the same level that they call. Topics, channels and sessions return their results.
@@ -31,7 +31,7 @@ from sparq.broker.publishing import Answered, Change, Ticket
 from sparq.broker.session import Slot, V2Session
 from sparq.broker.topic import Topic
 from sparq.log.disk import DiskError
-from sparq.log.task import Work
+from sparq.log.task import Task
 from sparq.protocol import layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
@@ -108,32 +108,32 @@ class Timers(Generic[T]):
 
 
 class ContinuedRequest(Protocol):
-    """An operation that continues after its work has run: a seek, a range read, a checkpoint."""
+    """An operation that continues after its task has run: a seek, a range read, a checkpoint."""
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """Continue; the work's results have already been taken over."""
+        """Continue; the task's results have already been taken over."""
 
 
-class Task(NamedTuple):
-    """Work for a thread, with its topic and its continuation.
+class TopicTask(NamedTuple):
+    """A task with its topic and its continuation.
 
     Attributes:
         topic: the topic whose files it uses, which stay open until it has run; None: no topic.
         request: the operation that continues afterwards; None: only the topic uses the result.
     """
 
-    work: Work
+    task: Task
     topic: Topic | None = None
     request: ContinuedRequest | None = None
 
 
 class Inspected(NamedTuple):
-    """The continuation of a read-only work: its requester is notified."""
+    """The continuation of a read-only task: its requester is notified."""
 
     ticket: Ticket
 
     def finish(self, turn: Turn, _now: Instant) -> None:
-        """Report success; the work itself holds any error."""
+        """Report success; the task itself holds any error."""
         turn.published.append((self.ticket, None))
 
 
@@ -163,7 +163,7 @@ class Turn:
     Attributes:
         topics: topics that were touched in this turn.
         sessions: sessions that may have output or must be closed.
-        tasks: disk work to hand out.
+        tasks: the tasks to hand out.
         answers: publishes that were refused before they reached a topic.
         published: (ticket, refusal or None) of completed requests outside sessions, such as HTTP.
         changes: created and deleted topics and channels, to be reported to nsqlookupd.
@@ -180,7 +180,7 @@ class Turn:
         # and a simulated run could not be repeated.
         self.topics: dict[Topic, None] = {}
         self.sessions: dict[V2Session, None] = {}
-        self.tasks: list[Task] = []
+        self.tasks: list[TopicTask] = []
         self.answers: list[Answered] = []
         self.published: list[tuple[Ticket, RemoteError | None]] = []
         self.changes: deque[Change] = deque()
@@ -203,12 +203,12 @@ class Turn:
         self.topics[topic] = None
 
     def submit(
-        self, work: Work, topic: Topic | None, request: ContinuedRequest | None = None
+        self, task: Task, topic: Topic | None, request: ContinuedRequest | None = None
     ) -> None:
-        """Hand out work at the end of the turn."""
+        """Hand out a task at the end of the turn."""
         if topic is not None:
             topic.under_way += 1
-        self.tasks.append(Task(work, topic, request))
+        self.tasks.append(TopicTask(task, topic, request))
 
     def end_sessions(self, sessions: list[V2Session]) -> None:
         """Have connections closed."""

@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
 
     def _reason(self, error: Exception | None) -> str:
         why = self._fatal or error
-        return f"connection to {self.address} lost: {why or 'closed by the peer'}"
+        return f"connection to {self.address} lost: {why or 'closed by nsqd'}"
 
     # asyncio.Protocol
 
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
             return
         self._write(layers.output())
         if layers.ended:
-            self.fail(ConnectionResetError("closed by the peer"))
+            self.fail(ConnectionResetError("closed by nsqd"))
         elif size < TURN_BYTES:
             transport.resume_reading()
         else:

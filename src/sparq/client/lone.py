@@ -92,7 +92,7 @@ class AwaitedResult:
         self._wake, self._context = wake, context
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel; False if it is already done."""
+        """Cancel the publish; return False if it has already ended."""
         if self._state != _WAITING:
             return False
         self._end(_CANCELLED, asyncio.CancelledError(*(() if msg is None else (msg,))))

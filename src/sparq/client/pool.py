@@ -139,7 +139,7 @@ class Pool:
         """Wait until each given address is connected, or was connected before.
 
         Raises:
-            ConnectionLostError: an address could not be reached within ``seconds`` (0: with the
+            ConnectionLostError: an address could not be reached within ``seconds`` (0: on the
                 first attempt); the text names it.
             WrongPeerError: a peer is not an nsqd.
         """
@@ -223,6 +223,7 @@ class Pool:
     def _failed(self, address: str, reason: str) -> None:
         """Note why there is no connection; log a reason once, not with each attempt."""
         reason = reason.removeprefix(f"nsqd {address}").lstrip(": ")
+        reason = reason.replace(f"connection to {address} lost", "connection lost", 1)
         if self.errors.get(address) != reason:
             log.warning("nsqd %s: %s", address, reason, extra={"nsqd": address})
         self.errors[address] = reason

@@ -26,7 +26,7 @@ SIZES_VERSION: Final = 2
 """Version of the feature that reports sizes (`place_within`) and if ATTACH created a channel."""
 
 READ_BYTES: Final = 4 << 20
-"""Bytes requested by one READ: some ten thousand messages of a usual size."""
+"""Bytes requested by one READ: about ten thousand messages of a usual size."""
 
 _RANGE_HEADER: Final = struct.Struct(">qq")
 

@@ -71,7 +71,7 @@ class AddressRule:
         else:
             why = self._refusal_of_name(host.lower().removesuffix("."))
         if not why and not self._is_listed and port in LOW_PORTS and port not in HTTP_PORTS:
-            why = f"ports below 1024 other than 80 and 443 are not called (port {port})"
+            why = f"ports below 1024 other than 80 and 443 are not allowed (port {port})"
         return why
 
     def refusal_of_ip(self, found: IpAddress) -> str:
@@ -131,7 +131,7 @@ class GuardedResolver(AbstractResolver):
         found = await self._resolver.resolve(host, port, family)
         good = [one for one in found if not self._refusal(host, one["host"])]
         if found and not good:
-            raise socket.gaierror(socket.EAI_FAIL, "the name has no address that may be called")
+            raise socket.gaierror(socket.EAI_FAIL, "none of the name's addresses is allowed")
         return good
 
     async def close(self) -> None:
@@ -148,7 +148,7 @@ def is_here(host: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether it looks like a host name; a name may not be mistaken for an IPv4 address."""
+    """Whether it looks like a host name; a name must not look like an IPv4 address."""
     folded = text.lower()
     if not folded or len(folded) > NAME_MAX or not set(folded) <= _NAME_LETTERS:
         return False

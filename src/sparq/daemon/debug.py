@@ -211,7 +211,10 @@ def objects_by_type() -> str:
 
 
 def allocations(seconds: float, ended: threading.Event) -> str:
-    """Return bytes and blocks allocated meanwhile and still in use, by source line; blocks."""
+    """Return the bytes and blocks allocated within `seconds` and still in use, by source line.
+
+    Waits that long.
+    """
     tracemalloc.start()
     try:
         ended.wait(seconds)

@@ -185,7 +185,7 @@ def parse(text: str) -> JsonFilter:
         FilterError: the filter is invalid.
     """
     if len(text) > FILTER_CHARACTERS_MAX:
-        raise FilterError(f"at most {FILTER_CHARACTERS_MAX} characters")
+        raise FilterError(f"may have at most {FILTER_CHARACTERS_MAX} characters")
     path, at = _path(text, _skip(text, 0))
     at = _skip(text, at)
     if at == len(text):

@@ -3,7 +3,7 @@
 An extent is a stretch of the file whose batches follow each other without a gap in bytes, indexes
 and ordinals. It is the unit of reads from the disk and of the cache.
 
-1. An extent takes batches until it has 64 KiB; a batch of that size or more is an extent of its
+1. An extent takes batches until it reaches 64 KiB; a batch of that size or more is an extent of its
    own. So the index costs 48 bytes for 64 KiB of file, however small the batches are.
 2. Extents ascend in every column except the time; data between two of them is not readable.
 3. `ends` may have been lowered (see `cut`): later batches in the extent's bytes do not count.

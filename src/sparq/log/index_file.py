@@ -12,7 +12,7 @@ little-endian::
                   latest publish time
          -   16m  m x i64 index | m x i64 due time: the deferred ones among these messages
 
-1. It is an aid, not the truth: losing it loses nothing, and a start that finds anything wrong in it
+1. It is not authoritative: losing it loses nothing, and a start that finds anything wrong in it
    scans the segment. It is never synced.
 2. It describes only what was synced in the segment, without gaps in bytes and ordinals from the
    first batch on: it ends where damage begins.
@@ -194,7 +194,7 @@ def _last_is_there(disk: Disk, segment: Segment, contents: IndexContents) -> boo
 
 
 class IndexWrite:
-    """Work that adds extents to a segment's index file, which it creates if none is in use yet.
+    """A task that adds extents to a segment's index file, which it creates if none is in use yet.
 
     Attributes:
         segment: the segment whose index file it is.

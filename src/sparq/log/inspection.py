@@ -3,7 +3,8 @@
 Nothing here changes the log or its cache: inspection does not count as use, data read is not kept,
 and data that cannot be verified is left for a channel's read to report.
 
-1. A part's messages come from memory, or else from their place on the disk, read in a thread.
+1. A part (a stretch of messages without a gap) takes its messages from memory, or else from their
+   place on the disk, read in a thread.
 2. A part may be gone from the disk by the time it is read; `LogInspection.has` tells.
 """
 
@@ -236,7 +237,7 @@ def blocks_of(disk: Disk, part: LogPart) -> list[Block]:
 
 @dataclass(slots=True, eq=False)
 class SingleMessageRead:
-    """Work that reads single messages.
+    """A task that reads single messages.
 
     Attributes:
         wanted: parts, and which messages of each, ascending.
@@ -286,7 +287,7 @@ def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[
 
 @dataclass(slots=True, eq=False)
 class Computation:
-    """Work that computes a result from copies, which would take too long in the event loop.
+    """A task that computes a result from copies, which would take too long in the event loop.
 
     Attributes:
         call: computes it; must not raise.

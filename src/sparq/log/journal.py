@@ -39,7 +39,7 @@ from sparq.log.disk import Disk, DiskError, File
 from sparq.log.ledger_file import DATA_START, LedgerHeader
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
 from sparq.log.segment import NEXT, SUFFIX, decode_header
-from sparq.log.task import TaskKind, Work
+from sparq.log.task import Task, TaskKind
 
 SHARE_MIN: Final = 5
 """With fewer commits, each syncs its own file: four such syncs cost no more than a journal's."""
@@ -134,28 +134,28 @@ class Journal:
         """Return the path of the journal with this number."""
         return f"{self._data_path}/{PREFIX}{number:08x}"
 
-    def run(self, works: list[Work]) -> Iterator[list[Work]]:
+    def run(self, tasks: list[Task]) -> Iterator[list[Task]]:
         """Run tasks that wait together, in any order; yield those that have run."""
         # One block after the other, each with at most SHARE_BYTES: the first group is answered
         # before the next one is written.
-        while shared := self._shared(works):
+        while shared := self._shared(tasks):
             self._commit(shared)
             commits = [share.commit for share in shared]
             yield list(commits)
             done = set(map(id, commits))
-            works = [work for work in works if id(work) not in done]
-        for work in works:
-            work.run()
-            yield [work]
+            tasks = [task for task in tasks if id(task) not in done]
+        for task in tasks:
+            task.run()
+            yield [task]
 
-    def _shared(self, works: list[Work]) -> list[Shared]:
+    def _shared(self, tasks: list[Task]) -> list[Shared]:
         """Return the commits that share the next sync; none, if it is not worth it."""
-        if len(works) < self.share_min:
+        if len(tasks) < self.share_min:
             return []
         shared: list[Shared] = []
         size = 0
-        for work in works:
-            share = Shared.of(work) if isinstance(work, Commit) else None
+        for task in tasks:
+            share = Shared.of(task) if isinstance(task, Commit) else None
             if share is not None and size + share.batch.size <= SHARE_BYTES:
                 size += share.batch.size
                 shared.append(share)
@@ -253,14 +253,17 @@ class Journal:
         self.cleaned = max(self.cleaned, number)
 
     def close(self, *, is_clean: bool) -> None:
-        """Close it as nsqd stops, with no work under way; `is_clean`: all is in synced files."""
+        """Close the journal when nsqd stops; no task may be running.
+
+        `is_clean`: all its data is in synced files.
+        """
         self._give_up()
         if is_clean:
             self.clean(self.number)
 
 
 class End:
-    """Work that ends the newest journal: nothing more is added to it.
+    """A task that ends the newest journal: nothing more is added to it.
 
     Attributes:
         number: the number of the journal that has ended.
@@ -280,7 +283,7 @@ class End:
 
 
 class Cleaning:
-    """Work that deletes journals that are not needed any more."""
+    """A task that deletes journals that are not needed any more."""
 
     kind: Final = TaskKind.HOUSEKEEPING
     error: DiskError | None = None

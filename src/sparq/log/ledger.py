@@ -35,8 +35,8 @@ from sparq.log.ledger_file import (
 from sparq.log.records import Indexes, RecordKind, Replay, TopicState
 from sparq.log.reserve import BLOCK_BYTES, LEDGER_BYTES_MIN, Account, Purpose, Reserve, with_reserve
 
-LedgerWork = LedgerSync | Checkpoint
-"""Work that a ledger hands out, and takes over in `finish`."""
+LedgerTask = LedgerSync | Checkpoint
+"""A task that a ledger hands out; `finish` processes its result in the event loop."""
 
 
 LOG_ID_SIZE: Final = 16
@@ -224,7 +224,7 @@ class Ledger:
     # Syncing and checkpoints
 
     def sync_task(self) -> LedgerSync | None:
-        """Return work that syncs what is written; None: nothing to sync now.
+        """Return a task that syncs what is written; None: nothing to sync now.
 
         A sync that is under way, or a checkpoint that has to come first, also means None.
         """
@@ -262,12 +262,12 @@ class Ledger:
     def checkpoint_task(
         self, snapshot: TopicState, purpose: Purpose = Purpose.APPEND
     ) -> Checkpoint | None:
-        """Return work that replaces all records so far by the state that they add up to.
+        """Return a task that replaces all records so far by the state that they add up to.
 
         Args:
             snapshot: the current state, including records that are only buffered. It is encoded
                 before this returns.
-            purpose: CHECKPOINT: the work is run at once, and may use the floor of the reserve.
+            purpose: CHECKPOINT: the task is run at once, and may use the floor of the reserve.
 
         Returns:
             None: a checkpoint is under way already.
@@ -313,12 +313,12 @@ class Ledger:
             if not self._reserve.holds(account.checkpoint_bytes, purpose):
                 raise DiskError("checkpoint", self._directory, errno.ENOSPC)
 
-    def finish(self, work: LedgerWork) -> None:
-        """Take over the result of a work that has run."""
-        if isinstance(work, LedgerSync):
-            self._finish_sync(work)
+    def finish(self, task: LedgerTask) -> None:
+        """Take over the result of a task that has run."""
+        if isinstance(task, LedgerSync):
+            self._finish_sync(task)
         else:
-            self._finish_checkpoint(work)
+            self._finish_checkpoint(task)
         if self._sync is None and self._checkpoint is None:
             # After a failed checkpoint, an older file may still have to be synced.
             for file in self._retired:
@@ -326,30 +326,30 @@ class Ledger:
                     file.close()
             self._retired = [file for file in self._retired if file in self._unsynced]
 
-    def _finish_sync(self, work: LedgerSync) -> None:
+    def _finish_sync(self, task: LedgerSync) -> None:
         self._sync = None
-        if work.error is None:
-            self.synced_mark = max(self.synced_mark, work.mark)
+        if task.error is None:
+            self.synced_mark = max(self.synced_mark, task.mark)
             self._entry_synced = True
-        elif self.synced_mark < work.mark:
+        elif self.synced_mark < task.mark:
             # No checkpoint has stored the same records meanwhile. If the failed file is an older
             # one, the newest must wait for a checkpoint, too: its records build on the lost ones.
-            self._poisoned = work.files[-1]
+            self._poisoned = task.files[-1]
 
-    def _finish_checkpoint(self, work: Checkpoint) -> None:
+    def _finish_checkpoint(self, task: Checkpoint) -> None:
         self._checkpoint = None
-        if work.error is not None:
+        if task.error is not None:
             self._flushes_until_retry = RETRY_FLUSHES
-            if work.fresh_failed:
+            if task.fresh_failed:
                 self._poisoned = self._file
             return
-        self.synced_mark = max(self.synced_mark, work.mark)
+        self.synced_mark = max(self.synced_mark, task.mark)
         # The state includes the records that were buffered when it was encoded.
-        del self._parts[: max(0, work.mark - self.written_mark)]
-        self.written_mark = max(self.written_mark, work.mark)
+        del self._parts[: max(0, task.mark - self.written_mark)]
+        self.written_mark = max(self.written_mark, task.mark)
         self._entry_synced = True
-        self._checkpoint_bytes = work.size_bytes
-        self.account.state_bytes = work.state_bytes
+        self._checkpoint_bytes = task.size_bytes
+        self.account.state_bytes = task.state_bytes
         self.account.ledger_bytes = self.size_bytes
         # If a sync of the new file has failed meanwhile, only another checkpoint has its records.
         if self._poisoned is not self._file:
@@ -357,7 +357,7 @@ class Ledger:
         self._unsynced = [file for file in self._unsynced if file is self._file]
 
     def close(self) -> None:
-        """Close the files; no work is under way. Buffered records are lost: flush first."""
+        """Close the files; no task is under way. Buffered records are lost: flush first."""
         assert self._sync is None
         assert self._checkpoint is None
         if self._reserve is not None:

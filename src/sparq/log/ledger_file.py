@@ -148,7 +148,7 @@ def read(disk: Disk, path: str) -> LedgerContents:
     return LedgerContents(header, blocks, end, len(data), damaged)
 
 
-# File names, and work that runs outside the event loop
+# File names, and tasks, which run outside the event loop
 
 
 BESIDE: Final = ".tmp"
@@ -177,12 +177,12 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 
 class LedgerSync:
-    """Work that syncs a ledger's files."""
+    """A task that syncs a ledger's files."""
 
     __slots__ = ("_disk", "_folder", "error", "files", "mark")
 
     def __init__(self, disk: Disk, files: list[File], folder: str | None, mark: int) -> None:
-        """Prepare the work.
+        """Prepare the task.
 
         Args:
             disk: the disk.
@@ -213,7 +213,7 @@ class LedgerSync:
 
 
 class Checkpoint:
-    """Work that writes a checkpoint, and deletes the files that it replaces."""
+    """A task that writes a checkpoint, and deletes the files that it replaces."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class Checkpoint:
         reserve: Reserve | None,
         purpose: Purpose = Purpose.APPEND,
     ) -> None:
-        """Prepare the work.
+        """Prepare the task.
 
         Args:
             disk: the disk.

@@ -3,9 +3,9 @@
 Everything is called in the event loop and waits for no disk, except `Log.open`. Operations that
 wait are tasks to be run in a thread and handed back: commits to `finish`, block reads to `store`.
 
-1. `end_index` is the next index to be given. Indexes of failed commits are burned, so it may run
-   ahead. Everything stored below `written_end` can be read; below `synced_end` it is durable, in
-   its file or in a journal. All three only rise, the last two in `finish` (`written_end` also in
+1. `end_index` is the next index to be assigned. Indexes of failed commits are not used again, so it
+   may run ahead. What is stored below `written_end` can be read; below `synced_end` it is durable,
+   in its file or in a journal. All three only rise, the last two in `finish` (`written_end` also in
    `pass_over`). If every commit syncs, they rise together: no channel sees an unsynced message.
 2. Indexes have gaps: between runs of nsqd, after failed commits, at damage. Ordinals count
    messages; an ordinal gap is the number of messages that were lost to damage or deleted.
@@ -137,7 +137,7 @@ class Log:
         Args:
             directory: the topic's folder.
             node_id: 0 to 1,023, part of each message's id.
-            floor_index: no index below it is given, and `written_end` is at least this: one more
+            floor_index: no index below it is assigned, and `written_end` is at least this: one more
                 than the highest index in the ledger or in the mark of a deleted topic.
             log_id: the id for a log that has no files yet: the ledger's.
             cache: the cache shared with other logs; None: one of its own.
@@ -192,7 +192,7 @@ class Log:
         dues: list[tuple[int, int]] | None = None,
         sync: bool | None = None,
     ) -> Commit:
-        """Give the bodies their indexes and create the commit that stores all of them or none.
+        """Assign indexes to the bodies and create the commit that stores all of them or none.
 
         Args:
             pieces: the bodies, in order; without any, the commit does nothing.
@@ -217,7 +217,7 @@ class Log:
         end, wall_ns, unsynced, options = first + count, now.wall_ns, self.unsynced, self.options
         block = Block(first, count, ends, data, self.end_ordinal, now.wall_ns)
         self.end_index, self._now_ns = end, wall_ns
-        # A refused batch does not give them back: it may still be in the file (decision 2).
+        # A refused batch's indexes are not used again: it may still be in the file (decision 2).
         if not unsynced.count:
             unsynced.since_mono_ns = now.mono_ns
         if sync is None:
@@ -365,7 +365,7 @@ class Log:
         return self.unsynced.block(index) if self._owed else None
 
     def load(self, index: int) -> BlockRead:
-        """Return work that reads the extent with this index; it reads nothing if none has it."""
+        """Return a task that reads the extent with this index; it reads nothing if none has it."""
         return self._read(self._index.locate(index))
 
     def _read(self, found: tuple[Segment, int] | None) -> BlockRead:
@@ -443,11 +443,11 @@ class Log:
         return self._index.first_at_time(wall_ns, self.written_end, self.block)
 
     def load_time(self, wall_ns: int) -> BlockRead:
-        """Return work that reads what `index_at_time` needs."""
+        """Return a task that reads what `index_at_time` needs."""
         return self._read(self._index.at_time(wall_ns))
 
     def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
-        """Return work that reads the batches overlapping [first, end) whole, up to `max_bytes`."""
+        """Return a task that reads the batches that overlap [first, end), up to `max_bytes`."""
         places, stop = self._index.places(first, end, max_bytes)
         bounds = (first, self.ordinal_at(first)), (stop, self.ordinal_at(stop))
         return RangeRead(self.place.disk, places, *bounds, max_bytes)
@@ -477,10 +477,10 @@ class Log:
         return True
 
     def drop(self, info: SegmentInfo) -> Drop:
-        """Forget a sealed segment of this log; the returned work deletes its file.
+        """Forget a sealed segment of this log; the returned task deletes its file.
 
         The segment's end must be durable elsewhere (the ledger's P or finished ranges): otherwise
-        the next run may give its indexes again if the clock is set back.
+        the next run may assign its indexes again if the clock is set back.
         """
         segment = next(s for s in self._index.segments if s.path == info.path)
         assert self.active is None or segment is not self.active.segment

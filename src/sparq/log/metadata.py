@@ -1,7 +1,7 @@
-"""The contents of `sparq.json`: format, node id, and the index below which no index may be given.
+"""The contents of `sparq.json`: format, node id, and the index below which none may be assigned.
 
 With a wrong node id every FIN of a stored message would fail, and with a wrong index ids could be
-given twice. One flipped bit can turn a digit into another digit, so the file carries a checksum:
+assigned twice. One flipped bit can turn a digit into another digit, so the file carries a checksum:
 XXH3-64 with seed 0 over "<format> <node id> <retired index>" in decimal. A file without a checksum
 is from a version that did not write one, and is accepted.
 """

@@ -262,7 +262,7 @@ class Rescan(NamedTuple):
 
 
 class BlockRead:
-    """Work that reads one extent for the cache; `Log.store` takes over the result."""
+    """A task that reads one extent for the cache; `Log.store` processes the result."""
 
     kind: Final = TaskKind.READ
     __slots__ = ("_disk", "_scan", "damage", "error", "pieces", "place", "scanned", "token")
@@ -311,7 +311,7 @@ class BlockRead:
 
 
 class RangeRead:
-    """Work that reads the stored batches of [first, end), verified, for a range reader.
+    """A task that reads the stored batches of [first, end), verified, for a range reader.
 
     Attributes:
         batches: whole batches in order; those without a gap between them share a buffer.
@@ -342,7 +342,7 @@ class RangeRead:
         end: tuple[int, int],
         max_bytes: int,
     ) -> None:
-        """Prepare the work.
+        """Prepare the task.
 
         Args:
             disk: the disk.

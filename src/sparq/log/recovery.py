@@ -3,8 +3,8 @@
 `recover` changes nothing on the disk; `settle` and `sync_found`, which follow it, do.
 
 1. A file ends at its last batch with a valid header, or where a later file begins: at that file's
-   first index, or at its first ordinal. A torn batch can have a whole header: the next run leaves
-   it out, and so must every later one.
+   first index, or at its first ordinal. A torn batch can have a whole header: the next run of
+   nsqd leaves it out, and so must every later one.
 2. All headers that no index file describes are checked (see `index_file`). Payloads are checked
    where a crash may have torn them: after what the index file describes, in the last 16 MiB of the
    newest file, which is more than is ever unsynced. Other payloads are checked when they are read.
@@ -61,7 +61,7 @@ class Recovered:
     Attributes:
         segments: the log's files in order, without the unreadable ones.
         log_id: the id in the files; without files, the expected one.
-        ceiling: no run that left files has given this index, or a higher one.
+        ceiling: no run that left files has assigned this index, or a higher one.
         epoch: the latest run that left files; 0: none.
         unread: files that hold none of the log's messages, whatever their names say.
         damage: what cannot be read.
@@ -137,7 +137,7 @@ def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
             else:
                 found.leftovers.append(path)
         elif first is not None:
-            # From the name: even if the header is damaged, these indexes may have been given.
+            # From the name: even if the header is damaged, these indexes may have been assigned.
             found.ceiling = max(found.ceiling, first + CEILING_SPAN)
             candidate = _candidate(disk, path)
             if isinstance(candidate, Segment):

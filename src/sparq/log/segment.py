@@ -14,7 +14,7 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
         42     2  zero
         44     4  generation: 0, or how many files began at this index before
         48     8  first index: no message in here has a lower one
-        56     8  ceiling: indexes below it may have been given by this file's run
+        56     8  ceiling: indexes below it may have been assigned by this file's run
         64     8  base ordinal: messages in the log before this file
         72     8  created, ns since 1970
         80     8  first index of the file before this one; -1: none
@@ -25,11 +25,11 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
 1. Batches begin at 4,608. The header is stored twice, in different pages: no single bad sector
    costs more than batches.
 2. File and folder are synced before the first message in the file counts as stored, so that no
-   later run gives an index below the ceiling.
+   later run assigns an index below the ceiling.
 3. Only the run that made a file appends to it. A file ends where a later file begins.
-4. After the last batch there may be filling up to the end of its page (see `commit`). It consists
-   of words, so that a batch that became zeros is not taken for filling.
-5. The states of a segment, with what represents each of them::
+4. After the last batch there may be filling up to the end of its page (see `commit`). It repeats
+   the text `(unused)`, so that a batch that became zeros is not taken for filling.
+5. The states of a segment, each with the object that represents it::
 
        prepared   a path (``Upkeep.spare``): an empty file whose name is no segment's
        bare       ActiveSegment without a header in its file: `create(bare=True)`
@@ -138,7 +138,7 @@ class Segment:
     Attributes:
         path: where it is.
         header: its header.
-        key: what ties a batch to it.
+        key: identifies the file in its batches' checksums (type `BatchKey`).
         first_index: no message in here has a lower index.
         size: bytes up to the end of the last batch that counts.
         extents: where its messages are.

@@ -1,11 +1,11 @@
-"""Work on the disk, handed out in the event loop and run in a thread.
+"""Tasks: disk work that is handed out in the event loop and run in a thread.
 
 1. `run` may be called in any thread, once, and touches no state that the event loop uses meanwhile:
-   its input was put into the work when it was created, its results stay in the work.
+   its input was put into the task when it was created, its results stay in the task.
 2. `run` never raises: a failure is stored in `error`.
-3. The event loop takes over the results when the work has run (`Log.finish`, `Log.store`,
-   `Ledger.finish`); tasks of one log or ledger that change files are taken over in the order in
-   which they were created.
+3. When the task has run, its results are processed in the event loop (`Log.finish`, `Log.store`,
+   `Ledger.finish`): they are taken over. For tasks of one log or ledger that change files this is
+   done in the order in which they were created.
 """
 
 from enum import Enum
@@ -29,8 +29,8 @@ class TaskKind(Enum):
     HOUSEKEEPING = "housekeeping"
 
 
-class Work(Protocol):
-    """Work from a log or ledger: its kind, the call that runs it, and its error."""
+class Task(Protocol):
+    """Disk work for a thread: its kind, the call that runs it, and its error."""
 
     @property
     def kind(self) -> TaskKind:
@@ -41,4 +41,4 @@ class Work(Protocol):
         """The reason why it failed, once it has run; None: it did not fail."""
 
     def run(self) -> None:
-        """Do the work."""
+        """Do the task's work."""

@@ -5,7 +5,7 @@
 2. Synced data is recorded in index files (see `index_file`), extent by extent as they fill up.
 3. Files that earlier runs have left half-finished are deleted.
 
-At most one work of each kind is under way; it runs in the housekeeping thread and is then handed
+At most one task of each kind is under way; it runs in the housekeeping thread and is then handed
 back.
 """
 
@@ -42,7 +42,7 @@ def erase(disk: Disk, path: str) -> None:
 
 @dataclass(slots=True, eq=False)
 class Drop:
-    """Work that deletes the files of a segment that the log has forgotten."""
+    """A task that deletes the files of a segment that the log has forgotten."""
 
     place: LogDir
     path: str
@@ -76,7 +76,7 @@ class Drop:
 
 @dataclass(slots=True, eq=False)
 class LeftoverRemoval:
-    """Work that deletes files left by earlier runs."""
+    """A task that deletes files left by earlier runs."""
 
     place: LogDir
     paths: list[str]
@@ -104,7 +104,7 @@ NEVER: Final = 1 << 63
 
 
 class Prepare:
-    """Work that creates an empty file, durably."""
+    """A task that creates an empty file, durably."""
 
     kind: Final = TaskKind.HOUSEKEEPING
 
@@ -116,7 +116,7 @@ class Prepare:
         self.error: DiskError | None = None
 
     def run(self) -> None:
-        """Create the file."""
+        """Create and sync the empty file of the next segment."""
         place = self._place
         # A file of an attempt that failed may still be there.
         number = 0
@@ -139,7 +139,7 @@ class Prepare:
         return f"{self._place.directory}/{self._first_index:016x}{suffix}{NEXT}"
 
 
-UpkeepWork = Prepare | IndexWrite | LeftoverRemoval
+UpkeepTask = Prepare | IndexWrite | LeftoverRemoval
 
 
 class Upkeep:
@@ -182,17 +182,17 @@ class Upkeep:
         segment.index_ends = True
 
     def prepare(self, active: ActiveSegment) -> Prepare:
-        """Return work that makes the next file; if it fails, the commit that needs it does."""
+        """Return a task that makes the next file; if it fails, the commit that needs it does."""
         self.spare_due_size = NEVER
         return Prepare(self._place, active.segment.first_index)
 
-    def tasks(self, active: ActiveSegment | None, synced_end: int) -> list[UpkeepWork]:
+    def tasks(self, active: ActiveSegment | None, synced_end: int) -> list[UpkeepTask]:
         """List the tasks that are due now."""
-        works: list[UpkeepWork] = []
+        tasks: list[UpkeepTask] = []
         if not self._place.directory:
-            return works
+            return tasks
         if self._leftovers:
-            works.append(LeftoverRemoval(self._place, self._leftovers))
+            tasks.append(LeftoverRemoval(self._place, self._leftovers))
             self._leftovers = []
         reserve = self._place.reserve
         is_short = reserve is not None and reserve.is_short
@@ -201,8 +201,8 @@ class Upkeep:
             growing = None if active is None else active.segment
             self._indexing = self._next_write(growing, synced_end)
             if self._indexing is not None:
-                works.append(self._indexing)
-        return works
+                tasks.append(self._indexing)
+        return tasks
 
     def _next_write(self, growing: Segment | None, synced_end: int) -> IndexWrite | None:
         kept: list[Segment] = []
@@ -224,44 +224,44 @@ class Upkeep:
         dues = [due for due in segment.dues if due[0] < end]
         return IndexWrite(self._place.disk, segment, rows, dues)
 
-    def finish(self, work: UpkeepWork) -> str:
-        """Take over the result of a work that has run.
+    def finish(self, task: UpkeepTask) -> str:
+        """Take over the result of a task that has run.
 
         Returns:
             A message for the operator; empty: none.
         """
-        if isinstance(work, IndexWrite):
+        if isinstance(task, IndexWrite):
             self._indexing = None
-            self._take_index(work)
-        elif isinstance(work, Prepare) and work.error is None:
-            self.spare = work.path
+            self._take_index(task)
+        elif isinstance(task, Prepare) and task.error is None:
+            self.spare = task.path
             self.spare_due_size = NEVER
         told = self._is_failing
-        self._is_failing = work.error is not None
+        self._is_failing = task.error is not None
         return (
-            f"housekeeping failed, the next start may be slower: {work.error}"
-            if work.error and not told
+            f"housekeeping failed, the next start may be slower: {task.error}"
+            if task.error and not told
             else ""
         )
 
-    def continues(self, work: UpkeepWork, active: ActiveSegment | None) -> bool:
-        """Whether more work like it should follow at once.
+    def continues(self, task: UpkeepTask, active: ActiveSegment | None) -> bool:
+        """Whether another task like it should follow at once.
 
         Segments that a start has found without an index file should get one soon. The growing file
         can wait for more extents, and a failed write can wait, too.
         """
-        if not isinstance(work, IndexWrite) or work.error is not None:
+        if not isinstance(task, IndexWrite) or task.error is not None:
             return False
-        return active is None or work.segment is not active.segment
+        return active is None or task.segment is not active.segment
 
-    def _take_index(self, work: IndexWrite) -> None:
-        segment = work.segment
-        if work.broken:
+    def _take_index(self, task: IndexWrite) -> None:
+        segment = task.segment
+        if task.broken:
             segment.index_ends = True
-        if segment.index_ends or work.error is not None:
+        if segment.index_ends or task.error is not None:
             return
-        segment.index_count, segment.index_bytes = work.count, work.size
-        written = set(work.dues)
+        segment.index_count, segment.index_bytes = task.count, task.size
+        written = set(task.dues)
         segment.dues = [due for due in segment.dues if due not in written]
 
 

@@ -108,8 +108,8 @@ class DataPathImport:
             raise
         except DiskError as error:
             self._give_up(error, needed)
-        text = "imported %s messages; skipped %d damaged places in Go's files"
-        logger.info(text, f"{tally.messages:,}", tally.damaged)
+        text = "imported %s messages; skipped damage in %d place%s of Go's files"
+        logger.info(text, f"{tally.messages:,}", tally.damaged, "" if tally.damaged == 1 else "s")
 
     def _need(self, size_bytes: int) -> None:
         """Fail at once if the messages cannot fit on the disk."""

@@ -211,7 +211,7 @@ def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
     document = json.loads(text)
     topics = document.get("topics") if isinstance(document, dict) else None
     if not isinstance(topics, list):
-        raise ValueError("no list of topics")
+        raise ValueError("it has no list of topics")
     for topic in topics:
         channels = topic.get("channels") or [] if isinstance(topic, dict) else None
         if not isinstance(channels, list) or not isinstance(topic.get("name"), str):

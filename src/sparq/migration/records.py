@@ -242,7 +242,7 @@ class _FileWindow:
     # Slow path: record by record
 
     def step(self, at: int) -> GoRecords | BadBytes:
-        """Return the record here, or the bytes up to the next one; sets `next_at`."""
+        """Return the record at `at`, or the unreadable bytes up to the next; set `next_at`."""
         length = self._length(at)
         end = at + LENGTH_SIZE + length
         fits = FIXED_SIZE <= length <= LENGTH_MAX and end <= self._size

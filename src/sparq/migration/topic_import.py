@@ -134,12 +134,12 @@ class Target:
             if commit.error is not None:
                 raise commit.error
         self.ledger.flush()
-        work = self.ledger.sync_task()
-        if work is not None:
-            work.run()
-            self.ledger.finish(work)
-            if work.error is not None:
-                raise work.error
+        task = self.ledger.sync_task()
+        if task is not None:
+            task.run()
+            self.ledger.finish(task)
+            if task.error is not None:
+                raise task.error
 
     def close(self) -> None:
         """Close the files."""
@@ -206,8 +206,8 @@ def _append(
         tally.add(sum(map(len, records)), sizes)
     messages, lost = tally.messages - before, tally.damaged - damaged
     if messages or lost:
-        text = "imported %s: %s messages, %d damaged places"
-        logger.info(text, queue.name, f"{messages:,}", lost)
+        text = "imported %s: %s messages, damage in %d place%s"
+        logger.info(text, queue.name, f"{messages:,}", lost, "" if lost == 1 else "s")
     if not lost and queue.positions is not None and queue.positions.depth != messages:
         text = (
             "%s: the metadata count %d messages, the files hold %d; those in the files are imported"

@@ -130,11 +130,13 @@ class NsqadminOptions:
     )
     local_role: str = option(
         "",
-        "roles of requests from this machine without user or token, or none; empty:"
+        "roles of requests from this machine without a user or token, or the word `none`; if empty:"
         " administer,bodies unless --admin-user, --role or --token-file is set",
         live="rights",
     )
-    default_role: str = option("read", "roles of all other requests, or none", live="rights")
+    default_role: str = option(
+        "read", "roles that every request has, or the word `none`", live="rights"
+    )
     allowed_hosts: tuple[str, ...] = option(
         (),
         "additional host name accepted in Host and Origin: name, name:port, *.domain, or * for any",

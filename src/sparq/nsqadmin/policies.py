@@ -120,7 +120,7 @@ async def try_out(fleet: Fleet, document: bytes | None) -> Report:
         return await cluster.drop(fleet, dry_run=True)
     if len(document) > BYTES_MAX:
         raise DocumentRefused(
-            f"the document has {len(document):,} bytes, the limit is {BYTES_MAX:,}"
+            f"the document is {len(document):,} bytes long; the maximum is {BYTES_MAX:,}"
         )
     report = await cluster.put(fleet, document, _kind(document), dry_run=True)
     for one in report.errors:

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 
-from sparq.broker.turn import Task
-from sparq.log.task import TaskKind, Work
+from sparq.broker.turn import TopicTask
+from sparq.log.task import Task, TaskKind
 from sparq.nsqd.timings import COMMITS
 from sparq.protocol.instant import Instant
 
@@ -46,8 +46,8 @@ INLINE_WRITES_MAX = 8
 With --sync-every=2500 a lone PUB once cost two hand-overs for 10 us of work.
 """
 
-RunTogether = Callable[[list[Work]], Iterator[list[Work]]]
-"""Runs waiting works together, in any order; yields each group that has finished."""
+RunTogether = Callable[[list[Task]], Iterator[list[Task]]]
+"""Runs waiting tasks together, in any order; yields each group that has finished."""
 
 TO_DISK = (TaskKind.WRITE, TaskKind.COMMIT)
 
@@ -67,15 +67,15 @@ def instant() -> Instant:
 class Worker:
     """A thread that runs numbered tasks in order and reports each one when it is done."""
 
-    def __init__(self, name: str, report: Callable[[int, Task], None]) -> None:
-        self._queue: SimpleQueue[tuple[int, Task] | None] = SimpleQueue()
+    def __init__(self, name: str, report: Callable[[int, TopicTask], None]) -> None:
+        self._queue: SimpleQueue[tuple[int, TopicTask] | None] = SimpleQueue()
         self._report = report
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, number: int, task: Task) -> None:
+    def put(self, number: int, topic_task: TopicTask) -> None:
         """Append a task to the queue."""
-        self._queue.put((number, task))
+        self._queue.put((number, topic_task))
 
     def stop(self) -> None:
         """Run the queued tasks, then end the thread."""
@@ -84,33 +84,35 @@ class Worker:
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
-            entry[1].work.run()
+            entry[1].task.run()
             self._report(*entry)
 
 
 class Committer(Worker):
     """The commit thread: commits that wait at the same time may share one sync."""
 
-    def __init__(self, name: str, report: Callable[[int, Task], None], run: RunTogether) -> None:
+    def __init__(
+        self, name: str, report: Callable[[int, TopicTask], None], run: RunTogether
+    ) -> None:
         self._run = run
         super().__init__(name, report)
 
     def _work(self) -> None:
         while entries := self._waiting():
-            by_work = {id(entry[1].work): entry for entry in entries}
+            by_task = {id(entry[1].task): entry for entry in entries}
             began = time.perf_counter()
-            for ran in self._run([task.work for _, task in entries]):
+            for ran in self._run([topic_task.task for _, topic_task in entries]):
                 ended = time.perf_counter()
                 COMMITS.observe(ended - began)
                 began = ended
-                for work in ran:
-                    self._report(*by_work[id(work)])
+                for task in ran:
+                    self._report(*by_task[id(task)])
 
-    def _waiting(self) -> list[tuple[int, Task]]:
+    def _waiting(self) -> list[tuple[int, TopicTask]]:
         """Return all waiting tasks, at least one; empty: the thread has to end."""
         # Take all that wait, so that they can share a sync. Not more: a task that comes later would
         # delay those that are here.
-        entries: list[tuple[int, Task]] = []
+        entries: list[tuple[int, TopicTask]] = []
         entry = self._queue.get()
         while entry is not None:
             entries.append(entry)
@@ -158,7 +160,7 @@ class DiskThreads:
         self._loop = loop
         self._wake = wake
         self._is_waking = False
-        self.finished: deque[tuple[int, Task]] = deque()
+        self.finished: deque[tuple[int, TopicTask]] = deque()
         self._submitted = 0
         self._outstanding = 0
         self._commits_outstanding = 0
@@ -176,25 +178,25 @@ class DiskThreads:
         """Return the current time for the broker."""
         return instant()
 
-    def submit(self, tasks: Iterable[Task]) -> None:
+    def submit(self, tasks: Iterable[TopicTask]) -> None:
         """Queue each task for the thread of its kind."""
-        for task in tasks:
+        for topic_task in tasks:
             self._submitted += 1
             self._outstanding += 1
-            kind = task.work.kind
+            kind = topic_task.task.kind
             if kind in TO_DISK:
                 self._commits_outstanding += 1
                 self._commits_since_probe += 1
-                self._committer.put(self._submitted, task)
+                self._committer.put(self._submitted, topic_task)
             elif kind is TaskKind.READ:
-                self._readers[self._next_reader].put(self._submitted, task)
+                self._readers[self._next_reader].put(self._submitted, topic_task)
                 self._next_reader = (self._next_reader + 1) % READER_COUNT
             elif kind is TaskKind.INSPECT:
-                self._inspector.put(self._submitted, task)
+                self._inspector.put(self._submitted, topic_task)
             else:
-                self._housekeeper.put(self._submitted, task)
+                self._housekeeper.put(self._submitted, topic_task)
 
-    def may_run_inline(self, tasks: list[Task], backlog_bytes: int) -> bool:
+    def may_run_inline(self, tasks: list[TopicTask], backlog_bytes: int) -> bool:
         """Whether this turn's tasks are quick enough to run in the loop.
 
         A few writes without a sync always are. One commit with a sync is, as long as the disk is
@@ -210,14 +212,14 @@ class DiskThreads:
         # counts, too.
         if self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
             return False
-        for task in tasks:
-            if task.work.kind is not TaskKind.WRITE:
+        for topic_task in tasks:
+            if topic_task.task.kind is not TaskKind.WRITE:
                 break
         else:
             return backlog_bytes <= INLINE_WRITE_BYTES_MAX
         return (
             len(tasks) == 1
-            and tasks[0].work.kind is TaskKind.COMMIT
+            and tasks[0].task.kind is TaskKind.COMMIT
             and backlog_bytes <= INLINE_BYTES_MAX
             and (
                 self._recent_commit_seconds < INLINE_SYNC_SECONDS
@@ -225,17 +227,17 @@ class DiskThreads:
             )
         )
 
-    def run_inline(self, tasks: list[Task]) -> Instant:
+    def run_inline(self, tasks: list[TopicTask]) -> Instant:
         """Run a turn's commits in the loop (a thread's round trip costs more than a fast sync).
 
         Returns:
             The time after the last one.
         """
         now = instant()
-        for task in tasks:
-            work = task.work
-            kind = work.kind
-            work.run()
+        for topic_task in tasks:
+            task = topic_task.task
+            kind = task.kind
+            task.run()
             began, now = now, instant()
             seconds = (now.mono_ns - began.mono_ns) / NANOSECONDS
             COMMITS.observe(seconds)
@@ -245,20 +247,20 @@ class DiskThreads:
                 self._commits_since_probe = 0
         return now
 
-    def take_finished(self) -> list[Task]:
+    def take_finished(self) -> list[TopicTask]:
         """Return the tasks that threads have finished since the last call."""
         finished = self.finished
-        tasks: list[Task] = []
+        tasks: list[TopicTask] = []
         while finished:
             # Threads append meanwhile; a deque's `append` and `popleft` are atomic, so there is no
             # lock.
-            number, task = finished.popleft()
+            number, topic_task = finished.popleft()
             self._outstanding -= 1
-            if task.work.kind in TO_DISK:
+            if topic_task.task.kind in TO_DISK:
                 self._commits_outstanding -= 1
             for barrier in self.barriers:
                 barrier.finished(number)
-            tasks.append(task)
+            tasks.append(topic_task)
         return tasks
 
     def open_barriers(self) -> None:
@@ -277,10 +279,10 @@ class DiskThreads:
         for worker in (self._committer, *self._readers, self._inspector, self._housekeeper):
             worker.stop()
 
-    def _from_thread(self, number: int, task: Task) -> None:
+    def _from_thread(self, number: int, topic_task: TopicTask) -> None:
         # The task first, then the flag: if the flag is set, the pending call will find this task.
         # Two threads may both see the flag unset; that costs a second call and no lock.
-        self.finished.append((number, task))
+        self.finished.append((number, topic_task))
         # One call wakes the loop for all tasks done by then. A closed loop needs no wake-up.
         if not self._is_waking and not self._loop.is_closed():
             self._is_waking = True

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sparq.broker.topic import Topic
     from sparq.log.disk import DiskError
     from sparq.log.inspection import StoredMessage
-    from sparq.log.task import Work
+    from sparq.log.task import Task
     from sparq.nsqd.server import Nsqd
 
 READ_BYTES_MAX: Final = 4 << 20
@@ -127,20 +127,20 @@ class Inspection:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
         return channel
 
-    async def run(self, topic: Topic, work: Work) -> None:
-        """Run work for a topic in the inspection thread.
+    async def run(self, topic: Topic, task: Task) -> None:
+        """Run a task for a topic in the inspection thread.
 
         Raises:
             HttpError: 404, the topic was deleted meanwhile; 500, the disk failed; 503, nsqd stops.
         """
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
-        await self._nsqd.inspect(topic, work)
+        await self._nsqd.inspect(topic, task)
         # Identity: a topic created again under this name has another log.
         if self._broker.topics.get(topic.name) is not topic:
             raise HttpError(404, "TOPIC_NOT_FOUND")
-        if work.error is not None:
-            raise HttpError(500, f"INTERNAL_ERROR: {work.error.reason}")
+        if task.error is not None:
+            raise HttpError(500, f"INTERNAL_ERROR: {task.error.reason}")
 
     async def compute(self, topic: Topic, call: Callable[[], None]) -> None:
         """Run a function in the inspection thread."""
@@ -170,7 +170,7 @@ class Inspection:
                 return found
             await self.run(topic, found)
             topic.stream.log.store(found)
-        raise HttpError(503, "NOT_DONE: the log changes too fast")
+        raise HttpError(503, "NOT_DONE: the log changed while it was searched: try again")
 
     # A channel's messages
 

@@ -215,7 +215,7 @@ class Peer:
             (size,) = struct.unpack(">i", head)
             if not 0 <= size <= self._reply_bytes_max:
                 raise PeerError(
-                    f"announced an answer of {size} bytes, the maximum is {self._reply_bytes_max}"
+                    f"announced an answer of {size} bytes; the maximum is {self._reply_bytes_max}"
                 )
             return self._hide(await reader.readexactly(size))
 

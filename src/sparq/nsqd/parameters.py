@@ -87,7 +87,7 @@ def token_of(call: Call, count: int) -> list[int] | None:
     numbers = [int(part) for part in text.split(".")] if _TOKEN.fullmatch(text) else []
     # Within 64 bits, as NumPy compares them with arrays of int64.
     if len(numbers) != count or any(abs(number) >= 1 << 63 for number in numbers):
-        raise refused("after", "the `next` value of an answer to the same request")
+        raise refused("after", "must be the `next` value of an answer to the same request")
     return numbers
 
 
@@ -109,14 +109,14 @@ def criteria_of(call: Call) -> Criteria:
     query = call.query
     text = query.get("text", "").encode("utf-8", "surrogateescape")
     if len(text) > TEXT_BYTES_MAX:
-        raise refused("text", f"at most {TEXT_BYTES_MAX} bytes")
+        raise refused("text", f"may have at most {TEXT_BYTES_MAX} bytes")
     try:
         condition = parse(query["json"]) if "json" in query else None
     except FilterError as error:
         raise refused("json", str(error)) from error
     pattern = query.get("regex")
     if pattern is not None and len(pattern) > PATTERN_CHARACTERS_MAX:
-        raise refused("regex", f"at most {PATTERN_CHARACTERS_MAX} characters")
+        raise refused("regex", f"may have at most {PATTERN_CHARACTERS_MAX} characters")
     try:
         regex = None if pattern is None else Pattern(pattern)
     except PatternError as error:

@@ -58,7 +58,7 @@ def read(text: bytes, *, is_toml: bool) -> tuple[Policy, ...]:
         DocumentError: it is not a document of policies, or a policy is wrong.
     """
     if len(text) > BYTES_MAX:
-        raise DocumentError(f"the document has {len(text)} bytes, the maximum is {BYTES_MAX}")
+        raise DocumentError(f"the document is {len(text)} bytes long; the maximum is {BYTES_MAX}")
     try:
         parse = import_module("tomllib").loads if is_toml else json.loads
         document = parse(text.decode())

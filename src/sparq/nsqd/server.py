@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sparq.broker.publishing import Ticket
     from sparq.broker.topic import Topic
     from sparq.daemon.address import Listener
-    from sparq.log.task import Work
+    from sparq.log.task import Task
     from sparq.nsqd.options import NsqdOptions
     from sparq.protocol.frames import BodySlices
 
@@ -124,10 +124,10 @@ class Nsqd:
         self.turns.schedule()
         await waiting.future
 
-    async def inspect(self, topic: Topic, work: Work) -> None:
-        """Run read-only work on a topic; return when it has finished."""
+    async def inspect(self, topic: Topic, task: Task) -> None:
+        """Run a read-only task on a topic; return when it has finished."""
         waiting = FutureTicket(self.loop)
-        self.broker.inspect(topic, work, waiting)
+        self.broker.inspect(topic, task, waiting)
         self.turns.schedule()
         await waiting.future
 

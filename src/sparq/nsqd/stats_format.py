@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sparq.protocol.instant import Instant
 
 SLICE_SECONDS = 0.002
-"""How long the loop is blocked at a time; a single piece takes some ten microseconds."""
+"""How long the loop is blocked at a time; a single piece takes about ten microseconds."""
 
 _STATM = Path("/proc/self/statm")
 

@@ -63,7 +63,7 @@ def check_version(found: str) -> None:
     if parts < NEEDED:
         needed = ".".join(map(str, NEEDED))
         raise ImportError(
-            f"deltalake {found} is too old, a Delta table needs {needed} or later:"
+            f"deltalake {found} is too old: a Delta table needs {needed} or later:"
             " pip install --upgrade 'sparq-mq[delta]'"
         )
 

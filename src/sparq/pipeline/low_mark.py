@@ -1,4 +1,4 @@
-"""The low mark: how far event time has come on all nsqds; kept in the state of each bucket.
+"""The low mark: the event time that all nsqds have reached; kept in the state of each bucket.
 
 Two nsqds are not in step: one may be read minutes after the other. The low mark is therefore the
 minimum of the nsqds' newest event times, not the newest of all.
@@ -9,12 +9,12 @@ minimum of the nsqds' newest event times, not the newest of all.
 3. An event time ahead of its message's publish time does not count (the marks are clamped): one
    click from a wrong clock must not close every window.
 4. An nsqd that has sent no click for more than QUIET_S no longer holds the mark back, and is
-   removed. It joins again with its next click, like a new nsqd. So the fields stay small.
+   removed. It joins again with its next click, like a new nsqd. So the stored state stays small.
 
-The 30 seconds are counted while batches follow each other: the time between two batches counts as
-STEP_S at most. With the plain difference of two batch times, the first batch after a pause of the
-query treated every nsqd as quiet except those that it happened to contain, and closed minutes and
-visits for which the others still had clicks. The limit also makes jumps of the clock harmless.
+QUIET_S counts only time between batches, at most STEP_S for each pair. With the plain difference of
+two batch times, the first batch after a pause of the query treated every nsqd as quiet except those
+that it happened to contain, and closed minutes and visits for which the others still had clicks.
+The limit also makes jumps of the clock harmless.
 """
 
 from __future__ import annotations

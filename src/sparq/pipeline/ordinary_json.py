@@ -53,7 +53,10 @@ _NUMBER = re.compile(r"1(\d{9})")
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """For each field the number of its value in the skeleton, or -1, and whether it is a number."""
+    """For each field: the position of its value in the skeleton, and whether the value is numeric.
+
+    The position of an absent field is -1.
+    """
 
     values: tuple[int, ...]
     numbers: tuple[bool, ...]

@@ -194,7 +194,8 @@ class Settings:
     )
     run_dir: str = option(
         "",
-        "local folder shared with a supervisor (app.json, samples.json, finish)",
+        "local folder in which the application writes its state (app.json, samples.json); create"
+        " the file `finish` there to end it",
         kind=kinds.FOLDER,
     )
 

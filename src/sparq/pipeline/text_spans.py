@@ -296,7 +296,7 @@ class Text:
         return found
 
     def is_ascii(self, spans: Spans) -> Mask:
-        """Which stretches are pure ASCII; also true for rows without one."""
+        """For each row, whether its stretch is pure ASCII; true if the row has no stretch."""
         return next_place(self.not_ascii, spans.starts) >= spans.ends
 
     def made_of(self, spans: Spans, table: Mask) -> Mask:

@@ -109,7 +109,7 @@ def of_visit(visit: Clicks) -> Iterator[Evidence]:
 
 
 def burst(pages: Clicks) -> Iterator[Evidence]:
-    """More pages within a few seconds than a person opens by hand."""
+    """Yield evidence if a visitor opened more pages within BURST_S than a person can."""
     if len(pages) < BURST_PAGES:
         return
     counts = _within(pages.seconds, BURST_S)

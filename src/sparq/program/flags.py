@@ -2,14 +2,14 @@
 
 A program's options are one frozen dataclass. Each field declares its flag (`protocol.option`), so
 flag, configuration key, type, bounds, default and help text are in one place (docs/daemons.md).
-A field may itself be a dataclass of options, which other code takes unchanged.
+A field may itself be a dataclass of options, which is passed unchanged to the code that uses it.
 
 1. A flag on the command line overrides the file; the file overrides the default.
 2. Exit status: 0 after `--help` and `--version` (1 if their text cannot be written), 1 for a
    mistake, with one sentence on stderr (mistakes.py).
 3. NSQ starts in spite of some mistakes: an unknown key in the file, a stray word, a value out of
-   bounds. A program that has the option `go_compatible` starts as well when that option is set,
-   and logs the sentence as a warning.
+   bounds. If a program has the option `go_compatible` and it is set, it starts too, and logs the
+   sentence as a warning.
 4. `parse_again` is for a running daemon: a mistake in the file raises an exception.
 5. Bounds apply only to values that the user gave: a default that exceeds a bound set by another
    option is not a mistake.

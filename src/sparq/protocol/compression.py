@@ -7,8 +7,8 @@ Bytes in, bytes out. One object handles both directions of a connection, on eith
 2. Inflating is pull-based: `feed` only stores input, and each `read` returns at most `PIECE_BYTES`
    of inflated data. A caller that stops reading stops inflating, so a decompression bomb costs only
    as much as its reader pulls.
-3. Every size that a peer declares is checked against the format's limit before it is used: a chunk
-   of snappy has at most 64 KiB, and no more input is held than such a chunk may have.
+3. Every size that a peer declares is checked against the format's limit before it is used: a snappy
+   chunk's data is at most 64 KiB, and no more input is held than the longest chunk takes.
 4. `CompressionError` ends the connection: the stream cannot continue after it.
 
 The formats: RFC 1951; https://github.com/google/snappy/blob/main/framing_format.txt.

@@ -10,7 +10,7 @@ never backtracks. Python's `re` does, and one bad pattern would block every clie
 3. Names are ASCII. A non-ASCII character in a pattern is legal and matches nothing. `\\p{...}`
    supports only scripts that have ASCII characters.
 4. The sizes of a pattern and its program are limited, and the caller may limit the steps as well.
-   Even an empty group costs an instruction, so their limit is also one on the time to compile.
+   Even an empty group costs an instruction: the limit on these also limits the time to compile.
 """
 
 from __future__ import annotations

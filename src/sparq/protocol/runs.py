@@ -108,7 +108,7 @@ def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
     return Finish(ids, b"")
 
 
-# Each channel of a topic finishes the same ids, and a consumer some hundred of them at a time.
+# Each channel of a topic finishes the same ids, and a consumer a few hundred of them at a time.
 # Building these lines for each run took a sixth of the time of a fan-out to ten channels.
 @lru_cache(maxsize=32)
 def _finish_lines(page: int) -> bytes:

@@ -27,7 +27,7 @@ ARROW_BYTES_MAX: Final = 1 << 30
 """Maximum bytes joined at once: Arrow's offsets have 31 bits."""
 
 MEMORY_BYTES_MAX: Final = 64 << 20
-"""Bytes that a task's spool keeps in memory; Spark's own tasks have some hundred MiB each."""
+"""Bytes that a task's spool keeps in memory; Spark's own tasks use a few hundred MiB each."""
 
 _COUNT: Final = struct.Struct(">i")
 _PREFIX_SIZE: Final = 4

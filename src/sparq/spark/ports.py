@@ -131,14 +131,14 @@ def _with_port(host: str) -> str:
 def check(cluster: ClusterOptions, topic: str = "") -> None:
     """Find mistakes in the addresses before a query runs.
 
-    Daemons that do not answer now are left to the query, which waits for them.
+    Daemons that do not answer are not reported: the query waits for them.
 
     Args:
         cluster: the addresses.
         topic: the topic that a source will read; "" for a sink.
 
     Raises:
-        WrongPeerError: an address is a port of another kind than the option takes.
+        WrongPeerError: an address points to a different kind of port than the option needs.
         NoRangesError: an nsqd does not support range reading.
         RemoteError: an nsqd refuses a sink's secret.
         TlsError, AuthRequiredError: an nsqd does not offer TLS, is not trusted, or requires AUTH.

@@ -189,7 +189,10 @@ class TopicConnections:
             patience.wait("; ".join(self.out_of_reach))
 
     def _expects(self, keys: Collection[Key]) -> bool:
-        """Whether one of these logs may be at an nsqd that is unreachable but not given up."""
+        """Whether one of these logs may be at an nsqd that is not read.
+
+        That is one that is unreachable and still waited for, or not discovered yet.
+        """
         return bool(keys) and (
             self._undiscovered is not None
             or any(member.may_have(key) for member in self._out_of_reach for key in keys)

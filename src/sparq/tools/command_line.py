@@ -6,11 +6,12 @@ nothing here may need an event loop, a socket or arrays. `launch` loads the modu
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from sparq.program import flags
 from sparq.program.flag_types import STRING
@@ -19,6 +20,12 @@ from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
 
 T = TypeVar("T")
+
+LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
+NSQD_VARIABLE: Final = "SPARQ_NSQD_HTTP_ADDRESS"
+"""Addresses of the cluster for `sparq admin` and `sparq top`, if no flag gives any."""
+
+IN_ENVIRONMENT: Final = f"(or {LOOKUPD_VARIABLE} in the environment)"
 
 
 class UsageError(Exception):
@@ -69,12 +76,25 @@ class ClusterHttpOptions:
     http_client_request_timeout_ns: int = option(5 * SECOND, "timeout for a response")
 
 
+def with_environment(options: Any) -> Any:
+    """Return the options; if no address was given, with those from the environment."""
+    if options.nsqd_http_addresses or options.lookupd_http_addresses:
+        return options
+    lookupds, nsqds = (
+        tuple(os.environ.get(name, "").replace(",", " ").split())
+        for name in (LOOKUPD_VARIABLE, NSQD_VARIABLE)
+    )
+    if lookupds:
+        return replace(options, lookupd_http_addresses=lookupds)
+    return replace(options, nsqd_http_addresses=nsqds)
+
+
 def wait_for_nsqd() -> Any:
     """Declare the flag of a tool that exits, as Go's do, if an nsqd it was given is down."""
     return option(
         0,
-        "how long a given nsqd may be unreachable at the start before the tool exits with status"
-        " 1; later, lost connections are retried without limit",
+        "how long an nsqd named with `--nsqd-tcp-address` may be unreachable at the start before"
+        " the tool exits with status 1; later, lost connections are retried without limit",
         least=0,
     )
 

@@ -19,6 +19,8 @@ from sparq.protocol.durations import MINUTE, SECOND
 from sparq.protocol.option import option
 from sparq.tools.command_line import (
     CLIENT_OPTION,
+    LOOKUPD_VARIABLE,
+    NSQD_VARIABLE,
     ClusterHttpOptions,
     ConsumeOptions,
     launch,
@@ -64,6 +66,17 @@ class NsqStatOptions(ClusterHttpOptions):
 class TopOptions(ClusterHttpOptions):
     """Options of `sparq top`."""
 
+    nsqd_http_addresses: tuple[str, ...] = option(
+        (),
+        f"nsqd to query: host:port or URL; if no address is given, those in {NSQD_VARIABLE}",
+        name="nsqd-http-address",
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (),
+        "nsqlookupd to find nsqds with: host:port or URL; if no address is given, those in"
+        f" {LOOKUPD_VARIABLE}",
+        name="lookupd-http-address",
+    )
     topic: str = option("", "show this topic only")
     channel: str = option("", "show channels of this name only")
     interval_ns: int = option(2 * SECOND, "time between refreshes")
@@ -87,7 +100,7 @@ class BenchOptions:
     size: int = option(200, "message size in bytes")
     tasks: int = option(100, "number of concurrent publishes")
     batch: int = option(100, "messages per batch, when publishing and consuming")
-    backlog: int = option(200_000, "messages waiting when consuming starts")
+    backlog: int = option(200_000, "number of messages to queue before consuming is measured")
     max_in_flight: int = option(2500, "maximum number of messages in flight")
     rate: int = option(1000, "messages per second in the latency measurement")
     client_opt: tuple[str, ...] = option(
@@ -219,7 +232,9 @@ class NsqToNsqOptions(ConsumeOptions):
         (), "field of JSON messages to keep (default: all fields)"
     )
     require_json_field: str = option("", "copy only JSON messages that have this field")
-    require_json_value: str = option("", "copy only messages whose required field has this value")
+    require_json_value: str = option(
+        "", "copy only messages whose --require-json-field has this value"
+    )
     producer_opt: tuple[str, ...] = option(
         (), "option of the publishing client: key,value, or key alone for true", kind=CLIENT_OPTION
     )

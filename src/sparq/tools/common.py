@@ -130,18 +130,25 @@ def check_positive(options: Any, *fields: str) -> None:
             raise UsageError(f"--{field.removesuffix('_ns').replace('_', '-')} should be positive")
 
 
-def check_http_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
+def check_http_sources(nsqds: Sequence[str], lookupds: Sequence[str], hint: str = "") -> None:
     """Require HTTP addresses of either nsqds or nsqlookupds, not both, as NSQ's tools do.
+
+    Args:
+        nsqds: the nsqds' addresses.
+        lookupds: the nsqlookupds' addresses.
+        hint: where else the program looks for addresses, for the error if none is given.
 
     Raises:
         UsageError: neither or both are given.
     """
-    _check_one_kind("nsqd-http-address", nsqds, lookupds)
+    _check_one_kind("nsqd-http-address", nsqds, lookupds, hint)
 
 
-def _check_one_kind(flag: str, nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
+def _check_one_kind(
+    flag: str, nsqds: Sequence[str], lookupds: Sequence[str], hint: str = ""
+) -> None:
     if not any(nsqds) and not any(lookupds):
-        raise UsageError(f"--{flag} or --lookupd-http-address required")
+        raise UsageError(f"--{flag} or --lookupd-http-address required {hint}".rstrip())
     if nsqds and lookupds:
         raise UsageError(f"use --{flag} or --lookupd-http-address not both")
 
@@ -170,7 +177,7 @@ def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[S
 
 
 async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
-    """Fail if a given nsqd cannot be reached, as `reach` does; otherwise never return.
+    """Fail if an nsqd given by address cannot be reached, as `reach` does; else never return.
 
     Raises:
         ToolError: one could not be reached; the text names it.
@@ -181,7 +188,7 @@ async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
 
 
 async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
-    """Wait up to ``--wait-for-nsqd`` until every given nsqd is connected.
+    """Wait up to ``--wait-for-nsqd`` until every nsqd given by address is connected.
 
     Raises:
         ToolError: one could not be reached; the text names it.

@@ -84,7 +84,7 @@ def entries_of(name: str) -> tuple[str, ...]:
     if ".." in found:
         raise FilenameError(f"the file name {name!r} leads out of its folder")
     if not found:
-        raise FilenameError(f"the file name {name!r} does not name a file")
+        raise FilenameError(f"the file name {name!r} is empty or only `.` and `/`")
     if long := next((entry for entry in found if len(os.fsencode(entry)) > ENTRY_BYTES_MAX), ""):
         raise FilenameError(f"the file name {long:.40}... is longer than {ENTRY_BYTES_MAX} bytes")
     return found

@@ -112,7 +112,8 @@ def as_text(data_path: str, findings: CheckReport) -> str:
         lines += [*aligned([HEADINGS, *map(_cells, findings.rows)]), ""]
     lines += [f"damaged: {text}" for text in damage]
     lines += [f"note: {text}" for text in findings.all_notes()]
-    lines.append(f"damage in {len(damage)} places" if damage else "sound")
+    places = "1 place" if len(damage) == 1 else f"{len(damage)} places"
+    lines.append(f"damage in {places}" if damage else "sound")
     return "\n".join(lines) + "\n"
 
 

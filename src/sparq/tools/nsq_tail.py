@@ -4,7 +4,8 @@
    enough, or the reader has gone) is requeued, and nsqd delivers it again.
 2. By default it uses its own ephemeral channel, so it takes no messages from other consumers.
 3. A reader that pauses (a pager) pauses nsq_tail, not its connections.
-4. If a given nsqd cannot be reached at the start, the tool exits, after `--wait-for-nsqd`.
+4. If an nsqd named with `--nsqd-tcp-address` cannot be reached at the start, the tool exits
+   with status 1, after `--wait-for-nsqd`. An nsqlookupd that cannot be reached is asked again.
 5. Exit status: 0 when `--n` messages are printed and after a signal, 1 if standard output cannot be
    written (without an error message if it is a pipe without a reader).
 """

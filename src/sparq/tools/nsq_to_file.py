@@ -14,8 +14,9 @@ It has the flags of NSQ's `nsq_to_file`, and differs from it where that loses or
    `--topic-refresh`. One that fails only loses its own answer, and is logged when it begins to
    fail.
 
-If a recorder fails, the program ends: the others sync and finish their messages. A topic that was
-found but can have no file below the folder is logged once, and its messages stay in nsqd.
+If writing one topic fails, the program ends: the others sync and finish their messages. A topic
+that `--topic-pattern` found and that can have no file below the folder is logged once, and its
+messages stay in nsqd.
 
 SIGHUP: sync, finish messages and close the files. SIGINT and SIGTERM: the same, then exit status 0.
 A file that cannot be written ends the program with status 1.

@@ -7,8 +7,8 @@ It has the flags of NSQ's `nsq_to_http`, and differs from it where that loses me
    failed often, unless `--consumer-opt=max_attempts,N` asks for it.
 2. While a request is under way, and while a message waits for its turn, the message is kept alive
    with TOUCH.
-3. A host that cannot be reached costs no requeue: the other hosts are tried, and then all of them
-   again for two seconds, so that a host that restarts has time to come back.
+3. A host that cannot be reached does not cause a requeue: the other hosts are tried, and then all
+   of them again for two seconds, so that a host that restarts has time to come back.
 4. In a POST, the message is the request body, unchanged. In a GET, the message replaces the one
    `%s` in path or query, percent-encoded; a message that would go up in the path (`..`) is not
    sent, but requeued without backing off.
@@ -19,8 +19,8 @@ It has the flags of NSQ's `nsq_to_http`, and differs from it where that loses me
 7. `--mode=round-robin` uses the hosts in turn. `hostpool` does so, too, but skips a host that
    failed for 30 s, and for twice as long after each further failure, up to 15 min. `epsilon-greedy`
    prefers hosts that answer quickly.
-8. If a given nsqd cannot be reached at the start, the tool exits with status 1, after
-   `--wait-for-nsqd`.
+8. If an nsqd named with `--nsqd-tcp-address` cannot be reached at the start, the tool exits
+   with status 1, after `--wait-for-nsqd`.
 
 SIGINT, SIGTERM and SIGHUP: requests under way are completed, then exit status 0.
 """

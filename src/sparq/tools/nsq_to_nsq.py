@@ -18,8 +18,8 @@ It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses mes
 5. `--mode=round-robin` uses the hosts in turn, publish by publish. `hostpool` does so, too, but
    skips a host that failed for 30 s, and for twice as long after each further failure, up to
    15 min. `epsilon-greedy` prefers hosts that answer quickly.
-6. If a given nsqd cannot be reached at the start, the tool exits with status 1, after
-   `--wait-for-nsqd`.
+6. If an nsqd named with `--nsqd-tcp-address` cannot be reached at the start, the tool exits
+   with status 1, after `--wait-for-nsqd`.
 
 SIGINT, SIGTERM and SIGHUP: publishes under way are completed, then exit status 0.
 """

@@ -117,7 +117,7 @@ class TopicOutput:
             if (found := pattern.fullmatch(name)) is None or (fd := self._taken(name)) is None:
                 continue
             try:
-                if not self._is_whole(fd):
+                if not self._repair_end(fd):
                     self._folder.remove(entries_of(name))
                     continue
                 log.warning(
@@ -139,8 +139,12 @@ class TopicOutput:
             )
             return None
 
-    def _is_whole(self, fd: int) -> bool:
-        """Make a file end with a complete message; False: it holds none."""
+    def _repair_end(self, fd: int) -> bool:
+        """Repair the file's end so that it ends with a complete message.
+
+        Returns:
+            False if no data is left.
+        """
         # Only gzip shows where complete data ends. In a plain file, a torn message looks like a
         # complete one without its newline, so nothing of it is removed.
         if self._gzip_level:
@@ -254,7 +258,7 @@ class TopicOutput:
         if 0 < self._rotation.interval_ns < age_ns:
             return f"it was opened {format_duration(age_ns)} ago"
         if 0 < self._rotation.size < self._size:
-            return f"it has {self._size} bytes (> {self._rotation.size})"
+            return f"it is {self._size} bytes long (> {self._rotation.size})"
         return ""
 
     def _open_next(self, reason: str) -> None:

@@ -217,11 +217,12 @@ class Relay:
         Args:
             consumers: not started yet.
             stop: the event.
-            wait_ns: how long a given nsqd may be down at the start.
+            wait_ns: how long an nsqd given by address may be down at the start.
             follow: processes a consumer that has no handler, until it is stopped.
 
         Raises:
-            ToolError: a given nsqd cannot be reached; messages in flight have been finished.
+            ToolError: an nsqd given by address cannot be reached; messages in flight have been
+                finished.
         """
         self._tasks.add(asyncio.create_task(self._touching.run()))
         stopping = asyncio.create_task(stop.wait())
@@ -237,7 +238,7 @@ class Relay:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
             await asyncio.gather(*following)
-            # `missing` ends only by raising: a given nsqd could not be reached.
+            # `missing` ends only by raising: an nsqd was not reached.
             if reaching.done():
                 await reaching
         finally:

@@ -144,7 +144,10 @@ def _columns(stream: TextIO) -> int:
 
 
 async def show_progress(text: Callable[[], str]) -> None:
-    """Show the result of ``text`` twice a second, until cancelled; set up the log before."""
+    """Show the result of ``text`` twice a second, until cancelled.
+
+    Call it after logging is set up.
+    """
     stream = sys.stderr
     if not stream.isatty():
         return

@@ -8,7 +8,7 @@
    `--wait-for-nsqd`. It also exits if an nsqd refuses a record or acknowledges nothing within
    `--producer-opt=publish_timeout,30s`: the records before it are published, and the error names
    the record that was not.
-4. A signal ends the reading: complete records that were read are published, regardless of `--rate`;
+4. A signal stops reading: complete records that were read are published, regardless of `--rate`;
    an incomplete record is reported and not published.
 5. Exit status: 0 if everything is published and after a signal, 1 if something is not published.
 """

@@ -36,7 +36,7 @@ from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import ClusterPoller, opened
-from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.command_line import IN_ENVIRONMENT, ToolError, UsageError, with_environment
 from sparq.tools.commands import TopOptions as Options
 from sparq.tools.common import (
     QUITTING,
@@ -66,7 +66,8 @@ LEFT: Final = [at for at, column in enumerate(COLUMNS) if column.is_left]
 
 def start(options: Options) -> int:
     """Run the program; return the exit status."""
-    return run(PROGRAM, partial(watch, options, PipeOutput()), QUITTING)
+    found = with_environment(options)
+    return run(PROGRAM, partial(watch, found, PipeOutput()), QUITTING)
 
 
 async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
@@ -99,7 +100,7 @@ def _fills_screen(options: Options) -> bool:
 def check(options: Options) -> None:
     """Check the options. Raises UsageError: they are not valid."""
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    check_http_sources(nsqds, lookupds)
+    check_http_sources(nsqds, lookupds, IN_ENVIRONMENT)
     check_addresses("nsqd-http-address", nsqds, lookupd_url)
     check_addresses("lookupd-http-address", lookupds, lookupd_url)
     check_positive(options, "interval_ns")

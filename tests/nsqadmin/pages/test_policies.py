@@ -129,7 +129,7 @@ async def test_a_refused_document_has_the_reason(site: Site) -> None:
     assert ["failed"] == [entry["outcome"] for entry in await site.audited()]
     large = "# " + "x" * (260 << 10)
     status, text = await site.post(action="try", document=large)
-    assert (400, True) == (status, "the limit is 262,144" in text)
+    assert (400, True) == (status, "the maximum is 262,144" in text)
 
 
 async def test_dropping_needs_the_typed_word(site: Site) -> None:

@@ -84,7 +84,7 @@ async def test_a_configured_nsqd_is_reconnected(
         await until(lambda: consumer.connections)
         nsqd.post(f"/pub?topic={topic}", b"x")
         (await anext(consumer)).finish()
-    assert f"connection to {tap.address} lost: closed by the peer" in caplog.text
+    assert f"nsqd {tap.address}: connection lost: closed by nsqd" in caplog.text
 
 
 async def test_nsqds_are_added_and_removed_at_run_time(shared_daemons: SharedDaemons) -> None:

@@ -219,7 +219,9 @@ def check_text(cluster: ClusterWithDeadNsqd, row: Row, way: str, ran: Ran, *, is
     part = "" if way == "forgotten" or row in SINGLE else " in part"
     if not is_dry:
         assert f"{row.past}{part}: " in ran.out.splitlines()[0]
-    elif row in SINGLE or row.verb == "seek":
+    elif row.verb == "seek":
+        assert ran.out.startswith("dry run: would move channel archive of ")
+    elif row in SINGLE:
         assert ran.out.startswith(f"would be {row.past}: ")
     else:
         assert ["DAEMON", "WOULD", "MESSAGES"] == ran.rows[0]

@@ -162,7 +162,7 @@ async def test_a_forbidden_address_is_reported_and_not_requested(cluster: Cluste
         status, refused = await found.ask("DELETE", "/api/nodes/169.254.169.254:80", body)
     assert 4 == topic["message_count"]
     assert "multicast or unspecified address (169.254.169.254:80)" in topic["message"]
-    assert "not called (port 22) (127.0.0.1:22)" in topic["message"]
+    assert "not allowed (port 22) (127.0.0.1:22)" in topic["message"]
     assert (404, {"message": "NODE_NOT_FOUND"}) == (status, refused)
 
 

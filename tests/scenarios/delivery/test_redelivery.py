@@ -31,7 +31,7 @@ class Counts:
 
         def counted_tasks(now: Instant) -> Any:
             tasks = end_turn(now)
-            self.tasks += sum(task.work.kind is TaskKind.READ for task in tasks)
+            self.tasks += sum(topic_task.task.kind is TaskKind.READ for topic_task in tasks)
             return tasks
 
         monkeypatch.setattr(Log, "block", counted_block)
@@ -78,7 +78,7 @@ def test_a_turn_looks_up_at_most_128_waiting_messages(
     for _ in range(10):
         topic = broker.topics["t"]
         broker.turn.wake(topic, topic.channels["c"])
-        assert not [task for task in broker.end_turn(now) if task.work.kind is TaskKind.READ]
+        assert TaskKind.READ not in [topic_task.task.kind for topic_task in broker.end_turn(now)]
 
     assert 0 < counts.looks <= 10 * 2 * 64
 

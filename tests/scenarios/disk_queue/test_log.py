@@ -70,9 +70,9 @@ def test_the_log_is_emptied_twice_and_reused(clock: ManualClock) -> None:
         first = publish(log, [b"next"], clock)
         for _ in range(2):
             for segment in [s for s in log.segments() if s.sealed]:
-                work = log.drop(segment)
-                work.run()
-                assert work.error is None
+                task = log.drop(segment)
+                task.run()
+                assert task.error is None
         assert {first: b"next"} == read_all(log)
         assert 1 == len([path for path in disk.paths() if path.endswith(".log")])
         assert log.end_file()
@@ -116,11 +116,11 @@ def test_four_threads_use_one_log(tmp_path: Path, clock: ManualClock) -> None:
     reads = [again.load(start) for start in starts for _ in range(4)]
 
     def read(reader: int) -> None:
-        for work in reads[reader::4]:
-            work.run()
+        for task in reads[reader::4]:
+            task.run()
         with turn:
-            for work in reads[reader::4]:
-                again.store(work)
+            for task in reads[reader::4]:
+                again.store(task)
             counts.append(Counter(read_all(again).values()))
 
     _run_in_four_threads(read)

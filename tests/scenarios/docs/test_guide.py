@@ -84,13 +84,13 @@ def test_the_readmes_consumer_works(daemons: Daemons, tmp_path: Path) -> None:
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     program = next(block for block in PROGRAM.findall(text) if "Consumer" in block)
     program = program.replace("127.0.0.1:4161", daemons.addresses["127.0.0.1:4161"])
-    daemons.nsqd.post("/pub?topic=clicks", b"one")
+    daemons.nsqd.post("/pub?topic=greetings", b"one")
 
     ran = run_sparq(program, "1 b'one'\n", tmp_path, waits=True)
 
     assert "1 b'one'\n" == ran.output
     assert ran.errors.rstrip().endswith("KeyboardInterrupt")
-    assert 1 == daemons.nsqd.channel("clicks", "hello")["finish_count"]
+    assert 1 == daemons.nsqd.channel("greetings", "hello")["finish_count"]
 
 
 def test_another_command_creates_the_watched_channel() -> None:

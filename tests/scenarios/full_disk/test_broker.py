@@ -143,13 +143,13 @@ def test_fins_during_a_sync_do_not_delay_deletion() -> None:
     for _ in range(20):
         # A thread has synced; the next FIN is noted before the loop takes over the result.
         tasks = harness.broker.end_turn(harness.clock.now())
-        for task in tasks:
-            task.work.run()
+        for topic_task in tasks:
+            topic_task.task.run()
         consumer.collect()
         for message in consumer.messages():
             consumer.say(commands.fin(message.id), turn=False)
-        for task in tasks:
-            harness.broker.finish(task, harness.clock.now())
+        for topic_task in tasks:
+            harness.broker.finish(topic_task, harness.clock.now())
 
     assert len(harness.disk.paths()) < most - 10
 

@@ -12,7 +12,7 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
-from tests.scenarios.starting.effects import listeners, known, limits, statsd, storage, strict, wire
+from tests.scenarios.starting.effects import known, limits, listeners, statsd, storage, strict, wire
 from tests.support import log_flags
 from tests.support.flag_rows import FlagDaemons, Row, assert_keys_are_right, each_row, flag_daemons
 

@@ -179,7 +179,7 @@ async def test_each_side_closes_with_close_notify(files: Certificates) -> None:
     async with connected(files, "tls") as (nsqd, connection):
         assert nsqd.writer is not None
         nsqd.writer.write(nsqd.counterpart.close_tls())
-        assert "closed by the peer" in str(await connection.ended())
+        assert "closed by nsqd" in str(await connection.ended())
 
     async with connected(files, "tls+snappy") as (nsqd, connection):
         await connection.close()

@@ -13,8 +13,13 @@ def test_peek_changes_nothing(cluster: Cluster, admin: Run) -> None:
 
     assert_dead_nsqd_is_reported(ran, cluster, "peek")
     ids = cluster.ids("clicks")
-    assert [*ids[0], *ids[1]][:6] == [row[0] for row in ran.rows[1:]]
+    assert [*ids[0], *ids[1]][:6] == [row[0] for row in ran.rows[1:7]]
     assert '{"n": 0}' in ran.out
+    assert "the first 6 messages; --limit shows more" == ran.out.splitlines()[-1]
+    assert "--limit shows more" not in admin("peek", "clicks", "archive", "--limit=8").out
+    ran = admin("peek", "clicks", "--limit=3")
+    assert "the newest 3 messages; --limit shows more" == ran.out.splitlines()[-1]
+    assert "--limit shows more" not in admin("peek", "clicks", "--limit=8").out
     messages = admin("peek", "clicks", "archive", "--json").document["messages"]
     assert [0] * 8 == [message["attempts"] for message in messages]
     assert [*[cluster.nsqds[0].http] * 4, *[cluster.nsqds[1].http] * 4] == [

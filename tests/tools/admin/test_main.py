@@ -11,7 +11,10 @@ from tests.tools.admin.conftest import Cluster, Run
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["peek", "orders", "--state=waiting"], "--state needs a channel"),
+        (
+            ["peek", "orders", "--state=waiting"],
+            "--state is waiting, in_flight or deferred, and needs a channel",
+        ),
         (["peek", "orders", "c", "--from=earliest"], "--from needs a topic"),
         (["find", "orders", "--attempts=>3"], "--attempts and --state need a channel"),
         (["list", "orders", "--nodes"], "--nodes takes no topic"),

@@ -19,7 +19,7 @@ def test_seek_reports_each_nsqds_position(cluster: Cluster, admin: Run) -> None:
 
     dry = admin("seek", "clicks", "archive", "earliest", "--dry-run")
     assert [0, 3] == waiting(cluster)
-    assert (1, "would be moved: channel archive of topic clicks to earliest") == (
+    assert (1, "dry run: would move channel archive of topic clicks to earliest") == (
         *(dry.status, dry.out.splitlines()[0]),
     )
     ran = admin("seek", "clicks", "archive", "earliest")

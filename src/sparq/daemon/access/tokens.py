@@ -214,7 +214,7 @@ def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
 
 
 def end_of(text: str) -> float:
-    """Return the end of a day, or a time with its offset, in seconds since the epoch.
+    """Parse a date (its end, UTC) or a time with UTC offset; return seconds since the epoch.
 
     Raises:
         ValueError: the text is neither.

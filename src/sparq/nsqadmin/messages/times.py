@@ -188,7 +188,9 @@ async def seek_preview(
         query = {"format": "json", "topic": topic, "channel": channel, "include_clients": "false"}
         stats = await fleet.get(node, "/stats", **query)
         if not isinstance(stats, dict) or stats.get("sparq_version") is None:
-            raise UpstreamError(node.address, "this is NSQ's Go nsqd", 404, NO_ROUTE)
+            raise UpstreamError(
+                node.address, "this is Go's nsqd, which cannot replay", 404, NO_ROUTE
+            )
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
         return await fleet.post(node, "/channel/seek", **wanted)
 

@@ -69,7 +69,7 @@ class Fields:
         return self.values.get(name, [""])[0].strip()
 
     def all(self, name: str) -> list[str]:
-        """All values of a field."""
+        """Return all values of a field."""
         return self.values.get(name, [])
 
     def action(self, *offered: str) -> str:

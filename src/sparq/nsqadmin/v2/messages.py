@@ -85,7 +85,7 @@ ENDPOINTS: Final = ApiEndpoints()
 
 
 def show_in(services: Services, call: Call, asked: Arguments) -> DisplayLimits:
-    """Decide how much of messages the sender of a request sees.
+    """Decide how much of each message, and how many messages, the sender may see.
 
     Raises:
         HttpError: 401 or 403 if bodies are requested and the role is missing.

@@ -24,7 +24,7 @@ Row = tuple[int, ...]  # first_s, last_s, clicks, resources, pages
 
 
 def merged(parts: Visits, low_s: Ints) -> Visits:
-    """Merge parts of visits to whole visits.
+    """Merge parts of visits into whole visits.
 
     Args:
         parts: parts in any order.

@@ -131,7 +131,10 @@ def _repeated(pages: Pages, count: int) -> Ints:
 
 
 def _clicks(pages: Pages, texts: Texts) -> tuple[Clicks, list[str]]:
-    """The clicks in the form of the rules, and the texts of the pages with the first numbers."""
+    """Return the clicks as the rules expect them, and the texts of the pages that a rule may name.
+
+    The texts are in order of the pages' numbers (0, 1, 2 ...).
+    """
     numbers, names = _numbered(pages.page, texts)
     columns: list[Any] = [pages.second, pages.kind, numbers, pages.id]
     return Clicks(*columns), names

@@ -145,7 +145,7 @@ ID_CHARACTERS = 16
 
 
 def blobs_of(clicks: pa.Table, buckets: int) -> list[bytes]:
-    """The blob for each bucket: tables of BLOB as `packing.to_blob` encodes them.
+    """One blob per bucket: the tables listed in BLOB, encoded by `packing.to_blob`.
 
     Args:
         clicks: the clicks of one partition and batch, columns of CLICKS, without nulls.

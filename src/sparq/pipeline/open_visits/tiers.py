@@ -124,7 +124,7 @@ class HeldPart:
         self.calls: list[str] = []
 
     def get(self) -> list[bytes]:
-        """All values."""
+        """Return all values."""
         self.calls.append("get")
         return list(self.values)
 

@@ -4,8 +4,8 @@
    address. It then reports what was done where, and what to do next where it was not done.
 2. Exit status: 0 if everything was done and all daemons answered; 1 if anything was not done or a
    daemon could not be reached, also for verbs that change nothing (`list`, `peek`, `find`). The
-   commands in the report do what is missing, and nothing twice. `nsqlookupd` stops listing an nsqd
-   whose process has ended: `--expect-nodes` makes that a failure, too.
+   report lists commands that do only what is missing. An nsqd whose process has ended is no longer
+   listed by nsqlookupd, so it is not missed: `--expect-nodes=N` fails if fewer than N are found.
 3. `--dry-run` shows what would be done, and does nothing.
 4. Verbs that lose messages (`empty`, `delete`, `tombstone`, `finish`, `cancel`, and a `seek` that
    skips messages or may drop deferred ones) ask you to type the name. Without a terminal they need

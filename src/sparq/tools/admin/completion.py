@@ -24,8 +24,8 @@ from sparq.program.stdout import write_stdout
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.main import token_of
-from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions, separated, with_environment
-from sparq.tools.command_line import UsageError
+from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions, separated
+from sparq.tools.command_line import UsageError, with_environment
 
 SECONDS_MAX: Final = 1.0
 PLACES: Final = ("earliest", "latest", "-1h", "last:100")

@@ -113,7 +113,10 @@ async def peek(job: Job) -> int:
     job.check_names()
     options = job.options
     if options.state == "finished" or (options.state and not job.channel):
-        raise UsageError("--state needs a channel and waiting, in_flight or deferred; see find")
+        raise UsageError(
+            "--state is waiting, in_flight or deferred, and needs a channel; for finished messages"
+            " use find"
+        )
     if options.start and job.channel:
         raise UsageError("--from needs a topic alone: remove the channel, or use find")
     nodes = await nodes_of(job)
@@ -122,12 +125,15 @@ async def peek(job: Job) -> int:
     is_newest = not job.channel and not options.start
     chosen = messages[-options.limit :] if is_newest else messages[: options.limit]
     await show_messages(job, chosen)
+    if len(messages) > len(chosen) and not options.json:
+        which = "newest" if is_newest else "first"
+        await job.say(f"the {which} {len(chosen):,} messages; --limit shows more")
     return job.warn_of_errors()
 
 
 async def _peek_at(job: Job, node: Node) -> list[Message]:
-    """Return messages of one nsqd, at most `--limit`."""
-    options, limit = job.options, job.options.limit
+    """Return messages of one nsqd, at most `--limit`, and one more if there are more."""
+    options, limit = job.options, job.options.limit + 1
     query = {"topic": job.topic, "limit": str(min(limit, PAGE_MAX)), **bodies(options.body_bytes)}
     if job.channel:
         query |= {"channel": job.channel, "state": options.state or "waiting"}

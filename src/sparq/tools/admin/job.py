@@ -75,7 +75,7 @@ class Job:
 
     @property
     def verb(self) -> str:
-        """The verb."""
+        """The verb of the command line, such as `pause`."""
         return self.request.verb
 
     @property

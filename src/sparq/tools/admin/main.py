@@ -19,9 +19,9 @@ from sparq.client.arguments import split_texts
 from sparq.cluster.fleet import Fleet
 from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.verbs import LOOKUPD_VARIABLE, PROGRAM, ParsedCommand
+from sparq.tools.admin.verbs import PROGRAM, ParsedCommand
 from sparq.tools.cluster import upstream_of
-from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.command_line import IN_ENVIRONMENT, ToolError, UsageError
 from sparq.tools.common import check_addresses, run
 from sparq.tools.pipes import PipeOutput
 
@@ -106,8 +106,7 @@ async def opened(request: ParsedCommand) -> AsyncIterator[Fleet]:
     if request.verb not in WITHOUT_CLUSTER:
         if not any(nsqds) and not any(lookupds):
             raise UsageError(
-                "--lookupd-http-address or --nsqd-http-address required"
-                f" (or {LOOKUPD_VARIABLE} in the environment)"
+                f"--lookupd-http-address or --nsqd-http-address required {IN_ENVIRONMENT}"
             )
         if any(nsqds) and any(lookupds):
             raise UsageError("use --lookupd-http-address or --nsqd-http-address, not both")

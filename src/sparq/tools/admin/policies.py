@@ -49,7 +49,10 @@ async def policies(job: Job) -> int:
     }
     act, counts = acts.get(action, (None, range(0)))
     if act is None or len(words) not in counts:
-        raise UsageError("takes nothing, or show TOPIC [CHANNEL], export, apply FILE|-, or drop")
+        raise UsageError(
+            "use: policies, policies show TOPIC [CHANNEL], policies export, policies apply FILE|-,"
+            " or policies drop"
+        )
     return await act(job)
 
 

@@ -55,7 +55,7 @@ async def _found(job: Job) -> Survey:
     if not (await survey(job.fleet, job.topic)).having:
         raise ToolError(f"no nsqd has the topic {job.topic}: nothing was done")
     if job.options.dry_run:
-        raise ToolError(f"no nsqd has the {job.what}: redrive would create it")
+        raise ToolError(f"no nsqd has the {job.what}; without --dry-run it would be created")
     report = await actions.create(job.fleet, job.topic, job.channel)
     if report.failed:
         raise ToolError(f"nothing was done: {report.failed}")

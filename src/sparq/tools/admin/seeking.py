@@ -17,10 +17,18 @@ from sparq.tools.admin.listing import number
 from sparq.tools.admin.reading import Survey, known, survey
 from sparq.tools.command_line import ToolError
 
-HEADINGS: Final = (
-    *("nsqd", "lands_at", "index", "note"),
-    *("deferred_before", "again", "skipped", "waiting"),
-)
+HEADINGS: Final = {
+    "nsqd": "nsqd",
+    "new_place": "lands_at",
+    "index": "index",
+    "note": "note",
+    "deferred_before": "deferred_before",
+    "delivered_again": "again",
+    "skipped": "skipped",
+    "waiting_after": "waiting",
+}
+"""The table's headings, and the keys of its cells, which are those of the JSON document."""
+
 EARLIEST: Final = "earliest"
 OLDER_ARE_GONE: Final = "older messages are gone"
 
@@ -107,9 +115,10 @@ async def _say(job: Job, report: Report, found: Survey) -> int:
         told = {"rows": rows, "errors": failed, "next": steps}
         await job.say_json({**names, "dry_run": is_dry, "result": result, **told})
         return int(bool(failed) or not rows)
-    words = "would be moved" if is_dry else "moved" + (" in part" if failed and rows else "")
-    await job.say(f"{words if rows else 'not moved'}: {job.what} to {job.words[2]}")
+    done = "dry run: would move" if is_dry else "moved in part:" if failed else "moved:"
+    await job.say(f"{done if rows else 'not moved:'} {job.what} to {job.words[2]}")
     if rows:
-        await job.show(HEADINGS, rows, 4)
+        cells = [{heading: row[key] for heading, key in HEADINGS.items()} for row in rows]
+        await job.show(tuple(HEADINGS), cells, 4)
     await job.say_errors(failed)
     return int(bool(failed) or not rows)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +18,17 @@ from sparq.program.flags import HELP, VERSION
 from sparq.program.stdout import version_line, write_stdout
 from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
-from sparq.tools.command_line import CLIENT_OPTION, ClusterHttpOptions, launch, refuse
+from sparq.tools.command_line import (
+    CLIENT_OPTION,
+    LOOKUPD_VARIABLE,
+    NSQD_VARIABLE,
+    ClusterHttpOptions,
+    launch,
+    refuse,
+    with_environment,
+)
 
 PROGRAM: Final = "sparq admin"
-LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
-NSQD_VARIABLE: Final = "SPARQ_NSQD_HTTP_ADDRESS"
 COMPLETE: Final = "complete"
 """The verb that shell functions call: `sparq admin complete WORDS` completes the last word."""
 
@@ -306,20 +311,6 @@ def separated(
 def _is_word(text: str) -> bool:
     """Whether it is not a flag: a place such as -1h is a word, and so is - for standard input."""
     return not text.startswith("-") or text == "-" or text[1:2].isdigit()
-
-
-def with_environment(options: Any) -> Any:
-    """Return the options; if no address was given, with those from the environment."""
-    if options.nsqd_http_addresses or options.lookupd_http_addresses:
-        return options
-    changed = import_module("dataclasses").replace
-    lookupds, nsqds = (
-        tuple(os.environ.get(name, "").replace(",", " ").split())
-        for name in (LOOKUPD_VARIABLE, NSQD_VARIABLE)
-    )
-    if lookupds:
-        return changed(options, lookupd_http_addresses=lookupds)
-    return changed(options, nsqd_http_addresses=nsqds)
 
 
 def overview() -> str:
