@@ -17,7 +17,7 @@ from sparq.broker import delivery, health
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import DrainSave
 from sparq.broker.channel import Channel
-from sparq.broker.dead_letters import settle
+from sparq.broker.dead_letters import apply_result
 from sparq.broker.draining import Drains
 from sparq.broker.in_flight import Expired, InFlight
 from sparq.broker.publishing import Publish, Publishing
@@ -161,7 +161,7 @@ def no_dead_letters(_handout: delivery.DeliveryContext, runs: list[delivery.Deli
 def finished_before_stored(broker: Broker, topic: Topic, now: Instant) -> None:
     """Finish a dead letter before it is stored in its topic."""
     for letters in topic.outcome.letters:
-        settle(letters, now, is_kept=True)
+        apply_result(letters, now, is_kept=True)
     MOVE(broker, topic, now)
 
 

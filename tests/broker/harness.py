@@ -116,7 +116,7 @@ class BrokerHarness:
         task = topic.writer.checkpoint(topic.state(self.clock.now()))
         assert task is not None
         topic.outcome.tasks.append(task)
-        self.broker.turn.touch(topic)
+        self.broker.turn.add_topic(topic)
         self.turn()
 
     def turn(self) -> None:

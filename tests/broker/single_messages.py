@@ -29,7 +29,7 @@ def act(
     chosen = np.unique(np.array(indexes, np.int64))
     refused = harness.broker.act_on_messages(action, "t", channel, chosen, harness.clock.now())
     harness.turn()
-    assert harness.broker.unsettled("t") is None
+    assert harness.broker.not_durable_reason("t") is None
     return refused
 
 

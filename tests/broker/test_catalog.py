@@ -150,11 +150,14 @@ def test_a_failed_removal_is_retried() -> None:
 
     (answer,) = client.answers()
     assert answer.startswith(b"E_PUB_FAILED PUB failed its files could not be removed yet: ")
-    assert harness.broker.unsettled("t") == "its files could not be removed yet: input/output error"
+    assert (
+        harness.broker.not_durable_reason("t")
+        == "its files could not be removed yet: input/output error"
+    )
 
     harness.pass_time(1.1)
 
-    assert harness.broker.unsettled("t") is None
+    assert harness.broker.not_durable_reason("t") is None
     harness.publish("t", b"y")
     harness.crash()
     assert harness.topic("t").log_messages == 1

@@ -373,7 +373,7 @@ async def test_a_deletion_that_fails_on_disk_gets_503(
     assert REASON in json.loads(answer)["message"]
 
     monkeypatch.setattr(RealDisk, "rename", rename)
-    await until(lambda: nsqd.nsqd.broker.unsettled("t") is None)
+    await until(lambda: nsqd.nsqd.broker.not_durable_reason("t") is None)
     await nsqd.post("/topic/create?topic=t")
     assert (await nsqd.topic("t"))["log_messages"] == 0
     await stop(nsqd)

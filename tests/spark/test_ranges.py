@@ -197,17 +197,17 @@ def test_another_program_at_the_address_is_an_immediate_error(server, monkeypatc
 
 
 def test_settle_freezes_garbage_collection_only_in_a_spark_task(monkeypatch):
-    """`settle` calls `gc.freeze` once, and only in a Spark task."""
+    """`freeze_loaded_objects` calls `gc.freeze` once, and only in a Spark task."""
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
-    ranges.settle.cache_clear()
-    ranges.settle()
+    ranges.freeze_loaded_objects.cache_clear()
+    ranges.freeze_loaded_objects()
     assert not frozen
 
-    ranges.settle.cache_clear()
+    ranges.freeze_loaded_objects.cache_clear()
     monkeypatch.setattr(ranges.TaskContext, "get", object)
-    ranges.settle()
-    ranges.settle()
-    ranges.settle.cache_clear()
+    ranges.freeze_loaded_objects()
+    ranges.freeze_loaded_objects()
+    ranges.freeze_loaded_objects.cache_clear()
 
     assert [True] == frozen

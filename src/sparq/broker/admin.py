@@ -1,7 +1,7 @@
 """Administrators' actions (HTTP): create, delete, empty, pause, seek, and act on single messages.
 
 Each refusal is a `RemoteError` with NSQ's HTTP code. An action is complete (durable, and the disk
-space that it frees is free) once `Topics.unsettled` returns None. Run turns, and the tasks
+space that it frees is free) once `Topics.not_durable_reason` returns None. Run turns, and the tasks
 they return, until then.
 
 Rules for actions on single messages of a channel (requeue, finish, cancel):
@@ -234,7 +234,7 @@ class Admin:
         except DiskError as error:
             self._turn.health.fail(f"topic {name} cannot be created: {error}", error)
             raise RemoteError("INTERNAL_ERROR", error.reason) from error
-        self._settle(topic, now)
+        self._make_durable(topic, now)
 
     def delete_topic(self, name: str, now: Instant) -> None:
         """Delete the topic with its channels and messages; its consumers' connections close."""
@@ -245,13 +245,13 @@ class Admin:
         """Drop the messages that no channel sees yet."""
         topic = self._topic(name)
         topic.empty()
-        self._settle(topic, now, frees=True)
+        self._make_durable(topic, now, frees=True)
 
     def pause_topic(self, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume the flow from the topic to its channels."""
         topic = self._topic(name)
         topic.pause(paused)
-        self._settle(topic, now)
+        self._make_durable(topic, now)
 
     def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Create the channel unless it exists; the topic must exist."""
@@ -260,13 +260,13 @@ class Admin:
             topic.create_channel(name)
         except LimitReached as limit:
             raise RemoteError("LIMIT_REACHED", str(limit)) from limit
-        self._settle(topic, now)
+        self._make_durable(topic, now)
 
     def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Delete the channel; its consumers' connections close."""
         topic, channel = self._channel(topic_name, name)
         self._topics.delete_channel(topic, channel.name)
-        self._settle(topic, now, frees=True)
+        self._make_durable(topic, now, frees=True)
         self._topics.forget_if_unused(topic)
 
     def empty_channel(self, topic_name: str, name: str, now: Instant) -> None:
@@ -274,14 +274,14 @@ class Admin:
         topic, channel = self._channel(topic_name, name)
         channel.empty()
         topic.wake(channel)
-        self._settle(topic, now, frees=True)
+        self._make_durable(topic, now, frees=True)
 
     def pause_channel(self, topic_name: str, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume deliveries to the channel's consumers."""
         topic, channel = self._channel(topic_name, name)
         channel.pause(paused)
         topic.wake(channel)
-        self._settle(topic, now)
+        self._make_durable(topic, now)
 
     def seek_channel(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> None:
         """Do what `seek` does, for callers that do not need the resulting position."""
@@ -301,7 +301,7 @@ class Admin:
         if channel.hold is not None:
             raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
         seek = seeking.begin(self._turn, topic, channel, target, moves=not dry_run)
-        self._settle(topic, now)
+        self._make_durable(topic, now)
         return seek
 
     def act_on_messages(
@@ -326,7 +326,7 @@ class Admin:
             channels = [channel]
         for channel in channels:
             topic.wake(channel)
-        self._settle(topic, now)
+        self._make_durable(topic, now)
         return refused
 
     def claim(self, topic_name: str, name: str, indexes: Indexes, now: Instant) -> Refused:
@@ -348,12 +348,12 @@ class Admin:
         # The channel may have been deleted while its letters were being published.
         if topic is not None and not channel.is_retired:
             topic.wake(channel)
-            self._turn.touch(topic)
+            self._turn.add_topic(topic)
 
-    def _settle(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
+    def _make_durable(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
         """Have a decision made durable; `frees`: delete files that became unneeded, too."""
-        topic.settle(now, frees=frees)
-        self._turn.touch(topic)
+        topic.make_durable(now, frees=frees)
+        self._turn.add_topic(topic)
 
     def _topic(self, name: str) -> Topic:
         topic = self._topics.by_name.get(name)

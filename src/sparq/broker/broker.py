@@ -21,7 +21,7 @@ from sparq.broker.admin import Admin
 from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
-from sparq.broker.dead_letters import DeadLetterBatch, Only, settle
+from sparq.broker.dead_letters import DeadLetterBatch, Only, apply_result
 from sparq.broker.latency import Histogram
 from sparq.broker.ledger_writer import LedgerWriter
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
@@ -31,7 +31,7 @@ from sparq.broker.publishing import Answered, Change, Outcome, Publish, Ticket, 
 from sparq.broker.session import Buffer, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
-from sparq.broker.trimming import PendingTrim
+from sparq.broker.trimming import AwaitedSync
 from sparq.broker.turn import Inspected, Reply, TopicTask, Turn
 from sparq.log.disk import Disk
 from sparq.log.journal import Journal
@@ -259,7 +259,7 @@ class Broker:
             if writer is not None and writer.ledger.has_news:
                 self._write_ledger(topic, writer, now)
                 if writer.ledger.has_news:
-                    turn.touch(topic)  # retry failed writes in the next turn
+                    turn.add_topic(topic)  # retry failed writes in the next turn
             self._take(topic, now)
             if topic.woken or topic.ephemeral or topic.is_deleted:
                 self._go_on(topic)
@@ -271,7 +271,7 @@ class Broker:
     def _go_on(self, topic: Topic) -> None:
         """Continue work that no event triggers; most topics have none."""
         if topic.needs_turn():
-            self.turn.touch(topic)
+            self.turn.add_topic(topic)
         if topic.is_deleted:
             self._topics.go_on(topic)
 
@@ -287,7 +287,7 @@ class Broker:
         topic = topic_task.topic
         if topic is not None:
             if topic.finish(topic_task.task, now):
-                self.turn.touch(topic)
+                self.turn.add_topic(topic)
             self._take(topic, now)
         if topic_task.request is not None:
             topic_task.request.finish(self.turn, now)
@@ -307,7 +307,7 @@ class Broker:
             replies, outcome.replies = outcome.replies, []
             for reply, error in replies:
                 if isinstance(reply, Reply):
-                    turn.sessions[reply.settle(error)] = None
+                    turn.sessions[reply.fill(error)] = None
         if outcome.letters:
             self._move(topic, now)
         if outcome.has_recovered:
@@ -372,7 +372,7 @@ class Broker:
     def _moved(self, letters: DeadLetterBatch, to: str, reason: str | None, now: Instant) -> None:
         """Handle the result of publishing dead letters, or messages sent back from there."""
         channel = letters.channel
-        settle(letters, now, is_kept=reason is None)
+        apply_result(letters, now, is_kept=reason is None)
         if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_told_ns:
             self._unmoved_told_ns = now.mono_ns + UNMOVED_TOLD_NS
             count = len(letters.indexes)
@@ -396,14 +396,14 @@ class Broker:
         turn = self.turn
         for topic in turn.timers.pop_due(now.mono_ns):
             topic.on_time(now)
-            turn.touch(topic)
+            turn.add_topic(topic)
         if now.mono_ns >= self._checkpoints.due_ns:
             self._checkpoints.on_time(turn, now)
         if now.mono_ns >= self._next_trim_ns():
             self._trimmed_ns = now.mono_ns
             for topic in self.topics.values():
                 if topic.trim(now):
-                    turn.touch(topic)
+                    turn.add_topic(topic)
                 if topic.scope.is_limited:
                     turn.health.notes += limit_notes(topic, now)
             self._topics.look_after()
@@ -449,7 +449,7 @@ class Broker:
         topic = self.topics.get(topic_name)
         if topic is not None:
             topic.channels_known(names)
-            self.turn.touch(topic)
+            self.turn.add_topic(topic)
 
     # Health and shutdown
 
@@ -461,13 +461,13 @@ class Broker:
         """Space that the reserve has for FINs on a full disk; None before `load`."""
         return self._topics.fin_reserve()
 
-    def unsettled(self, topic_name: str) -> str | None:
+    def not_durable_reason(self, topic_name: str) -> str | None:
         """Why an administrative change to a topic is not complete yet; None: it is complete.
 
         A create, delete, empty, pause or seek is complete once it would survive a crash and the
         disk space that it frees is free.
         """
-        return self._topics.unsettled(topic_name)
+        return self._topics.not_durable_reason(topic_name)
 
     @property
     def waited(self) -> Histogram:
@@ -484,14 +484,14 @@ class Broker:
         topics = self.topics.values()
         for topic in topics:
             topic.refuse_publishes()
-            self.turn.touch(topic)
+            self.turn.add_topic(topic)
         if any(topic.stream.log.flight is not None for topic in topics):
             return False
         for topic in topics:
             topic.sync_file()
             if topic.writer is not None:
                 # Wait for all records, not only written ones: a failed write must be retried.
-                topic.writer.wait_for_sync(PendingTrim([], is_asked=False))
+                topic.writer.wait_for_sync(AwaitedSync([], is_change=False))
         return True
 
     def closed(self) -> None:

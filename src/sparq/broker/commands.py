@@ -246,7 +246,7 @@ class Commands:
         except DiskError as error:
             self._turn.health.fail(f"topic {topic} cannot be created: {error}", error)
             raise RemoteError(code, f"{command} failed {error.reason}") from error
-        self._turn.touch(found)
+        self._turn.add_topic(found)
         return found, channel, is_new
 
     def _answer_when_kept(
@@ -262,7 +262,7 @@ class Commands:
             topic.writer.wait_for_sync(reply)
         else:
             topic.writer.wait_for_write(reply)
-        self._turn.touch(topic)
+        self._turn.add_topic(topic)
 
     def _ready(self, session: V2Session, command: commands.Ready, _now: Instant) -> None:
         if session.state == commands.STATE_SUBSCRIBED:

@@ -106,7 +106,7 @@ def bury(channel: Channel, indexes: Indexes, attempts: Attempts, now: Instant) -
     channel.in_flight.note_many(indexes, attempts, BURIAL, now_ns=now.mono_ns, deadline_ns=NEVER)
 
 
-def settle(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> None:
+def apply_result(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> None:
     """Finish messages whose letters were stored; otherwise schedule them to be tried again.
 
     Messages that were removed from BURIAL meanwhile are left alone.

@@ -183,7 +183,7 @@ class V2Session:
         return slot
 
     def hold_messages(self) -> None:
-        """Send no message before the most recently requested answer, the one to SUB."""
+        """Hold messages back until the newest answer, the one to SUB, has been sent."""
         self._messages_behind = self._replies[-1]
 
     def send(self, run: Buffer, size_bytes: int, count: int) -> None:

@@ -71,7 +71,7 @@ class ClientStats:
 class ChannelStats:
     """One channel; depth as in decision 17. `ready_count` is the sum over its clients.
 
-    For some fields after `voided_count`, see `Channel.outlook` and `channel.RangeLease`.
+    `clear_seconds` comes from `Channel.outlook`, and `range_query` from `Channel.hold`.
     """
 
     channel_name: str

@@ -25,7 +25,7 @@ from sparq.broker.publishing import Answered, Outcome, Publishing
 from sparq.broker.recovery import recover_due, restore, seen_end, topic_state
 from sparq.broker.session import V2Session
 from sparq.broker.stream import ExtentReads, Stream
-from sparq.broker.trimming import PendingTrim, Trimming
+from sparq.broker.trimming import AwaitedSync, Trimming
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.index_file import IndexWrite
@@ -428,16 +428,16 @@ class Topic:
 
     def _end_waits(self, ended: Ended, now: Instant) -> None:
         for waiter, error in ended:
-            if isinstance(waiter, PendingTrim):
+            if isinstance(waiter, AwaitedSync):
                 self.outcome.tasks += self.trimming.decided(waiter, error, is_closed=self.is_closed)
             else:
                 self.outcome.replies.append((waiter, error))
 
     # Deleting finished files
 
-    def settle(self, now: Instant, *, frees: bool) -> None:
+    def make_durable(self, now: Instant, *, frees: bool) -> None:
         """Have an administrator's change made durable; `frees`: delete freed files, too."""
-        self.outcome.tasks += self.trimming.settle(now, frees=frees)
+        self.outcome.tasks += self.trimming.make_durable(now, frees=frees)
 
     def trim(self, now: Instant) -> bool:
         """Delete files that no channel needs and no rule keeps; False: nothing to do."""

@@ -223,7 +223,7 @@ class Topics:
         topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
         topic.recover(state, now)
         self.by_name[name] = topic
-        self._turn.touch(topic)
+        self._turn.add_topic(topic)
         report = [f"topic {name}: {text}" for text in ledger.damage]
         report += [
             f"topic {name}: {d.messages} messages lost in {d.path} at {d.offset}: {d.reason}"
@@ -288,7 +288,7 @@ class Topics:
         topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
         topic.begin(now, wait_for_lookup=self.has_lookupd)
         self.by_name[name] = topic
-        self._turn.touch(topic)
+        self._turn.add_topic(topic)
         self._turn.changes.append(("created", name, None))
         return topic
 
@@ -302,7 +302,7 @@ class Topics:
         self.policies = policies
         for name, topic in self.by_name.items():
             topic.take_scope(policies.scope(name))
-            self._turn.touch(topic)
+            self._turn.add_topic(topic)
             if not topic.ephemeral:
                 topic.stream.log.limit_files(self._file_bytes(topic.settings))
 
@@ -330,7 +330,7 @@ class Topics:
         else:
             # The files must not be renamed while a thread uses them: see `go_on`.
             self._leaving[name] = topic
-            turn.touch(topic)
+            turn.add_topic(topic)
 
     def go_on(self, topic: Topic) -> None:
         """Remove a deleted topic's files, once no task uses them."""
@@ -351,12 +351,12 @@ class Topics:
         """How much space there is for FINs; None before `load`."""
         return None if self._reserve is None else self._reserve.fin_reserve()
 
-    def unsettled(self, name: str) -> str | None:
+    def not_durable_reason(self, name: str) -> str | None:
         """Why an administrative change to a topic is not complete yet; None: it is complete."""
         if name in self._leaving:
             return self._refusals.get(name, "exiting")
         topic = self.by_name.get(name)
-        return None if topic is None else topic.trimming.unsettled()
+        return None if topic is None else topic.trimming.not_durable_reason()
 
     def look_after(self) -> None:
         """Retry failed removals, and check whether a full disk has space again."""
@@ -380,7 +380,7 @@ class Topics:
     def delete_channel(self, topic: Topic, name: str) -> None:
         """Delete a channel; its consumers' connections close."""
         self._turn.end_sessions(topic.delete_channel(name))
-        self._turn.touch(topic)
+        self._turn.add_topic(topic)
 
     def forget_if_unused(self, topic: Topic) -> None:
         """Delete an ephemeral topic that has lost its last channel."""

@@ -16,6 +16,8 @@
    not reached, oldest first, so that a channel without consumers does not fill the disk. Messages
    in flight, requeued or deferred stay; each keeps only its own file. The active file is neither
    deleted nor voided.
+6. An administrator's change of a topic is made durable here, too, whether it frees files or not:
+   its ledger records have to be synced first.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ NOT_ON_DISK: Final = "not on disk yet"
 TrimTasks = list[Drop | Commit]
 
 
-class PendingTrim(NamedTuple):
-    """Waits for the ledger's sync: an administrator's change, or files that are finished.
+class AwaitedSync(NamedTuple):
+    """A sync of the ledger for which an administrator's change, or the deletion of files, waits.
 
     Attributes:
         finished: unneeded files, to be deleted once the synced ledger proves that.
-        is_asked: whether an administrator waits for it (see `Trimming.unsettled`).
+        is_change: whether an administrator's change waits for it (`not_durable_reason`).
     """
 
     finished: list[SegmentInfo]
-    is_asked: bool
+    is_change: bool
 
 
 class Trimming:
@@ -77,7 +79,7 @@ class Trimming:
         self._undecided = 0
         self._refusal = NOT_ON_DISK
 
-    def unsettled(self) -> str | None:
+    def not_durable_reason(self) -> str | None:
         """Why an administrator's change is not complete yet; None: it is complete.
 
         It is complete when its ledger records are synced and the files that it freed are deleted.
@@ -87,14 +89,14 @@ class Trimming:
             return self._refusal
         return NOT_ON_DISK if self._drops else None
 
-    def settle(self, now: Instant, *, frees: bool) -> TrimTasks:
+    def make_durable(self, now: Instant, *, frees: bool) -> TrimTasks:
         """Have noted records synced; `frees`: delete files that became unneeded, too."""
         finished = self.finished(now, ends_file=True) if frees else []
         if self._writer is None:
             return self._drop(finished)
         finished = self._with_indexes(finished)
         self._undecided += 1
-        self._writer.wait_for_sync(PendingTrim(finished, is_asked=True))
+        self._writer.wait_for_sync(AwaitedSync(finished, is_change=True))
         return []
 
     def trim(self, now: Instant) -> TrimTasks:
@@ -107,14 +109,14 @@ class Trimming:
         # One waiter at a time: this runs every second, and the sync may take longer.
         if finished and self._writer is not None and not self._is_waiting:
             self._is_waiting = True
-            self._writer.wait_for_sync(PendingTrim(finished, is_asked=False))
+            self._writer.wait_for_sync(AwaitedSync(finished, is_change=False))
         return []
 
     def decided(
-        self, decided: PendingTrim, error: DiskError | None, *, is_closed: bool
+        self, decided: AwaitedSync, error: DiskError | None, *, is_closed: bool
     ) -> TrimTasks:
         """Handle the result of a ledger sync; `is_closed`: the topic has been deleted."""
-        if decided.is_asked:
+        if decided.is_change:
             self._undecided -= 1
             self._refusal = NOT_ON_DISK if error is None else error.reason
         else:
@@ -122,9 +124,9 @@ class Trimming:
         if is_closed:
             return []
         # The ledger keeps its records and writes them again: the request stays open until then.
-        if decided.is_asked and error is not None and self._writer is not None:
+        if decided.is_change and error is not None and self._writer is not None:
             self._undecided += 1
-            self._writer.wait_for_sync(PendingTrim([], is_asked=True))
+            self._writer.wait_for_sync(AwaitedSync([], is_change=True))
         # Rule 4: on a full disk no sync may succeed before a file is deleted.
         return self._drop(decided.finished) if error is None or error.is_full else []
 
@@ -142,7 +144,7 @@ class Trimming:
         return reserve is not None and reserve.is_short
 
     def finished(self, now: Instant, *, ends_file: bool) -> list[SegmentInfo]:
-        """Unneeded files that no rule keeps; `ends_file`: may include the active file."""
+        """Return the files that can be deleted now; with `ends_file`, also the active one."""
         segments = self._stream.log.segments()
         unneeded = self.unneeded([found for found in segments if found.sealed or ends_file])
         if self._writer is None:

@@ -1,12 +1,12 @@
 """The turn: collects the effects of commands and finished tasks, and processes them at its end.
 
 nsqd does not act directly on each event. Commands record what they have changed here, and
-`Broker.end_turn` does each step once for the topics that were touched, in this order:
+`Broker.end_turn` does each step once for the topics that were added, in this order:
 
 1. commits begin and messages are delivered (`Topic.end_turn`);
 2. ledgers are written: what the turn has finished or requeued, before any reply leaves;
-3. answers are given where the result is known: to publishes and to requests that waited for a
-   ledger;
+3. requests that waited for a ledger are answered; the publishes of a commit were answered before,
+   when it was finished (`Broker.finish`);
 4. disk tasks are listed with their topics, and due times are passed to the timers.
 
 Only the broker's own level records things here: `broker`, `commands`, `admin`, `topics` and the
@@ -145,7 +145,7 @@ class Reply(NamedTuple):
     answer: bytes
     command: str
 
-    def settle(self, error: DiskError | None) -> V2Session:
+    def fill(self, error: DiskError | None) -> V2Session:
         """Fill the slot after the ledger was written or has failed; returns the session."""
         if error is None:
             self.slot.data = self.answer
@@ -193,7 +193,7 @@ class Turn:
 
     # Recording changes
 
-    def touch(self, topic: Topic) -> None:
+    def add_topic(self, topic: Topic) -> None:
         """Have a topic processed at the end of the turn."""
         self.topics[topic] = None
 

@@ -55,20 +55,20 @@ class RequeueQueue:
         """Append several messages in this order."""
         if len(indexes):
             # Messages that were pushed one by one come first.
-            self._settle()
+            self._pack()
             self._chunks.append((indexes, attempts))
             self._count += len(indexes)
 
     def push_front(self, indexes: Indexes, attempts: Attempts) -> None:
         """Put taken messages that could not be delivered back at the front."""
         if len(indexes):
-            # No `_settle`: messages pushed one by one belong to the other end.
+            # No `_pack`: messages pushed one by one belong to the other end.
             self._chunks.appendleft((indexes, attempts))
             self._count += len(indexes)
 
     def take(self, count: int) -> Chunk:
         """Take the first `count` messages, or fewer if fewer wait, in order of waiting."""
-        self._settle()
+        self._pack()
         taken: list[Chunk] = []
         while count > 0 and self._chunks:
             indexes, attempts = self._chunks.popleft()
@@ -83,13 +83,13 @@ class RequeueQueue:
 
     def having(self, indexes: Indexes) -> Indexes:
         """Those of these ascending indexes that wait here, in no particular order."""
-        self._settle()
+        self._pack()
         found = [waiting[among(waiting, indexes)] for waiting, _ in self._chunks]
         return np.concatenate(found) if found else indexes[:0]
 
     def remove(self, indexes: Indexes) -> Chunk:
         """Remove these ascending indexes at any position; returns those that were here."""
-        self._settle()
+        self._pack()
         removed: list[Chunk] = []
         kept: deque[Chunk] = deque()
         for waiting, attempts in self._chunks:
@@ -109,22 +109,22 @@ class RequeueQueue:
         """The lowest waiting index; None: no message waits."""
         if not self._count:
             return None
-        self._settle()
+        self._pack()
         return min(int(indexes.min()) for indexes, _ in self._chunks)
 
     def indexes(self) -> Indexes:
         """All waiting indexes, ascending."""
-        self._settle()
+        self._pack()
         return np.sort(_joined(list(self._chunks))[0])
 
     def all(self) -> Chunk:
         """All waiting messages in queue order, with their deliveries so far."""
-        self._settle()
+        self._pack()
         return _joined(list(self._chunks))
 
     def chunks(self) -> list[Chunk]:
         """All waiting messages in queue order; callers must not modify the arrays."""
-        self._settle()
+        self._pack()
         return list(self._chunks)
 
     def clear(self) -> None:
@@ -133,7 +133,7 @@ class RequeueQueue:
         self._indexes, self._attempts = [], []
         self._count = 0
 
-    def _settle(self) -> None:
+    def _pack(self) -> None:
         if self._indexes:
             self._chunks.append(
                 (np.array(self._indexes, np.int64), np.array(self._attempts, np.uint16))

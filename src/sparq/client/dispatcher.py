@@ -149,7 +149,7 @@ class Dispatcher:
         # its sink is done, so the answer has no effect.
         if publish in self._queue:
             self._dequeue(publish)
-        self._settle(publish)
+        self._end_publish(publish)
 
     def expire_in(self, publish: PendingPublish) -> None:
         """Start the timer that fails a publish at its deadline."""
@@ -213,7 +213,7 @@ class Dispatcher:
             self._dequeue(publish)
         self.published += publish.message_count
         publish.sink.set_result(Receipt(address, publish.attempts, publish.resent))
-        self._settle(publish)
+        self._end_publish(publish)
 
     def misunderstood(self, publish: PendingPublish, data: bytes) -> None:
         """Close a connection whose peer is not an nsqd, and send the publish again."""
@@ -418,7 +418,7 @@ class Dispatcher:
 
     # Outcomes
 
-    def _settle(self, publish: PendingPublish) -> None:
+    def _end_publish(self, publish: PendingPublish) -> None:
         # After the sink ran: if it has published the next message, ``idle`` stays unset.
         if publish.timer is not None:
             publish.timer.cancel()
@@ -428,10 +428,10 @@ class Dispatcher:
 
     def _fail(self, publish: PendingPublish, error: Exception) -> None:
         if publish.sink.done():
-            return  # as in `_expire`: `forget` follows, and settles it
+            return  # as in `_expire`: `forget` follows, and ends it
         self.failed += publish.message_count
         publish.sink.set_exception(error)
-        self._settle(publish)
+        self._end_publish(publish)
 
     def _expire(self, publish: PendingPublish) -> None:
         if publish.sink.done():

@@ -130,8 +130,8 @@ class Commit:
         roll: begin a new file although there is an active one.
         owed: the unsynced batches are in no file that can be synced.
         unsynced: acknowledged batches that were written since the last sync of their file.
-        shares: the commit may share its sync: journals have all unsynced batches, and no sync of
-            their own file is wanted next.
+        shares: the commit may share its sync: every unsynced batch is in a journal, and the next
+            sync need not be of the log file.
         sync: sync before the commit is done.
         kind: the thread that runs it.
         new_first, new_ordinal, previous_first, now_ns: values for the header of a new file.
@@ -142,7 +142,7 @@ class Commit:
         notes: failures that were handled, in words, for the daemon's log.
         created: a new, durable file.
         written: the stored batches, in order.
-        settled: the unsynced batches were synced, whatever happened to the rest.
+        has_synced_earlier: the earlier batches are synced; says nothing of the own batch.
         has_used_spare: the spare file is not available any more.
         journal: the number of the journal that has the batch; 0: none.
         journals_ended: nothing more is added to the journals up to this number.
@@ -168,7 +168,7 @@ class Commit:
     notes: list[str] = field(default_factory=list)
     created: ActiveSegment | None = None
     written: list[Stored] = field(default_factory=list)
-    settled: bool = False
+    has_synced_earlier: bool = False
     has_used_spare: bool = False
     journal: int = 0
     journals_ended: int = 0
@@ -226,7 +226,7 @@ class Commit:
                 if not self._sync(self.active):
                     self._poisoned()
                     return None
-                self.settled = True
+                self.has_synced_earlier = True
         self.created = self._create(self.new_first, self.new_ordinal)
         return self.created
 
@@ -328,7 +328,7 @@ class Commit:
             self.created = None
         self.written = []
         # Batches that were synced before the next file was made are safe where they are.
-        moved = [] if self.settled else self.unsynced
+        moved = [] if self.has_synced_earlier else self.unsynced
         batches = [*moved, *([self.batch] if self.batch is not None else [])]
         first = batches[0].block
         fresh: ActiveSegment | None = None

@@ -47,7 +47,7 @@ SHARE_BYTES: Final = 1 << 20
 """Maximum size of one block. Larger commits sync their own files: writing twice costs more."""
 FILE_BYTES: Final = 8 << 20
 """A journal of this size is followed by a new one. Its contents are kept in memory, too."""
-PAUSE: Final = 64
+GROUPS_WITHOUT_JOURNAL: Final = 64
 """Number of groups of commits that do without a journal after a failure."""
 PREFIX: Final = "journal-"
 
@@ -236,7 +236,7 @@ class Journal:
 
     def _give_up(self) -> None:
         """Append no more to the newest journal."""
-        self._pause = PAUSE
+        self._pause = GROUPS_WITHOUT_JOURNAL
         self.end()
 
     def _unlink(self, number: int) -> None:

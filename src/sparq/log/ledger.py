@@ -110,7 +110,7 @@ class Ledger:
         ledger = cls(disk, directory, reserve)
         ensure_directory(disk, directory)
         state = ledger._recover()
-        ledger._settle_found(file_system)
+        ledger._write_found_again(file_system)
         if ledger._file is None:
             # If the newest file was torn, the lack of one block must not keep the topic closed.
             is_new = ledger._generation < 0
@@ -471,10 +471,10 @@ class Ledger:
         Nothing was appended since. Files that cannot be synced are reported in `damage`, and a
         checkpoint that replaces them is due.
         """
-        self._settle_found(None)
+        self._write_found_again(None)
         self._distrust_found()
 
-    def _settle_found(self, file_system: FileSystem | None) -> None:
+    def _write_found_again(self, file_system: FileSystem | None) -> None:
         try:
             write_all_again(self._disk, self._directory, self._found, file_system, self._file)
         except DiskError as error:

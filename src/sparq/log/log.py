@@ -29,7 +29,7 @@ from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
 from sparq.log.inspection import LogInspection
 from sparq.log.reading import BlockRead, RangeRead, Rescan
-from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
+from sparq.log.recovery import Recovered, recover, restore_names, scan_again, sync_found
 from sparq.log.reserve import Reserve
 from sparq.log.segment import CEILING_SPAN, DATA_START, ActiveSegment, LogDir, Segment, SegmentInfo
 from sparq.log.task import TaskKind
@@ -154,7 +154,7 @@ class Log:
         id_ = found.log_id or log_id or secrets.token_bytes(LOG_ID_SIZE)
         seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND_NS
         place = LogDir(disk, directory, id_, node_id, max(found.epoch + 1, seconds), reserve)
-        settle(place, found.segments)
+        restore_names(place, found.segments)
         sync_found(disk, directory, found.segments, file_system)
         return cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
 
@@ -282,8 +282,8 @@ class Log:
         is_on_disk = state in ON_DISK
         if commit.has_used_spare:
             self.upkeep.spare = None
-        if is_on_disk or commit.settled:
-            # `written_end` has not risen yet: `settled` says nothing about the commit's own batch.
+        if is_on_disk or commit.has_synced_earlier:
+            # `written_end` has not risen yet: its own batch is not counted.
             self.unsynced.clear()
             self.synced_end = self.written_end
         if commit.created is not None:

@@ -382,7 +382,7 @@ class Replay:
             firsts, ends = np.concatenate(kept, axis=1)
             channel.finished = merge_ranges(firsts, ends)
             self._ranges[name] = []
-            _settle(channel)
+            _move_start(channel)
         return self._state
 
 
@@ -396,7 +396,7 @@ def drop_range(told: dict[int, Any], first: int, end: int) -> None:
             del told[index]
 
 
-def _settle(channel: ChannelState) -> None:
+def _move_start(channel: ChannelState) -> None:
     """Move `start` past the finished ranges that touch it."""
     done = 0
     for first, end in channel.finished:

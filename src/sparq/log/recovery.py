@@ -1,6 +1,6 @@
 """Finds out what a log's folder holds after a clean stop, a crash or damage.
 
-`recover` changes nothing on the disk; `settle` and `sync_found`, which follow it, do.
+`recover` changes nothing on the disk; `restore_names` and `sync_found`, which follow it, do.
 
 1. A file ends at its last batch with a valid header, or where a later file begins: at that file's
    first index, or at its first ordinal. A torn batch can have a whole header: the next run of
@@ -35,7 +35,7 @@ from sparq.log.segment import (
     SegmentHeader,
     decode_header,
     first_index_of,
-    settle_name,
+    restore_name,
 )
 from sparq.log.upkeep import GONE
 from sparq.protocol import batch
@@ -358,12 +358,12 @@ def _read_strictly(disk: Disk, place: Stretch) -> bytes | None:
         file.close()
 
 
-def settle(place: LogDir, segments: list[Segment]) -> None:
+def restore_names(place: LogDir, segments: list[Segment]) -> None:
     """Rename files that a crash has left with the names under which they were made."""
     for segment in segments:
         if segment.path.endswith(NEXT):
             try:
-                settle_name(place, segment)
+                restore_name(place, segment)
             except DiskError:
                 # The disk is read-only, or fails: the old name does no harm.
                 continue

@@ -342,7 +342,7 @@ def complete(bare: ActiveSegment) -> None:
     bare.file.sync()
 
 
-def settle_name(place: LogDir, segment: Segment) -> None:
+def restore_name(place: LogDir, segment: Segment) -> None:
     """Rename a file that a crash has left with the name under which it was made.
 
     Raises:

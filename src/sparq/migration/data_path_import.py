@@ -65,7 +65,7 @@ class DataPathImport:
         disk = self._disk
         if disk.exists(self._path(COMMITTED)):
             logger.info("finishing an import of Go's data that was interrupted in its last step")
-            self._settle()
+            self._move_into_place()
         if disk.exists(self._path(TEMPORARY)):
             logger.info("an import of Go's data was interrupted; starting it again")
             self._discard()
@@ -73,7 +73,7 @@ class DataPathImport:
         if names:
             self._refuse_both(names)
             self._import(is_stopping)
-            self._settle()
+            self._move_into_place()
 
     def _refuse_both(self, names: list[str]) -> None:
         self._catalog.load()
@@ -197,7 +197,7 @@ class DataPathImport:
 
     # After the rename
 
-    def _settle(self) -> None:
+    def _move_into_place(self) -> None:
         """Move Go's files aside and the logs into place; steps already done are skipped."""
         disk = self._disk
         plan = self._path(COMMITTED, PLAN)

@@ -229,7 +229,7 @@ class Admission:
         elif known is None or not _must_wait(known, command, now):
             self._note(known, command)
             return False
-        self._task = self._turns.loop.create_task(self._settle(command, now))
+        self._task = self._turns.loop.create_task(self._authorize_and_execute(command, now))
         return True
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ class Admission:
             code = "E_AUTH_FIRST" if known is None else "E_UNAUTHORIZED"
             self._shown.refuse(code, NAMES[type(command)], "", topic, channel or "")
 
-    async def _settle(self, command: commands.Command, now: Instant) -> None:
+    async def _authorize_and_execute(self, command: commands.Command, now: Instant) -> None:
         """Ask the authd if necessary, do the slow look-up, and execute the command."""
         session, broker = self._session, self._turns.broker
         known = session.permissions

@@ -1,6 +1,7 @@
 """Run the broker's disk work in threads, and bring the results back into the event loop.
 
-The broker never waits for a disk: it returns tasks. This module owns the threads that run them
+The broker syncs nothing itself: it returns tasks. (It does write ledgers, without a sync, in the
+event loop.) This module owns the threads that run them
 (one for commits, two for reads, one for inspection, one for housekeeping) and decides when a
 commit may run in the event loop itself.
 
@@ -55,7 +56,8 @@ READER_COUNT = 2
 PROBE_EVERY = 256
 """After this many commits in the thread, one is tried in the loop again.
 
-Only commits in the loop are measured, so a disk that was slow once would otherwise keep them out.
+Commits in the thread are not measured: without this, one slow sync would keep all later commits in
+the thread.
 """
 
 

@@ -296,20 +296,20 @@ class NsqdEndpoints:
             result = apply(self._now())
         except RemoteError as error:
             raise change_error(error) from error
-        await self._nsqd.settle()
-        # The first round may have started more work: a seek by time first reads, then writes.
-        await self._nsqd.settle()
+        await self._nsqd.wait_until_durable()
+        # The first call may have started more tasks: a seek by time first reads, then writes.
+        await self._nsqd.wait_until_durable()
         await self._done(topic)
         return result
 
     async def _done(self, topic: str) -> None:
         """Wait until nothing of a topic waits for the disk, at most `DONE_SECONDS`."""
         deadline = time.monotonic() + DONE_SECONDS
-        while (reason := self._broker.unsettled(topic)) is not None:
+        while (reason := self._broker.not_durable_reason(topic)) is not None:
             if time.monotonic() > deadline:
                 raise HttpError(503, f"NOT_DONE: {reason}")
             await asyncio.sleep(DONE_POLL_SECONDS)
-            await self._nsqd.settle()
+            await self._nsqd.wait_until_durable()
 
 
 def valid_topic(call: Call) -> str:

@@ -1,7 +1,8 @@
 """`/metrics`: nsqd's figures for Prometheus (docs/monitoring.md lists them).
 
-1. Each figure of `/stats` is a series per topic or channel. For clients there are only sums: a
-   series per connection would end with the connection, and Prometheus would keep it for weeks.
+1. Each number of `/stats`, except indexes, is a series per topic or channel. For clients there are
+   only sums: a series per connection would end with the connection, and Prometheus would keep it
+   for weeks.
 2. Counters end in `_total`, times are in seconds, sizes in bytes; counters start at 0 when nsqd
    starts.
 3. Topics are processed one by one, so that the event loop can run in between

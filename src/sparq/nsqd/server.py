@@ -155,7 +155,7 @@ class Nsqd:
         for watcher in self.drain_watchers:
             watcher()
 
-    async def settle(self) -> None:
+    async def wait_until_durable(self) -> None:
         """Return when every change made so far is on disk."""
         # A sync already in progress may have started before the change, so wait for the next one.
         for _ in range(2):
@@ -176,7 +176,7 @@ class Nsqd:
         if self._listener is not None:
             self._listener.close()
         self.clients.close()
-        await self.settle()
+        await self.wait_until_durable()
         await self.clients.wait_closed()
         self.turns.stop()
         with contextlib.suppress(asyncio.CancelledError):

@@ -65,7 +65,7 @@ class Loss:
 
 
 @cache
-def settle() -> None:
+def freeze_loaded_objects() -> None:
     """Exclude all objects loaded so far from garbage collection (`gc.freeze`), in a task only.
 
     Spark's worker collects garbage after each task. With the modules of Spark, Arrow and numpy
@@ -97,7 +97,7 @@ def read_range(
     # Only executors need Arrow, and importing it takes a while.
     from sparq.spark.decode import Decoder  # noqa: PLC0415 - executors only
 
-    settle()
+    freeze_loaded_objects()
     decoder = Decoder(wanted.topic, wanted.nsqd, columns)
     reader = RangeReader(wanted.address, user_agent="sparq spark task", layers=layers)
     reading = _Reading(wanted, reader, timeout_ms, loss)

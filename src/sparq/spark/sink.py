@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from sparq.spark.options import OptionError, SinkOptions
-from sparq.spark.ranges import settle
+from sparq.spark.ranges import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from sparq.spark.encode import RowPosition
@@ -83,7 +83,7 @@ class _Writer:
         # Only executors need Arrow, and importing it takes a while.
         from sparq.spark.encode import RowPosition, Spool  # noqa: PLC0415 - executors only
 
-        settle()
+        freeze_loaded_objects()
         context = TaskContext.get()
         with closing(Spool()) as spool:
             # All rows are kept before the first is published: Spark passes them once, and a row

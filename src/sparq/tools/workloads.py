@@ -279,12 +279,12 @@ class LatencyWorkload:
                 # be sent less, and its latency would look better than it is.
                 task = asyncio.create_task(self._publish_one())
                 self._tasks.add(task)
-                task.add_done_callback(self._settle)
+                task.add_done_callback(self._note_end)
             sent = max(sent, due)
             await asyncio.sleep(max(0.0, began + sent / self._rate - time.perf_counter()))
         return sent
 
-    def _settle(self, task: asyncio.Task[None]) -> None:
+    def _note_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failed.append(task)

@@ -181,7 +181,7 @@ def test_remedies_work_without_any_space(remedy: str) -> None:
     harness.disk.capacity_bytes = 2 * MIB
     harness.pass_time(1.1)
 
-    assert harness.broker.unsettled("t") is None
+    assert harness.broker.not_durable_reason("t") is None
     harness.crash()
 
     if remedy == "topic/delete":
@@ -203,7 +203,7 @@ def test_emptying_a_topic_deletes_its_files() -> None:
     harness.broker.empty_topic("t", harness.clock.now())
     harness.turn()
 
-    assert harness.broker.unsettled("t") is None
+    assert harness.broker.not_durable_reason("t") is None
     assert not [path for path in harness.disk.paths() if path.endswith(".log")]
     harness.publish("t", BODY)
     harness.crash()
@@ -212,19 +212,19 @@ def test_emptying_a_topic_deletes_its_files() -> None:
 
 
 def test_a_pause_is_unsettled_until_the_ledger_is_written() -> None:
-    """A pause is in force immediately, but unsettled until the ledger has been written."""
+    """A pause is in force immediately, but not durable until the ledger has been written."""
     harness = BrokerHarness()
     harness.publish("t", BODY)
     harness.consumer("t", "c").close()
     harness.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=1 << 30))
     harness.broker.pause_channel("t", "c", True, harness.clock.now())
     harness.turn()
-    assert harness.broker.unsettled("t") == "input/output error"
+    assert harness.broker.not_durable_reason("t") == "input/output error"
     harness.disk.fault = None
 
     harness.pass_time(1.1)
 
-    assert harness.broker.unsettled("t") is None
+    assert harness.broker.not_durable_reason("t") is None
     harness.crash()
     assert harness.channel("t", "c").paused
 
