@@ -33,7 +33,7 @@ from typing import IO, Any
 from tests.scenarios.interop.environments import ENVIRONMENTS, made
 from tests.support.servers import GoServer, NsqdServer, spawn_nsqd
 
-from bench import client_aims
+from bench import client_targets
 from bench.generator import BUSY_SHARE
 from bench.load import body
 from bench.measure import cpu_seconds
@@ -150,10 +150,10 @@ class Cell:
         return statistics.median(map(figure, self.rounds))
 
     @property
-    def speed(self) -> client_aims.Speed:
+    def speed(self) -> client_targets.Speed:
         """Its medians."""
         cpu_us = self.median(lambda each: each.client_cpu / each.messages * 1e6)
-        return client_aims.Speed(self.median(lambda each: each.rate), cpu_us)
+        return client_targets.Speed(self.median(lambda each: each.rate), cpu_us)
 
     def columns(self) -> tuple[str, ...]:
         """The cells of its row in the table."""
@@ -366,7 +366,7 @@ def run(
     chosen: Sequence[str] = (),
     kind: str = "sparq",
 ) -> None:
-    """Measure, print each line when it is complete, then versions and aims.
+    """Measure, print each line when it is complete, then versions and targets.
 
     Args:
         folder: the folder of nsqd's data; created if it does not exist.
@@ -383,7 +383,7 @@ def run(
     if not lines:
         return
     clients = present(chosen)
-    results: client_aims.Results = {}
+    results: client_targets.Results = {}
     folder.mkdir(parents=True, exist_ok=True)
     with nsqd(kind, folder) as server:
         bench = Bench(server)
@@ -397,7 +397,7 @@ def run(
     print(NOTE)
     for key, text in bench.versions.items():
         print(f"{key}: {text}")
-    print(client_aims.report(results), flush=True)
+    print(client_targets.report(results), flush=True)
 
 
 def in_turn(

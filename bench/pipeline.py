@@ -14,9 +14,9 @@
 
 1. Everything runs on two cores of the machine, including nsqds and publishers.
 2. `--measures` selects measures by name. `--clicks N` sets the number of clicks of each measure,
-   and visitors and seconds in proportion: to check that everything works, not for the aims.
-3. Each step is logged to standard error with the time (UTC). The figures of a measure and its aims
-   are printed when it ends, and a table of all aims, with the commit, at the end.
+   and visitors and seconds in proportion: to check that everything works, not for the targets.
+3. Each step is logged to standard error with the time (UTC). The figures of a measure and its
+   targets are printed when it ends, and a table of all targets, with the commit, at the end.
 4. If a measure fails, its error is printed and the others still run; the exit status is then 1.
 """
 
@@ -36,13 +36,13 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from bench import pipeline_aims as aims
 from bench import pipeline_clicks, pipeline_measures
 from bench import pipeline_reference as reference
-from bench.pipeline_aims import Figure
+from bench import pipeline_targets as targets
 from bench.pipeline_latency import PER_SECOND, latency, quantile
 from bench.pipeline_processes import BenchError
 from bench.pipeline_running import note
+from bench.pipeline_targets import Figure
 from bench.spark_reader import Side, session
 from sparq.client import RemoteError, SparqClientError
 from sparq.pipeline import clicks as click
@@ -143,7 +143,7 @@ class Bench:
 def parse(bench: Bench) -> None:
     """`clicks.parse` and one pass over the text: generated clicks, then a log's lines."""
     size = bench.sized(PARSED)
-    _parse_lines(bench, aims.GENERATED, pipeline_clicks.lines_of(bench.day(size)), size)
+    _parse_lines(bench, targets.GENERATED, pipeline_clicks.lines_of(bench.day(size)), size)
     if bench.log is None:
         note("parse: without --log PATH, no lines of a real log are measured")
         return
@@ -151,7 +151,7 @@ def parse(bench: Bench) -> None:
     if not lines:
         raise BenchError(f"--log={bench.log} has no lines")
     note(f"{bench.log}: {len(lines):,} lines, repeated up to {size:,}")
-    _parse_lines(bench, aims.LOGGED, islice(cycle(lines), size), size)
+    _parse_lines(bench, targets.LOGGED, islice(cycle(lines), size), size)
 
 
 def _parse_lines(bench: Bench, which: str, lines: Iterable[bytes], size: int) -> None:
@@ -163,7 +163,7 @@ def _parse_lines(bench: Bench, which: str, lines: Iterable[bytes], size: int) ->
         def messages() -> Any:
             return spark.read.parquet(str(folder))
 
-        ours, one_pass = aims.PARSE.format(which), aims.ONE_PASS.format(which)
+        ours, one_pass = targets.PARSE.format(which), targets.ONE_PASS.format(which)
         sides = {
             ours: Side("parse", lambda: click.parse(messages()), size, jvm),
             one_pass: Side("pass", lambda: reference.one_pass(messages()), size, jvm),
@@ -176,7 +176,7 @@ def _parse_lines(bench: Bench, which: str, lines: Iterable[bytes], size: int) ->
                 side.run()
                 bench.note(name, "rows/s", side.rates[-1])
                 bench.note(f"{name}: CPU", "us a row", side.cpu_us[-1])
-    bench.ratio(aims.PARSE_RATIO.format(which), ours, one_pass)
+    bench.ratio(targets.PARSE_RATIO.format(which), ours, one_pass)
 
 
 def sustained(bench: Bench) -> None:
@@ -191,9 +191,9 @@ def sustained(bench: Bench) -> None:
             _reference_round(bench, few, files, size)
             with bench.work("sustained") as folder:
                 rates = pipeline_measures.sustained(folder, lines, size)
-            bench.note(aims.SUSTAINED, "clicks/s", rates.sustained)
+            bench.note(targets.SUSTAINED, "clicks/s", rates.sustained)
             bench.note("three queries side by side, from their start", "clicks/s", rates.whole)
-    bench.ratio(aims.SUSTAINED_RATIO, aims.SUSTAINED, aims.REFERENCE)
+    bench.ratio(targets.SUSTAINED_RATIO, targets.SUSTAINED, targets.REFERENCE)
 
 
 def _reference_round(bench: Bench, few: Path, files: Path, size: int) -> None:
@@ -207,7 +207,7 @@ def _reference_round(bench: Bench, few: Path, files: Path, size: int) -> None:
         bench.stop_spark()
     for job, seconds in took.items():
         bench.note(f"reference, {job}", "clicks/s", size / seconds)
-    bench.note(aims.REFERENCE, "clicks/s", size / sum(took.values()))
+    bench.note(targets.REFERENCE, "clicks/s", size / sum(took.values()))
 
 
 def run(bench: Bench) -> None:
@@ -215,8 +215,8 @@ def run(bench: Bench) -> None:
     for _ in bench.each_round():
         with bench.work("run") as folder:
             took = pipeline_measures.make_run(folder, bench.sized(RUN))
-        bench.note(aims.RUN, "s", took.report)
-        bench.note(aims.FIRST, "s", took.first)
+        bench.note(targets.RUN, "s", took.report)
+        bench.note(targets.FIRST, "s", took.first)
 
 
 def memory(bench: Bench) -> None:
@@ -231,8 +231,8 @@ def memory(bench: Bench) -> None:
             bench.note(peak.format(clicks), "MiB", found.peak)
             bench.note(live.format(clicks), "MiB", found.java_live + found.python)
             bench.note(f"of it the JVM's live heap, {clicks:,} clicks", "MiB", found.java_live)
-    bench.ratio(aims.PEAK_RATIO, peak.format(many), peak.format(few))
-    bench.ratio(aims.LIVE_RATIO, live.format(many), live.format(few))
+    bench.ratio(targets.PEAK_RATIO, peak.format(many), peak.format(few))
+    bench.ratio(targets.LIVE_RATIO, live.format(many), live.format(few))
 
 
 def state(bench: Bench) -> None:
@@ -247,7 +247,7 @@ def state(bench: Bench) -> None:
             with bench.work("state") as folder:
                 took = pipeline_measures.batch_seconds(folder, visitors, *counts)
             bench.note(name.format(visitors), "s", statistics.median(took))
-    bench.ratio(aims.STATE_RATIO, name.format(many), name.format(few))
+    bench.ratio(targets.STATE_RATIO, name.format(many), name.format(few))
 
 
 def click_latency(bench: Bench) -> None:
@@ -257,10 +257,10 @@ def click_latency(bench: Bench) -> None:
         with bench.work("latency") as folder:
             found = latency(folder, seconds)
         for name, times, part in (
-            (aims.MINUTE_50, found.minutes, 0.5),
-            (aims.MINUTE_99, found.minutes, 0.99),
-            (aims.FINDING_50, found.findings, 0.5),
-            (aims.FINDING_99, found.findings, 0.99),
+            (targets.MINUTE_50, found.minutes, 0.5),
+            (targets.MINUTE_99, found.minutes, 0.99),
+            (targets.FINDING_50, found.findings, 0.5),
+            (targets.FINDING_99, found.findings, 0.99),
         ):
             bench.note(name, "s", quantile(times, part))
 
@@ -299,7 +299,7 @@ def main(
     *,
     log: Path | None = None,
 ) -> int:
-    """Take the measures, print each when it ends, and then all aims.
+    """Take the measures, print each when it ends, and then all targets.
 
     Args:
         folder: the folder for all files.
@@ -318,17 +318,17 @@ def main(
         facts["cores"] = cores
         known = [f"{key} {value}" for key, value in facts.items() if value is not None]
         print(f"the pipeline: {', '.join(known)}")
-        print(aims.HEADER, flush=True)
+        print(targets.HEADER, flush=True)
         for name, figures, failure in measured(bench, names):
-            lines = [figure.line() for figure in figures] + aims.verdicts(figures)
+            lines = [figure.line() for figure in figures] + targets.verdicts(figures)
             print(*lines, sep="\n", flush=True)
             if failure:
                 failed[name] = failure
                 print(f"{name} FAILED: {failure}", flush=True)
             if to:
-                found = facts | aims.as_json(list(bench.figures.values())) | {"failed": failed}
+                found = facts | targets.as_json(list(bench.figures.values())) | {"failed": failed}
                 to.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    if table := aims.report(list(bench.figures.values()), facts["commit"]):
+    if table := targets.report(list(bench.figures.values()), facts["commit"]):
         print(table, flush=True)
     return len(failed)
 

@@ -30,7 +30,7 @@ READY = 2500
 BATCHES = 16
 FILL_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
-RESTART_AIM_SECONDS, MEMORY_AIM_MIB = 2.0, 200.0
+TARGET_SECONDS, TARGET_MIB = 2.0, 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def run(folder: Path, wanted: int, contestants: Sequence[Contestant]) -> list[Qu
 
 
 def verdict(queued: Queued) -> str:
-    """Whether sparq meets its aims, as text."""
+    """Whether sparq meets its targets, as text."""
     seconds, memory = queued.restart_seconds, max(queued.memory_mib)
     return (
-        f"  aims: restart under {RESTART_AIM_SECONDS:g} s: "
-        f"{'met' if seconds < RESTART_AIM_SECONDS else 'MISSED'}; "
-        f"memory under {MEMORY_AIM_MIB:g} MiB: {'met' if memory < MEMORY_AIM_MIB else 'MISSED'}"
+        f"  targets: restart under {TARGET_SECONDS:g} s: "
+        f"{'met' if seconds < TARGET_SECONDS else 'MISSED'}; "
+        f"memory under {TARGET_MIB:g} MiB: {'met' if memory < TARGET_MIB else 'MISSED'}"
     )

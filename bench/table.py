@@ -17,7 +17,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import aims
+from bench import targets
 from bench.lines import LINES, Line
 from bench.peers import Contestant
 from bench.peers.peer import Peer
@@ -82,7 +82,7 @@ def measure(
 def run(
     folder: Path, options: argparse.Namespace, contestants: Sequence[Contestant]
 ) -> list[Result]:
-    """Measure the selected lines; print each when it is done, and then the aims."""
+    """Measure the selected lines; print each when it is done, and then the targets."""
     lines = [line for line in LINES if options.only in line.name]
     if not lines:
         return []
@@ -96,5 +96,5 @@ def run(
     finally:
         servers.close()
     print(NOTE)
-    print(aims.report(results), flush=True)
+    print(targets.report(results), flush=True)
     return results

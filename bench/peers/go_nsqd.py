@@ -1,6 +1,6 @@
 """Go's nsqd, if installed: the path in NSQD_GO, or an `nsqd` on the PATH that is not sparq's.
 
-Its best case is in memory, so the aims are ratios to that. `--mem-queue-size=0` and
+Its best case is in memory, so the targets are ratios to that. `--mem-queue-size=0` and
 `--sync-every=1` make it as durable as it can be: it sends OK before it syncs, but processes the
 next message only after the sync.
 """

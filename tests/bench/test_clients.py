@@ -1,4 +1,4 @@
-"""The benchmark of clients with small runs: work, figures, errors, table and aims."""
+"""The benchmark of clients with small runs: work, figures, errors, table and targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.client_aims import AIMS, Speed, report
+from bench.client_targets import TARGETS, Speed, report
 from bench.clients import CLIENTS, FLAGS, LINES, Bench, Client, ClientError, Line, keys, main
 
 from tests.support.servers import spawn_nsqd
@@ -119,11 +119,11 @@ def test_consuming_is_compared_with_the_best_other_client() -> None:
 
 
 def test_without_a_rival_there_is_no_verdict() -> None:
-    """An aim is not met merely because no other client was measured."""
+    """An target is not met merely because no other client was measured."""
     assert "" == report({"publish, awaited, 1 task": {"sparq": Speed(3_000, 50)}})
 
 
 def test_every_aim_names_a_line() -> None:
-    """A renamed line would silently drop its aim."""
-    for aim in AIMS:
-        assert any(line.name.startswith(aim.lines) for line in LINES)
+    """A renamed line would silently drop its target."""
+    for target in TARGETS:
+        assert any(line.name.startswith(target.lines) for line in LINES)

@@ -1,4 +1,4 @@
-"""The pipeline benchmark without a pipeline: clicks, batches, latencies, figures and aims."""
+"""The pipeline benchmark without a pipeline: clicks, batches, latencies, figures and targets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from bench.__main__ import main as command
 from bench.pipeline import MEASURES, Bench, main, measured, two_cores
-from bench.pipeline_aims import AIMS, GENERATED, PARSE_RATIO, Figure, as_json, report
 from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
 from bench.pipeline_latency import PEOPLE, Seen, Tick, people, quantile, robot
 from bench.pipeline_output import BatchFolders, ClicksByMinute, batch_times, first_archived
 from bench.pipeline_processes import BenchError, memory_mib, until
+from bench.pipeline_targets import GENERATED, PARSE_RATIO, TARGETS, Figure, as_json, report
 
 from bench import pipeline
 from sparq.pipeline.clicks import parse_arrow
@@ -174,14 +174,16 @@ def test_until_returns_or_raises() -> None:
         until(lambda: False, 0, "rain")
 
 
-def test_aims_are_compared_with_medians() -> None:
-    """The grade depends on the aim's side; figures that were not measured are not reported."""
-    least = next(aim for aim in AIMS if aim.figure == RATIO)
-    most = next(aim for aim in AIMS if not aim.is_least and aim.must != aim.aim)
+def test_targets_are_compared_with_medians() -> None:
+    """The grade depends on the target's side; figures that were not measured are not reported."""
+    least = next(target for target in TARGETS if target.figure == RATIO)
+    most = next(
+        target for target in TARGETS if not target.is_least and target.must != target.target
+    )
 
-    assert ["aim met", "must met", "MISSED"] == [least.grade(value) for value in (0.9, 0.7, 0.5)]
-    assert ["aim met", "must met", "MISSED", "MISSED"] == [
-        most.grade(value) for value in (most.aim, most.must, most.must * 2, math.nan)
+    assert ["target met", "must met", "MISSED"] == [least.grade(value) for value in (0.9, 0.7, 0.5)]
+    assert ["target met", "must met", "MISSED", "MISSED"] == [
+        most.grade(value) for value in (most.target, most.must, most.must * 2, math.nan)
     ]
     assert "MISSED" in report([Figure(RATIO, "", [0.9, 0.1, 0.2])], "abc")
     assert "" == report([], "abc")
@@ -194,7 +196,7 @@ def test_json_has_null_for_infinite_values() -> None:
 
     assert [0.7, None] == [figure["median"] for figure in found["figures"]]
     assert [1.0, None, None] == found["figures"][1]["rounds"]
-    assert ["must met"] == [aim["is"] for aim in found["aims"]]
+    assert ["must met"] == [target["is"] for target in found["targets"]]
 
 
 def failing(bench: Bench) -> None:
@@ -241,15 +243,15 @@ def test_a_missing_log_file_is_an_error(tmp_path: Path, monkeypatch) -> None:
         command(["--parts", "pipeline", "--log", "none.log"])
 
 
-def test_the_table_of_aims_names_the_commit(tmp_path: Path, monkeypatch, capfd) -> None:
-    """Each figure with an aim is shown with its value, its minimum and its aim."""
+def test_the_table_of_targets_names_the_commit(tmp_path: Path, monkeypatch, capfd) -> None:
+    """Each figure with a target is shown with its value, its minimum and its target."""
     monkeypatch.setattr(pipeline, "MEASURES", {"parse": lambda bench: bench.note(RATIO, "", 0.7)})
     main(tmp_path, 1, names=["parse"])
     out = capfd.readouterr().out
-    table = out[out.index("aims at commit ") :].splitlines()
+    table = out[out.index("targets at commit ") :].splitlines()
 
-    assert f"aims at commit {pipeline.conditions()['commit']}:" == table[0]
-    assert ["0.70", "at", "least", "0.6,", "aim", "0.8:", "must", "met"] == table[1].split()[-8:]
+    assert f"targets at commit {pipeline.conditions()['commit']}:" == table[0]
+    assert ["0.70", "at", "least", "0.6,", "target", "0.8:", "must", "met"] == table[1].split()[-8:]
 
 
 def test_measures_have_a_fixed_order() -> None:

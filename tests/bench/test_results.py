@@ -1,11 +1,11 @@
-"""The benchmark's table: medians of rounds, ratios to Go's nsqd, aims met or missed."""
+"""The benchmark's table: medians of rounds, ratios to Go's nsqd, targets met or missed."""
 
 from __future__ import annotations
 
-from bench.aims import AIMS, report
 from bench.generator import Figures
 from bench.lines import LINES
 from bench.results import Cell, Result, markdown, text
+from bench.targets import TARGETS, report
 
 
 def figures(rate: float, server_us: float, busy: float = 0.5) -> Figures:
@@ -48,8 +48,8 @@ def test_a_rate_of_zero_has_no_ratio() -> None:
     assert "" == result.columns("sparq")[4]
 
 
-def test_aims_are_compared_with_measured_ratios() -> None:
-    """The grade depends on the aim's side; lines that were not run are not reported."""
+def test_targets_are_compared_with_measured_ratios() -> None:
+    """The grade depends on the target's side; lines that were not run are not reported."""
     name = "MPUB, pipelined, 200 of 200 B"
     said = report([result_of(name, [figures(2000, 0.5)], [figures(1000, 1)])])
 
@@ -60,5 +60,5 @@ def test_aims_are_compared_with_measured_ratios() -> None:
 
 
 def test_every_aim_names_a_line_of_the_table() -> None:
-    """A renamed line would silently drop its aim."""
-    assert {aim.line for aim in AIMS} <= {line.name for line in LINES}
+    """A renamed line would silently drop its target."""
+    assert {target.line for target in TARGETS} <= {line.name for line in LINES}

@@ -76,7 +76,7 @@ class NsqStreamReader(
         self._is_drained = True
         self._fleet.refresh()
         if not self._fleet.out_of_reach:
-            self._aim()
+            self._set_targets()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The options' limits; Spark takes only one limit, so it gets that of messages."""
@@ -89,7 +89,7 @@ class NsqStreamReader(
         """Where a query without a checkpoint begins; cached, since Spark calls it twice."""
         if self._initial is None:
             self._wait(self._fleet.wait_to_begin)
-            self._aim()
+            self._set_targets()
             self._initial = self._bounds.starts()
             # nsqd keeps only the messages after a channel's cursor: move it to where the query
             # begins, even back.
@@ -102,7 +102,7 @@ class NsqStreamReader(
         self._resume(begin)
         if self._is_drained and self._targets is None:
             self._wait(self._fleet.wait_for)
-            self._aim()
+            self._set_targets()
         idle_until = time.monotonic() + NEWS_WAIT_SECONDS
         while True:
             asked_at = time.monotonic()
@@ -221,7 +221,7 @@ class NsqStreamReader(
         self._losses.report_gone(key, position)
         return False
 
-    def _aim(self) -> None:
+    def _set_targets(self) -> None:
         """Record the logs' current ends as the targets of a drained run, once."""
         if self._is_drained and self._targets is None:
             self._targets = self._fleet.ends()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from bench.pipeline import Bench, parse
-from bench.pipeline_aims import GENERATED, LOGGED, ONE_PASS, PARSE, PARSE_RATIO, report
 from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
 from bench.pipeline_processes import BenchError, java_of, live_heap_mib, memory_mib
+from bench.pipeline_targets import GENERATED, LOGGED, ONE_PASS, PARSE, PARSE_RATIO, report
 
 from bench import pipeline_reference
 from sparq.pipeline import clicks as click

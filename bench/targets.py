@@ -1,4 +1,4 @@
-"""The aims for speed: ratios to Go's nsqd in memory, with sparq syncing before each OK."""
+"""The targets for speed: ratios to Go's nsqd in memory, with sparq syncing before each OK."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def median_ms(cell: Cell) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class Target:
     """A limit for a line's ratio to Go: at least `ratio` if `is_least`, else at most."""
 
     line: str
@@ -34,7 +34,7 @@ class Aim:
     key: str = "sparq"
 
     def verdict(self, results: Sequence[Result]) -> str:
-        """The ratio and whether it meets the aim, as text; "" if it was not measured."""
+        """The ratio and whether it meets the target, as text; "" if it was not measured."""
         for result in results:
             if result.name == self.line and {self.key, REFERENCE} <= result.cells.keys():
                 found = self.figure(result.cells[self.key]) / self.figure(result.cells[REFERENCE])
@@ -48,22 +48,22 @@ class Aim:
 
 MPUB, PUB = "MPUB, pipelined, 200 of 200 B", "PUB, pipelined, 200 B"
 DELIVER = "deliver + FIN, 1 consumer, RDY 2500"
-AIMS = (
-    Aim(MPUB, server_us, 0.4, is_least=False),
-    Aim(PUB, server_us, 0.3, is_least=False),
-    Aim(DELIVER, server_us, 0.06, is_least=False),
-    Aim(MPUB, rate, 1.5, is_least=True),
-    Aim(PUB, rate, 3, is_least=True),
-    Aim(DELIVER, rate, 10, is_least=True),
-    Aim("fan-out, 10 channels, a consumer each", rate, 20, is_least=True),
-    Aim("HTTP /pub, 1 connection", rate, 1.3, is_least=True),
-    Aim("HTTP /pub, 10 connections", rate, 1.3, is_least=True),
-    Aim("PUB, one at a time, 200 B", rate, 1.0, is_least=True, key="sparq-later"),
-    Aim("latency at 50 msg/s, RDY 100", median_ms, 0.01, is_least=False),
+TARGETS = (
+    Target(MPUB, server_us, 0.4, is_least=False),
+    Target(PUB, server_us, 0.3, is_least=False),
+    Target(DELIVER, server_us, 0.06, is_least=False),
+    Target(MPUB, rate, 1.5, is_least=True),
+    Target(PUB, rate, 3, is_least=True),
+    Target(DELIVER, rate, 10, is_least=True),
+    Target("fan-out, 10 channels, a consumer each", rate, 20, is_least=True),
+    Target("HTTP /pub, 1 connection", rate, 1.3, is_least=True),
+    Target("HTTP /pub, 10 connections", rate, 1.3, is_least=True),
+    Target("PUB, one at a time, 200 B", rate, 1.0, is_least=True, key="sparq-later"),
+    Target("latency at 50 msg/s, RDY 100", median_ms, 0.01, is_least=False),
 )
 
 
 def report(results: Sequence[Result]) -> str:
-    """Each aim whose line was measured, and whether it is met; "" if none was."""
-    verdicts = [verdict for aim in AIMS if (verdict := aim.verdict(results))]
-    return "\n".join(["aims, as ratios to Go's nsqd in memory:", *verdicts]) if verdicts else ""
+    """Each target whose line was measured, and whether it is met; "" if none was."""
+    verdicts = [verdict for target in TARGETS if (verdict := target.verdict(results))]
+    return "\n".join(["targets, as ratios to Go's nsqd in memory:", *verdicts]) if verdicts else ""

@@ -1,8 +1,8 @@
-"""The aims for the client: ratios to the fastest of pynsq, gnsq and ansq.
+"""The targets for the client: ratios to the fastest of pynsq, gnsq and ansq.
 
 1. A consumer is compared with the fastest of them on any consuming line, since users who switch to
    sparq can choose how to consume. A publisher is compared with the fastest on the same line.
-2. The aims are about rates. The ratio of CPU per message, of the most economical other client to
+2. The targets are about rates. The ratio of CPU per message, of the most economical other client to
    sparq, is printed as well: on a busy machine it is more reliable.
 """
 
@@ -28,18 +28,18 @@ Results = dict[str, dict[str, Speed]]
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class Target:
     """At least `ratio` times the fastest peer's rate, on lines whose name begins with `lines`."""
 
     lines: str
     ratio: float
 
 
-AIMS = (
-    Aim("consume + FIN, by iteration", 5),
-    Aim("consume + FIN, with a handler", 5),
-    Aim("consume + FIN, in batches", 20),
-    Aim("publish, awaited", 3),
+TARGETS = (
+    Target("consume + FIN, by iteration", 5),
+    Target("consume + FIN, with a handler", 5),
+    Target("consume + FIN, in batches", 20),
+    Target("publish, awaited", 3),
 )
 
 
@@ -55,10 +55,10 @@ def _rate(pair: tuple[str, Speed]) -> float:
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """One line of text for each figure of sparq that has an aim and a rival."""
+    """One line of text for each figure of sparq that has a target and a rival."""
     for line, speeds in results.items():
         others = rivals(results, line)
-        ratio = next((aim.ratio for aim in AIMS if line.startswith(aim.lines)), 0)
+        ratio = next((target.ratio for target in TARGETS if line.startswith(target.lines)), 0)
         for key, speed in speeds.items() if others and ratio else ():
             if not key.startswith("sparq"):
                 continue
@@ -73,6 +73,6 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def report(results: Results) -> str:
-    """Each aim that was measured, and whether it is met; "" if none was."""
+    """Each target that was measured, and whether it is met; "" if none was."""
     found = list(verdicts(results))
-    return "\n".join(["aims, as ratios to the best of the others:", *found]) if found else ""
+    return "\n".join(["targets, as ratios to the best of the others:", *found]) if found else ""
