@@ -1,7 +1,7 @@
 """Array modules without a pair in `twins`, and the test that compares each with plain code."""
 
 ELSEWHERE = {
-    "broker.fates": "tests/broker/test_fates.py",
+    "broker.last_deliveries": "tests/broker/test_last_deliveries.py",
     "broker.channel": "tests/broker/test_channel.py",
     "broker.waiting": "tests/broker/test_waiting.py",
     "broker.admin": "tests/inspection/test_snapshot.py",

@@ -222,7 +222,7 @@ def test_a_snapshot_converts_at_most_a_slice_at_a_time(monkeypatch: pytest.Monke
         snapshot.take(channel, now),
         delays=[(index, index, 1) for index in range(count)],
         dues=[(index, index) for index in range(count, 2 * count)],
-        apart={*range(count, 2 * count, 2)},
+        detached={*range(count, 2 * count, 2)},
         skipped=[*range(count)],
         overdue=[*range(0, count, 2)],
         skips=[(index, index + 1) for index in range(0, 2 * count, 2)],

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sparq.broker import seeking
 from sparq.broker.channel import Channel, SeekTarget
-from sparq.broker.dead_letters import bury, unclaim
+from sparq.broker.dead_letters import mark_as_claimed, unclaim
 from sparq.broker.options import LimitReached
 from sparq.broker.seeking import Seek
 from sparq.broker.slots import ranges_of
@@ -79,7 +79,7 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     if len(rest):
         counts = np.array(list(attempts.values()), np.int64)
         if len(pending):
-            channel.ledger.apart(channel.name, pending)
+            channel.ledger.detached(channel.name, pending)
         channel.ledger.requeued(channel.name, rest, np.zeros(len(rest), np.int64), counts)
         channel.requeued.push_many(rest, counts.astype(np.uint16))
     return refused
@@ -123,9 +123,9 @@ def cancel_everywhere(topic: Topic, indexes: Indexes) -> Refused:
     wanted = set(indexes.tolist())
     done = topic.stream.due.cancel(wanted)
     if done and topic.writer is not None:
-        topic.writer.ledger.apart("", sorted(done))
+        topic.writer.ledger.detached("", sorted(done))
     for channel in topic.channels.values():
-        channel.apart -= done
+        channel.detached -= done
         delayed = sorted(index for index, _ in channel.delays.take(wanted))
         _finished(channel, np.empty(0, np.int64), np.array(delayed, np.int64))
         done.update(delayed)
@@ -154,7 +154,7 @@ def claim(topic: Topic, channel: Channel, indexes: Indexes, now: Instant) -> Ref
     refused.update(dict.fromkeys(held.tolist(), HELD))
     columns = np.array(taken, np.int64).reshape(-1, 2).T
     # In flight without a session: no timeout returns them, and a FIN of a consumer fails.
-    bury(channel, columns[0], columns[1].astype(np.uint16), now)
+    mark_as_claimed(channel, columns[0], columns[1].astype(np.uint16), now)
     return refused
 
 
@@ -185,9 +185,9 @@ def _take_apart(channel: Channel, indexes: Indexes, start: int) -> Indexes:
     found = [
         index
         for index in indexes.tolist()
-        if index in pending and index >= start and index not in channel.apart
+        if index in pending and index >= start and index not in channel.detached
     ]
-    channel.apart.update(found)
+    channel.detached.update(found)
     return np.array(found, np.int64)
 
 
@@ -211,7 +211,7 @@ def _waiting(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
 def _finished(channel: Channel, pending: Indexes, indexes: Indexes) -> None:
     """Note ascending indexes as finished, and the `pending` ones among them as apart."""
     if len(pending):
-        channel.ledger.apart(channel.name, pending)
+        channel.ledger.detached(channel.name, pending)
     if len(indexes):
         channel.ledger.finished(channel.name, *ranges_of(indexes))
 

@@ -21,13 +21,13 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.fates import Fates
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
+from sparq.broker.last_deliveries import LastDeliveries
 from sparq.broker.latency import OFF, KnownAges, Latency, LatencyWindow, merged
 from sparq.broker.ledger_writer import NoLedger
 from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, QueueSettings
 from sparq.broker.session import V2Session
-from sparq.broker.slots import BURIAL, ranges_of
+from sparq.broker.slots import DEAD_LETTERS, ranges_of
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, RequeueQueue
 from sparq.log.ledger import Ledger
@@ -61,7 +61,7 @@ class Channel:
         cursor: the next index to deliver for the first time.
         sessions: the subscribers, by the owner number that `in_flight` uses for them.
         range_epoch: epoch of the newest range reader's attach; 0: the channel is streamed (again).
-        apart: deferred publishes of the topic that this channel has finished or holds elsewhere.
+        detached: deferred publishes of the topic that this channel has finished or holds elsewhere.
         is_retired: whether it is deleted; a new channel of the same name may exist.
         hold: the range reader that holds this channel; None: no reader does.
         settings: the channel's settings; the topic replaces them when policies change.
@@ -75,7 +75,7 @@ class Channel:
         expired_count: messages finished undelivered because they were too old.
         dead_letter_count: messages that were moved to the dead-letter topic.
         redriven_count: dead letters of this channel that were sent back to their original topic.
-        fates: how the last deliveries of possible dead letters ended.
+        last_deliveries: how the last deliveries of possible dead letters ended.
         redriven: for messages that were sent back as dead letters, how many times.
         zone_local_count, region_local_count, global_count: deliveries by `Nearness`; None: global.
         base_ordinal: number of messages before this channel's first one (for message_count).
@@ -101,7 +101,7 @@ class Channel:
         self.requeued = RequeueQueue()
         self.delays = Delays()
         self.skips = Skips()
-        self.apart: set[int] = set()
+        self.detached: set[int] = set()
         self.sessions: dict[int, V2Session] = {}
         self.ready: dict[V2Session, None] = {}
         self.hold: RangeLease | None = None
@@ -112,7 +112,7 @@ class Channel:
         self.again_next = False
         self.requeue_count = 0
         self.timeout_count = 0
-        self.fates = Fates()
+        self.last_deliveries = LastDeliveries()
         self.redriven: dict[int, int] = {}
         self.latencies: LatencyWindow | None = None
         self.outlook = KnownAges()
@@ -121,7 +121,7 @@ class Channel:
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
         self._told_ns, self._told = 0, (0, 0)
-        self._last_owner = BURIAL  # sessions are numbered from the next one on
+        self._last_owner = DEAD_LETTERS  # sessions are numbered from the next one on
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
 
@@ -145,10 +145,10 @@ class Channel:
             return
         self.ready.pop(session, None)
         if self.settings.max_attempts and session.in_flight_count:
-            self.fates.left(session)
+            self.last_deliveries.left(session)
         if requeue:
             expired = self.in_flight.release_owner(session.owner)
-            self._note_fates(expired, now)
+            self._note_deliveries(expired, now)
             self.take_back(expired)
 
     def opened(self, session: V2Session) -> None:
@@ -170,7 +170,7 @@ class Channel:
             session.in_flight_count -= freed.freed
             session.finish_count += freed.freed
             self.finish_count += freed.freed
-            if self.fates.by_index or self.redriven:
+            if self.last_deliveries.by_index or self.redriven:
                 self.forget(freed.starts, freed.ends)
             self.ledger.finished(self.name, freed.starts, freed.ends)
             self.opened(session)
@@ -207,7 +207,7 @@ class Channel:
         session.requeue_count += 1
         self.requeue_count += 1
         if self.settings.max_attempts:
-            self.fates.requeued(index, session, now.wall_ns)
+            self.last_deliveries.requeued(index, session, now.wall_ns)
         delay_ns = command.timeout_ms * MILLISECOND_NS
         if delay_ns:
             self.delays.add(now.mono_ns + delay_ns, index, attempts)
@@ -237,15 +237,15 @@ class Channel:
         """Requeue messages that timed out, and those whose REQ delay is over."""
         expired = self.in_flight.expire(now.mono_ns)
         self.timeout_count += len(expired.indexes)
-        self._note_fates(expired, now)
+        self._note_deliveries(expired, now)
         self.take_back(expired)
         for index, attempts in self.delays.pop_due(now.mono_ns):
             self.requeued.push(index, attempts)
         self.reschedule()
 
-    def _note_fates(self, expired: Expired, now: Instant) -> None:
-        if self.settings.max_attempts and len(expired.indexes):
-            self.fates.expired(expired, self.sessions, self.settings.max_attempts, now.wall_ns)
+    def _note_deliveries(self, expired: Expired, now: Instant) -> None:
+        if (most := self.settings.max_attempts) and len(expired.indexes):
+            self.last_deliveries.expired(expired, self.sessions, most, now.wall_ns)
 
     def reschedule(self) -> None:
         """Recompute `due_ns`."""
@@ -271,9 +271,9 @@ class Channel:
         if self.range_epoch:
             return
         concerned = [index for index in due if index >= self.start]
-        if self.apart:
-            concerned = [index for index in concerned if index not in self.apart]
-            self.apart.difference_update(due)
+        if self.detached:
+            concerned = [index for index in concerned if index not in self.detached]
+            self.detached.difference_update(due)
         if concerned:
             attempts = np.zeros(len(concerned), np.uint16)
             self.requeued.push_many(np.array(concerned, np.int64), attempts)
@@ -303,8 +303,8 @@ class Channel:
     def pending_between(self, first: int, end: int) -> NDArray[np.int64]:
         """The deferred publishes in [first, end) that this channel still waits for, ascending."""
         pending = self.stream.due.pending_between(first, end)
-        if self.apart and len(pending):
-            pending = pending[~np.isin(pending, np.array(list(self.apart), np.int64))]
+        if self.detached and len(pending):
+            pending = pending[~np.isin(pending, np.array(list(self.detached), np.int64))]
         return pending
 
     def run_end(self) -> int:
@@ -343,8 +343,8 @@ class Channel:
         self.requeued.clear()
         self.delays.clear()
         self.skips.clear()
-        self.apart.clear()
-        self.fates.clear()
+        self.detached.clear()
+        self.last_deliveries.clear()
         self.redriven.clear()
         self.start = self.noted_cursor = index
         self.kept = None
@@ -440,7 +440,7 @@ class Channel:
 
     def forget(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Drop what is remembered about messages that are finished now."""
-        self.fates.forget(starts, ends)
+        self.last_deliveries.forget(starts, ends)
         if self.redriven:
             for first, end in zip(starts, ends, strict=True):
                 drop_range(self.redriven, first, end)

@@ -2,9 +2,9 @@
 
 1. With `max_attempts`, a message that was delivered that many times is not delivered again: it is
    published to the dead-letter topic and then finished. Until it is stored there, it is in flight
-   with no consumer (`BURIAL`); if the publish is refused, it is tried again. A message whose last
-   `LOST_MAX` deliveries all ended with a lost connection is assumed to crash its consumers, and is
-   moved too.
+   with no consumer (`DEAD_LETTERS`); if the publish is refused, it is tried again. A message whose
+   last `LOST_MAX` deliveries all ended with a lost connection is assumed to crash its consumers,
+   and is moved too.
 2. A letter that is sent back is published to its topic for its channel only, with the number of
    times it was sent back. A later letter of the same message contains that number.
 3. If nsqd dies in between, a letter may be duplicated, but none is lost.
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.fates import UNKNOWN, Fate
 from sparq.broker.in_flight import Expired
+from sparq.broker.last_deliveries import UNKNOWN, LastDelivery
 from sparq.broker.options import NEVER, SECOND_NS
-from sparq.broker.slots import BURIAL
+from sparq.broker.slots import DEAD_LETTERS
 from sparq.log.block import Block
 from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.instant import Instant
@@ -31,7 +31,7 @@ from sparq.protocol.layout import FRAME_OVERHEAD
 Indexes = NDArray[np.int64]
 Attempts = NDArray[np.uint16]
 
-BURY_AGAIN_NS: Final = SECOND_NS
+TRY_AGAIN_NS: Final = SECOND_NS
 """Delay before a refused dead letter is published again."""
 
 
@@ -39,7 +39,7 @@ class DeadLetterBatch(NamedTuple):
     """Messages of one channel to be published as dead letters, or sent back.
 
     Attributes:
-        channel: the channel that has them in flight with BURIAL.
+        channel: the channel that has them in flight with DEAD_LETTERS.
         indexes: their indexes, ascending.
         bodies: their bodies in the form in which they are published.
         only: the channel that they are sent back to; None: they are new dead letters.
@@ -85,37 +85,39 @@ def dead_letters_of(
     bodies = []
     stamps = block.timestamps(indexes).tolist()
     for index, count, published_ns in zip(indexes.tolist(), attempts.tolist(), stamps, strict=True):
-        fate = channel.fates.get(index) or Fate(UNKNOWN, "", 0)
+        last = channel.last_deliveries.get(index) or LastDelivery(UNKNOWN, "", 0)
         history = DeadLetterHistory(
             topic=channel.stream.topic,
             channel=channel.name,
             id=channel.id_of(index),
             attempts=count,
             published_ns=published_ns,
-            returned_ns=fate.wall_ns,
-            consumer=fate.consumer,
-            reason=fate.reason,
+            returned_ns=last.wall_ns,
+            consumer=last.consumer,
+            reason=last.reason,
             redriven=channel.redriven.get(index, 0),
         )
         bodies.append(history.seal(bytes(block.slice(index, index + 1)[FRAME_OVERHEAD:])))
     return DeadLetterBatch(channel, indexes, bodies)
 
 
-def bury(channel: Channel, indexes: Indexes, attempts: Attempts, now: Instant) -> None:
+def mark_as_claimed(channel: Channel, indexes: Indexes, attempts: Attempts, now: Instant) -> None:
     """Mark messages as being published elsewhere, so that no consumer gets them meanwhile."""
-    channel.in_flight.note_many(indexes, attempts, BURIAL, now_ns=now.mono_ns, deadline_ns=NEVER)
+    channel.in_flight.note_many(
+        indexes, attempts, DEAD_LETTERS, now_ns=now.mono_ns, deadline_ns=NEVER
+    )
 
 
 def apply_result(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> None:
     """Finish messages whose letters were stored; otherwise schedule them to be tried again.
 
-    Messages that were removed from BURIAL meanwhile are left alone.
+    Messages that were taken from DEAD_LETTERS meanwhile are left alone.
     """
     channel = letters.channel
     if not is_kept:
-        not_buried(channel, letters.indexes, now)
+        try_again_later(channel, letters.indexes, now)
         return
-    freed = channel.in_flight.finish(letters.indexes, BURIAL)
+    freed = channel.in_flight.finish(letters.indexes, DEAD_LETTERS)
     if not freed.freed:
         return
     if letters.only is None:
@@ -126,12 +128,12 @@ def apply_result(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> No
     channel.ledger.finished(channel.name, freed.starts, freed.ends)
 
 
-def not_buried(channel: Channel, indexes: Indexes, now: Instant) -> None:
+def try_again_later(channel: Channel, indexes: Indexes, now: Instant) -> None:
     """Schedule messages whose letters were refused: they are tried again after a delay."""
     ours = _take(channel, indexes)
     for index, attempts in zip(ours.indexes.tolist(), ours.attempts.tolist(), strict=True):
         # The ledger has it as requeued since its last delivery: there is nothing new to note.
-        channel.delays.add(now.mono_ns + BURY_AGAIN_NS, index, attempts)
+        channel.delays.add(now.mono_ns + TRY_AGAIN_NS, index, attempts)
     channel.reschedule()
 
 
@@ -143,4 +145,4 @@ def unclaim(channel: Channel, indexes: Indexes) -> None:
 
 def _take(channel: Channel, indexes: Indexes) -> Expired:
     rows = channel.in_flight.rows_of(indexes)
-    return channel.in_flight.take(rows.indexes[rows.owners == BURIAL])
+    return channel.in_flight.take(rows.indexes[rows.owners == DEAD_LETTERS])

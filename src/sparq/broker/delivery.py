@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.dead_letters import DeadLetterBatch, bury, dead_letters_of
+from sparq.broker.dead_letters import DeadLetterBatch, dead_letters_of, mark_as_claimed
 from sparq.broker.latency import Histogram
 from sparq.broker.session import Proximity, V2Session
 from sparq.broker.shares import SHARERS_MIN, share_block
@@ -456,10 +456,10 @@ def _without_dead(context: DeliveryContext, runs: list[DeliveryRun]) -> list[Del
     kept = []
     for block, indexes, attempts in runs:
         dead = attempts >= channel.settings.max_attempts
-        if channel.fates.by_index:
-            dead |= channel.fates.is_killer(indexes)
+        if channel.last_deliveries.by_index:
+            dead |= channel.last_deliveries.is_poison(indexes)
         if dead.any():
-            bury(channel, indexes[dead], attempts[dead], context.now)
+            mark_as_claimed(channel, indexes[dead], attempts[dead], context.now)
             context.letters.append(dead_letters_of(channel, block, indexes[dead], attempts[dead]))
         if not dead.all():
             kept.append(DeliveryRun(block, indexes[~dead], attempts[~dead]))

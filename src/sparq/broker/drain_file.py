@@ -64,11 +64,11 @@ def encode(draining: Draining) -> bytes:
     A flipped bit must neither end a drain nor begin one: the file carries a checksum, XXH3-64 with
     seed 0 over the JSON text of its drains.
     """
-    told = {
+    drains = {
         "node": None if draining.node is None else _document(draining.node),
         "topics": {name: _document(drain) for name, drain in draining.topics.items()},
     }
-    document = {"format": FORMAT, "checksum": _checksum(told), "draining": told}
+    document = {"format": FORMAT, "checksum": _checksum(drains), "draining": drains}
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
@@ -84,11 +84,11 @@ def decode(text: bytes) -> Draining:
             raise DrainError(
                 f"it has format {document['format']}, but this version reads format {FORMAT}"
             )
-        told = document["draining"]
-        if document["checksum"] != _checksum(told):
+        drains = document["draining"]
+        if document["checksum"] != _checksum(drains):
             raise DrainError("checksum mismatch")
-        node = None if told["node"] is None else _read(told["node"])
-        topics = {str(name): _read(one) for name, one in told["topics"].items()}
+        node = None if drains["node"] is None else _read(drains["node"])
+        topics = {str(name): _read(one) for name, one in drains["topics"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DrainError(str(error)) from error
     if not all(map(is_valid_name, topics)):
@@ -96,9 +96,9 @@ def decode(text: bytes) -> Draining:
     return Draining(node, topics)
 
 
-def _read(told: Any) -> Drain:
-    return Drain(int(told["since_ns"]), str(told["by"])[:BY_MAX], bool(told["exit"]))
+def _read(drains: Any) -> Drain:
+    return Drain(int(drains["since_ns"]), str(drains["by"])[:BY_MAX], bool(drains["exit"]))
 
 
-def _checksum(told: Any) -> str:
-    return xxh3_64_hexdigest(json.dumps(told, sort_keys=True, separators=(",", ":")).encode())
+def _checksum(drains: Any) -> str:
+    return xxh3_64_hexdigest(json.dumps(drains, sort_keys=True, separators=(",", ":")).encode())

@@ -58,7 +58,7 @@ class NoLedger:
     def paused(self, channel: str, flag: bool) -> None:
         """Do nothing."""
 
-    def apart(self, channel: str, indexes: Indexes) -> None:
+    def detached(self, channel: str, indexes: Indexes) -> None:
         """Do nothing."""
 
     def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:

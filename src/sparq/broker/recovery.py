@@ -61,7 +61,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     )
     finished = np.array(state.finished, np.int64).reshape(-1, 2)
     done = finished[:, 0], finished[:, 1]
-    channel.apart = state.apart & stream.due.pending
+    channel.detached = state.detached & stream.due.pending
     pending = stream.due.pending_between(state.start, stream.end)
     cancelled = np.array(list(stream.due.cancelled), np.int64)
     elsewhere = np.concatenate((requeued, pending, past_due, cancelled))
@@ -171,8 +171,10 @@ def were_due(indexes: Indexes, state: TopicState) -> NDArray[np.bool_]:
         finished = np.array(channel.finished, np.int64).reshape(-1, 2)
         seen = _within(indexes, (finished[:, 0], finished[:, 1]))
         seen |= np.isin(indexes, np.fromiter(channel.requeued, np.int64, len(channel.requeued)))
-        if channel.apart:  # an administrator decided about these before they were due
-            seen &= ~np.isin(indexes, np.fromiter(channel.apart, np.int64, len(channel.apart)))
+        if channel.detached:  # an administrator decided about these before they were due
+            seen &= ~np.isin(
+                indexes, np.fromiter(channel.detached, np.int64, len(channel.detached))
+            )
         found |= seen
     return found
 
@@ -195,7 +197,7 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
         paused=channel.paused,
         kept=channel.kept,
         # The noted start may be lower: the channel must not wait for more deferred publishes.
-        apart=channel.apart | set(due.pending_between(bounds[0], channel.start).tolist()),
+        detached=channel.detached | set(due.pending_between(bounds[0], channel.start).tolist()),
         redriven=dict(channel.redriven),
     )
 
@@ -226,7 +228,7 @@ def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
     if channel.range_epoch:
         return skipped
     due = channel.stream.due.joined_from(channel.cursor, channel.stream.end)
-    due += [index for index in channel.apart if index >= channel.cursor]
+    due += [index for index in channel.detached if index >= channel.cursor]
     done = np.setdiff1d(np.array(due, np.int64), unfinished)
     ranges = np.array(skipped, np.int64).reshape(-1, 2)
     apart = [(i, i + 1) for i in done[~_within(done, (ranges[:, 0], ranges[:, 1]))].tolist()]
@@ -257,7 +259,7 @@ def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
             # once.
             told = count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
             # Unrecorded, a restart would take it for a message that is only deferred, or cancelled.
-            is_own = index in channel.apart or index in channel.stream.due.cancelled
+            is_own = index in channel.detached or index in channel.stream.due.cancelled
             if (count and not told) or is_own:
                 requeued[index] = (0, count)
     for due_ns, index, count in channel.delays.entries():

@@ -27,7 +27,7 @@ from sparq.broker.options import NEVER
 Indexes = NDArray[np.int64]
 Item = TypeVar("Item", bound=np.generic)
 
-BURIAL: Final = 1
+DEAD_LETTERS: Final = 1
 """Owner of messages on their way to or from a dead-letter topic: no session."""
 
 ROWS_MIN: Final = 256

@@ -84,7 +84,7 @@ class ChannelSnapshot:
         chunks: messages that wait for another delivery, as the channel stores them.
         delays: (due, index, attempts) of messages that REQ has deferred.
         dues: (due, index) of the topic's deferred publishes.
-        apart: those of `dues` and `overdue` that the channel does not wait for.
+        detached: those of `dues` and `overdue` that the channel does not wait for.
         overdue: see `waiting.DueList`.
         skipped, skips: the indexes, and the ranges, that the cursor will pass over.
     """
@@ -98,7 +98,7 @@ class ChannelSnapshot:
     chunks: list[tuple[Indexes, NDArray[np.uint16]]]
     delays: list[tuple[int, int, int]]
     dues: list[tuple[int, int]]
-    apart: set[int]
+    detached: set[int]
     overdue: list[int]
     skipped: list[int]
     skips: list[tuple[int, int]]
@@ -117,7 +117,7 @@ class ChannelSnapshot:
         dues, indexes, attempts = _columns(self.delays, 3)
         if not self.is_range:
             due, pending = _columns(self.dues, 2)
-            mine = (pending >= self.start) & ~np.isin(pending, _column(self.apart))
+            mine = (pending >= self.start) & ~np.isin(pending, _column(self.detached))
             dues, indexes = np.append(dues, due[mine]), np.append(indexes, pending[mine])
             attempts = np.append(attempts, np.zeros(int(mine.sum()), np.int64))
         order = np.argsort(indexes, kind="stable")
@@ -128,7 +128,7 @@ class ChannelSnapshot:
         """Single indexes ahead of the cursor that it will pass over."""
         if self.is_range:
             return np.empty(0, np.int64)
-        overdue = np.setdiff1d(_column(self.overdue), _column(self.apart), assume_unique=True)
+        overdue = np.setdiff1d(_column(self.overdue), _column(self.detached), assume_unique=True)
         return np.setdiff1d(_column(self.skipped), overdue, assume_unique=True)
 
     @cached_property
@@ -210,7 +210,7 @@ def take(channel: Channel, now: Instant) -> ChannelSnapshot:
         chunks=channel.requeued.chunks(),
         delays=channel.delays.entries(),
         dues=due.entries_with_withdrawn(),
-        apart=channel.apart | due.withdrawn,
+        detached=channel.detached | due.withdrawn,
         overdue=list(due.overdue),
         # A channel may have passed very many of them: only those ahead of the cursor are needed.
         skipped=due.skipped[bisect_left(due.skipped, channel.cursor) :],

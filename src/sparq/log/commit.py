@@ -108,7 +108,7 @@ TRANSITIONS: Final[dict[tuple[CommitState, CommitEvent], CommitState]] = {
 
 ON_DISK: Final = frozenset((CommitState.SYNCED, CommitState.MOVED))
 """Everything written before the commit is on the disk, too."""
-SPOILT: Final = frozenset((CommitState.POISONED, CommitState.LOST))
+FAILED: Final = frozenset((CommitState.POISONED, CommitState.LOST))
 """Nothing more may be appended to the file."""
 
 
@@ -128,7 +128,7 @@ class Commit:
         batch: the batch to append; None: only sync.
         active: the file to append to; None: there is none.
         roll: begin a new file although there is an active one.
-        owed: the unsynced batches are in no file that can be synced.
+        stranded: the unsynced batches are in no file that can be synced.
         unsynced: acknowledged batches that were written since the last sync of their file.
         shares: the commit may share its sync: every unsynced batch is in a journal, and the next
             sync need not be of the log file.
@@ -154,7 +154,7 @@ class Commit:
     unsynced: list[PendingBatch]
     shares: bool
     roll: bool
-    owed: bool
+    stranded: bool
     sync: bool
     kind: TaskKind
     new_first: int
@@ -190,13 +190,13 @@ class Commit:
         try:
             if appended is not None and reserve is not None:
                 # Ledgers come first: the log takes only space that the reserve can spare.
-                is_new = target is None or self.roll or self.owed
+                is_new = target is None or self.roll or self.stranded
                 size = appended.size + (NEW_FILE_BYTES if is_new else 0)
                 if reserve.credit_bytes < size or reserve.held_bytes < reserve.target_bytes:
                     reserve.admit(size)
                 else:
                     reserve.credit_bytes -= size  # `admit`, without a call
-            if self.owed:
+            if self.stranded:
                 # The unsynced batches have to precede this one: indexes ascend in a file.
                 self._move()
                 return
@@ -379,7 +379,7 @@ class Shared:
         appended, target, reserve = commit.batch, commit.active, commit.place.reserve
         if appended is None or target is None or not (commit.sync and commit.shares):
             return None
-        if commit.roll or commit.owed or (reserve is not None and reserve.is_low):
+        if commit.roll or commit.stranded or (reserve is not None and reserve.is_low):
             return None
         return cls(commit, appended, target)
 

@@ -179,9 +179,9 @@ class Ledger:
         """Note that the log keeps messages read by a range reader from `index` on; None: none."""
         self._append(records.encode_index(RecordKind.KEPT, channel, -1 if index is None else index))
 
-    def apart(self, channel: str, indexes: Indexes) -> None:
+    def detached(self, channel: str, indexes: Indexes) -> None:
         """Note deferred publishes that the channel no longer waits for; no name: none does."""
-        self._append(records.encode_apart(channel, indexes))
+        self._append(records.encode_detached(channel, indexes))
 
     def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
         """Note how often each of these dead letters has been sent back so far."""

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from sparq.log.block import Block, BlockCache, Tail
-from sparq.log.commit import ON_DISK, SPOILT, Commit, CommitState, PendingBatch, Stored, Unsynced
+from sparq.log.commit import FAILED, ON_DISK, Commit, CommitState, PendingBatch, Stored, Unsynced
 from sparq.log.disk import Disk, FileSystem, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
@@ -107,7 +107,7 @@ class Log:
         self.active: ActiveSegment | None = None
         self.flight: Commit | None = None
         self.unsynced = Unsynced()
-        self._owed = False
+        self._stranded = False
         self._refused_first: int | None = None
         self._now_ns = now.wall_ns
         self.synced_end, self._cache = self.written_end, cache
@@ -241,7 +241,7 @@ class Log:
                 # A batch that is larger than the limit gets a file of its own.
                 is_full = filled + appended.size > self.options.max_bytes_per_file
                 roll = (is_full and filled > DATA_START) or self.end_index > header.ceiling
-        sync, reserve = sync or self._owed, self.place.reserve
+        sync, reserve = sync or self._stranded, self.place.reserve
         is_low = reserve is not None and reserve.held_bytes < reserve.target_bytes
         if self._refused_first is not None:
             first = min(first, self._refused_first)
@@ -253,7 +253,7 @@ class Log:
             unsynced.batches,
             not unsynced.count and not unsynced.wants_own_sync,
             roll=roll,
-            owed=self._owed,
+            stranded=self._stranded,
             sync=sync,
             kind=COMMIT if sync or roll or is_low or active is None else WRITE,
             new_first=first,
@@ -288,12 +288,12 @@ class Log:
             self.synced_end = self.written_end
         if commit.created is not None:
             self._adopt(commit.created)
-        elif state in SPOILT:
+        elif state in FAILED:
             self._leave_active()
         if commit.error is not None:
             self._refused(commit)
         else:
-            self._owed &= state is not CommitState.MOVED
+            self._stranded &= state is not CommitState.MOVED
             for stored in commit.written:
                 self._stored(commit, stored)
             self.written_end = max(self.written_end, commit.end_index)
@@ -322,7 +322,7 @@ class Log:
             self._leave_active()
             self.upkeep.spare = None
         # Until a commit moves them, no file that can be synced has the unsynced batches.
-        self._owed = bool(self.unsynced.batches) and (self._owed or commit.state in SPOILT)
+        self._stranded = bool(self.unsynced.batches) and (self._stranded or commit.state in FAILED)
         if self.active is None and commit.batch is not None and self._refused_first is None:
             self._refused_first = commit.batch.block.first
 
@@ -362,7 +362,7 @@ class Log:
                     self._recent = weakref.ref(block)
                     return block
         # After a failed sync, unsynced messages are safe only in memory.
-        return self.unsynced.block(index) if self._owed else None
+        return self.unsynced.block(index) if self._stranded else None
 
     def load(self, index: int) -> BlockRead:
         """Return a task that reads the extent with this index; it reads nothing if none has it."""

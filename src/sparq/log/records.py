@@ -19,7 +19,7 @@ Record, little-endian::
        7  seek       i64 index
        8  cursor     i64 index
        9  mark       i64 index: P
-      10  apart      n x i64 index: this channel no longer waits for these deferred publishes (DPUB)
+      10  detached   n x i64 index: this channel no longer waits for these deferred publishes (DPUB)
                      in the topic's due list; without a name: they are cancelled for all channels
       11  kept       i64 index: the log keeps messages that a range reader has read from here on;
                      -1: it keeps none
@@ -74,7 +74,7 @@ class RecordKind(IntEnum):
     SEEK = 7
     CURSOR = 8
     MARK = 9
-    APART = 10
+    DETACHED = 10
     KEPT = 11
     REDRIVEN = 12
 
@@ -90,7 +90,7 @@ class ChannelState:
         finished: [first, end) ranges above `start`, ascending, disjoint, not touching.
         requeued: index -> (due time in ns since 1970, attempts) of unfinished messages.
         paused: whether it is paused.
-        apart: deferred publishes that were taken out of the due list for this channel before their
+        detached: deferred publishes that were taken out of this channel's due list before their
             time; whether they are finished is recorded as for any other message.
         kept: the index from which on the log keeps messages that a range reader has read; None: it
             keeps none.
@@ -102,7 +102,7 @@ class ChannelState:
     finished: list[tuple[int, int]] = field(default_factory=list)
     requeued: dict[int, tuple[int, int]] = field(default_factory=dict)
     paused: bool = False
-    apart: set[int] = field(default_factory=set)
+    detached: set[int] = field(default_factory=set)
     kept: int | None = None
     redriven: dict[int, int] = field(default_factory=dict)
 
@@ -160,9 +160,9 @@ def encode_requeued(channel: str, indexes: Indexes, dues: Indexes, attempts: Ind
     return encode(RecordKind.REQUEUED, channel, _longs(indexes) + _longs(dues) + counts)
 
 
-def encode_apart(channel: str, indexes: Indexes) -> bytes:
+def encode_detached(channel: str, indexes: Indexes) -> bytes:
     """Encode deferred publishes that a channel no longer waits for; no name: no channel does."""
-    return encode(RecordKind.APART, channel, _longs(indexes))
+    return encode(RecordKind.DETACHED, channel, _longs(indexes))
 
 
 def encode_redriven(channel: str, indexes: Indexes, times: Sequence[int]) -> bytes:
@@ -185,7 +185,7 @@ def encode_state(state: TopicState) -> Iterator[bytes]:
     if state.paused:
         yield encode(RecordKind.PAUSED, flag=True)
     if state.cancelled:
-        yield encode_apart("", sorted(state.cancelled))
+        yield encode_detached("", sorted(state.cancelled))
     for name, channel in state.channels.items():
         yield encode_index(RecordKind.CREATED, name, channel.start)
         yield encode_index(RecordKind.CURSOR, name, channel.cursor)
@@ -197,8 +197,8 @@ def encode_state(state: TopicState) -> Iterator[bytes]:
             yield encode_requeued(name, list(channel.requeued), dues, attempts)
         if channel.paused:
             yield encode(RecordKind.PAUSED, name, flag=True)
-        if channel.apart:
-            yield encode_apart(name, sorted(channel.apart))
+        if channel.detached:
+            yield encode_detached(name, sorted(channel.detached))
         if channel.kept is not None:
             yield encode_index(RecordKind.KEPT, name, channel.kept)
         if channel.redriven:
@@ -246,7 +246,7 @@ class Replay:
             self._state.mark = self._index(data)
         elif kind == RecordKind.PAUSED:
             self._state.paused = flag
-        elif kind == RecordKind.APART:
+        elif kind == RecordKind.DETACHED:
             self._state.cancelled.update(self._indexes(data))
         else:
             self.unknown += 1
@@ -265,8 +265,8 @@ class Replay:
             self._requeue(name, data)
         elif kind == RecordKind.CURSOR:
             self._channel(name).cursor = self._index(data)
-        elif kind == RecordKind.APART:
-            self._channel(name).apart.update(self._indexes(data))
+        elif kind == RecordKind.DETACHED:
+            self._channel(name).detached.update(self._indexes(data))
         elif kind == RecordKind.KEPT:
             index = self._index(data)
             self._channel(name).kept = index if index >= 0 else None

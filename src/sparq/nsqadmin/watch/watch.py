@@ -234,9 +234,9 @@ class ClusterWatch:
             asked_at = time.monotonic()
             answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
             self._largest_bytes = max(self._largest_bytes, len(answer))
-            return await self._apart(lambda: read_look(answer, self._painter.names, asked_at))
+            return await self._in_thread(lambda: read_look(answer, self._painter.names, asked_at))
 
-    async def _apart(self, do: Callable[[], T]) -> T:
+    async def _in_thread(self, do: Callable[[], T]) -> T:
         """Run a function on the reader thread, and count its time."""
 
         def timed() -> tuple[T, float]:
@@ -255,7 +255,7 @@ class ClusterWatch:
         # A node registered at a forbidden address is reported under its own address.
         errors = self._heard.errors.items() if lookupds else ()
         refused = {at: why for at, why in errors if at not in lookupds}
-        snapshot = await self._apart(
+        snapshot = await self._in_thread(
             lambda: self._painter.paint(
                 observed, listed, refused, time=time.time(), now=time.monotonic()
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.broker import fates
-from sparq.broker.fates import CONNECTION_LOST, REQUEUED, TIMED_OUT, UNKNOWN
+from sparq.broker import last_deliveries
+from sparq.broker.last_deliveries import CONNECTION_LOST, REQUEUED, TIMED_OUT, UNKNOWN
 from sparq.protocol import commands
 from tests.broker.dead_letters import MAX_ATTEMPTS, exhaust, histories, requeue
 from tests.broker.harness import BEGIN_WALL_NS, BrokerHarness
@@ -98,16 +98,18 @@ def test_two_lost_connections_before_a_requeue_or_timeout_make_no_dead_letter(
     assert "t.dead" not in harness.broker.topics
 
 
-def test_at_most_fates_max_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the `FATES_MAX` messages that were returned last are remembered."""
-    monkeypatch.setattr(fates, "FATES_MAX", 5)
+def test_a_limited_number_of_messages_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the `LAST_DELIVERIES_MAX` messages that were returned last are remembered."""
+    monkeypatch.setattr(last_deliveries, "LAST_DELIVERIES_MAX", 5)
     harness = BrokerHarness(max_attempts=MAX_ATTEMPTS)
     consumer = harness.consumer("t", "c", rdy=10)
     harness.publish("t", *[b"x"] * 10)
     messages = consumer.messages()
     consumer.say(commands.rdy(0))
     requeue(consumer, messages)
-    remembered = harness.broker.topics["t"].channels["c"].fates.by_index
+    remembered = harness.broker.topics["t"].channels["c"].last_deliveries.by_index
     assert [message.index for message in messages[5:]] == list(remembered)
 
 
@@ -130,7 +132,7 @@ def test_fin_and_emptying_delete_the_remembered_history() -> None:
     """FIN and emptying the channel delete the remembered history of a message."""
     harness = BrokerHarness(max_attempts=MAX_ATTEMPTS)
     consumer = harness.consumer("t", "c", rdy=2_500)
-    remembered = harness.broker.topics["t"].channels["c"].fates.by_index
+    remembered = harness.broker.topics["t"].channels["c"].last_deliveries.by_index
     for _ in range(3):
         harness.publish("t", *[b"x"] * 2_000)
         messages = consumer.messages()

@@ -23,7 +23,7 @@ Indexes = NDArray[np.int64]
 
 LOST_MAX: Final = 3
 """After this many lost connections in a row, the message is considered the cause."""
-FATES_MAX: Final = 20_000
+LAST_DELIVERIES_MAX: Final = 20_000
 """Maximum number of messages per channel whose last delivery is remembered."""
 GONE_MAX: Final = 1_000
 """Maximum number of disconnected consumers whose names are remembered."""
@@ -35,7 +35,7 @@ UNKNOWN: Final = "unknown: nsqd has been restarted since"
 """Reasons in a letter."""
 
 
-class Fate(NamedTuple):
+class LastDelivery(NamedTuple):
     """How a message's last delivery ended.
 
     Attributes:
@@ -56,7 +56,7 @@ def consumer_text(session: V2Session) -> str:
     return name[:TEXT_SIZE_MAX]
 
 
-class Fates:
+class LastDeliveries:
     """The last deliveries of a channel's messages that may become dead letters.
 
     Attributes:
@@ -64,16 +64,16 @@ class Fates:
     """
 
     def __init__(self) -> None:
-        self.by_index: dict[int, Fate] = {}
+        self.by_index: dict[int, LastDelivery] = {}
         self._gone: dict[int, str] = {}
 
-    def get(self, index: int) -> Fate | None:
+    def get(self, index: int) -> LastDelivery | None:
         """How a message's last delivery ended; None: unknown."""
         return self.by_index.get(index)
 
     def requeued(self, index: int, session: V2Session, wall_ns: int) -> None:
         """A consumer has requeued a message."""
-        self._note(index, Fate(REQUEUED, consumer_text(session), wall_ns))
+        self._note(index, LastDelivery(REQUEUED, consumer_text(session), wall_ns))
 
     def left(self, session: V2Session) -> None:
         """A consumer has disconnected; its messages in flight come back later."""
@@ -103,19 +103,21 @@ class Fates:
             expired.indexes[~counts].tolist(), owners[~counts].tolist(), strict=True
         ):
             if owner in names:
-                self._note(index, Fate(TIMED_OUT, names[owner], wall_ns))
+                self._note(index, LastDelivery(TIMED_OUT, names[owner], wall_ns))
             else:
                 before = self.by_index.get(index)
                 lost = 1 + (before.lost if before is not None else 0)
-                self._note(index, Fate(CONNECTION_LOST, self._gone.get(owner, ""), wall_ns, lost))
+                self._note(
+                    index, LastDelivery(CONNECTION_LOST, self._gone.get(owner, ""), wall_ns, lost)
+                )
 
-    def _note(self, index: int, fate: Fate) -> None:
-        fates = self.by_index
+    def _note(self, index: int, last: LastDelivery) -> None:
+        found = self.by_index
         # Removed first, so that the message moves to the end: the oldest note is dropped first.
-        fates.pop(index, None)
-        fates[index] = fate
-        if len(fates) > FATES_MAX:
-            del fates[next(iter(fates))]
+        found.pop(index, None)
+        found[index] = last
+        if len(found) > LAST_DELIVERIES_MAX:
+            del found[next(iter(found))]
 
     def forget(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Forget messages that are finished: the ranges [start, end)."""
@@ -127,10 +129,10 @@ class Fates:
         """Forget all messages."""
         self.by_index.clear()
 
-    def is_killer(self, indexes: Indexes) -> NDArray[np.bool_]:
+    def is_poison(self, indexes: Indexes) -> NDArray[np.bool_]:
         """Which messages are assumed to crash their consumers."""
-        fates = self.by_index
+        found = self.by_index
         return np.array(
-            [index in fates and fates[index].lost >= LOST_MAX for index in indexes.tolist()],
+            [index in found and found[index].lost >= LOST_MAX for index in indexes.tolist()],
             np.bool_,
         )
