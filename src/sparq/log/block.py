@@ -169,7 +169,7 @@ class BlockCache:
         self._owners = count(1)
 
     def new_owner(self) -> int:
-        """Return a number for one log's keys; may be called from any thread."""
+        """Return a new number, which one log puts in its keys; may be called from any thread."""
         return next(self._owners)
 
     def get(self, key: Key) -> CachedBlocks | None:

@@ -165,7 +165,7 @@ def _number(grid: Bytes, place: int, digits: int) -> Integers:
 
 
 def _days(year: Integers, month: Integers, day: Integers) -> tuple[Integers, Mask]:
-    """Days since 1970, and which dates exist."""
+    """Return each date as days since 1970, and whether the calendar has this date."""
     at = (year - 1970) * 12 + month - 1
     ok = (year >= 1970) & (year < 10_000) & (month >= 1) & (month <= 12)
     at = np.where(ok, at, 0)

@@ -31,7 +31,10 @@ ENVELOPE_BYTES_MAX: Final = HEAD_BYTES + FIELDS_BYTES_MAX
 
 
 def seal(fields: Mapping[str, str], body: bytes) -> bytes:
-    """Put the body in an envelope; bare if it is empty, or the fields are none or too large."""
+    """Put the body and its fields in an envelope.
+
+    The body is returned as it is if it is empty, if there are no fields, or if they are too large.
+    """
     text = json.dumps(dict(fields), separators=(",", ":")).encode()
     # An empty body stays empty, so that nsqd refuses it as in NSQ.
     if not body or not fields or len(text) > FIELDS_BYTES_MAX:

@@ -38,7 +38,7 @@ class ListPart:
         self._state = state
 
     def get(self) -> list[bytes]:
-        """All values."""
+        """Return all values."""
         return [bytes(row[0]) for row in self._state.get()]
 
     def append(self, value: bytes) -> None:
@@ -58,7 +58,7 @@ class ValuePart(ListPart):
     """A Spark ValueState as one part of the state; `append` is not used for it."""
 
     def get(self) -> list[bytes]:
-        """Its value, if it has one."""
+        """Return its value in a list, which is empty if it has none."""
         row = self._state.get()
         return [] if row is None else [bytes(row[0])]
 
