@@ -70,8 +70,13 @@ def entries(count: int, **changes: Any) -> bytes:
             "too large",
         ),
         (entries(1), entries(1, channels=["[a-z]{1000}"] * (INSTRUCTIONS_MAX // 1000)), "large"),
+        (
+            entries(INSTRUCTIONS_MAX // 2003, topic="t", channels=["x{1000}", "y{1000}"]),
+            entries(INSTRUCTIONS_MAX // 2003 + 1, topic="t", channels=["x{1000}", "y{1000}"]),
+            "large",
+        ),
     ],
-    ids=["authorizations", "patterns", "topics", "channels"],
+    ids=["authorizations", "patterns", "topics", "channels", "channels of several"],
 )
 def test_an_answer_is_bounded(fits: bytes, does_not: bytes, why: str) -> None:
     """An answer is refused if it exceeds a limit.

@@ -185,6 +185,7 @@ def test_a_topic_being_deleted_refuses_publishes(harness: BrokerHarness) -> None
     harness.turn()
 
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]
+    assert client.session.closing
     assert late.answers() == [b"E_MPUB_FAILED MPUB failed exiting"]
     assert late.session.closing
     harness.publish("t", b"again")

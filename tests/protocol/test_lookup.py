@@ -139,6 +139,18 @@ def test_a_server_that_is_not_an_nsqlookupd_is_recognised() -> None:
     assert not isinstance(found.value, NotLookupdError)
 
 
+def test_the_longest_host_name_is_accepted() -> None:
+    """A host name has at most 253 characters."""
+    longest = ".".join(["x" * 49] * 5) + ".com"
+    assert 253 == len(longest)
+    entries = [producer(f"{longest}:1"), producer(f"x{longest}:1")]
+
+    found, unusable = producers(document(json.dumps({"producers": entries}).encode()))
+
+    assert [f"{longest}:1"] == [one.address for one in found]
+    assert 1 == len(unusable)
+
+
 def test_invalid_names_are_omitted_and_counted() -> None:
     """Invalid names are omitted and counted.
 

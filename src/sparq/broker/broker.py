@@ -84,7 +84,7 @@ class Broker:
         self._checkpoints = Checkpoints(self.journal, self.topics)
         self._commands = Commands(self._topics, turn, options, server_facts or {})
         self.execute = self._commands.execute
-        self._next_session_id = self._unmoved_told_ns = 0
+        self._next_session_id = self._unmoved_report_ns = 0
         self._trimmed_ns = now.mono_ns
         admin = Admin(self._topics, turn)
         self.create_topic = admin.create_topic
@@ -373,8 +373,8 @@ class Broker:
         """Handle the result of publishing dead letters, or messages sent back from there."""
         channel = letters.channel
         apply_result(letters, now, is_kept=reason is None)
-        if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_told_ns:
-            self._unmoved_told_ns = now.mono_ns + UNMOVED_TOLD_NS
+        if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_report_ns:
+            self._unmoved_report_ns = now.mono_ns + UNMOVED_TOLD_NS
             count = len(letters.indexes)
             self.notes.append(f"topic {to} refused {count} dead letters: {reason}")
         topic = self.topics.get(channel.stream.topic)

@@ -42,7 +42,7 @@ SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"]
 """A place in a log: an end of it, an index, the first message published at or after a wall time
 (ns), or the last N messages."""
 
-LOST_TOLD_NS: Final = 60 * SECOND_NS
+LOST_REPORT_NS: Final = 60 * SECOND_NS
 """Minimum time between two notes about messages that a channel has lost."""
 
 
@@ -120,7 +120,7 @@ class Channel:
         self.dead_letter_count = self.redriven_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
-        self._told_ns, self._told = 0, (0, 0)
+        self._next_report_ns, self._reported = 0, (0, 0)
         self._last_owner = DEAD_LETTERS  # sessions are numbered from the next one on
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
@@ -446,12 +446,12 @@ class Channel:
                 drop_range(self.redriven, first, end)
 
     def take_lost_counts(self, now: Instant) -> tuple[int, int]:
-        """Voided and expired messages since the last report; (0, 0): none, or told recently."""
+        """Voided and expired messages since the last report; (0, 0): none, or reported recently."""
         counts = self.voided_count, self.expired_count
-        if now.mono_ns < self._told_ns or counts == self._told:
+        if now.mono_ns < self._next_report_ns or counts == self._reported:
             return 0, 0
-        voided, expired = counts[0] - self._told[0], counts[1] - self._told[1]
-        self._told, self._told_ns = counts, now.mono_ns + LOST_TOLD_NS
+        voided, expired = counts[0] - self._reported[0], counts[1] - self._reported[1]
+        self._reported, self._next_report_ns = counts, now.mono_ns + LOST_REPORT_NS
         return voided, expired
 
     def bound(self, count_max: int) -> None:

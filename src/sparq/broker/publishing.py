@@ -32,7 +32,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
-LIMITED_TOLD_NS: Final = 60 * SECOND_NS
+LIMITED_REPORT_NS: Final = 60 * SECOND_NS
 """Minimum time between two notes about a topic's limits."""
 
 
@@ -122,7 +122,7 @@ class Publishing:
         self.refused_count = self.given_up_count = self.held_count = 0
         self.rates = Rates()
         self.held: list[tuple[int, int, Publish]] = []
-        self._told, self._told_ns = (0, 0), 0
+        self._reported, self._next_report_ns = (0, 0), 0
         self._options = options
 
     def add(self, publish: Publish) -> None:
@@ -151,10 +151,10 @@ class Publishing:
         (0, 0): none, or the last report was less than a minute ago.
         """
         counts = self.refused_count, self.given_up_count
-        if counts == self._told or mono_ns < self._told_ns:
+        if counts == self._reported or mono_ns < self._next_report_ns:
             return 0, 0
-        refused, given_up = counts[0] - self._told[0], counts[1] - self._told[1]
-        self._told, self._told_ns = counts, mono_ns + LIMITED_TOLD_NS
+        refused, given_up = counts[0] - self._reported[0], counts[1] - self._reported[1]
+        self._reported, self._next_report_ns = counts, mono_ns + LIMITED_REPORT_NS
         return refused, given_up
 
     def begin(self, log: Log, now: Instant) -> Commit:
