@@ -86,6 +86,18 @@ def test_take_oks_counts_each_ok_once(frames: list[bytes], cuts: list[int]) -> N
     assert received == frames
 
 
+def test_take_oks_counts_only_what_is_left() -> None:
+    """Frames that were taken before are not counted again."""
+    receiver = Receiver(100)
+    receiver.feed(layout.HEARTBEAT * 3 + layout.OK * 2)
+    frames = receiver.frames()
+    for _ in range(3):
+        next(frames)
+
+    assert 2 == receiver.take_oks()
+    assert not receiver.has_more
+
+
 def test_a_run_ends_before_an_invalid_message() -> None:
     """A run ends before a message without a header, and before an invalid size."""
     message = layout.frame(2, bytes(30))
