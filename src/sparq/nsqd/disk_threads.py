@@ -1,9 +1,8 @@
 """Run the broker's disk work in threads, and bring the results back into the event loop.
 
 The broker syncs nothing itself: it returns tasks. (It does write ledgers, without a sync, in the
-event loop.) This module owns the threads that run them
-(one for commits, two for reads, one for inspection, one for housekeeping) and decides when a
-commit may run in the event loop itself.
+event loop.) This module owns the threads that run them (one for commits, two for reads, one for
+inspection, one for housekeeping) and decides when a commit may run in the event loop itself.
 
 1. Tasks of one kind and thread run in the order in which they were submitted. Commits may run in
    any order: they wait only for the disk, and each log has one commit at a time.
