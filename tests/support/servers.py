@@ -8,7 +8,6 @@ a ``with`` block, or call ``close()``: what is still running then is killed.
 2. They lie below the kernel's range for outgoing connections, so that only another test run may
    take one in between; at the first start others are chosen then.
 3. Waiting is always for a condition, with a deadline, never for a fixed time.
-
 4. In tests a daemon is forked from a process that has loaded it (see `tests.support.forked`),
    unless it is started in another way than by its module's name.
 
@@ -196,7 +195,7 @@ class Server(SupervisedDaemon):
 
 
 def start_first(server: Server) -> None:
-    """The first start: on other ports when somebody has just taken the chosen ones."""
+    """Start for the first time; on other ports if the chosen ones have just been taken."""
     for _ in range(5):
         try:
             return server.start()
