@@ -91,7 +91,7 @@ class RandomChannel:
         self.record.append(sorted(session.owner for session in self.harness.broker.take_sessions()))
         self.record.append((channel.cursor, channel.cursor_ordinal, channel.due_ns))
         self.record.append(
-            [(at.owner, at.in_flight_count, at.message_count) for at in channel.ready]
+            [(at.owner, at.in_flight_count, at.message_count) for at in channel.ready_sessions]
         )
         self.record.append((channel.global_count, sum(topic_waited(self.harness))))
 

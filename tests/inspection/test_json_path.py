@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.inspection.json_path import (
-    BODY_BYTES_MAX,
     ESCAPE,
     FILTER_CHARACTERS_MAX,
     LARGE_BYTES,
+    PARSED_BYTES_MAX,
     STEPS_MAX,
     FilterError,
     JsonFilter,
@@ -120,13 +120,13 @@ def test_a_body_that_is_not_json_matches_nothing(body: bytes) -> None:
 
 
 def test_large_bodies_match_nothing() -> None:
-    """Bodies above `BODY_BYTES_MAX` match nothing.
+    """Bodies above `PARSED_BYTES_MAX` match nothing.
 
     Parsing them would block everything else.
     """
     body = b'{"a":"%s"}'
-    assert parse("a").matches(body % (b"x" * (BODY_BYTES_MAX - 8)))
-    assert not parse("a").matches(body % (b"x" * (BODY_BYTES_MAX - 7)))
+    assert parse("a").matches(body % (b"x" * (PARSED_BYTES_MAX - 8)))
+    assert not parse("a").matches(body % (b"x" * (PARSED_BYTES_MAX - 7)))
 
 
 texts = st.text(max_size=6)

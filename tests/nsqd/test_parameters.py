@@ -12,8 +12,8 @@ from aiohttp.test_utils import make_mocked_request
 from sparq.daemon.call import Call, HttpError
 from sparq.inspection.snapshot import MessageState
 from sparq.nsqd.parameters import (
-    BODY_BYTES,
     IDS_BYTES_MAX,
+    SHOWN_BYTES,
     body_bytes_of,
     criteria_of,
     ids_of,
@@ -62,7 +62,7 @@ def test_any_other_number_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("query", "size"),
     [
-        ("", BODY_BYTES),
+        ("", SHOWN_BYTES),
         ("body_bytes=0", 0),
         ("bodies=false", -1),
         ("bodies=false&body_bytes=9", -1),

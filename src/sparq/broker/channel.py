@@ -5,8 +5,8 @@ in flight, ready again, delayed, or pending in the topic's due list. Invariants:
 
 1. An index is in at most one of these places, and in `skips` only if it is at or after the cursor.
 2. `cursor <= stream.end`; `cursor_ordinal` is the number of messages in the log before the cursor.
-3. `ready` holds every session whose window is open, the one waiting longest first. The next
-   delivery removes those whose window has closed since.
+3. `ready_sessions` holds every session whose window is open, the one waiting longest first. The
+   next delivery removes those whose window has closed since.
 4. Everything a restart needs is noted in `ledger` in the turn in which it happens.
 5. A channel calls only its sessions and its own components. The caller of a channel must also call
    `Topic.wake`: the end of the turn then delivers messages and takes over `due_ns`.
@@ -103,7 +103,7 @@ class Channel:
         self.skips = Skips()
         self.detached: set[int] = set()
         self.sessions: dict[int, V2Session] = {}
-        self.ready: dict[V2Session, None] = {}
+        self.ready_sessions: dict[V2Session, None] = {}
         self.hold: RangeLease | None = None
         self.range_epoch = 0
         self.kept: int | None = None
@@ -143,7 +143,7 @@ class Channel:
         """Remove a session; its messages wait for their timeouts unless they are requeued."""
         if self.sessions.pop(session.owner, None) is None:
             return
-        self.ready.pop(session, None)
+        self.ready_sessions.pop(session, None)
         if self.settings.max_attempts and session.in_flight_count:
             self.last_deliveries.left(session)
         if requeue:
@@ -153,8 +153,8 @@ class Channel:
 
     def opened(self, session: V2Session) -> None:
         """Mark a session as ready if its window is open."""
-        if session not in self.ready and session.window() > 0:
-            self.ready[session] = None
+        if session not in self.ready_sessions and session.window() > 0:
+            self.ready_sessions[session] = None
 
     # Commands of subscribers
 
@@ -380,7 +380,7 @@ class Channel:
         self.in_flight.clear()
         self.requeued.clear()
         self.delays.clear()
-        self.ready.clear()
+        self.ready_sessions.clear()
         self.sessions.clear()
         self.hold = None
 

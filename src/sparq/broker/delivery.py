@@ -99,7 +99,7 @@ def deliver(context: DeliveryContext) -> dict[V2Session, None]:
     channel = context.channel
     if channel.paused or channel.hold is not None:
         return served
-    while channel.ready:
+    while channel.ready_sessions:
         available = channel.fresh_count() + len(channel.requeued)
         if available <= 0 or not _round(context, available, served):
             break
@@ -114,7 +114,7 @@ def deliver(context: DeliveryContext) -> dict[V2Session, None]:
 def _round(context: DeliveryContext, available: int, served: dict[V2Session, None]) -> int:
     """Give each ready session one equal share; returns how many messages left the queue."""
     channel = context.channel
-    ready = channel.ready
+    ready = channel.ready_sessions
     sessions = nearest(tuple(ready))
     # Rounded up: if there are fewer messages than sessions, the first sessions get one each.
     share = -(-available // len(sessions))

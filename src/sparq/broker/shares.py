@@ -47,7 +47,7 @@ def share_block(
 
     Args:
         channel: a channel without redeliveries waiting.
-        sessions: the sessions in order; all are in `channel.ready`.
+        sessions: the sessions in order; all are in `channel.ready_sessions`.
         bounds: maximum number of messages per session, and in total.
         now: this turn's time.
     """
@@ -78,10 +78,10 @@ def share_block(
             given += count
             start = stop
         seen += 1
-        del channel.ready[session]
+        del channel.ready_sessions[session]
         # Computed again, since the output may be full now.
         if window > count and session.window() > 0:
-            channel.ready[session] = None
+            channel.ready_sessions[session] = None
     if given:
         owners = [session.owner for session in shares.sessions]
         channel.in_flight.note_shares(first, shares.counts, owners, shares.deadlines, now.mono_ns)

@@ -31,7 +31,7 @@ FILTER_CHARACTERS_MAX: Final = 1024
 STEPS_MAX: Final = 32
 """Maximum number of steps in a path."""
 
-BODY_BYTES_MAX: Final = 256 << 10
+PARSED_BYTES_MAX: Final = 256 << 10
 """Larger bodies are not parsed. Parsing this much took 6.9 ms at most, in which no other thread
 runs (performance.md, "Inspection: what was tried")."""
 
@@ -116,8 +116,8 @@ class JsonFilter:
     value: str | float | bool | None = None
 
     def matches(self, body: bytes) -> bool:
-        """Whether a body is JSON and matches; a body over BODY_BYTES_MAX never does."""
-        if len(body) > BODY_BYTES_MAX:
+        """Whether a body is JSON and matches; a body over PARSED_BYTES_MAX never does."""
+        if len(body) > PARSED_BYTES_MAX:
             return False
         if len(body) <= LARGE_BYTES:
             return self._is_in(_DECODER, body)

@@ -356,7 +356,7 @@ class PartSearch:
         condition, pattern = self.search.criteria.json, self.search.criteria.regex
         if condition is None and pattern is None:
             return True
-        if end - start > json_path.BODY_BYTES_MAX:
+        if end - start > json_path.PARSED_BYTES_MAX:
             self.search.unsearched += 1
             return False
         _, body = unseal(bytes(frames[start:end]))

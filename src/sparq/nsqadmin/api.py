@@ -35,7 +35,7 @@ from sparq.protocol.names import is_valid_name
 
 T = TypeVar("T")
 
-BODY_BYTES_MAX: Final = 1 << 20
+REQUEST_BYTES_MAX: Final = 1 << 20
 ACTIONS: Final = ("pause", "unpause", "empty")
 LOOKUPDS: Final = "nsqlookupd_http_addresses"
 
@@ -241,7 +241,7 @@ async def _fields(call: Call, *names: str) -> list[str]:
     Raises:
         HttpError: 400 with the reason if the body is invalid; 413 BODY_TOO_BIG.
     """
-    text = (await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")).decode("utf-8", "replace").lstrip()
+    text = (await call.body(REQUEST_BYTES_MAX, "BODY_TOO_BIG")).decode("utf-8", "replace").lstrip()
     if not text:
         raise HttpError(400, "EOF")
     try:
@@ -272,7 +272,7 @@ def _option(services: Services, call: Call) -> Any:
 async def _set_option(services: Services, call: Call) -> Any:
     """Change an option; returns its new value."""
     name = call.parameters["opt"]
-    body = await call.body(BODY_BYTES_MAX, "INVALID_VALUE")
+    body = await call.body(REQUEST_BYTES_MAX, "INVALID_VALUE")
     if not body:
         # NSQ's status for an empty body as well as for one that is too large.
         raise HttpError(413, "INVALID_VALUE")

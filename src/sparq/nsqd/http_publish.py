@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX: Final = 8 << 10
 """Requests with a longer head are handed over to aiohttp."""
 
-BODY_BYTES_MAX: Final = 256 << 10
+FAST_BODY_BYTES_MAX: Final = 256 << 10
 """Requests with a longer body are handed over to aiohttp, which reads it piece by piece."""
 
-RECEIVED_BYTES_MAX: Final = HEAD_BYTES_MAX + BODY_BYTES_MAX
+RECEIVED_BYTES_MAX: Final = HEAD_BYTES_MAX + FAST_BODY_BYTES_MAX
 """With more unanswered input than this, reading pauses."""
 
 HEADS_MAX: Final = 4_096
@@ -128,7 +128,7 @@ class FastPublishPath:
             and size.isdigit()
             and not (message.should_close or message.upgrade or message.chunked)
         )
-        if not plain or not 0 < int(size) <= min(BODY_BYTES_MAX, limits.max_msg_size):
+        if not plain or not 0 < int(size) <= min(FAST_BODY_BYTES_MAX, limits.max_msg_size):
             return None
         try:
             query = parse_query(raw_query)

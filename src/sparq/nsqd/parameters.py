@@ -29,8 +29,8 @@ Indexes = NDArray[np.int64]
 
 LIMIT_MAX: Final = 1000
 LIMIT: Final = 50
-BODY_BYTES_MAX: Final = 1 << 20
-BODY_BYTES: Final = 65_536
+SHOWN_BYTES_MAX: Final = 1 << 20
+SHOWN_BYTES: Final = 65_536
 BUDGET_MS_MAX: Final = 1000
 BUDGET_MS: Final = 50
 BUCKETS_MAX: Final = 1000
@@ -71,7 +71,7 @@ def number_of(call: Call, name: str, default: int, highest: int, lowest: int = 1
 
 def body_bytes_of(call: Call) -> int:
     """Return how many bytes of each body to show; -1: no bodies."""
-    size = number_of(call, "body_bytes", BODY_BYTES, BODY_BYTES_MAX, 0)
+    size = number_of(call, "body_bytes", SHOWN_BYTES, SHOWN_BYTES_MAX, 0)
     return size if call.flag("bodies", True) else -1
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NoReturn
 
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.layout import FRAME_OVERHEAD
 from sparq.protocol.option import option
 
 SPARQ_VERSION: Final = "0.1.0"
@@ -32,6 +33,12 @@ DEFLATE_LEVEL: Final = 6
 """NSQ's default level, reported even to clients that do not compress."""
 INT64_CHARACTERS_MAX: Final = 20
 
+SIZE_MAX: Final = (1 << 31) - 1
+"""The largest size that the protocol can express: an i32."""
+
+MESSAGE_BYTES_MAX: Final = SIZE_MAX - (FRAME_OVERHEAD - 4)
+"""A larger body would not fit into a message frame, whose size leaves out its own 4 bytes."""
+
 STRICT_BODY_BYTES: Final = 64 << 10
 STRICT_DEPTH: Final = 20
 
@@ -40,9 +47,14 @@ STRICT_DEPTH: Final = 20
 class IdentifyLimits:
     """The limits that nsqd's flags set; the defaults are NSQ's."""
 
-    max_msg_size: int = option(1 << 20, "maximum size of a message body, in bytes", least=1)
+    max_msg_size: int = option(
+        1 << 20, "maximum size of a message body, in bytes", least=1, most=MESSAGE_BYTES_MAX
+    )
     max_body_size: int = option(
-        5 << 20, "maximum size of a command body (such as MPUB), in bytes", least=1
+        5 << 20,
+        "maximum size of a command body (such as MPUB), in bytes",
+        least=1,
+        most=SIZE_MAX,
     )
     max_rdy_count: int = option(2_500, "maximum RDY count of a client", least=1)
     max_req_timeout_ms: int = option(

@@ -44,7 +44,11 @@ MISTAKES = {
     ),
     "--msg-timeout=-1s": "--msg-timeout=-1s is too small: use 1ms or more",
     "--max-msg-size=-5": "--max-msg-size=-5 is too small: use 1 or more",
+    "--max-msg-size=2147483618": "--max-msg-size=2147483618 is too large: use 2147483617 or less",
     "--max-body-size=0": "--max-body-size=0 is too small: use 1 or more",
+    "--max-body-size=2147483648": (
+        "--max-body-size=2147483648 is too large: use 2147483647 or less"
+    ),
     "--max-rdy-count=-1": "--max-rdy-count=-1 is too small: use 1 or more",
     "--mem-queue-size=-1": "--mem-queue-size=-1 is too small: use 0 or more",
     "--sync-every=0": "--sync-every=0 is too small: use 1 or more",

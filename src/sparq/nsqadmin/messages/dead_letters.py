@@ -33,7 +33,6 @@ SENT_MAX: Final = 500
 ENTRIES_MAX: Final = 500
 ASKED_AT_ONCE: Final = 8
 HASH_BYTES: Final = 16
-BODY_BYTES_MAX: Final = 1 << 20
 
 
 def origin(topic: str) -> str:

@@ -25,7 +25,10 @@ from sparq.nsqadmin.messages.times import ns_of
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1000
-BODY_BYTES: Final = 64 << 10
+SHOWN_BYTES: Final = 64 << 10
+SHOWN_BYTES_MAX: Final = 1 << 20
+"""The largest part of a body that an nsqd shows."""
+
 ID: Final = re.compile(r"[0-9a-f]{16}")
 STATES: Final = ("waiting", "in_flight", "deferred")
 BUDGET_MS: Final = 100
@@ -93,7 +96,7 @@ class DisplayLimits:
 
     limit: int = LIMIT
     bodies: bool = True
-    body_bytes: int = BODY_BYTES
+    body_bytes: int = SHOWN_BYTES
     nodes: tuple[str, ...] = ()
 
     def query(self) -> dict[str, str]:

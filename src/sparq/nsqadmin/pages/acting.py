@@ -26,7 +26,7 @@ from sparq.nsqadmin.pages.words import in_words
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch import words
 
-BODY_BYTES_MAX: Final = 256 << 10
+REQUEST_BYTES_MAX: Final = 256 << 10
 FRESH_SECONDS: Final = 2.0
 SHOWN_MAX: Final = 20
 
@@ -170,7 +170,7 @@ def handler(
 
     async def handle(call: Call) -> web.Response:
         try:
-            body = await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")
+            body = await call.body(REQUEST_BYTES_MAX, "BODY_TOO_BIG")
             fields = fields_of(body, call.request.content_type)
             return await performed(services, renderer, call, form(call.parameters, fields))
         except HttpError as error:

@@ -17,6 +17,7 @@ from sparq.daemon.http import HttpError
 from sparq.nsqadmin.messages.asking import Answers, Refused
 from sparq.nsqadmin.messages.dead_letters import origin
 from sparq.nsqadmin.messages.peek import (
+    SHOWN_BYTES_MAX,
     DisplayLimits,
     MessagePage,
     SearchCriteria,
@@ -41,8 +42,7 @@ from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
 TABS: Final = {**STATES, "log": "Log", "tail": "Tail", "search": "Search"}
-LIST_BODY_BYTES: Final = 2048
-PAGE_BODY_BYTES: Final = 1 << 20
+LIST_BYTES: Final = 2048
 LIMIT: Final = 50
 LIMIT_MAX: Final = 200
 TAIL: Final = 100
@@ -149,7 +149,7 @@ def _check_may_search(look: PageRequest, sought: SearchCriteria) -> None:
 
 
 def _show(look: PageRequest, limit: int) -> DisplayLimits:
-    return DisplayLimits(limit=limit, bodies=look.rights["may_read"], body_bytes=LIST_BODY_BYTES)
+    return DisplayLimits(limit=limit, bodies=look.rights["may_read"], body_bytes=LIST_BYTES)
 
 
 def _tabs(look: PageRequest, channel: str, show: str) -> list[tuple[str, str, bool]]:
@@ -176,7 +176,7 @@ async def message(look: PageRequest) -> PageView:
     """One message: its body, and its state in each channel."""
     topic, wanted = look.query.get("topic", ""), look.query.get("id", "")
     show = DisplayLimits(
-        bodies=look.rights["may_read"], body_bytes=PAGE_BODY_BYTES, nodes=_node(look)
+        bodies=look.rights["may_read"], body_bytes=SHOWN_BYTES_MAX, nodes=_node(look)
     )
     facts: dict[str, Any] = {"topic": topic, "id": wanted, **look.rights}
     found, answers = await find(look.services.fleet, topic, wanted, "", show)

@@ -15,7 +15,7 @@ from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.schemas import Schema
 
-BODY_BYTES_MAX: Final = 256 << 10
+REQUEST_BYTES_MAX: Final = 256 << 10
 PREFIX: Final = "/api/v2"
 
 Arguments = dict[str, Any]
@@ -167,7 +167,7 @@ async def json_body(call: Call) -> dict[str, Any]:
     Raises:
         HttpError: 400 INVALID_BODY, 413 BODY_TOO_BIG.
     """
-    body = await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")
+    body = await call.body(REQUEST_BYTES_MAX, "BODY_TOO_BIG")
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

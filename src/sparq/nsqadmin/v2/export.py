@@ -44,7 +44,6 @@ FIGURES: Final = {
 MESSAGES: Final = ("messages", "log", "search")
 ROWS_MAX: Final = 1_000_000
 PAGE_ROWS: Final = 200
-BODY_BYTES_MAX: Final = 1 << 20
 RISKY: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 MESSAGE_COLUMNS: Final = (
@@ -113,7 +112,7 @@ def _chunks(services: Services, call: Call, asked: Arguments) -> AsyncIterator[C
         services.access.require(call.request, Role.BODIES)
     bodies = services.access.identify(call.request).may(Role.BODIES)
     return _messages(
-        services, asked, DisplayLimits(PAGE_ROWS, bodies, BODY_BYTES_MAX, asked["nodes"])
+        services, asked, DisplayLimits(PAGE_ROWS, bodies, peeking.SHOWN_BYTES_MAX, asked["nodes"])
     )
 
 

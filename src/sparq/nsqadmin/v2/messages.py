@@ -36,7 +36,6 @@ from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter, text_in, texts_in
 from sparq.nsqadmin.v2.schemas import plain
 
-BODY_BYTES_MAX: Final = 1 << 20
 BATCH: Final = 50
 ALL_MAX: Final = 10_000
 
@@ -58,9 +57,9 @@ SHOWN: Final = (
         "body_bytes",
         "maximum bytes of each body",
         "integer",
-        default=peeking.BODY_BYTES,
+        default=peeking.SHOWN_BYTES,
         minimum=1,
-        maximum=BODY_BYTES_MAX,
+        maximum=peeking.SHOWN_BYTES_MAX,
     ),
     NODES,
 )
