@@ -182,7 +182,7 @@ def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
 )
 def test_figures_of_another_form_are_refused(broken: dict[str, Any]) -> None:
     """Every error in the statistics raises the same exception."""
-    with pytest.raises(ValueError, match="unreadable figures"):
+    with pytest.raises(ValueError, match="unreadable statistics"):
         look(broken, 0.0)
 
 

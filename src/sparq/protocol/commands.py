@@ -296,33 +296,33 @@ def auth(secret: bytes) -> bytes:
 
 
 def sub(topic: str, channel: str) -> bytes:
-    """SUB."""
+    """SUB: consume a channel; it is created if it does not exist."""
     return _line(b"SUB", topic, channel)
 
 
 def pub(topic: str, body: bytes) -> bytes:
-    """PUB."""
+    """PUB: publish a message."""
     return _line(b"PUB", topic) + _sized(body)
 
 
 def mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
-    """MPUB."""
+    """MPUB: publish several messages; all of them are accepted, or none."""
     messages = b"".join(map(_sized, bodies))
     return _line(b"MPUB", topic) + _sized(_SIZE.pack(len(bodies)) + messages)
 
 
 def dpub(topic: str, defer_ms: int, body: bytes) -> bytes:
-    """DPUB."""
+    """DPUB: publish a message that is delivered after `defer_ms` at the earliest."""
     return _line(b"DPUB", topic, defer_ms) + _sized(body)
 
 
 def rdy(count: int) -> bytes:
-    """RDY."""
+    """RDY: allow nsqd to have `count` messages in flight to this client."""
     return _line(b"RDY", count)
 
 
 def fin(message_id: bytes) -> bytes:
-    """FIN."""
+    """FIN: finish a message."""
     return b"FIN %b\n" % message_id
 
 
@@ -332,22 +332,22 @@ def fins(message_ids: Sequence[bytes]) -> bytes:
 
 
 def req(message_id: bytes, timeout_ms: int) -> bytes:
-    """REQ."""
+    """REQ: requeue a message, for delivery after `timeout_ms`."""
     return _line(b"REQ", message_id, timeout_ms)
 
 
 def touch(message_id: bytes) -> bytes:
-    """TOUCH."""
+    """TOUCH: restart a message's timeout."""
     return _line(b"TOUCH", message_id)
 
 
 def cls() -> bytes:
-    """CLS."""
+    """CLS: receive no further messages."""
     return b"CLS\n"
 
 
 def nop() -> bytes:
-    """NOP."""
+    """NOP: the answer to a heartbeat."""
     return b"NOP\n"
 
 
@@ -362,7 +362,7 @@ def register(topic: str, channel: str | None = None) -> bytes:
 
 
 def attach(topic: str, channel: str) -> bytes:
-    """ATTACH."""
+    """ATTACH: become the range reader of a channel."""
     return _line(b"ATTACH", topic, channel)
 
 
@@ -387,10 +387,10 @@ def ends_within(topic: str, index: int, max_bytes: int) -> bytes:
 
 
 def read(topic: str, log: str, first: int, end: int, max_bytes: int) -> bytes:
-    """READ."""
+    """READ: request the messages with indexes in [first, end) as stored batches."""
     return _line(b"READ", topic, log, first, end, max_bytes)
 
 
 def commit(topic: str, channel: str, epoch: int, index: int) -> bytes:
-    """COMMIT."""
+    """COMMIT: finish the messages before `index`; refused if another reader has attached since `epoch`."""
     return _line(b"COMMIT", topic, channel, epoch, index)

@@ -114,7 +114,7 @@ def look(stats: Mapping[str, Any], at_seconds: float) -> NsqdSample:
         health = one_line(str(stats["health"]))
         return NsqdSample(at_seconds, _number(stats, "start_time"), counts, health)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"unreadable figures: {error!r}") from None
+        raise ValueError(f"unreadable statistics: {error!r}") from None
 
 
 def _counts(topics: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Key, Counts]]:

@@ -60,7 +60,7 @@ async def test_a_malformed_answer_is_an_error_of_its_node() -> None:
         fake.answer = b"<html>"
         snapshot = await snapshot_where(watch, lambda p: p.nodes[0].state == "silent")
 
-    assert "unreadable figures" in snapshot.nodes[0].error
+    assert "unreadable statistics" in snapshot.nodes[0].error
     assert 5 == snapshot.totals.waiting
 
 

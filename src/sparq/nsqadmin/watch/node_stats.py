@@ -175,11 +175,11 @@ def read_look(answer: bytes | bytearray, names: NameNumbers, at_seconds: float) 
         document = _document.decode(answer)
         document = document.data or document
         if not document.version:
-            raise ValueError("the figures have no version")
+            raise ValueError("the statistics have no version")
         rows, numbers = _numbered(document.topics or [], names)
         counts = _counts(rows)
     except (msgspec.MsgspecError, RecursionError, OverflowError) as error:
-        raise ValueError(f"unreadable figures: {one_line(str(error))}") from None
+        raise ValueError(f"unreadable statistics: {one_line(str(error))}") from None
     names.seen(numbers, at_seconds)
     own = document.sparq_version
     return NodeStats(
