@@ -392,5 +392,5 @@ def read(topic: str, log: str, first: int, end: int, max_bytes: int) -> bytes:
 
 
 def commit(topic: str, channel: str, epoch: int, index: int) -> bytes:
-    """COMMIT: finish the messages before `index`; refused if another reader has attached since `epoch`."""
+    """COMMIT: finish the messages before `index`; refused if another reader has attached since."""
     return _line(b"COMMIT", topic, channel, epoch, index)
