@@ -36,7 +36,7 @@ PER_SECOND = 1_000
 TICK = 0.1
 ROBOT_EVERY = round(1 / TICK)
 WARM_UP_SECONDS = 20.0
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 QUIET_SECONDS = 60.0
 """Maximum time between two new results; after that the bench gives up on missing ones."""
 
@@ -95,7 +95,7 @@ class Reader:
         self._findings = BatchFolders(data / "spam_analysis", ["address"])
         self._clicks = ClicksByMinute()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read new batches; return whether there were any."""
         minutes, findings = self._minutes.new(), self._findings.new()
         for batch in minutes:
@@ -216,14 +216,14 @@ def _watch(running: Running, reader: Reader, publishing: Publishing) -> None:
             return
         is_over = not publishing.is_alive()
         now = time.monotonic()
-        news = now if reader.look() else news
+        news = now if reader.poll() else news
         if is_over and (_is_all(reader.seen, publishing.ticks) or now - news > QUIET_SECONDS):
             return
         if now - noted > 10:
             noted = now
             total = reader.seen.counted[-1][0] if reader.seen.counted else 0
             note(f"readable: {total:,} clicks, {len(reader.seen.robots)} robots")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _is_all(seen: Seen, ticks: Sequence[Tick]) -> bool:

@@ -45,7 +45,7 @@ def attempts_of(delivery: str) -> int:
 
 def describe(data_path: Path) -> Document:
     """Return the document of a data path. This changes the data path."""
-    document: Document = {"damages that the check finds": look(data_path)}
+    document: Document = {"damages that the check finds": count_damages(data_path)}
     clock = ManualClock(STOPPED_WALL_NS)
     with Reopened(RealDisk(), str(data_path), clock=clock) as home:
         document["node id"] = home.broker.node_id
@@ -60,7 +60,7 @@ def describe(data_path: Path) -> Document:
     return document
 
 
-def look(data_path: Path) -> int:
+def count_damages(data_path: Path) -> int:
     """Return the number of damages that `nsq_check` finds."""
     findings = check(
         ReadOnlyDisk(), str(data_path), Instant(STOPPED_WALL_NS, 1), lambda _size: None

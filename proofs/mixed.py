@@ -173,7 +173,9 @@ class MixedRun:
             asyncio.create_task(noise(self.place, self.chance(noise.__name__), self.ending))
             for noise in (mixed_noise.requests, mixed_noise.clients)
         ]
-        tasks.append(asyncio.create_task(self.look(min(SAMPLE_SECONDS, seconds / SAMPLES_MIN))))
+        tasks.append(
+            asyncio.create_task(self.take_sample(min(SAMPLE_SECONDS, seconds / SAMPLES_MIN)))
+        )
         if self.killed:
             tasks.append(asyncio.create_task(self.kill_and_stop(seconds)))
         writer, readers = self.make_actors()
@@ -275,10 +277,10 @@ class MixedRun:
                 await self.ending.wait()
         return self.ending.is_set()
 
-    async def look(self, every: float) -> None:
+    async def take_sample(self, every: float) -> None:
         """Take a sample every `every` seconds."""
         while not await self.ends_within(every):
-            await asyncio.to_thread(self.watch.look)
+            await asyncio.to_thread(self.watch.take_sample)
 
     # The end
 

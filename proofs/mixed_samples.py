@@ -97,7 +97,7 @@ class Watch:
         """Note that a new process starts now."""
         self.started = time.monotonic()
 
-    def look(self) -> None:
+    def take_sample(self) -> None:
         """Take a sample; does nothing while nsqd is down."""
         process, now = self.server.process, time.monotonic()
         if process is None:

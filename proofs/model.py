@@ -102,7 +102,7 @@ class Stories(channel_model.Channels):
         type(self).steps -= 1
 
 
-def look(chance: int, examples: int) -> Found:
+def find_counterexample(chance: int, examples: int) -> Found:
     """Look for a counterexample: a sequence in which sparq and the model disagree."""
 
     class Machine(Stories):
@@ -132,7 +132,7 @@ def without(name: str, chance: int) -> Found:
     """Look for a counterexample with a guard switched off."""
     guard = next(guard for guard in GUARDS if guard.name == name)
     with guard.off():
-        return look(chance, CONTROL_EXAMPLES)
+        return find_counterexample(chance, CONTROL_EXAMPLES)
 
 
 def prove(plan: Plan) -> Outcome:
@@ -143,12 +143,12 @@ def prove(plan: Plan) -> Outcome:
     if len(shares) > 1:
         with ProcessPoolExecutor(os.cpu_count()) as pool:
             found = []
-            for some in pool.map(look, seeds, shares):
+            for some in pool.map(find_counterexample, seeds, shares):
                 found.append(some)
                 progress(f"examples {sum(each.examples for each in found):,} of {plan.count:,}")
             shown = list(pool.map(without, controls, repeat(plan.seed)))
     else:
-        found = list(map(look, seeds, shares))
+        found = list(map(find_counterexample, seeds, shares))
         shown = list(map(without, controls, repeat(plan.seed)))
     stories = [some.story for some in found if some.story]
     for story in stories[:1]:

@@ -121,7 +121,7 @@ class CountingDisk(RealDisk):
         return file
 
 
-def look(cut: Cut, folder: Path, sums: Sums) -> None:
+def check_cut(cut: Cut, folder: Path, sums: Sums) -> None:
     """Open the data path that a cut has left, drain it, and compare."""
     at = folder / "after"
     sums.cuts += 1
@@ -135,7 +135,7 @@ def look(cut: Cut, folder: Path, sums: Sums) -> None:
             ):
                 home.pass_time(AFTER_SECONDS)
                 for topic, history in cut.histories.items():
-                    look_at_topic(home, cut, topic, history, sums)
+                    check_topic(home, cut, topic, history, sums)
         except CatalogError:
             # A refused start delivers nothing: everything acknowledged is lost.
             for history in cut.histories.values():
@@ -143,7 +143,7 @@ def look(cut: Cut, folder: Path, sums: Sums) -> None:
     cut.image.unlink()
 
 
-def look_at_topic(home: Reopened, cut: Cut, topic: str, history: History, sums: Sums) -> None:
+def check_topic(home: Reopened, cut: Cut, topic: str, history: History, sums: Sums) -> None:
     """Drain the topic's channels, publish to it once more, and count."""
     highest = cut.highest_ids[topic]
     for channel in CHANNELS[topic]:
@@ -188,7 +188,7 @@ def cut_power(seed: int, folder: Path, count: int, sync_every: int, *modules: st
         episode = Episode(seed + sums.cuts, folder, module, sync_every)
         for cut in episode.cuts(min(CUTS_OF_EPISODE, count - sums.cuts)):
             lost, wrong = sums.lost, sums.wrong
-            look(cut, folder, sums)
+            check_cut(cut, folder, sums)
             if module != NO_SYNC and (sums.wrong > wrong or (sync_every == 1 and sums.lost > lost)):
                 show(cut)
         progress(f"{sums.cuts} cuts with --sync-every={sync_every}, lost {sums.lost:,}")

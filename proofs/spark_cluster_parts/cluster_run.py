@@ -42,7 +42,7 @@ BATCH_SECONDS = 600.0
 DRAIN_SECONDS = 1800.0
 FINISH_SECONDS = 600.0
 IDLE_SECONDS = 3.0
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """After a longer time without a check, `is_idle` cannot know whether the pipeline had work."""
 
 ENDS_EARLY_MAX, ENDS_MAX = 2, 12
@@ -122,7 +122,7 @@ class ClusterRun:
         self.steps_done: Counter[str] = Counter()
         self._ends = 0
         self._is_finishing = False
-        self._busy_at = self._looked_at = self._shown_at = time.monotonic()
+        self._busy_at = self._polled_at = self._shown_at = time.monotonic()
 
     def _driver(self) -> Driver:
         run_dir = self.folder / "run"
@@ -203,8 +203,8 @@ class ClusterRun:
 
     # What steps ask for
 
-    def wait(self, what: str, look: Callable[[], T], seconds: float) -> T:
-        """Return the result of `look` once it is true.
+    def wait(self, what: str, check: Callable[[], T], seconds: float) -> T:
+        """Return the result of `check` once it is true.
 
         Raises:
             AssertionError: not in time, or something has ended by itself.
@@ -212,7 +212,7 @@ class ClusterRun:
 
         def watched() -> T:
             self._watch()
-            return look()
+            return check()
 
         return wait_for(watched, seconds, lambda: self.told(f"no {what}"), POLL_SECONDS)
 
@@ -242,11 +242,11 @@ class ClusterRun:
     def is_idle(self) -> bool:
         """Return whether the pipeline has had no work for IDLE_SECONDS, and gets no more clicks."""
         now = time.monotonic()
-        is_first_look = now - self._looked_at > LOOK_SECONDS
+        is_due = now - self._polled_at > POLL_SECONDS
         is_busy = self.checkpoints.under_way() or not self.feed.is_held_back
-        if is_first_look or is_busy or not self.driver.is_running():
+        if is_due or is_busy or not self.driver.is_running():
             self._busy_at = now
-        self._looked_at = now
+        self._polled_at = now
         return now - self._busy_at > IDLE_SECONDS
 
     def is_drained(self) -> bool:

@@ -172,8 +172,8 @@ class StandaloneCluster:
             found += sorted(printed, key=lambda path: path.stat().st_mtime)[-1:]
         return found
 
-    def _until(self, what: str, look: Callable[[], object]) -> None:
+    def _until(self, what: str, check: Callable[[], object]) -> None:
         def told() -> str:
             return "\n".join((what, *map(last_lines, self.logs())))
 
-        wait_for(look, START_SECONDS, told, POLL_SECONDS)
+        wait_for(check, START_SECONDS, told, POLL_SECONDS)

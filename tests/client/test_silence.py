@@ -191,12 +191,12 @@ def test_a_connection_is_silent_after_two_checks() -> None:
     silence, now = SilenceDetector(1.0), 10.0
     due, read_from, idle, ended = Link(now), Link(now), Link(None), Link(now)
     links: list[Any] = [due, read_from, idle, ended]
-    silence.look(links, now + SILENT_SECONDS / 2)
-    silence.look(links, now + SILENT_SECONDS)
+    silence.check(links, now + SILENT_SECONDS / 2)
+    silence.check(links, now + SILENT_SECONDS)
     assert frozenset() == silence.links
     read_from.waiting_since = now + SILENT_SECONDS / 2
     ended.live = False
-    silence.look(links, now + 2 * SILENT_SECONDS)
+    silence.check(links, now + 2 * SILENT_SECONDS)
     assert {due} == silence.links
     silence.forget(links[0])
 

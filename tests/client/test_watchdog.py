@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sparq.client import Consumer, Message, watchdog
-from sparq.client.watchdog import LOOKS, WriteWatch
+from sparq.client.watchdog import CHECKS, WriteWatch
 from tests.client.scripted import consumer_of, scripted, subscribed
 from tests.support.waiting import stays, until
 
@@ -83,16 +83,16 @@ async def test_a_peer_that_reads_nothing_is_given_up() -> None:
 
 async def test_a_peer_that_reads_slowly_is_not_given_up() -> None:
     """A peer that reads one byte every few checks is not given up."""
-    looks: list[int] = []
+    checks: list[int] = []
     given_up: list[int] = []
 
     def taken() -> int:
-        looks.append(1)
-        return len(looks) // LOOKS  # no progress at most checks
+        checks.append(1)
+        return len(checks) // CHECKS  # no progress at most checks
 
     watch = WriteWatch(SECONDS, taken, lambda: given_up.append(1))
     watch.start()
-    await until(lambda: len(looks) >= 5 * LOOKS)
+    await until(lambda: len(checks) >= 5 * CHECKS)
     watch.stop()
 
     assert [] == given_up

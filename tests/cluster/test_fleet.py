@@ -190,12 +190,12 @@ async def test_only_a_known_node_is_found(
 async def test_look_at_replaces_the_nsqlookupds(
     upstream: Upstream, lookupds: Servers, nsqds: Nsqds
 ) -> None:
-    """``look_at`` replaces the nsqlookupds; with an invalid address it changes nothing."""
+    """``set_lookupds`` replaces the nsqlookupds; with an invalid address it changes nothing."""
     fleet = Fleet(upstream, lookupds=[f"127.0.0.1:{free_port()}"])
     assert (await fleet.nodes()).failed
-    fleet.look_at([lookupds[0].http])
+    fleet.set_lookupds([lookupds[0].http])
     with pytest.raises(ValueError, match="not an address"):
-        fleet.look_at(["nonsense"])
+        fleet.set_lookupds(["nonsense"])
 
     assert sorted(nsqd.http for nsqd in nsqds) == addresses(await fleet.nodes())
 

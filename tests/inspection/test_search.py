@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparq.inspection import json_path
 from sparq.inspection import search as searching
-from sparq.inspection.search import LOOK_BYTES, LOOKS, Criteria, Search
+from sparq.inspection.search import STEP_BYTES, STEP_MESSAGES, Criteria, Search
 from sparq.log import reading
 from sparq.log.block import Buffer
 from sparq.log.inspection import LogInspection, blocks_of
@@ -112,8 +112,8 @@ def test_parsing_between_two_calls_of_going_is_bounded(size: int) -> None:
         condition: Any = CountingCondition(counter, unit)
         run(Search(inspection, Criteria(json=condition), 0, EVERYTHING), counter)
 
-    assert 0 < in_bytes.most <= LOOK_BYTES + size + FRAME_OVERHEAD
-    assert 0 < in_number.most <= LOOKS
+    assert 0 < in_bytes.most <= STEP_BYTES + size + FRAME_OVERHEAD
+    assert 0 < in_number.most <= STEP_MESSAGES
 
 
 def test_a_block_is_split_into_chunks() -> None:
@@ -154,7 +154,7 @@ def test_an_interrupted_step_continues_within_a_part(monkeypatch: pytest.MonkeyP
 
     assert [stored.body for stored in search.found] == bodies[1990:]
     assert (search.scanned, search.unsearched) == (2000, 0)
-    assert steps > 2000 // LOOKS
+    assert steps > 2000 // STEP_MESSAGES
     assert len(reads) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparq.inspection import times
-from sparq.log import inspection as log_looking
+from sparq.log import inspection as log_inspection
 from tests.broker.harness import SECOND_NS, BrokerHarness
 from tests.inspection.stored import harness_with_messages, inspection_of
 
@@ -44,7 +44,7 @@ def test_above_the_read_limits_messages_are_spread_over_the_time_span(
     spread = counts(harness, 40)
     assert sum(spread) == 200
     assert max(spread) <= 12
-    monkeypatch.setattr(log_looking, "SEGMENTS_MAX", 1)
+    monkeypatch.setattr(log_inspection, "SEGMENTS_MAX", 1)
     assert sum(counts(harness, 40)) == 200
     assert sum(counts(harness, 1)) == 200
     monkeypatch.undo()

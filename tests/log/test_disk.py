@@ -212,7 +212,7 @@ def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
     assert mode(tmp_path / "topics" / "t-clicks") == 0o700
 
 
-def test_a_looking_disk_refuses_every_change(tmp_path: Path) -> None:
+def test_a_read_only_disk_refuses_every_change(tmp_path: Path) -> None:
     """ReadOnlyDisk reads files and refuses every change."""
     path = str(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"content")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparq.log import inspection as log_looking
+from sparq.log import inspection as log_inspection
 from sparq.log.block import BlockCache
 from sparq.log.inspection import Computation, LogInspection, SingleMessageRead, wanted_parts
 from sparq.log.log import Log, LogOptions
@@ -68,7 +68,7 @@ def test_single_messages_are_read_up_to_a_limit_of_bytes(
     assert {stored.size for stored in glance.found.values()} == {6000}
     assert wanted_parts(inspection, chosen, 1)[1] == 1
 
-    monkeypatch.setattr(log_looking, "GLANCE_BYTES_MAX", 10)
+    monkeypatch.setattr(log_inspection, "GLANCE_BYTES_MAX", 10)
     glance = SingleMessageRead(inspection.disk, wanted, 6)
     glance.run()
     assert len(glance.found) == 2

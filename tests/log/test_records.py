@@ -91,12 +91,12 @@ def test_the_last_requeue_record_of_a_message_counts(
 
 def test_a_run_of_requeue_records_is_read_with_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 5,000 single requeue records is read with arrays, not in a loop."""
-    looks = 0
+    calls = 0
     requeue_each = Replay._requeue_each
 
     def counted(replay: Replay, *place: Any) -> int:
-        nonlocal looks
-        looks += 1
+        nonlocal calls
+        calls += 1
         return requeue_each(replay, *place)
 
     monkeypatch.setattr(Replay, "_requeue_each", counted)
@@ -104,7 +104,7 @@ def test_a_run_of_requeue_records_is_read_with_arrays(monkeypatch: pytest.Monkey
     replay = Replay()
     replay.apply(memoryview(run))
 
-    assert looks == 1
+    assert calls == 1
     assert replay.state().channels["c"].requeued == {n: (n + 5, 1) for n in range(5_000)}
 
 

@@ -362,7 +362,7 @@ async def test_a_file_deleted_while_it_is_read_is_no_failure(
     assert (status, message.partition(":")[0]) == (500, "INTERNAL_ERROR")
     status, message = await refusal(nsqd, "GET", "/topic/search", topic="t")
     assert (status, message.partition(":")[0]) == (500, "INTERNAL_ERROR")
-    monkeypatch.setattr(type(log.inspection), "has", lambda _looking, _part: False)
+    monkeypatch.setattr(type(log.inspection), "has", lambda _inspection, _part: False)
     assert (await get(nsqd, "/topic/messages", topic="t"))["messages"] == []
     assert (await get(nsqd, "/topic/search", topic="t"))["done"] is True
     file.with_suffix(".away").rename(file)

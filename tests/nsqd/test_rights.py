@@ -81,6 +81,6 @@ def test_checks_are_made_only_if_options_ask_for_them(tmp_path: Path) -> None:
         access = access_of(changed(NsqdOptions(), **{key: value}))
         assert access is not None
         assert access.needs_token
-        assert (key == "token_file") == (access.look(token)[0] is not None)
+        assert (key == "token_file") == (access.find_token(token)[0] is not None)
     with pytest.raises(StartError, match="--token-file"):
         access_of(changed(NsqdOptions(), token_file=str(tmp_path / "missing")))

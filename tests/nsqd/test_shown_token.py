@@ -12,7 +12,7 @@ import pytest
 from sparq.broker.permissions import Permissions
 from sparq.daemon.access import tokens
 from sparq.daemon.access.access import EXPIRED, FORBIDDEN, UNAUTHORISED, Access
-from sparq.nsqd.shown_token import LOOK_SECONDS, ConnectionToken
+from sparq.nsqd.shown_token import CHECK_SECONDS, ConnectionToken
 from sparq.protocol.commands import STATE_SUBSCRIBED
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
@@ -104,9 +104,9 @@ def test_an_invalid_token_gets_no_permissions(
 
 
 def test_an_expired_token_ends_the_connection(connection: FakeConnection) -> None:
-    """The expiry is checked every LOOK_SECONDS, as the clock may change, and when it is due."""
+    """The expiry is checked every CHECK_SECONDS, as the clock may change, and when it is due."""
     connection.take(connection.ending)
-    assert [LOOK_SECONDS] == [timer.seconds for timer in connection.timers]
+    assert [CHECK_SECONDS] == [timer.seconds for timer in connection.timers]
     connection.now = EXPIRY - 5.0
     connection.timers[-1].fire()
     assert [] == connection.errors

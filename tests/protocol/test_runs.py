@@ -5,13 +5,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sparq.protocol import commands as c
-from sparq.protocol.runs import FIN_WIDTH, LOOK_FIRST, LOOK_MAX, finish_run, publish_run
+from sparq.protocol.runs import COMPARED_FIRST, COMPARED_MAX, FIN_WIDTH, finish_run, publish_run
 
 SIZE_MAX = 50
 LINE = b"PUB t\n"
 
 GOOD_FINS = st.integers(0, (1 << 64) - 1).map(lambda raw: b"FIN %016x\n" % raw)
-BEFORE_A_PAGE = st.integers(1, 1 << 50).map(lambda page: page * LOOK_MAX - 20)
+BEFORE_A_PAGE = st.integers(1, 1 << 50).map(lambda page: page * COMPARED_MAX - 20)
 """First ids of runs in which more than the last three digits change."""
 OTHER_LINES = st.sampled_from(
     [
@@ -67,7 +67,7 @@ def test_finish_run_equals_line_by_line(
     st.lists(st.tuples(st.integers(0, 80 * FIN_WIDTH), st.sampled_from(b"0fFG \n_+")), max_size=2),
     OTHER_LINES,
 )
-@example(5 * LOOK_MAX - 20, 40, [], b"")
+@example(5 * COMPARED_MAX - 20, 40, [], b"")
 def test_finishes_in_order_equal_line_by_line(
     first: int, count: int, changes: list[tuple[int, int]], other: bytes
 ) -> None:
@@ -92,16 +92,16 @@ def test_finishes_in_order_equal_line_by_line(
 
 
 def test_a_long_run_is_bounded() -> None:
-    """A run has at most `LOOK_MAX` FINs; the rest is the next run."""
-    data = b"".join(c.fin(b"%016x" % n) for n in range(LOOK_MAX + 100))
+    """A run has at most `COMPARED_MAX` FINs; the rest is the next run."""
+    data = b"".join(c.fin(b"%016x" % n) for n in range(COMPARED_MAX + 100))
 
     first = finish_run(data, 0)
     assert first is not None
     second = finish_run(data, len(first) * FIN_WIDTH)
 
     assert second is not None
-    assert (len(first), len(second)) == (LOOK_MAX, 100)
-    assert second.id_text(0) == b"%016x" % LOOK_MAX
+    assert (len(first), len(second)) == (COMPARED_MAX, 100)
+    assert second.id_text(0) == b"%016x" % COMPARED_MAX
 
 
 @pytest.mark.parametrize("text", [b"0123456789ABCDEF", b"0123456789abcdeg", b"0123456 89abcdef"])
@@ -161,9 +161,11 @@ def test_publish_run_equals_one_by_one(
         assert list(zip(bodies.starts, bodies.sizes, strict=True)) == plain
 
 
-@pytest.mark.parametrize("count", [LOOK_FIRST, LOOK_FIRST + 1, LOOK_MAX, LOOK_MAX + 20])
+@pytest.mark.parametrize(
+    "count", [COMPARED_FIRST, COMPARED_FIRST + 1, COMPARED_MAX, COMPARED_MAX + 20]
+)
 def test_long_publish_runs(count: int) -> None:
-    """More PUBs than `LOOK_MAX` are still one run."""
+    """More PUBs than `COMPARED_MAX` are still one run."""
     data = c.pub("t", b"abc") * count + c.nop()
 
     bodies = publish_run(data, 0, LINE, SIZE_MAX)

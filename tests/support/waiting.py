@@ -44,21 +44,21 @@ async def until_seen(condition: Callable[[], Any], seconds: float = WAIT_SECONDS
 
 
 def wait_for(
-    look: Callable[[], T],
+    check: Callable[[], T],
     seconds: float = WAIT_SECONDS,
     describe: Callable[[], object] = str,
     every: float = POLL_SECONDS,
 ) -> T:
-    """Return the first true result of `look`; on failure show the result of `describe`.
+    """Return the first true result of `check`; on failure show the result of `describe`.
 
     Args:
-        look: the check; it may raise an error that makes waiting pointless.
+        check: the condition; it may raise an error that makes waiting pointless.
         seconds: the time limit.
         describe: returns the text of the failure.
         every: seconds between checks: longer for expensive ones.
     """
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while not (found := check()):
         assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {describe()}"
         time.sleep(every)
     return found

@@ -15,8 +15,8 @@ from sparq.tools.overview import (
     Overview,
     OverviewRow,
     SampleHistory,
-    look,
     overview,
+    sample_of,
 )
 
 
@@ -43,7 +43,7 @@ def stats(*topics: dict[str, Any], start_time: int = 7, health: str = "OK") -> d
 
 def between(before: dict[str, Any], now: dict[str, Any], seconds: float = 2.0) -> Overview:
     """Return the overview of one nsqd between two samples."""
-    return overview({"a:1": look(before, 100.0)}, {"a:1": look(now, 100.0 + seconds)})
+    return overview({"a:1": sample_of(before, 100.0)}, {"a:1": sample_of(now, 100.0 + seconds)})
 
 
 def test_rates_are_growth_per_second() -> None:
@@ -74,10 +74,15 @@ def test_figures_of_all_nsqds_are_summed() -> None:
     before = stats(topic("t", 10, channel("c", 10, 10)))
     grown = stats(topic("t", 30, channel("c", 30, 10)))
     anew = stats(topic("t", 500, channel("c", 500, 5, paused=True)), start_time=8)
-    looks = {"a:1": look(before, 0.0), "b:1": look(before, 0.0)}
+    samples = {"a:1": sample_of(before, 0.0), "b:1": sample_of(before, 0.0)}
 
     seen = overview(
-        looks, {"a:1": look(grown, 10.0), "b:1": look(anew, 10.0), "c:1": look(grown, 10.0)}
+        samples,
+        {
+            "a:1": sample_of(grown, 10.0),
+            "b:1": sample_of(anew, 10.0),
+            "c:1": sample_of(grown, 10.0),
+        },
     )
 
     (row,) = seen.rows
@@ -99,7 +104,7 @@ def test_a_counter_that_restarts_adds_nothing() -> None:
 
 def test_the_first_sample_has_no_rates() -> None:
     """The first sample has no rates."""
-    seen = overview({}, {"a:1": look(stats(topic("t", 9, channel("c", 9, 3))), 5.0)})
+    seen = overview({}, {"a:1": sample_of(stats(topic("t", 9, channel("c", 9, 3))), 5.0)})
 
     (row,) = seen.rows
     assert (None, None, None) == (row.in_rate, row.out_rate, row.lag_seconds)
@@ -136,20 +141,22 @@ def test_lag_is_depth_divided_by_the_finish_rate() -> None:
 def test_the_oldest_message_of_all_nsqds_counts() -> None:
     """The highest reported age counts; Go's nsqd reports none, and invalid ages are ignored."""
     ages: list[Any] = [3.5, 12, None, "old", -1]
-    looks = {
-        f"{number}:1": look(stats(topic("t", 1, channel("c", 1, 1, oldest_waiting_seconds=age))), 0)
+    samples = {
+        f"{number}:1": sample_of(
+            stats(topic("t", 1, channel("c", 1, 1, oldest_waiting_seconds=age))), 0
+        )
         for number, age in enumerate(ages)
     }
 
-    assert 12.0 == overview({}, looks).rows[0].oldest_seconds
+    assert 12.0 == overview({}, samples).rows[0].oldest_seconds
     assert between(stats(), stats(topic("t", 1, channel("c", 1, 1)))).rows[0].oldest_seconds is None
 
 
 def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
     """The messages that wait there are counted and marked; it adds no rate and no clients."""
     facts = {"in_flight_count": 2, "oldest_waiting_seconds": 5.0}
-    last = look(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
-    alive = look(stats(topic("t", 1, channel("c", 1, 1))), 130.0)
+    last = sample_of(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
+    alive = sample_of(stats(topic("t", 1, channel("c", 1, 1))), 130.0)
 
     both = overview({}, {"a:1": alive}, {"b:1": last}, 130.0)
     alone = overview({}, {}, {"b:1": last}, 130.0)
@@ -183,7 +190,7 @@ def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
 def test_figures_of_another_form_are_refused(broken: dict[str, Any]) -> None:
     """Every error in the statistics raises the same exception."""
     with pytest.raises(ValueError, match="unreadable statistics"):
-        look(broken, 0.0)
+        sample_of(broken, 0.0)
 
 
 def test_control_characters_are_removed() -> None:

@@ -128,7 +128,7 @@ def screen(width: int, height: int, errors: dict[str, str] | None = None, rows: 
     made = Screen(View("depth"), "sparq top", console)
     with console.capture() as captured:
         seen = Overview(many, 2, 1, 5.0, {"n:1": "NOK"})
-        console.print(made.picture(seen, errors or {}, ChannelFacts()))
+        console.print(made.contents(seen, errors or {}, ChannelFacts()))
     return captured.get()
 
 

@@ -406,7 +406,7 @@ class Broker:
                     turn.add_topic(topic)
                 if topic.scope.is_limited:
                     turn.health.notes += limit_notes(topic, now)
-            self._topics.look_after()
+            self._topics.maintain()
         next_ns = self.next_due_ns()
         if self.topics or self._topics.has_work:
             next_ns = min(next_ns, self._next_trim_ns())

@@ -356,7 +356,7 @@ def _collect(
     """
     channel = context.channel
     stream, log = channel.stream, channel.stream.log
-    looks_max = READS_MAX if stream.is_gathering(channel.name) else len(indexes)
+    misses_max = READS_MAX if stream.is_gathering(channel.name) else len(indexes)
     may_read = not (stream.is_gathering(channel.name) or stream.is_failing(channel.name))
     waits = np.zeros(len(indexes), np.bool_)
     runs: list[DeliveryRun] = []
@@ -365,7 +365,7 @@ def _collect(
     misses = read_bytes = at = 0
     while at < len(indexes):
         has_asked = len(reads) >= READS_MAX or read_bytes > stream.gather_bytes_max
-        if room_bytes <= 0 or has_asked or misses >= looks_max:
+        if room_bytes <= 0 or has_asked or misses >= misses_max:
             waits[at:] = True
             break
         index = int(indexes[at])

@@ -142,12 +142,12 @@ class SpaceWatch:
         """Refill the reserve, and check the free space in addition to it."""
         self.error = None
         try:
-            self._enough = self._reserve.look(self._enough_bytes)
+            self._enough = self._reserve.has_space(self._enough_bytes)
         except DiskError as error:
             self.error = error
             self._enough = False
 
-    def looked(self, topics: Iterable[Topic], health: Health, now: Instant) -> None:
+    def apply_result(self, topics: Iterable[Topic], health: Health, now: Instant) -> None:
         """Apply the result of a check; without enough space, shrink the largest ledger."""
         self._under_way = False
         if not self._enough and self.error is None:

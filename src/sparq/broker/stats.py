@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from sparq.broker.latency import OFF, Latency, merged
 from sparq.broker.options import SECOND_NS
 
-LOOKS_MAX: Final = 64
+SEARCH_STEPS_MAX: Final = 64
 """Maximum number of gaps that are skipped in the search for the cursor's next message."""
 
 if TYPE_CHECKING:
@@ -289,14 +289,14 @@ def oldest_waiting(channel: Channel) -> int | None:
 
 
 def _oldest_fresh(channel: Channel) -> int | None:
-    """The first message that the cursor will deliver; None: none, or not found in `LOOKS_MAX`."""
+    """The first message that the cursor will deliver; None: none, or not found in time."""
     log, due, end = channel.stream.log, channel.stream.due, channel.stream.end
     index = channel.cursor
-    for _ in range(LOOKS_MAX):
+    for _ in range(SEARCH_STEPS_MAX):
         began = index
         if not channel.range_epoch:
             index = due.next_unskipped(channel.skips.end_at(index))
-        # Bounded by LOOKS_MAX: deferred publishes, skips and gaps may alternate.
+        # Bounded by SEARCH_STEPS_MAX: deferred publishes, skips and gaps may alternate.
         index = log.next_stored(index)
         if index >= end:
             return None

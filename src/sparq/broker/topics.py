@@ -101,7 +101,7 @@ class SpaceChecked(NamedTuple):
 
     def finish(self, turn: Turn, now: Instant) -> None:
         """Apply the result: the disk has space again, or a ledger is made smaller."""
-        self.space.looked(self.topics.all(), turn.health, now)
+        self.space.apply_result(self.topics.all(), turn.health, now)
 
 
 class JournalEnded(NamedTuple):
@@ -358,17 +358,17 @@ class Topics:
         topic = self.by_name.get(name)
         return None if topic is None else topic.trimming.not_durable_reason()
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Retry failed removals, and check whether a full disk has space again."""
         again, self._again = self._again, []
         for removed in again:
             self._turn.submit(removed.removal, None, removed)
         if self._space is not None:
-            self._look_for_space(self._space)
+            self._check_space(self._space)
         if self.is_short and self.journal.number > self.journal.cleaned:
             self._end_journal()
 
-    def _look_for_space(self, space: SpaceWatch) -> None:
+    def _check_space(self, space: SpaceWatch) -> None:
         if space.begins(self._turn.health):
             self._turn.submit(space, None, SpaceChecked(self, space))
 

@@ -44,7 +44,7 @@ from sparq.client.errors import (
 from sparq.client.log_fields import FieldLogger
 from sparq.client.publish import PendingPublish, Receipt, ResentPublish
 from sparq.client.requests import PendingRequest
-from sparq.client.silence import LOOK_SECONDS, SilenceDetector
+from sparq.client.silence import CHECK_SECONDS, SilenceDetector
 from sparq.protocol.errors import DRAINING, RemoteError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Dispatcher:
         self._receipts: dict[str, Receipt] = {}
         self._taken: set[Connection] = set()  # each reserved for one suspect until it is idle
         self._silence = SilenceDetector(config.write_timeout)
-        self._looking: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._ended = False
 
     # Called by a producer
@@ -120,8 +120,8 @@ class Dispatcher:
         if not self.under_way:
             self.idle.clear()
             # Only while publishes are pending: nothing can be overdue in an idle producer.
-            if self._looking is None:
-                self._look_later()
+            if self._silence_timer is None:
+                self._check_silence_later()
         self.under_way += 1
         # Never past the queue, even if a connection could take this publish now.
         if self._queue or (link := self._next_link(publish)) is None:
@@ -174,8 +174,8 @@ class Dispatcher:
     def end(self) -> None:
         """Stop sending; publishes still queued fail."""
         self._ended = True
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         while self._queue:
             publish = next(iter(self._queue))
             self._dequeue(publish)
@@ -353,22 +353,22 @@ class Dispatcher:
 
     # Silence
 
-    def _look_later(self) -> None:
+    def _check_silence_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._looking = loop.call_later(LOOK_SECONDS, self._look)
+        self._silence_timer = loop.call_later(CHECK_SECONDS, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._silence.look(self.links, now)
+        self._silence.check(self.links, now)
         for link in self._silence.links:
             self._move_overdue(link, now)
         # The end of `RETRY_SECONDS` is no event on any connection, so the queue is tried here.
         if self.drained:
             self.send_queued()
         if self.under_way:
-            self._look_later()
+            self._check_silence_later()
         else:
-            self._looking = None
+            self._silence_timer = None
 
     def _move_overdue(self, silent: Connection, now: float) -> None:
         """Send publishes that are overdue on a silent connection on other ones as well."""

@@ -23,7 +23,7 @@ from sparq.client.publish import PendingPublish
 if TYPE_CHECKING:
     from sparq.client.connection import Connection
 
-LOOK_SECONDS: Final = 0.05
+CHECK_SECONDS: Final = 0.05
 """Interval between two checks, while any publish is pending."""
 
 SILENT_SECONDS: Final = 0.25
@@ -35,7 +35,7 @@ OVERDUE_MAX: Final = 1_000
 
 
 class SilenceDetector:
-    """Finds silent connections; ``look`` is called repeatedly.
+    """Finds silent connections; ``check`` is called repeatedly.
 
     Attributes:
         links: the silent connections.
@@ -46,7 +46,7 @@ class SilenceDetector:
         self._patience = patience_seconds
         self._waiting: dict[Connection, float] = {}
 
-    def look(self, links: Iterable[Connection], now: float) -> None:
+    def check(self, links: Iterable[Connection], now: float) -> None:
         """Check which of these connections are silent now."""
         before = self._waiting
         self._waiting = {

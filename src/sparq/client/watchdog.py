@@ -3,7 +3,7 @@
 1. While the loop is blocked, no heartbeat is answered, no message received and no response sent.
    After two missed heartbeats nsqd closes the connection and redelivers the messages in flight.
    Each consumer has one timer: a late tick means that something blocked the loop.
-2. A peer that reads anything at all, however little, is alive. It is given up after ``LOOKS``
+2. A peer that reads anything at all, however little, is alive. It is given up after ``CHECKS``
    consecutive checks without progress, spread over the timeout. A program whose own loop was
    blocked all that time has made only one check, so it does not give up the peer.
 """
@@ -39,14 +39,14 @@ class Watchdog:
         """Start to watch."""
         loop = asyncio.get_running_loop()
         self._due = loop.time() + INTERVAL_SECONDS
-        self._timer = loop.call_at(self._due, self._look)
+        self._timer = loop.call_at(self._due, self._check)
 
     def stop(self) -> None:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         late = asyncio.get_running_loop().time() - self._due
         if late > LATE_SECONDS:
             self.late_count += 1
@@ -60,7 +60,7 @@ class Watchdog:
         self.start()
 
 
-LOOKS: Final = 4
+CHECKS: Final = 4
 
 
 class WriteWatch:
@@ -68,17 +68,17 @@ class WriteWatch:
 
     def __init__(self, seconds: float, taken: Callable[[], int], stalled: Callable[[], None]):
         """Call ``stalled`` after ``seconds`` without progress; ``taken`` returns the bytes sent."""
-        self._interval = seconds / LOOKS
+        self._interval = seconds / CHECKS
         self._taken = taken
         self._stalled = stalled
         self._seen = 0
-        self._idle_looks = 0
+        self._idle_checks = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Start to check: the transport has paused writing."""
-        self._seen, self._idle_looks = self._taken(), 0
-        self._look_later()
+        self._seen, self._idle_checks = self._taken(), 0
+        self._check_later()
 
     def stop(self) -> None:
         """Stop checking: writing has resumed, or the connection is lost."""
@@ -86,15 +86,15 @@ class WriteWatch:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         taken = self._taken()
-        self._idle_looks = self._idle_looks + 1 if taken == self._seen else 0
+        self._idle_checks = self._idle_checks + 1 if taken == self._seen else 0
         self._seen = taken
-        if self._idle_looks < LOOKS:
-            self._look_later()
+        if self._idle_checks < CHECKS:
+            self._check_later()
         else:
             self._timer = None
             self._stalled()
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._check)

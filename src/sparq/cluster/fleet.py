@@ -91,9 +91,9 @@ class Fleet:
         self.lookupds: tuple[str, ...] = ()
         self._given_reach = reach
         self._last: list[Node] = []
-        self.look_at(lookupds)
+        self.set_lookupds(lookupds)
 
-    def look_at(self, lookupds: Iterable[str]) -> None:
+    def set_lookupds(self, lookupds: Iterable[str]) -> None:
         """Query these nsqlookupds from now on.
 
         Raises:
@@ -222,11 +222,11 @@ class Fleet:
         had = {name for n in nodes.value for name, hidden in n.topics if not hidden}
         lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
-        async def look(topic: str) -> tuple[str, Gathered[list[str]]]:
+        async def query(topic: str) -> tuple[str, Gathered[list[str]]]:
             async with lookups:
                 return topic, await self.channels(topic)
 
-        found = await asyncio.gather(*(look(name) for name in topics.value if name not in had))
+        found = await asyncio.gather(*(query(name) for name in topics.value if name not in had))
         errors = {**topics.errors, **nodes.errors}
         value = {topic: channels.value for topic, channels in found}
         return Gathered(value, errors, LOOKUPD, failed=topics.failed)

@@ -75,8 +75,8 @@ async def redrive(
         if after is None:
             return
         if rate:
-            looked_at = progress.done + progress.refused.total()
-            await asyncio.sleep(max(0.0, began + looked_at / rate - time.monotonic()))
+            processed = progress.done + progress.refused.total()
+            await asyncio.sleep(max(0.0, began + processed / rate - time.monotonic()))
 
 
 def _take(progress: RedriveProgress, answer: Any) -> str | None:

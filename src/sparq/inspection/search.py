@@ -89,10 +89,10 @@ PARTS_MAX: Final = 16
 FOUND_BYTES_MAX: Final = 8 << 20
 """An answer takes no further match once it has this many bytes of bodies."""
 
-LOOKS: Final = 32
+STEP_MESSAGES: Final = 32
 """`going` is called after this many messages, ..."""
 
-LOOK_BYTES: Final = 16 << 10
+STEP_BYTES: Final = 16 << 10
 """... or after this many bytes of messages: parsing them takes a third of a millisecond."""
 
 
@@ -311,7 +311,7 @@ class PartSearch:
         search = self.search
         ends = [0, *chunk.ends.tolist()]
         # A single pattern may take a tenth of a second (PATTERN_STEPS_MAX).
-        looks = LOOKS if search.criteria.regex is None else 1
+        step_messages = STEP_MESSAGES if search.criteria.regex is None else 1
         first, since = chunk.first, 0
         for count, index in enumerate(self._candidates(chunk), 1):
             at = index - chunk.first
@@ -320,7 +320,7 @@ class PartSearch:
                 stored = stored_at(chunk, index, search.body_bytes)
                 search.found.append(stored)
                 search.found_bytes += len(stored.body)
-            if search.is_full or count % looks == 0 or since >= LOOK_BYTES:
+            if search.is_full or count % step_messages == 0 or since >= STEP_BYTES:
                 self._passed(chunk, first, index + 1)
                 if search.is_full:
                     return

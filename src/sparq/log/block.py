@@ -26,7 +26,7 @@ Ends = NDArray[np.uint32]
 BLOCK_OVERHEAD: Final = 400
 """Bytes of Python objects that a block costs in addition to its arrays (measured, rounded up)."""
 
-NOT_LOOKED_FOR: Final = -1
+UNKNOWN_NS: Final = -1
 
 STAMP_START: Final = 8
 STAMP_END: Final = 16
@@ -46,7 +46,7 @@ class Block:
         frames: the frames, one after the other.
         ordinal: the number of messages in the log before this block.
         oldest_published_ns: publish time of the oldest message (ns since 1970), if the creator of
-            the block knows it, else NOT_LOOKED_FOR: to look into all frames for it costs more than
+            the block knows it, else UNKNOWN_NS: to look into all frames for it costs more than
             to deliver them.
     """
 
@@ -55,7 +55,7 @@ class Block:
     ends: Ends
     frames: Buffer
     ordinal: int
-    oldest_published_ns: int = NOT_LOOKED_FOR
+    oldest_published_ns: int = UNKNOWN_NS
 
     @property
     def end(self) -> int:
@@ -87,7 +87,7 @@ class Block:
 
     def oldest_ns(self) -> int:
         """Return the publish time of the oldest message (ns since 1970); computed only once."""
-        if self.oldest_published_ns == NOT_LOOKED_FOR:
+        if self.oldest_published_ns == UNKNOWN_NS:
             starts = np.zeros(self.count, np.uint32)
             starts[1:] = self.ends[:-1]
             self.oldest_published_ns = int(self._stamps(starts).min())
@@ -115,7 +115,7 @@ def merge(blocks: Sequence[Block]) -> Block:
         bases = accumulate(sizes, initial=0)
         shifted = [block.ends + np.uint32(base) for block, base in zip(blocks, bases, strict=False)]
         ends = np.concatenate(shifted)
-    # NOT_LOOKED_FOR is less than any time: if one block's time is unknown, so is the result's.
+    # UNKNOWN_NS is less than any time: if one block's time is unknown, so is the result's.
     oldest_ns = min([block.oldest_published_ns for block in blocks])
     return Block(blocks[0].first, count, ends, frames, blocks[0].ordinal, oldest_ns)
 

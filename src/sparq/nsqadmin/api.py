@@ -283,7 +283,7 @@ async def _set_option(services: Services, call: Call) -> Any:
     try:
         if name == LOOKUPDS:
             addresses = _addresses(body)
-            services.fleet.look_at(addresses)
+            services.fleet.set_lookupds(addresses)
             services.options = replaced(services.options, {"lookupd_http_addresses": addresses})
         else:
             level = parse_level(body.decode())

@@ -88,7 +88,7 @@ class AppliedSettings:
     unable: list[str] = field(default_factory=list)
 
 
-async def look(fleet: Fleet) -> ClusterPolicies:
+async def query_all(fleet: Fleet) -> ClusterPolicies:
     """Fetch the policies of all nsqds."""
     read = await cluster.read(fleet)
     nodes = {

@@ -134,7 +134,7 @@ class Nsqadmin:
         services = self.services
         rights = ("rights",) if services.access.reload(wanted) else ()
         services.options = hangup.take(services.options, wanted, ("log", "lookupds", *rights))
-        services.fleet.look_at(services.options.lookupd_http_addresses)
+        services.fleet.set_lookupds(services.options.lookupd_http_addresses)
 
 
 def routes(services: Services) -> list[Route]:

@@ -111,7 +111,7 @@ class Authenticator:
         self._timeouts = http_timeouts(options)
         self._context = client_context(options)
         self._http: aiohttp.ClientSession | None = None
-        self._looking = asyncio.Lock()
+        self._preparing = asyncio.Lock()
 
     def load(self, options: NsqdOptions) -> None:
         """Read the root CA file again and trust it from now on.
@@ -138,10 +138,10 @@ class Authenticator:
                 reasons.append(f"{url.host}:{url.port} {reason_of(error)}")
         raise AuthError("; ".join(reasons))
 
-    async def look(self, known: Permissions, command: commands.Command) -> None:
+    async def prepare(self, known: Permissions, command: commands.Command) -> None:
         """Look up a command's permission in advance if that is slow; the result is cached."""
         topic, channel = needed(command)
-        async with self._looking:
+        async with self._preparing:
             if known.is_heavy(topic, channel):
                 began = time.monotonic()
                 known.allows(topic, channel)
@@ -269,7 +269,7 @@ class Admission:
             broker.authorize(session, known)
         else:
             session.permissions = known
-            await self._authenticator.look(known, command)
+            await self._authenticator.prepare(known, command)
             self._note(known, command)
             broker.execute(session, command, self._turns.runner.now())
         self._task = None

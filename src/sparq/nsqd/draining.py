@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.broker.drain_file import BY_MAX, TOPICS_MAX, Drain, Draining
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
-from sparq.nsqd.leaving import has_nothing_left, looked
+from sparq.nsqd.leaving import has_nothing_left, remainders
 from sparq.nsqd.seeking import shown_time
 from sparq.protocol.errors import RemoteError
 
@@ -49,7 +49,7 @@ class DrainRoutes:
 
     async def show(self, _call: Call) -> dict[str, Any]:
         """Return whether nsqd drains, since when, and the messages left."""
-        left = await looked(self._broker)
+        left = await remainders(self._broker)
         drains = self._broker.drains
         # Queues that no consumer can empty come first, however short: the drain waits for the
         # operator there.

@@ -196,11 +196,11 @@ class PublishConnection(asyncio.Protocol):
             self._timer.cancel()
 
     def _watch(self, seconds: float) -> None:
-        self._timer = self._path.nsqd.loop.call_later(seconds, self._look)
+        self._timer = self._path.nsqd.loop.call_later(seconds, self._check_idle)
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         """Close a connection that has sent no whole request for `IDLE_SECONDS`."""
-        # Requests only note the time: one look per idle period replaces a timer per request.
+        # Requests only note the time: one check per idle period replaces a timer per request.
         left = IDLE_SECONDS - (time.monotonic() - self._heard_at)
         if self._waits:
             self._watch(IDLE_SECONDS)

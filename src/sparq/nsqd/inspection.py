@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sparq.broker import seeking
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
-from sparq.inspection import snapshot as pictures
+from sparq.inspection import snapshot as snapshots
 from sparq.inspection import times
 from sparq.inspection.search import Search
 from sparq.inspection.snapshot import ChannelSnapshot, MessageState, StateDetails
@@ -187,7 +187,7 @@ class Inspection:
         assert channel is not None
         assert state is not None
         totals = (channel.depth(), channel.in_flight.count, channel.deferred_count())
-        snapshot = pictures.take(channel, self._nsqd.runner.now())
+        snapshot = snapshots.take(channel, self._nsqd.runner.now())
         page = ChannelPage(channel, snapshot, state, after, limit)
         await self.compute(topic, page.fill)
         found, covered = await self.read(topic, page.indexes, body_read_bytes(topic, body_bytes))
@@ -251,7 +251,7 @@ class Inspection:
         """Return the messages' states on a channel; None if no channel is named."""
         if channel is None:
             return None
-        snapshot = pictures.take(channel, self._nsqd.runner.now())
+        snapshot = snapshots.take(channel, self._nsqd.runner.now())
         standings: dict[int, StateDetails] = {}
         await self.compute(topic, lambda: standings.update(snapshot.state_details(indexes)))
         return channel, snapshot, standings
@@ -323,7 +323,7 @@ class Inspection:
         topic = self.topic_of(name)
         channel = self.channel_of(topic, call)
         first, position, end = after or await self._range(topic, call)
-        snapshot = None if channel is None else pictures.take(channel, self._nsqd.runner.now())
+        snapshot = None if channel is None else snapshots.take(channel, self._nsqd.runner.now())
         inspection = topic.stream.log.inspection
         search = Search(
             inspection, criteria, position, end, snapshot, limit, body_read_bytes(topic, body_bytes)
@@ -331,7 +331,7 @@ class Inspection:
         if snapshot is not None:
             await self.compute(topic, search.prepare)
         async with self._searches:
-            await self._look(topic, search, budget_ms * MILLISECOND / SECOND)
+            await self._search_for(topic, search, budget_ms * MILLISECOND / SECOND)
         seen = None
         if channel is not None and snapshot is not None:
             standings: dict[int, StateDetails] = {}
@@ -350,7 +350,7 @@ class Inspection:
         end = await self.index_at(topic, query.get("to", "latest"), "TO", readable)
         return first, first, end
 
-    async def _look(self, topic: Topic, search: Search, seconds: float) -> None:
+    async def _search_for(self, topic: Topic, search: Search, seconds: float) -> None:
         """Search step by step for `seconds`, or longer until at least one message is searched."""
         first, until = search.position, time.perf_counter() + seconds
         while not search.is_over:
@@ -421,16 +421,16 @@ class ChannelPage:
         """`after`: (key, index) of the last message of the previous page, as in its `next`."""
         self.indexes: list[int] = []
         self.standings: dict[int, StateDetails] = {}
-        self._picture, self._state, self._limit = snapshot, state, limit
+        self._snapshot, self._state, self._limit = snapshot, state, limit
         self._after = (-(1 << 62), -1) if after is None else (after[0], after[1])
         self._fresh: list[int] = []
         # Read here, in the event loop: the channel changes while `fill` runs in the thread.
         if state is MessageState.WAITING:
-            self._fresh = pictures.fresh_after(channel, self._after[1], limit)
+            self._fresh = snapshots.fresh_after(channel, self._after[1], limit)
 
     def fill(self) -> None:
         """Find the messages; runs in the inspection thread."""
-        snapshot, after, limit = self._picture, self._after, self._limit
+        snapshot, after, limit = self._snapshot, self._after, self._limit
         if self._state is MessageState.WAITING:
             again = snapshot.again_after(after[1], limit).tolist()
             self.indexes = sorted({*self._fresh, *again})[:limit]

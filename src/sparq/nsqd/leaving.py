@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sparq.broker.topic import Topic
     from sparq.nsqd.server import Nsqd
 
-LOOK_SECONDS: Final = 0.25
+CHECK_SECONDS: Final = 0.25
 LINGER_SECONDS: Final = 1.0
 """How long nsqd shows itself empty before it ends: waiting programs poll every half second."""
 
@@ -82,7 +82,7 @@ def has_nothing_left(broker: Broker) -> bool:
     return not any(True for topic in broker.topics.values() for _ in left_in(topic))
 
 
-async def looked(broker: Broker) -> list[QueueRemainder]:
+async def remainders(broker: Broker) -> list[QueueRemainder]:
     """Return the messages left, largest first; the event loop runs in between."""
     found: list[QueueRemainder] = []
     until = time.perf_counter() + SLICE_SECONDS
@@ -125,7 +125,7 @@ class ExitWhenDrained:
             if drains.now.node is None:
                 self._changed.clear()
                 await self._changed.wait()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             if drains.now.node is None or not await self._is_empty():
                 empty_since = None
                 continue
@@ -138,7 +138,7 @@ class ExitWhenDrained:
 
     async def _is_empty(self) -> bool:
         """Check in slices, then in one go: messages that move between topics are not missed."""
-        return not await looked(self._nsqd.broker) and has_nothing_left(self._nsqd.broker)
+        return not await remainders(self._nsqd.broker) and has_nothing_left(self._nsqd.broker)
 
     async def _leave(self) -> bool:
         """Stop nsqd if the drain has `exit` (rule 2); False: it does not, or no longer."""

@@ -20,7 +20,7 @@ import numpy as np
 from sparq.broker.admin import GONE, IDS_MAX
 from sparq.broker.dead_letters import DeadLetterBatch, Only
 from sparq.daemon.http import Call, HttpError, Route
-from sparq.inspection import snapshot as pictures
+from sparq.inspection import snapshot as snapshots
 from sparq.nsqd import parameters
 from sparq.nsqd.inspection import body_read_bytes
 from sparq.nsqd.message_actions import OTHER_NODE, answer
@@ -191,6 +191,6 @@ class Redriving:
 
 def next_waiting(channel: Channel, after: int, count: int) -> list[int]:
     """Return the next `count` waiting messages of a channel after an index, ascending."""
-    fresh = pictures.fresh_after(channel, after, count)
+    fresh = snapshots.fresh_after(channel, after, count)
     again = (index for index in channel.requeued.indexes().tolist() if index > after)
     return sorted({*fresh, *again})[:count]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sparq.daemon.access.tokens import Token
     from sparq.nsqd.turns import Turns
 
-LOOK_SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 60.0
 """How often a token's expiry is checked: the system clock may be changed meanwhile."""
 
 FOREVER_SECONDS: Final = 1e9
@@ -51,7 +51,7 @@ class ConnectionToken:
         """
         # Latin-1 decodes any bytes: a secret that is not text is merely unknown.
         text = secret.decode("latin-1")
-        token, reason = self._access.look(text)
+        token, reason = self._access.find_token(text)
         if token is None:
             return None, reason
         self._name = token.name
@@ -66,7 +66,7 @@ class ConnectionToken:
         session = self._session
         if not self._text or session.closing:
             return
-        token, reason = self._access.look(self._text)
+        token, reason = self._access.find_token(self._text)
         if token is None or reason:
             self._cut(RemoteError("E_AUTH_FAILED", "AUTH failed"), "AUTH", reason)
             return
@@ -117,11 +117,11 @@ class ConnectionToken:
         return found
 
     def _watch(self, token: Token) -> None:
-        """Set the timer for the next check: at the expiry, in `LOOK_SECONDS` at the latest."""
+        """Set the timer for the next check: at the expiry, in `CHECK_SECONDS` at the latest."""
         self.close()
         left_seconds = token.expires - self._access.now()
         if left_seconds < FOREVER_SECONDS:
-            delay = max(0.0, min(left_seconds, LOOK_SECONDS))
+            delay = max(0.0, min(left_seconds, CHECK_SECONDS))
             self._timer = self._turns.loop.call_later(delay, self.review)
 
     def _cut(

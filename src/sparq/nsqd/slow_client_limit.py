@@ -72,9 +72,9 @@ class SlowClientLimit:
     def _begin(self) -> None:
         # A new period counts from zero: bytes of earlier commands must not pay for a stalled one.
         self._bytes, self._moved = 0, False
-        self._window = self._loop.call_later(GRACE_SECONDS, self._look)
+        self._window = self._loop.call_later(GRACE_SECONDS, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._window = None
         if not self._is_unfinished():
             return

@@ -448,7 +448,7 @@ class TcpConnection(asyncio.Protocol):
         if interval <= 0:
             self._set_timer()
             return
-        # Commands only note their time: moving a timer for each would cost more than one look per
+        # Commands only note their time: moving a timer for each would cost more than one check per
         # interval, when it fires.
         wake_ns = min(self._next_heartbeat_ns, self._last_command_ns + 2 * interval)
         self._wake_ns = wake_ns

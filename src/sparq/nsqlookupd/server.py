@@ -26,7 +26,7 @@ from sparq.program import lifecycle
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """How often the tokens of connected nsqds are checked for expiry."""
 
 logger = logging.getLogger(__name__)
@@ -98,9 +98,9 @@ class Nsqlookupd:
             connection.review(again=again)
 
     def _watch(self) -> None:
-        """Check for expired tokens every `LOOK_SECONDS`."""
+        """Check for expired tokens every `CHECK_SECONDS`."""
         self._review()
-        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch)
+        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._watch)
 
     async def stop(self) -> None:
         """Stop listening and drop every connection."""

@@ -40,7 +40,7 @@ class NsqdToken:
         fields = {key.lower(): value for key, value in json.loads(body).items()}
         shown = fields.get(FIELD)
         self._text = shown if isinstance(shown, str) else ""
-        self._token, reason = self._access.look(self._text)
+        self._token, reason = self._access.find_token(self._text)
         if not reason and not self._may():
             reason = FORBIDDEN
         if not reason:
@@ -65,7 +65,7 @@ class NsqdToken:
             return True  # nothing was shown yet
         reason = "" if self._access.now() < self._token.expires else EXPIRED
         if again:
-            found, reason = self._access.look(self._text)
+            found, reason = self._access.find_token(self._text)
             self._token = found or self._token
             if not reason and not self._may():
                 reason = FORBIDDEN

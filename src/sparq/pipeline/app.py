@@ -33,8 +33,8 @@ from pyspark.sql import functions as F
 
 from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
+from sparq.pipeline.cluster_check import check_cluster, cluster_options
 from sparq.pipeline.compaction import Sizes
-from sparq.pipeline.first_look import check_cluster, cluster_options
 from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed

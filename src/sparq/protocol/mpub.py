@@ -67,7 +67,7 @@ class MpubProgress:
             return False
         while self._seen < self._count:
             ends: Run | None = self._equal_run(data)
-            # Up to SCALAR_STEP messages before the next look for a run: a failed look has a cost.
+            # Up to SCALAR_STEP messages before the next search for a run: a vain search has a cost.
             if ends is None:
                 ends = self._singly(data)
             if not len(ends):

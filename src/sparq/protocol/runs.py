@@ -20,10 +20,10 @@ from sparq.protocol.commands import Finish
 from sparq.protocol.frames import VECTOR_MIN, BodySlices, Run, joined
 from sparq.protocol.layout import ID_SIZE
 
-LOOK_MAX: Final = 4_096
+COMPARED_MAX: Final = 4_096
 """Maximum rows compared at once; as many ids differ only in their last three hex digits."""
-LOOK_FIRST: Final = 64
-"""PUBs compared first, before up to `LOOK_MAX`: a short run must not cost a long comparison."""
+COMPARED_FIRST: Final = 64
+"""PUBs compared first, before up to `COMPARED_MAX`: a short run must not cost a long comparison."""
 SINGLE_STEP: Final = 256
 """PUBs parsed one by one before the next check for rows of one width."""
 
@@ -38,10 +38,10 @@ _FIN_WORD: Final = np.frombuffer(_FIN, _WORD)[0]
 FIN_WIDTH: Final = len(_FIN) + ID_SIZE + 1
 _FIN_COLUMNS: Final = ((0, b"F"), (1, b"I"), (2, b"N"), (3, b" "), (FIN_WIDTH - 1, b"\n"))
 _FIN_ROWS: Final = np.frombuffer(
-    b"".join(b"FIN 0000000000000%03x\n" % low for low in range(LOOK_MAX)), np.uint8
-).reshape(LOOK_MAX, FIN_WIDTH)
+    b"".join(b"FIN 0000000000000%03x\n" % low for low in range(COMPARED_MAX)), np.uint8
+).reshape(COMPARED_MAX, FIN_WIDTH)
 _LOW_AT: Final = FIN_WIDTH - 1 - 3
-"""Position in a line of the three digits that differ among `LOOK_MAX` consecutive ids."""
+"""Position in a line of the three digits that differ among `COMPARED_MAX` consecutive ids."""
 _ID_MAX: Final = (1 << 64) - 2  # the id above it is `INVALID_ID`
 _NEWLINE: Final = 0x0A
 
@@ -57,7 +57,7 @@ def finish_run(data: bytes, at: int) -> Finish | None:
     """
     if len(data) - at == FIN_WIDTH:
         return _lone_finish(data, at)
-    count = min((len(data) - at) // FIN_WIDTH, LOOK_MAX)
+    count = min((len(data) - at) // FIN_WIDTH, COMPARED_MAX)
     if count >= VECTOR_MIN and (finish := _consecutive(data, at, count)) is not None:
         return finish
     if _MANY_FINS.match(data, at) is None:
@@ -98,9 +98,9 @@ def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
         return None
     ids = range(first, last + 1)
     while first <= last:
-        row = first % LOOK_MAX
-        rows = min(LOOK_MAX - row, last - first + 1)
-        lines = _finish_lines(first // LOOK_MAX)
+        row = first % COMPARED_MAX
+        rows = min(COMPARED_MAX - row, last - first + 1)
+        lines = _finish_lines(first // COMPARED_MAX)
         if not data.startswith(lines[row * FIN_WIDTH : (row + rows) * FIN_WIDTH], at):
             return None
         first += rows
@@ -112,7 +112,7 @@ def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
 # Building these lines for each run took a sixth of the time of a fan-out to ten channels.
 @lru_cache(maxsize=32)
 def _finish_lines(page: int) -> bytes:
-    """The FIN lines of the `LOOK_MAX` ids whose leading 13 hex digits are `page`: 86 KB."""
+    """The FIN lines of the `COMPARED_MAX` ids whose leading 13 hex digits are `page`: 86 KB."""
     rows = _FIN_ROWS.copy()
     rows[:, len(_FIN) : _LOW_AT] = np.frombuffer(b"%013x" % page, np.uint8)
     return rows.tobytes()
@@ -133,7 +133,7 @@ def finish_run_scalar(data: bytes, at: int, row_max: int) -> Finish | None:
 
 def _finish_rows(data: bytes, at: int) -> int:
     """Number of rows from `at` that have the shape of a FIN."""
-    count = min((len(data) - at) // FIN_WIDTH, LOOK_MAX)
+    count = min((len(data) - at) // FIN_WIDTH, COMPARED_MAX)
     end = at + count * FIN_WIDTH
     # Usually all rows are FINs, and comparing slices detects that faster than arrays do.
     if all(data[at + place : end : FIN_WIDTH] == byte * count for place, byte in _FIN_COLUMNS):
@@ -212,12 +212,12 @@ def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> range | N
         return None
     head = data[at : at + head_size]
     fitting = (len(data) - at) // width
-    count = min(fitting, LOOK_MAX)
+    count = min(fitting, COMPARED_MAX)
     # One comparison first: PUBs of different sizes usually fail here, and need no array.
     if count < VECTOR_MIN or not data.startswith(head, at + (VECTOR_MIN - 1) * width):
         return None
-    found = _equal_heads(data, at, head, width, min(count, LOOK_FIRST))
-    if found == LOOK_FIRST:
+    found = _equal_heads(data, at, head, width, min(count, COMPARED_FIRST))
+    if found == COMPARED_FIRST:
         found = _equal_heads(data, at, head, width, count)
     if found < VECTOR_MIN:
         return None

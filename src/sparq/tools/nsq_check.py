@@ -38,7 +38,7 @@ class CheckError(Exception):
 def start(options: CheckOptions) -> int:
     """Run the program; return the exit status."""
     try:
-        findings = look(options.data_path)
+        findings = check_data_path(options.data_path)
     except CheckError as failure:
         sys.stderr.write(f"nsq_check: {failure}\n")
         return CHECK_FAILED
@@ -48,7 +48,7 @@ def start(options: CheckOptions) -> int:
     return DAMAGED if findings.all_damage() else SOUND
 
 
-def look(data_path: str) -> CheckReport:
+def check_data_path(data_path: str) -> CheckReport:
     """Check a data path, holding its lock.
 
     Raises:

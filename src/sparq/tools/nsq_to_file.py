@@ -147,7 +147,7 @@ class Archive:
             self._start(recorder, stop)
         beside = [background(show_progress(self.progress), "progress")]
         if not self._recorders:
-            beside.append(background(self._look_for_topics(stop), "topics"))
+            beside.append(background(self._find_topics(stop), "topics"))
         await stop.wait()
         for task in beside:
             task.cancel()
@@ -189,7 +189,7 @@ class Archive:
             # first.
             stop.set()
 
-    async def _look_for_topics(self, stop: asyncio.Event) -> None:
+    async def _find_topics(self, stop: asyncio.Event) -> None:
         options = self._options
         timeout = aiohttp.ClientTimeout(
             connect=options.http_client_connect_timeout_ns / SECOND,

@@ -103,7 +103,7 @@ class NsqdSample:
     health: str = "OK"
 
 
-def look(stats: Mapping[str, Any], at_seconds: float) -> NsqdSample:
+def sample_of(stats: Mapping[str, Any], at_seconds: float) -> NsqdSample:
     """Parse an nsqd's `/stats`; names that NSQ does not allow are skipped.
 
     Raises:
@@ -326,7 +326,7 @@ def overview(
     Args:
         before: the earlier sample.
         now: the nsqds that answered now.
-        gone: the last looks at nsqds that do not answer now.
+        gone: the last samples of nsqds that do not answer now.
         at_seconds: the time now, to compute how long those are gone.
     """
     rows: dict[Key, OverviewRow] = {}

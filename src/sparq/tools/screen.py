@@ -107,15 +107,15 @@ class Screen:
             yield
 
     def page_size(self) -> int:
-        """Return the number of rows that fit, given the error lines of the last picture."""
+        """Return the number of rows that fit, given the error lines of the last refresh."""
         lines = self._console.height - FRAME_LINES - min(self._complaints, COMPLAINTS_MAX + 1)
         return max(1, lines)
 
     def draw(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> None:
         """Draw the screen now; `opened` belongs to the view's opened channel, if there is one."""
-        self._live.update(self.picture(seen, errors, opened), refresh=True)
+        self._live.update(self.contents(seen, errors, opened), refresh=True)
 
-    def picture(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> Group:
+    def contents(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> Group:
         """Return the content of the screen."""
         wrong = complaints(seen, errors)
         self._complaints = len(wrong)

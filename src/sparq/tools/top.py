@@ -52,7 +52,7 @@ from sparq.tools.overview import (
     Overview,
     OverviewRow,
     SampleHistory,
-    look,
+    sample_of,
 )
 from sparq.tools.pipes import PipeOutput
 from sparq.tools.screen import ChannelFacts, Screen, complaints
@@ -131,14 +131,14 @@ class Watcher:
         self._is_opened = asyncio.Event()
         self._opened = ChannelFacts()
 
-    async def look(self) -> Overview:
+    async def refresh(self) -> Overview:
         """Return the current overview, with rates since the last call."""
         stats = await self._cluster.stats()
         self.errors = dict(self._cluster.errors)
         now: dict[str, NsqdSample] = {}
         for address, (figures, at_seconds) in stats.items():
             try:
-                now[address] = look(figures, at_seconds)
+                now[address] = sample_of(figures, at_seconds)
             except ValueError as error:
                 self.errors[address] = str(error)
         return self._history.add(now, time.monotonic())
@@ -159,13 +159,13 @@ class Watcher:
         wanted = 1 if self._options.once else self._options.count
         printed = 0
         # The first overview is not printed: rates need two samples.
-        seen = await self.look()
+        seen = await self.refresh()
         while not wanted or printed < wanted:
             if not seen.nsqds and wanted:
                 reasons = [f"{address}: {why}" for address, why in self.errors.items()]
                 raise ToolError("; ".join(reasons) or "nsqlookupd knows no nsqd")
             await self.pause()
-            seen = await self.look()
+            seen = await self.refresh()
             await (self._print_json(seen) if self._options.json else self._print(seen))
             printed += 1
 
@@ -202,10 +202,10 @@ class Watcher:
         with taken(partial(keyboard, lambda key: self._press(key, screen, draw)), screen.shown):
             draw()
             while True:
-                found = await self.look()
+                found = await self.refresh()
                 if not self._view.is_frozen:
                     seen = found
-                    await self._look_into_channel(seen)
+                    await self._fetch_channel(seen)
                     draw()
                 if self._options.count and shown >= self._options.count:
                     return
@@ -236,10 +236,10 @@ class Watcher:
             except TimeoutError:
                 return
             self._is_opened.clear()
-            await self._look_into_channel(seen)
+            await self._fetch_channel(seen)
             draw()
 
-    async def _look_into_channel(self, seen: Overview) -> None:
+    async def _fetch_channel(self, seen: Overview) -> None:
         """Ask for the clients of the opened channel, if there is one."""
         key = self._view.opened
         if key is None:

@@ -124,13 +124,13 @@ def test_a_token_is_valid_until_its_end(file: TokenFile) -> None:
     moment = [END - 1.0]
     access = Access(RIGHTS, token_file=str(file.path), now=lambda: moment[0])
 
-    assert (200, "") == (status(access, PAUSE, file.ending), access.look(file.ending)[1])
+    assert (200, "") == (status(access, PAUSE, file.ending), access.find_token(file.ending)[1])
     moment[0] = END
     assert 401 == status(access, PAUSE, file.ending)
-    token, reason = access.look(file.ending)
+    token, reason = access.find_token(file.ending)
     assert token is not None
     assert ("ending", EXPIRED) == (token.name, reason)
-    assert (None, UNAUTHORISED) == access.look("x" * 40)
+    assert (None, UNAUTHORISED) == access.find_token("x" * 40)
     assert 1 == access.refused[EXPIRED]
 
 

@@ -138,7 +138,7 @@ async def test_gos_nsqd_is_listed_as_unable(api: Api) -> None:
         fake.missing = {"/policies"}
         fleet = api.admin.services.fleet
         fleet.nsqds = (*fleet.nsqds, fake.http)
-        fleet.look_at(())
+        fleet.set_lookupds(())
         shown = await api.get("/policies")
         assert ([fake.http], {}) == (shown["unable"], shown["errors"])
         report = await send(api, "PUT", BOTH, typed="policies")
@@ -151,7 +151,7 @@ async def test_gos_nsqd_is_listed_as_unable(api: Api) -> None:
         assert BOTH["policies"] == await run_time_policies(api.two)
 
         fleet.nsqds = (fake.http,)
-        fleet.look_at(())
+        fleet.set_lookupds(())
         assert "NOT_SUPPORTED" in (await api.get("/policies", 501))["message"]
         assert "failed" == (await send(api, "DELETE", None, 502, typed="policies"))["result"]
     refusal = await api.get("/policies", 502, topic="t")

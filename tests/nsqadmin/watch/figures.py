@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from sparq.cluster.nodes import Node
-from sparq.nsqadmin.watch.node_stats import EarlierCounts, counters, read_look
+from sparq.nsqadmin.watch.node_stats import EarlierCounts, counters, read_stats
 from sparq.nsqadmin.watch.rows import Lookupd, NodeState
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, SnapshotBuilder
 
@@ -90,22 +90,22 @@ class Cluster:
     """
 
     def __init__(self) -> None:
-        self.painter = SnapshotBuilder()
+        self.builder = SnapshotBuilder()
         self.now = 1_000_000.0
         self._seen: dict[str, Observed] = {}
 
     def answers(self, address: str, answer: dict[str, Any] | None, **changes: Any) -> None:
         """Let a node answer now; None: it does not answer and has the given state."""
         before = self._seen.get(address)
-        look, base = (None, None) if before is None else (before.look, before.base)
+        latest, base = (None, None) if before is None else (before.stats, before.base)
         if answer is not None:
-            base = None if look is None else counters(look)
-            look = read_look(json.dumps(answer).encode(), self.painter.names, self.now)
+            base = None if latest is None else counters(latest)
+            latest = read_stats(json.dumps(answer).encode(), self.builder.names, self.now)
         state: NodeState = changes.pop("state", "up")
         since_at = changes.pop("since_at", self.now)
         extra = {name: changes.pop(name) for name in ("error", "lookupds") if name in changes}
         self._seen[address] = Observed(
-            listed(address, **changes), state, since_at, self.now, look=look, base=base, **extra
+            listed(address, **changes), state, since_at, self.now, stats=latest, base=base, **extra
         )
 
     def snapshot(
@@ -113,7 +113,7 @@ class Cluster:
     ) -> ClusterSnapshot:
         """Make a snapshot of the cluster."""
         seen = list(self._seen.values())
-        return self.painter.paint(seen, lookupds, refused, time=self.now, now=self.now)
+        return self.builder.build(seen, lookupds, refused, time=self.now, now=self.now)
 
 
 def snapshot(*answers: dict[str, Any]) -> ClusterSnapshot:

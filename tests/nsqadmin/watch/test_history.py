@@ -24,7 +24,7 @@ def grown(rounds: int, step: float = 10.0) -> Cluster:
 def test_cluster_topics_channels_and_nodes_have_series() -> None:
     """The cluster, topics, channels and nodes have series of their figures."""
     cluster = grown(4)
-    kept = cluster.painter.history
+    kept = cluster.builder.history
 
     times = [1_000_000.0, 1_000_010.0, 1_000_020.0, 1_000_030.0]
     depth, rates = [0.0, 20.0, 40.0, 60.0], [None, 2.0, 2.0, 2.0]
@@ -41,7 +41,7 @@ def test_cluster_topics_channels_and_nodes_have_series() -> None:
 
 def test_unknown_topics_and_nodes_have_no_figures() -> None:
     """An unknown topic has an empty series, an unknown node one of unknown figures."""
-    kept = grown(2).painter.history
+    kept = grown(2).builder.history
 
     assert {"time": []} == kept.series(("topic", "nowhere")).document()
     assert [None, None] == kept.series(("node", "x:1")).values["depth"]
@@ -53,7 +53,7 @@ def test_figures_before_a_channel_existed_are_unknown() -> None:
     cluster.answers("a:4151", stats(topic("t", channel("new", depth=3))))
     cluster.snapshot()
 
-    kept = cluster.painter.history
+    kept = cluster.builder.history
     assert [None, None, 3.0] == kept.series(("channel", "t", "new")).values["depth"]
     assert [0.0, 20.0, None] == kept.series(("channel", "t", "c")).values["depth"]
 
@@ -62,14 +62,14 @@ def test_steps_are_ten_seconds_apart() -> None:
     """Steps are 10 s apart, although snapshots are made every 2 s."""
     cluster = grown(31, step=2.0)
 
-    assert 7 == cluster.painter.history.steps
-    times = cluster.painter.history.series("cluster").times
+    assert 7 == cluster.builder.history.steps
+    times = cluster.builder.history.series("cluster").times
     assert all(b - a == 10.0 for a, b in itertools.pairwise(times))
 
 
 def test_steps_older_than_an_hour_are_dropped() -> None:
     """Steps that are older than an hour are dropped."""
-    kept = grown(400).painter.history
+    kept = grown(400).builder.history
 
     assert 361 == kept.steps
     assert kept.size_bytes == 361 * 2 * 12
@@ -82,7 +82,7 @@ def test_a_clock_that_is_set_back_drops_the_series() -> None:
     cluster.answers("a:4151", stats(topic("t", channel("c"))))
     cluster.snapshot()
 
-    assert [999_050.0] == cluster.painter.history.series("cluster").times
+    assert [999_050.0] == cluster.builder.history.series("cluster").times
 
 
 def test_memory_is_bounded() -> None:
@@ -98,15 +98,15 @@ def test_memory_is_bounded() -> None:
 def test_many_new_names_drop_old_steps() -> None:
     """If many names are added in one step, old steps are dropped to keep the limit."""
     cluster = Cluster()
-    cluster.painter.history = History(cluster.painter.names, bytes_max=4320)
+    cluster.builder.history = History(cluster.builder.names, bytes_max=4320)
     for count in (*[1] * 325, 40):
         answer = stats(*(topic(f"t{number}") for number in range(count)))
         cluster.answers("a:4151", answer)
         cluster.now += 10 if count == 1 else 400
         cluster.snapshot()
 
-    assert 4320 == cluster.painter.history.size_bytes
-    assert 321 == cluster.painter.history.steps
+    assert 4320 == cluster.builder.history.size_bytes
+    assert 321 == cluster.builder.history.steps
 
 
 def test_growth_is_the_rate_of_the_last_minute() -> None:
@@ -134,7 +134,7 @@ def test_growth_needs_more_than_one_second() -> None:
 
 def test_a_sparkline_has_few_points_and_the_last_one() -> None:
     """A spark has the given number of points, enough for a line in a table cell."""
-    kept = grown(100).painter.history
+    kept = grown(100).builder.history
 
     spark = kept.spark(("channel", "t", "c"), points=10)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sparq.nsqadmin.watch.names import NameNumbers
-from sparq.nsqadmin.watch.node_stats import COUNT_MAX, read_look
+from sparq.nsqadmin.watch.node_stats import COUNT_MAX, read_stats
 from tests.nsqadmin.watch.figures import channel, stats, topic
 
 
@@ -17,8 +17,8 @@ from tests.nsqadmin.watch.figures import channel, stats, topic
 )
 def test_a_malformed_answer_is_refused(answer: bytes) -> None:
     """A malformed answer raises ValueError and no other exception."""
-    with pytest.raises(ValueError, match="figures"):
-        read_look(answer, NameNumbers(), 0.0)
+    with pytest.raises(ValueError, match="statistics"):
+        read_stats(answer, NameNumbers(), 0.0)
 
 
 def test_invalid_figures_are_left_out_or_limited() -> None:
@@ -31,22 +31,22 @@ def test_invalid_figures_are_left_out_or_limited() -> None:
     )
 
     names = NameNumbers()
-    look = read_look(json.dumps(answer).encode(), names, 0.0)
+    found = read_stats(json.dumps(answer).encode(), names, 0.0)
 
-    assert [("t", ""), ("t", "c")] == [names.keys[number] for number in look.numbers]
-    assert [COUNT_MAX, 0] == look.column("depth").tolist()
-    assert look.health == "NOK  [31m"
+    assert [("t", ""), ("t", "c")] == [names.keys[number] for number in found.numbers]
+    assert [COUNT_MAX, 0] == found.column("depth").tolist()
+    assert found.health == "NOK  [31m"
 
 
 def test_counts_beyond_64_bits_are_refused() -> None:
     """A count that does not fit 64 bits raises ValueError."""
     answer = json.dumps(stats(topic("t", depth=1 << 80))).encode()
     with pytest.raises(ValueError, match="unreadable"):
-        read_look(answer, NameNumbers(), 0.0)
+        read_stats(answer, NameNumbers(), 0.0)
 
 
 def test_an_answer_in_the_form_before_1_0_is_read() -> None:
     """The old form, with the document in `data`, is read, too."""
     answer = json.dumps({"status_code": 200, "data": stats(topic("t"))}).encode()
 
-    assert len(read_look(answer, NameNumbers(), 0.0).numbers) == 1
+    assert len(read_stats(answer, NameNumbers(), 0.0).numbers) == 1

@@ -129,7 +129,7 @@ async def test_without_nsqlookupds_the_snapshot_is_empty() -> None:
     """If no nsqlookupd answers, the snapshot has no nodes, and a notice with the error."""
     address = f"127.0.0.1:{free_port()}"
     async with running_watch(lookupds=(address,)) as watch:
-        snapshot = await watch.look()
+        snapshot = await watch.current()
 
     assert ((), 0) == (snapshot.nodes, len(snapshot.channels))
     assert [f"nsqlookupd {address} does not answer: connection refused."] == [

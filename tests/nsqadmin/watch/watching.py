@@ -30,7 +30,7 @@ async def snapshot_where(
 ) -> ClusterSnapshot:
     """Wait for the first snapshot for which a condition holds."""
     async with asyncio.timeout(seconds):
-        snapshot = await watch.look()
+        snapshot = await watch.current()
         while not condition(snapshot):
             snapshot = await watch.changed(snapshot.number)
     return snapshot

@@ -70,8 +70,8 @@ def test_visitors_that_may_break_a_rule_need_to_be_judged():
     visitor = np.concatenate([many.visitor, asked.visitor, few.visitor])
     kind = np.concatenate([many.kind, asked.kind, few.kind])
 
-    assert [1, 2, 4] == judge.worth_a_look(visitor, kind, 4, [4]).tolist()
-    assert [2] == judge.worth_a_look(visitor, kind, 5, []).tolist()
+    assert [1, 2, 4] == judge.suspect_visitors(visitor, kind, 4, [4]).tolist()
+    assert [2] == judge.suspect_visitors(visitor, kind, 5, []).tolist()
 
 
 def test_evidence_has_the_first_page_by_text_and_message_ids():

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
 
 TOPIC, DEAD, IDS = "TOPIC", "DEAD", "IDS"
-COPIES, LOOKED_AT = "copies", "looked.at"
+COPIES, READ = "copies", "read"
 BEFORE = {"topic_paused": False, "paused": False, "waiting": 2, "deferred": 1}
 
 
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 CHANNEL, LOST = (TOPIC, "archive"), ("--yes",)
 NO_CHANNEL = {"topic_paused": False}
-LOOKS = (
+READ_ONLY = (
     Row("list", ()),
     Row("list", (TOPIC,)),
     Row("list", CHANNEL),
@@ -78,7 +78,7 @@ TOMBSTONE = Row("tombstone", (TOPIC, DEAD), LOST, BEFORE, "tombstoned")
 WAYS = ("listed", "forgotten", "given")
 MODES = ((), ("--dry-run",), ("--json",), ("--dry-run", "--json"))
 CASES = [
-    *product(LOOKS, WAYS, ((), ("--json",))),
+    *product(READ_ONLY, WAYS, ((), ("--json",))),
     *product((*CHANGES, *SINGLE), WAYS, MODES),
     *product((TOMBSTONE,), ("listed",), MODES),
 ]
@@ -86,7 +86,7 @@ CASES = [
 
 def topic_of(row: Row, way: str, mode: tuple[str, ...]) -> str:
     """The topic of this case: a separate one if the verb changes anything."""
-    return LOOKED_AT if row in LOOKS else ".".join((row.name, way, *mode)).replace("--", "")
+    return READ if row in READ_ONLY else ".".join((row.name, way, *mode)).replace("--", "")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_verb_is_done_at_the_live_nsqds(
     assert [BEFORE if is_dry else row.after] * 2 == cluster.state(topic)
     assert (1, False) == (ran.status, "Traceback" in ran.err)
     check_error(cluster, row, way, ran, is_dry=is_dry)
-    if row in LOOKS:
+    if row in READ_ONLY:
         check_data(cluster, row, ran, mode)
     elif "--json" in mode:
         check_json(cluster, row, way, ran, is_dry=is_dry)
@@ -183,7 +183,7 @@ def check_data(cluster: ClusterWithDeadNsqd, row: Row, ran: Ran, mode: tuple[str
         document = ran.document
         rows = document.get("rows", document.get("messages"))
         nodes = {found.get("node", found.get("nsqd")) for found in rows}
-        rows = [found for found in rows if found.get("topic", LOOKED_AT) == LOOKED_AT]
+        rows = [found for found in rows if found.get("topic", READ) == READ]
         assert {2} == {found.get("nsqds", 2) for found in rows}
     else:
         nodes = {nsqd.http for nsqd in cluster.alive if nsqd.http in ran.out}
@@ -252,8 +252,8 @@ def test_a_dead_nsqd_means_status_1_even_if_all_messages_are_found(
     cluster: ClusterWithDeadNsqd, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The status is 1 even if all given messages were found: the dead nsqd was not asked."""
-    ids = cluster.ids[LOOKED_AT][:2]
-    words = ("requeue", LOOKED_AT, "archive", *ids, "--dry-run")
+    ids = cluster.ids[READ][:2]
+    words = ("requeue", READ, "archive", *ids, "--dry-run")
     ran = call(capfd, *words, *cluster_flags(cluster, "listed"))
 
     assert (1, "would be requeued: 2 of 2") == (ran.status, ran.out[:25])

@@ -22,11 +22,11 @@ class Counts:
     """Counts the lookups of blocks in the log, and the read tasks that the broker hands out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, harness: BrokerHarness) -> None:
-        self.looks = self.tasks = 0
+        self.lookups = self.tasks = 0
         block, end_turn = Log.block, harness.broker.end_turn
 
         def counted_block(log: Log, index: int) -> Any:
-            self.looks += 1
+            self.lookups += 1
             return block(log, index)
 
         def counted_tasks(now: Instant) -> Any:
@@ -63,7 +63,7 @@ def test_scattered_messages_are_read_together(
 
     assert [(int(m.body[:5]), m.attempts) for m in messages] == [(n, 2) for n in range(EXTENTS)]
     assert counts.tasks <= EXTENTS // 10
-    assert counts.looks <= 5 * EXTENTS
+    assert counts.lookups <= 5 * EXTENTS
 
 
 def test_a_turn_looks_up_at_most_128_waiting_messages(
@@ -80,7 +80,7 @@ def test_a_turn_looks_up_at_most_128_waiting_messages(
         broker.turn.wake(topic, topic.channels["c"])
         assert TaskKind.READ not in [topic_task.task.kind for topic_task in broker.end_turn(now)]
 
-    assert 0 < counts.looks <= 10 * 2 * 64
+    assert 0 < counts.lookups <= 10 * 2 * 64
 
 
 def test_messages_of_several_blocks_are_one_output(

@@ -47,10 +47,10 @@ def test_reading_changes_nothing(clock: ManualClock) -> None:
     for number in range(10):
         publish(log, [b"%d" % number], clock)
 
-    looks = [read_all(log) for _ in range(3)]
+    readings = [read_all(log) for _ in range(3)]
 
-    assert looks[0] == looks[1] == looks[2]
-    assert [b"%d" % number for number in range(10)] == list(looks[0].values())
+    assert readings[0] == readings[1] == readings[2]
+    assert [b"%d" % number for number in range(10)] == list(readings[0].values())
     assert 10 == log.end_ordinal
 
 

@@ -202,16 +202,16 @@ async def test_the_number_of_concurrent_searches_is_limited(
     nsqd = await start(tmp_path)
     await channel(nsqd, *[b"%d" % number for number in range(100)])
     under_way = most = 0
-    look = inspection.Inspection._look
+    search_for = inspection.Inspection._search_for
 
     async def counted(*arguments: Any) -> None:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        await look(*arguments)
+        await search_for(*arguments)
         under_way -= 1
 
-    monkeypatch.setattr(inspection.Inspection, "_look", counted)
+    monkeypatch.setattr(inspection.Inspection, "_search_for", counted)
     asked = (get(nsqd, "/topic/search", topic="t", text=str(number)) for number in range(20))
     answers = await asyncio.gather(*asked)
     await stop(nsqd)

@@ -93,12 +93,12 @@ class Client:
             listener.join()
 
 
-def eventually(look: Callable[[], T], happened: Callable[[T], bool]) -> T:
-    """Call `look` until `happened` is true of its result, and return that result."""
+def eventually(check: Callable[[], T], happened: Callable[[T], bool]) -> T:
+    """Call `check` until `happened` is true of its result, and return that result."""
     seen: list[T] = []
 
     def has_happened() -> bool:
-        seen[:] = [look()]
+        seen[:] = [check()]
         return happened(seen[0])
 
     wait_for(has_happened, ANSWER_SECONDS, lambda: f"last seen: {seen[0]!r}", every=0.02)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sparq.program.supervised import SupervisedProcess
-from sparq.tools.nsq_check import CheckError, look
+from sparq.tools.nsq_check import CheckError, check_data_path
 from tests.scenarios.migration.go_path import GoPath, drain, in_order
 from tests.support.go_data import TIME, GoQueue, write_metadata
 from tests.support.servers import NsqdServer, spawn_nsqd
@@ -42,7 +42,7 @@ def depths_of(nsqd: NsqdServer) -> dict[tuple[str, str], int]:
 
 def checked_depths(folder: Path) -> dict[tuple[str, str], int]:
     """The depths that nsq_check reports."""
-    return {(row.topic, row.channel): row.depth for row in look(str(folder)).rows}
+    return {(row.topic, row.channel): row.depth for row in check_data_path(str(folder)).rows}
 
 
 def assert_all_is_delivered(nsqd: NsqdServer, path: GoPath) -> None:
@@ -61,7 +61,7 @@ def test_an_import_of_100_000_messages_is_complete(tmp_path: Path, folder: Path)
     kept.
     """
     path = GoPath(folder, COUNT)
-    before = look(str(folder))
+    before = check_data_path(str(folder))
     names = sorted(name.name for name in folder.iterdir())
     with spawn_nsqd(tmp_path) as nsqd:
         assert path.depths() == depths_of(nsqd)
@@ -199,7 +199,7 @@ def test_a_mix_of_both_kinds_of_data_is_refused(tmp_path: Path, folder: Path) ->
 
         assert "contains both topics of sparq and files of Go's nsqd (clicks.diskqueue" in text
         assert content == queue.path(0).read_bytes()
-        assert "both" == look(str(folder)).kind
+        assert "both" == check_data_path(str(folder)).kind
         queue.path(0).unlink()
         queue.metadata.unlink()
         nsqd.start()
@@ -212,7 +212,7 @@ def test_unreadable_metadata_are_refused(folder: Path) -> None:
     (folder / "nsqd.dat").write_text("{")
 
     assert "move it away to import without it" in refusal(folder)
-    assert look(str(folder)).all_damage()
+    assert check_data_path(str(folder)).all_damage()
 
 
 def test_topics_without_messages_are_imported(tmp_path: Path, folder: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_data_path_locked_by_go_is_refused(tmp_path: Path, folder: Path) -> No
     held = os.open(folder, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with pytest.raises(CheckError, match="in use by an nsqd"):
-        look(str(folder))
+        check_data_path(str(folder))
     assert "cannot flock directory" in refusal(folder)
     os.close(held)
     assert {("clicks", ""): 1} == checked_depths(folder)

@@ -80,7 +80,7 @@ class Tab:
         await self.call("Page.navigate", url=url)
         await self.event("Page.loadEventFired")
 
-    async def look(self, width: int, height: int = 800, scheme: str = "light", media: str = ""):
+    async def resize(self, width: int, height: int = 800, scheme: str = "light", media: str = ""):
         """Emulate a screen of this size with this colour scheme, or a print layout."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",

@@ -45,17 +45,17 @@ class Archive(SupervisedProcess):
         self.checkpoint = folder / "checkpoint"
         self.table = folder / "archive"
 
-    def wait_for(self, look, every=0.001):
-        """Wait until `look` returns something true while the program runs."""
+    def wait_for(self, check, every=0.001):
+        """Wait until `check` returns something true while the program runs."""
 
-        def looked():
+        def checked():
             if self.has_ended():
                 # Spark gives a Python process ten seconds to start: too short on a busy machine.
                 assert TOO_LATE in self.output(), self.output()
                 self.start()
-            return look()
+            return check()
 
-        return wait_for(looked, START_SECONDS, self.output, every)
+        return wait_for(checked, START_SECONDS, self.output, every)
 
     def output(self) -> str:
         """The end of the program's output."""

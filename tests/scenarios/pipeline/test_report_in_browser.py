@@ -21,7 +21,7 @@ KEPT = os.environ.get("SPARQ_SCREENSHOTS", "")
 PICTURE_BYTES_MIN = 20_000
 """A screenshot of an empty page of this size has about a tenth of it."""
 
-LOOKS = {
+LAYOUTS = {
     "wide-light": (1_200, "light", ""),
     "wide-dark": (1_200, "dark", ""),
     "narrow-light": (360, "light", ""),
@@ -123,7 +123,7 @@ async def browser(tmp_path_factory):
 @pytest_asyncio.fixture(loop_scope="module")
 async def tab(browser, site):
     """The browser with a blank page and a cleared list of requests."""
-    await browser.look(1_200)
+    await browser.resize(1_200)
     await browser.open("about:blank")
     site.asked.clear()
     return browser
@@ -136,16 +136,16 @@ async def keep(picture, name):
 
 
 @pytest.mark.parametrize("which", ["plain", "hostile"])
-@pytest.mark.parametrize("look", LOOKS)
-async def test_every_layout_fits_and_logs_nothing(tab, site, which, look):
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_every_layout_fits_and_logs_nothing(tab, site, which, layout):
     """In each layout the page fits the width, logs nothing, and makes a single request."""
-    width, scheme, media = LOOKS[look]
-    await tab.look(width, 800, scheme, media)
+    width, scheme, media = LAYOUTS[layout]
+    await tab.resize(width, 800, scheme, media)
     await tab.open(f"{site.url}/{which}")
     height = await tab.value("document.documentElement.scrollHeight")
-    await tab.look(width, min(height, 8_000), scheme, media)
+    await tab.resize(width, min(height, 8_000), scheme, media)
     picture = await tab.picture()
-    await keep(picture, f"report-{which}-{look}")
+    await keep(picture, f"report-{which}-{layout}")
 
     assert width == await tab.value("document.documentElement.scrollWidth")
     assert [] == tab.complaints()
@@ -205,7 +205,7 @@ async def test_the_content_security_policy_blocks_injected_elements(tab, site):
 @pytest.mark.parametrize("which", ["plain", "hostile"])
 async def test_the_audits_result_is_visible_without_scrolling(tab, site, which, width):
     """The audit's result is visible without scrolling, even on a phone, and is the largest text."""
-    await tab.look(width, 640)
+    await tab.resize(width, 640)
     await tab.open(f"{site.url}/{which}")
     bottom = await tab.value("document.getElementById('audit').getBoundingClientRect().bottom")
     sizes = "[...document.querySelectorAll('h1, h2, p, dd')].map(e => [e.id, getComputedStyle(e)])"
@@ -218,7 +218,7 @@ async def test_the_audits_result_is_visible_without_scrolling(tab, site, which, 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_text_has_enough_contrast(tab, site, scheme):
     """With all tables open, text contrast is at least WCAG's 4.5, in light and dark mode."""
-    await tab.look(1_200, 800, scheme)
+    await tab.resize(1_200, 800, scheme)
     await tab.open(f"{site.url}/hostile")
     await tab.value("document.querySelectorAll('details').forEach(one => one.open = true)")
     contrast, text = await tab.value(CONTRAST)
@@ -231,7 +231,7 @@ async def test_the_page_follows_the_browsers_colour_scheme(tab, site):
     await tab.open(f"{site.url}/plain")
     seen = []
     for scheme in ("light", "dark"):
-        await tab.look(1_200, 800, scheme)
+        await tab.resize(1_200, 800, scheme)
         seen.append(
             await tab.value(
                 "[document.body, document.querySelector('.layer-clicks .line')].map(e =>"
@@ -322,7 +322,7 @@ async def test_charts_have_descriptions_for_screen_readers(tab, site):
 
 async def test_the_printed_page_has_all_charts(tab, site):
     """Printed in dark mode, the page has wide charts and no navigation."""
-    await tab.look(794, 800, "dark", "print")
+    await tab.resize(794, 800, "dark", "print")
     await tab.open(f"{site.url}/plain")
     pdf = await tab.call("Page.printToPDF", preferCSSPageSize=True)
     shown = "getComputedStyle(document.querySelector('{}')).display"

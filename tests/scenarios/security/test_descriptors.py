@@ -14,7 +14,7 @@ from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlooku
 from tests.support.v2_client import OK
 
 FLOOD = 60
-LOOK_SECONDS = 3.0
+WATCH_SECONDS = 3.0
 CPU_SHARE_MAX = 0.2
 Shows = Callable[[str], None]
 
@@ -34,7 +34,7 @@ def starved(server: Server) -> Iterator[None]:
 def busy_share(server: Server) -> float:
     """Return the daemon's share of a CPU over some seconds."""
     used, began = cpu_seconds(server), time.monotonic()
-    time.sleep(LOOK_SECONDS)
+    time.sleep(WATCH_SECONDS)
     return (cpu_seconds(server) - used) / (time.monotonic() - began)
 
 

@@ -120,12 +120,12 @@ def test_predicates_on_the_time_are_pushed_down(spark, nsqd, topic):
 def wait_for_rows(query, batches: dict[int, list], count: int) -> None:
     """Wait until the query's sink has `count` rows; raise the query's error if it fails."""
 
-    def look() -> bool:
+    def check() -> bool:
         if query.exception() is not None:
             raise query.exception()
         return sum(map(len, batches.values())) >= count
 
-    wait_for(look, WAIT_SECONDS, lambda: batches, 0.05)
+    wait_for(check, WAIT_SECONDS, lambda: batches, 0.05)
 
 
 def topics_of(query) -> set[str]:

@@ -70,12 +70,12 @@ def archived(spark, folder) -> Counter:
 def wait_until(condition, query=None) -> None:
     """Wait for a condition; fail if the query fails, or after a timeout."""
 
-    def look():
+    def check():
         if query is not None and query.exception() is not None:
             raise query.exception()
         return condition()
 
-    wait_for(look, WAIT_SECONDS, every=0.05)
+    wait_for(check, WAIT_SECONDS, every=0.05)
 
 
 def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):

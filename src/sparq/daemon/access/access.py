@@ -156,7 +156,7 @@ class Access:
 
     # Tokens
 
-    def look(self, shown: str) -> tuple[Token | None, str]:
+    def find_token(self, shown: str) -> tuple[Token | None, str]:
         """Return a shown token's line of the file, and "" or why the token is not valid.
 
         For an expired token its line is returned, too.
@@ -246,7 +246,7 @@ class Access:
         if shown is None or self.tokens is None:
             anybody = () if self.tokens is None else self.tokens.anybody
             return Caller("", "nobody", anybody, UNAUTHORISED)
-        token, reason = self.look(shown)
+        token, reason = self.find_token(shown)
         if token is None:  # wrong, so it has fewer rights than no token at all (rule 3)
             return Caller("", "nobody", (), reason)
         return Caller(token.name, "token", () if reason else token.grants, reason or FORBIDDEN)

@@ -38,32 +38,36 @@ COUNTED_TOPICS = (
 )
 
 
-async def overview(look: PageRequest) -> PageView:
+async def overview(request: PageRequest) -> PageView:
     """The overview of the cluster."""
-    snapshot = look.snapshot
-    rates, waiting = charts_of(look.services.watch.history.series("cluster"))
+    snapshot = request.snapshot
+    rates, waiting = charts_of(request.services.watch.history.series("cluster"))
     facts = {
         "totals": snapshot.totals,
         "rates": rates,
         "waiting": waiting,
-        "deepest": ranked(look, "depth"),
-        "slowest": ranked(look, "lag_seconds"),
+        "deepest": ranked(request, "depth"),
+        "slowest": ranked(request, "lag_seconds"),
         "nodes": grid(
-            look, NODES, partial(paging.page_of_nodes, snapshot.nodes), default="address"
+            request, NODES, partial(paging.page_of_nodes, snapshot.nodes), default="address"
         ),
         "errors": [f"{address}: {why}" for address, why in snapshot.errors.items()],
     }
     return PageView("overview.html", "Overview", facts)
 
 
-async def counter(look: PageRequest) -> PageView:
+async def counter(request: PageRequest) -> PageView:
     """The number of published messages, as it grows."""
-    snapshot = look.snapshot
+    snapshot = request.snapshot
     nodes = grid(
-        look, COUNTED_NODES, partial(paging.page_of_nodes, snapshot.nodes), default="-messages"
+        request, COUNTED_NODES, partial(paging.page_of_nodes, snapshot.nodes), default="-messages"
     )
     topics = grid(
-        look, COUNTED_TOPICS, partial(paging.page, snapshot.topics), default="-in_rate", prefix="t"
+        request,
+        COUNTED_TOPICS,
+        partial(paging.page, snapshot.topics),
+        default="-in_rate",
+        prefix="t",
     )
     facts = {"totals": snapshot.totals, "nodes": nodes, "topics": topics}
     return PageView("counter.html", "Counter", facts)
@@ -89,12 +93,14 @@ def charts_of(series: Series) -> tuple[Chart, Chart]:
     return rates, waiting
 
 
-def ranked(look: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
+def ranked(request: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
     """The top channels by a figure: row, percent of the largest figure, points of the last hour."""
-    found: ListPage[ChannelRow] = paging.page(look.snapshot.channels, sort=f"-{key}", limit=RANKED)
+    found: ListPage[ChannelRow] = paging.page(
+        request.snapshot.channels, sort=f"-{key}", limit=RANKED
+    )
     figures: list[tuple[ChannelRow, Any]] = [(row, getattr(row, key)) for row in found.rows]
     most = max((value for _, value in figures if value and value != float("inf")), default=0) or 1
-    history = look.services.watch.history
+    history = request.services.watch.history
     return [
         (
             row,
@@ -106,70 +112,70 @@ def ranked(look: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
     ]
 
 
-async def nodes(look: PageRequest) -> PageView:
+async def nodes(request: PageRequest) -> PageView:
     """All nsqds and nsqlookupds."""
-    snapshot = look.snapshot
+    snapshot = request.snapshot
     fetch = partial(paging.page_of_nodes, snapshot.nodes)
     links = {node_link(node.address) for node in snapshot.nodes} | {"/nodes", "/nodes?sort=version"}
     facts = {
-        "list": grid(look, NODES, fetch, default="address"),
+        "list": grid(request, NODES, fetch, default="address"),
         "notices": [notice for notice in snapshot.notices if notice.link in links],
-        "query": {"sort": look.query.get("sort", "")},
+        "query": {"sort": request.query.get("sort", "")},
     }
     return PageView("nodes.html", "Nodes", facts)
 
 
-async def node(look: PageRequest) -> PageView:
+async def node(request: PageRequest) -> PageView:
     """One nsqd.
 
     Raises:
         HttpError: 404 if the cluster has no such node.
     """
-    address, snapshot = look.parameters["node"], look.snapshot
+    address, snapshot = request.parameters["node"], request.snapshot
     found = snapshot.node(address)
     if found is None:
         raise HttpError(404, "NODE_NOT_FOUND")
     topics, channels = snapshot.at_node(address)
-    rates, waiting = charts_of(look.services.watch.history.series(("node", address)))
+    rates, waiting = charts_of(request.services.watch.history.series(("node", address)))
     own = node_link(address)
     facts = {
         "node": found,
         "rates": rates,
         "waiting": waiting,
-        "topics": grid(look, TOPICS, partial(paging.page, topics), default="-waiting"),
+        "topics": grid(request, TOPICS, partial(paging.page, topics), default="-waiting"),
         "channels": grid(
-            look, CHANNELS, partial(paging.page, channels), default="-depth", prefix="c"
+            request, CHANNELS, partial(paging.page, channels), default="-depth", prefix="c"
         ),
         "notices": [notice for notice in snapshot.notices if notice.link == own],
         "tombstones": [key[0] for key in topics.keys[:TOMBSTONES_MAX]],
-        **look.rights,
+        **request.rights,
     }
     return PageView("node.html", found.hostname or address, facts)
 
 
-async def lookup(look: PageRequest) -> PageView:
+async def lookup(request: PageRequest) -> PageView:
     """The page of nsqlookupds, with the topics that no nsqd has."""
     inactive: list[tuple[str, list[str]]] = []
     trouble = ""
-    if look.snapshot.lookupds:
-        found = await look.services.fleet.without_producers()
+    if request.snapshot.lookupds:
+        found = await request.services.fleet.without_producers()
         inactive = sorted(found.value.items())
         trouble = found.text
-    facts = {"inactive": inactive, "trouble": trouble, **look.rights}
+    facts = {"inactive": inactive, "trouble": trouble, **request.rights}
     return PageView("lookup.html", "Lookup", facts)
 
 
-async def audit(look: PageRequest) -> PageView:
+async def audit(request: PageRequest) -> PageView:
     """The audit log, newest entries first."""
-    filters = {name: look.query.get(name, "") for name in FILTERS}
-    found = await look.services.audit.page(look.query.get("before", ""), ENTRIES, filters)
+    filters = {name: request.query.get(name, "") for name in FILTERS}
+    found = await request.services.audit.page(request.query.get("before", ""), ENTRIES, filters)
     facts = {
         "entries": [(entry, _arguments(entry)) for entry in found.entries],
-        "next": look.here(before=found.next) if found.next else "",
-        "first": look.here(before="") if look.query.get("before") else "",
+        "next": request.here(before=found.next) if found.next else "",
+        "first": request.here(before="") if request.query.get("before") else "",
         "filters": filters,
         "outcomes": OUTCOMES,
-        "is_kept": look.services.audit.is_kept,
+        "is_kept": request.services.audit.is_kept,
     }
     return PageView("audit.html", "Audit", facts, is_live=False)
 

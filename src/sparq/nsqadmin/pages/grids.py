@@ -128,7 +128,7 @@ class Grid:
 
 
 def grid(
-    look: PageRequest,
+    request: PageRequest,
     columns: Sequence[GridColumn],
     fetch: Callable[..., paging.ListPage[Any]],
     *,
@@ -146,17 +146,17 @@ def grid(
     Raises:
         HttpError: 400 if the query asks for a column or page that cannot exist.
     """
-    sort = look.query.get(f"{prefix}sort", "") or default
-    wanted = look.query.get(f"{prefix}filter", "")
-    offset = look.number(f"{prefix}offset", 0, 0, 10_000_000)
-    limit = look.number(f"{prefix}limit", LIMITS[0], 1, paging.LIMIT_MAX)
+    sort = request.query.get(f"{prefix}sort", "") or default
+    wanted = request.query.get(f"{prefix}filter", "")
+    offset = request.number(f"{prefix}offset", 0, 0, 10_000_000)
+    limit = request.number(f"{prefix}limit", LIMITS[0], 1, paging.LIMIT_MAX)
     try:
         page = fetch(sort=sort, filter=wanted, offset=offset, limit=limit)
     except ValueError as error:
         raise HttpError(400, str(error)) from None
 
     def to(**changes: object) -> str:
-        return look.here(**{f"{prefix}{name}": value for name, value in changes.items()})
+        return request.here(**{f"{prefix}{name}": value for name, value in changes.items()})
 
     before = max(0, offset - limit)
     after = offset + limit

@@ -63,7 +63,7 @@ class Live:
         self._kept: OrderedDict[tuple[object, ...], tuple[int, asyncio.Task[str]]] = OrderedDict()
         self._streams: Counter[str] = Counter()
 
-    async def look(
+    async def resolve(
         self, call: Call, path: str, query: Mapping[str, str]
     ) -> tuple[PageRequest, Viewer]:
         """Find the view of a page, and check that the sender may see it.
@@ -76,35 +76,40 @@ class Live:
             raise HttpError(404, "NOT_FOUND")
         route = found.methods["GET"]
         identity = self.services.access.require(call.request, right_of("GET", route.path).role)
-        snapshot = await self.services.watch.look()
-        look = PageRequest(self.services, identity, path, found.parameters, query, snapshot)
-        return look, cast(Viewer, route.handler)
+        snapshot = await self.services.watch.current()
+        page_request = PageRequest(self.services, identity, path, found.parameters, query, snapshot)
+        return page_request, cast(Viewer, route.handler)
 
-    async def part(self, look: PageRequest, viewer: Viewer) -> str:
+    async def part(self, page_request: PageRequest, viewer: Viewer) -> str:
         """The live part of a page, rendered once per snapshot (rule 1)."""
-        identity = look.identity
-        key = (look.path, tuple(sorted(look.query.items())), int(identity.roles))
+        identity = page_request.identity
+        key = (page_request.path, tuple(sorted(page_request.query.items())), int(identity.roles))
         # A task is kept, not its text: viewers who come while it renders wait for the same task.
         kept = self._kept.pop(key, None)
-        if kept is None or kept[0] != look.snapshot.number:
-            kept = look.snapshot.number, asyncio.create_task(self._render(look, viewer))
+        if kept is None or kept[0] != page_request.snapshot.number:
+            kept = (
+                page_request.snapshot.number,
+                asyncio.create_task(self._render(page_request, viewer)),
+            )
         self._kept[key] = kept
         while len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
         # Shielded, so that one viewer's disconnect does not cancel it for the others.
         return await asyncio.shield(kept[1])
 
-    async def _render(self, look: PageRequest, viewer: Viewer) -> str:
+    async def _render(self, page_request: PageRequest, viewer: Viewer) -> str:
         try:
-            view = await viewer(look)
+            view = await viewer(page_request)
         except HttpError as error:
             return self._renderer.fragment("gone.html", sentence=error.code)
-        return self._renderer.live(look, view)
+        return self._renderer.live(page_request, view)
 
     async def stream(self, call: Call) -> web.StreamResponse:
         """Answer `GET /live`."""
         view = urlsplit(call.query.get("view", ""))
-        look, viewer = await self.look(call, unquote_path(view.path), parse_query(view.query))
+        page_request, viewer = await self.resolve(
+            call, unquote_path(view.path), parse_query(view.query)
+        )
         browser = call.request.cookies.get(COOKIE, "")[:64]
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if not browser:
@@ -115,12 +120,12 @@ class Live:
         if self._streams[browser] >= STREAMS_MAX:
             response = await call.stream(EVENTS, headers)
             with contextlib.suppress(ConnectionError):
-                await self._send(response, look, viewer, seen, POLL_MILLISECONDS)
+                await self._send(response, page_request, viewer, seen, POLL_MILLISECONDS)
             return response
         self._streams[browser] += 1
         try:
             response = await call.stream(EVENTS, headers)
-            await self._follow(call.request, response, look, viewer, seen)
+            await self._follow(call.request, response, page_request, viewer, seen)
         except ConnectionError:
             pass  # the browser has disconnected
         finally:
@@ -132,15 +137,15 @@ class Live:
         self,
         request: web.BaseRequest,
         response: web.StreamResponse,
-        look: PageRequest,
+        page_request: PageRequest,
         viewer: Viewer,
         seen: str,
     ) -> None:
         until = asyncio.get_running_loop().time() + STREAM_SECONDS
         while not _is_left(request) and asyncio.get_running_loop().time() < until:
-            seen = await self._send(response, look, viewer, seen, AGAIN_MILLISECONDS)
-            snapshot = await self._next(request, response, look.snapshot)
-            look = dataclasses.replace(look, snapshot=snapshot)
+            seen = await self._send(response, page_request, viewer, seen, AGAIN_MILLISECONDS)
+            snapshot = await self._next(request, response, page_request.snapshot)
+            page_request = dataclasses.replace(page_request, snapshot=snapshot)
 
     async def _next(
         self, request: web.BaseRequest, response: web.StreamResponse, last: ClusterSnapshot
@@ -155,10 +160,15 @@ class Live:
         return last
 
     async def _send(
-        self, response: web.StreamResponse, look: PageRequest, viewer: Viewer, seen: str, again: int
+        self,
+        response: web.StreamResponse,
+        page_request: PageRequest,
+        viewer: Viewer,
+        seen: str,
+        again: int,
     ) -> str:
         """Send the live part if it differs from what the browser has; returns its mark."""
-        part = await self.part(look, viewer)
+        part = await self.part(page_request, viewer)
         if mark(part) == seen:
             # `retry` needs a message; the page has no listener for the event `same`.
             await response.write(f"event: same\nretry: {again}\ndata:\n\n".encode())

@@ -6,7 +6,7 @@
 3. Lists are not updated while a user selects messages in them; only the tail is live.
 4. A dead-letter topic is recognised by its name: `orders.dead` belongs to `orders`.
 5. Before a channel is moved, its replay page shows the effect: how many messages would be delivered
-   again at each node, how many would wait then, and whether older ones are gone.
+   again at each node, limits many would wait then, and whether older ones are gone.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ TOPICS_MAX: Final = 1000
 SOUGHT: Final = ("since", "until", "text", "regex", "json", "attempts", "state")
 
 
-async def messages(look: PageRequest) -> PageView:
+async def messages(request: PageRequest) -> PageView:
     """The messages of a topic, or of one of its channels."""
-    topic, channel = look.query.get("topic", ""), look.query.get("channel", "")
-    show = look.query.get("show", "") or ("waiting" if channel else "log")
+    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
+    show = request.query.get("show", "") or ("waiting" if channel else "log")
     if show not in TABS or (show in STATES and not channel):
         show = "log"
     facts: dict[str, Any] = {
         "topic": topic,
         "channel": channel,
         "show": show,
-        "topics": _topics(look),
-        "channels": _channels(look, topic),
-        "tabs": _tabs(look, channel, show) if topic else [],
-        "sought": {name: look.query.get(name, "") for name in SOUGHT},
-        "from": look.query.get("from", ""),
-        "is_paused": look.query.get("paused") == "1",
+        "topics": _topics(request),
+        "channels": _channels(request, topic),
+        "tabs": _tabs(request, channel, show) if topic else [],
+        "sought": {name: request.query.get(name, "") for name in SOUGHT},
+        "from": request.query.get("from", ""),
+        "is_paused": request.query.get("paused") == "1",
         "trouble": "",
         "page": None,
-        **look.rights,
+        **request.rights,
     }
     if topic:
         try:
-            facts |= await _found(look, topic, channel, show)
+            facts |= await _found(request, topic, channel, show)
         except Refused as refused:
             facts["trouble"] = _trouble(refused)
     is_live = show == "tail" and bool(topic) and not facts["is_paused"]
@@ -82,120 +82,128 @@ async def messages(look: PageRequest) -> PageView:
     return PageView("messages.html", title, facts, is_live=is_live)
 
 
-async def _found(look: PageRequest, topic: str, channel: str, show: str) -> dict[str, Any]:
-    after = look.query.get("after", "")
+async def _found(request: PageRequest, topic: str, channel: str, show: str) -> dict[str, Any]:
+    after = request.query.get("after", "")
     if show == "search":
-        return await _searched(look, topic, channel, after)
+        return await _searched(request, topic, channel, after)
     if show == "tail":
-        return await _tail(look, topic, channel)
-    how = _show(look, look.number("limit", LIMIT, 1, LIMIT_MAX))
-    fleet = look.services.fleet
+        return await _tail(request, topic, channel)
+    limits = _limits(request, request.number("limit", LIMIT, 1, LIMIT_MAX))
+    fleet = request.services.fleet
     if show in STATES:
-        page = await peek(fleet, topic, channel, state=show, after=after, show=how)
+        page = await peek(fleet, topic, channel, state=show, after=after, show=limits)
     else:
-        place = look.query.get("from", "") or "last:50"
-        page = await log_page(fleet, topic, place=place, channel=channel, after=after, show=how)
+        place = request.query.get("from", "") or "last:50"
+        page = await log_page(fleet, topic, place=place, channel=channel, after=after, show=limits)
     return {
         "page": page,
-        "next": look.here(after=page.next) if page.next and page.messages else "",
-        "first": look.here(after="") if after else "",
+        "next": request.here(after=page.next) if page.next and page.messages else "",
+        "first": request.here(after="") if after else "",
         "warnings": _warnings(page.answers),
     }
 
 
-async def _tail(look: PageRequest, topic: str, channel: str) -> dict[str, Any]:
+async def _tail(request: PageRequest, topic: str, channel: str) -> dict[str, Any]:
     """The newest messages, the latest first; with a text only those that contain it."""
-    text = look.query.get("text", "")
+    text = request.query.get("text", "")
     page: MessagePage | SearchPage
     if text:
-        _check_may_search(look, SearchCriteria(text=text))
+        _check_may_search(request, SearchCriteria(text=text))
         sought = SearchCriteria(since=f"last:{TAIL_SEARCHED}", text=text, channel=channel)
-        page = await search(look.services.fleet, topic, sought, show=_show(look, TAIL))
+        page = await search(request.services.fleet, topic, sought, show=_limits(request, TAIL))
     else:
-        how = _show(look, TAIL)
+        limits = _limits(request, TAIL)
         place = f"last:{TAIL}"
-        page = await log_page(look.services.fleet, topic, place=place, channel=channel, show=how)
+        page = await log_page(
+            request.services.fleet, topic, place=place, channel=channel, show=limits
+        )
     page.messages = page.messages[::-1][:TAIL]
-    row = look.snapshot.topics.find(topic)
+    row = request.snapshot.topics.find(topic)
     return {
         "page": page,
         "rate": row.in_rate if row else None,
         "warnings": _warnings(page.answers),
         "next": "",
         "first": "",
-        "pause": look.here(paused="" if look.query.get("paused") else "1"),
+        "pause": request.here(paused="" if request.query.get("paused") else "1"),
     }
 
 
-async def _searched(look: PageRequest, topic: str, channel: str, after: str) -> dict[str, Any]:
+async def _searched(request: PageRequest, topic: str, channel: str, after: str) -> dict[str, Any]:
     """One step of a search; empty until the search form is submitted."""
-    if not look.query.get("go"):
+    if not request.query.get("go"):
         return {}
-    sought = SearchCriteria(**{name: look.query.get(name, "") for name in SOUGHT}, channel=channel)
-    _check_may_search(look, sought)
-    page = await search(look.services.fleet, topic, sought, after=after, show=_show(look, LIMIT))
+    sought = SearchCriteria(
+        **{name: request.query.get(name, "") for name in SOUGHT}, channel=channel
+    )
+    _check_may_search(request, sought)
+    page = await search(
+        request.services.fleet, topic, sought, after=after, show=_limits(request, LIMIT)
+    )
     return {
         "page": page,
-        "next": look.here(after=page.next) if page.next else "",
+        "next": request.here(after=page.next) if page.next else "",
         "first": "",
         "warnings": _warnings(page.answers),
         "is_step": bool(after),
     }
 
 
-def _check_may_search(look: PageRequest, sought: SearchCriteria) -> None:
-    if (sought.text or sought.regex or sought.json) and not look.rights["may_read"]:
+def _check_may_search(request: PageRequest, sought: SearchCriteria) -> None:
+    if (sought.text or sought.regex or sought.json) and not request.rights["may_read"]:
         raise Refused("FORBIDDEN: Searching bodies requires the role bodies.", 403)
 
 
-def _show(look: PageRequest, limit: int) -> DisplayLimits:
-    return DisplayLimits(limit=limit, bodies=look.rights["may_read"], body_bytes=LIST_BYTES)
+def _limits(request: PageRequest, limit: int) -> DisplayLimits:
+    return DisplayLimits(limit=limit, bodies=request.rights["may_read"], body_bytes=LIST_BYTES)
 
 
-def _tabs(look: PageRequest, channel: str, show: str) -> list[tuple[str, str, bool]]:
-    kept = {"topic": look.query.get("topic", ""), "channel": channel}
+def _tabs(request: PageRequest, channel: str, show: str) -> list[tuple[str, str, bool]]:
+    kept = {"topic": request.query.get("topic", ""), "channel": channel}
     return [
-        (label, look.link("/messages", **kept, show=name), name == show)
+        (label, request.link("/messages", **kept, show=name), name == show)
         for name, label in TABS.items()
         if channel or name not in STATES
     ]
 
 
-def _topics(look: PageRequest) -> list[str]:
+def _topics(request: PageRequest) -> list[str]:
     """The names of topics, for a field with suggestions."""
-    return [key[0] for key in look.snapshot.topics.keys[:TOPICS_MAX]]
+    return [key[0] for key in request.snapshot.topics.keys[:TOPICS_MAX]]
 
 
-def _channels(look: PageRequest, topic: str) -> list[str]:
+def _channels(request: PageRequest, topic: str) -> list[str]:
     """The names of a topic's channels."""
-    keys = look.snapshot.channels.keys
+    keys = request.snapshot.channels.keys
     return [key[1] for key in keys if key[0] == topic][:TOPICS_MAX]
 
 
-async def message(look: PageRequest) -> PageView:
+async def message(request: PageRequest) -> PageView:
     """One message: its body, and its state in each channel."""
-    topic, wanted = look.query.get("topic", ""), look.query.get("id", "")
+    topic, wanted = request.query.get("topic", ""), request.query.get("id", "")
     show = DisplayLimits(
-        bodies=look.rights["may_read"], body_bytes=SHOWN_BYTES_MAX, nodes=_node(look)
+        bodies=request.rights["may_read"], body_bytes=SHOWN_BYTES_MAX, nodes=_node(request)
     )
-    facts: dict[str, Any] = {"topic": topic, "id": wanted, **look.rights}
-    found, answers = await find(look.services.fleet, topic, wanted, "", show)
+    facts: dict[str, Any] = {"topic": topic, "id": wanted, **request.rights}
+    found, answers = await find(request.services.fleet, topic, wanted, "", show)
     facts |= {
         "found": [(one, words.body_of(one)) for one in found],
         "warnings": _warnings(answers),
-        "states": await _states(look, topic, wanted),
-        "topics": _topics(look),
+        "states": await _states(request, topic, wanted),
+        "topics": _topics(request),
     }
     return PageView("message.html", f"Message {wanted}", facts, is_live=False)
 
 
-async def _states(look: PageRequest, topic: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
+async def _states(
+    request: PageRequest, topic: str, wanted: str
+) -> list[tuple[str, dict[str, Any]]]:
     """The states of a message: (channel, the message with its state in that channel)."""
-    how = DisplayLimits(bodies=False, nodes=_node(look))
+    limits = DisplayLimits(bodies=False, nodes=_node(request))
     states = []
-    for channel in _channels(look, topic)[:CHANNELS_MAX]:
+    for channel in _channels(request, topic)[:CHANNELS_MAX]:
         try:
-            found, _ = await find(look.services.fleet, topic, wanted, channel, how)
+            found, _ = await find(request.services.fleet, topic, wanted, channel, limits)
         except Refused:
             continue  # this node does not have the channel
         states += [(channel, one) for one in found]
@@ -208,8 +216,8 @@ def _trouble(refused: Refused) -> str:
     return f"{sentence} {hint}".strip()
 
 
-def _node(look: PageRequest) -> tuple[str, ...]:
-    node = look.query.get("node", "")
+def _node(request: PageRequest) -> tuple[str, ...]:
+    node = request.query.get("node", "")
     return (node,) if node else ()
 
 
@@ -222,62 +230,62 @@ def _warnings(answers: Answers) -> list[str]:
     return said
 
 
-async def dead_letters(look: PageRequest) -> PageView:
+async def dead_letters(request: PageRequest) -> PageView:
     """All dead-letter topics, and the messages of one of them."""
-    topic = look.query.get("topic", "")
-    snapshot = look.snapshot
+    topic = request.query.get("topic", "")
+    snapshot = request.snapshot
     rows = [snapshot.topics.find(key[0]) for key in snapshot.topics.keys if origin(key[0])]
     facts: dict[str, Any] = {
         "rows": [(row, origin(row.topic)) for row in rows if row is not None],
         "topic": topic,
         "channel": "",
         "to": origin(topic),
-        "topics": _topics(look),
-        "channels": _channels(look, topic),
+        "topics": _topics(request),
+        "channels": _channels(request, topic),
         "page": None,
         "trouble": "",
-        **look.rights,
+        **request.rights,
     }
     if topic:
         try:
-            facts |= await _letters(look, topic)
+            facts |= await _letters(request, topic)
         except Refused as refused:
             facts["trouble"] = _trouble(refused)
     return PageView("dead_letters.html", "Dead letters", facts, is_live=False)
 
 
-async def _letters(look: PageRequest, topic: str) -> dict[str, Any]:
-    after, place = look.query.get("after", ""), look.query.get("from", "")
-    show = _show(look, LIMIT)
-    found = await look.services.letters.page(topic, place=place, after=after, show=show)
+async def _letters(request: PageRequest, topic: str) -> dict[str, Any]:
+    after, place = request.query.get("after", ""), request.query.get("from", "")
+    show = _limits(request, LIMIT)
+    found = await request.services.letters.page(topic, place=place, after=after, show=show)
     page = found.page
     return {
         "page": page,
         "marks": found.marks,
-        "next": look.here(after=page.next) if page.next and len(page.messages) == LIMIT else "",
-        "first": look.here(after="") if after else "",
+        "next": request.here(after=page.next) if page.next and len(page.messages) == LIMIT else "",
+        "first": request.here(after="") if after else "",
         "warnings": _warnings(page.answers),
     }
 
 
-async def replay(look: PageRequest) -> PageView:
+async def replay(request: PageRequest) -> PageView:
     """The replay page of a channel.
 
     Raises:
         HttpError: the topic or channel is missing or does not exist, or its nodes are Go's.
     """
-    topic, channel = look.query.get("topic", ""), look.query.get("channel", "")
-    to, node = look.query.get("to", ""), look.query.get("node", "")
+    topic, channel = request.query.get("topic", ""), request.query.get("channel", "")
+    to, node = request.query.get("to", ""), request.query.get("node", "")
     if not topic or not channel:
         raise HttpError(400, "A replay needs a topic and a channel: start from a channel's page.")
-    found = await times(look.services.fleet, topic, channel, buckets=BUCKETS)
-    preview, trouble = await _preview(look, topic, channel, to, node) if to else (None, "")
+    found = await times(request.services.fleet, topic, channel, buckets=BUCKETS)
+    preview, trouble = await _preview(request, topic, channel, to, node) if to else (None, "")
     facts: dict[str, Any] = {
         "topic": topic,
         "channel": channel,
         "to": to,
         "node": node,
-        "nodes": [each.address for each, _ in look.snapshot.channel_nodes(topic, channel)],
+        "nodes": [each.address for each, _ in request.snapshot.channel_nodes(topic, channel)],
         "preview": preview,
         "trouble": trouble,
         "chart": _chart(found),
@@ -285,18 +293,18 @@ async def replay(look: PageRequest) -> PageView:
         "total": sum(found.counts),
         "place": _place(found),
         "warnings": _warnings(found.answers),
-        "row": look.snapshot.channels.find(topic, channel),
-        **look.rights,
+        "row": request.snapshot.channels.find(topic, channel),
+        **request.rights,
     }
     return PageView("replay.html", f"Replay {topic}/{channel}", facts, is_live=False)
 
 
 async def _preview(
-    look: PageRequest, topic: str, channel: str, to: str, node: str
+    request: PageRequest, topic: str, channel: str, to: str, node: str
 ) -> tuple[Preview | None, str]:
     try:
         nodes = [node] if node else []
-        return await seek_preview(look.services.fleet, topic, channel, to, nodes), ""
+        return await seek_preview(request.services.fleet, topic, channel, to, nodes), ""
     except Refused as refused:
         return None, refused.code
 

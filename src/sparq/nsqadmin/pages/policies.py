@@ -32,28 +32,28 @@ CHANGES_SHOWN: Final = 200
 PATTERNS: Final = ("topic", "channel")
 
 
-async def policies(look: PageRequest) -> PageView:
+async def policies(request: PageRequest) -> PageView:
     """The policies of all nsqds, and the form that sets them."""
-    found = await known.look(look.services.fleet)
+    found = await known.query_all(request.services.fleet)
     groups = found.groups(*SOURCES)
     chosen = found.groups("policies")
-    begin = look.query.get("from", "")
+    begin = request.query.get("from", "")
     if begin not in found.nodes:
         begin = chosen[0][0] if chosen else ""
     facts = {
-        "groups": [_group(look, found, nodes) for nodes in groups],
+        "groups": [_group(request, found, nodes) for nodes in groups],
         "differ": _differing(groups, chosen),
-        "warnings": _failures(look, found),
+        "warnings": _failures(request, found),
         "unable": found.unable,
         "document": known.to_toml(found.nodes[begin].by_source["policies"]) if begin else "",
         "begin": begin if len(chosen) > 1 else "",
         "confirmed": POLICIES,
-        **look.rights,
+        **request.rights,
     }
     return PageView("policies.html", "Policies", facts, is_live=False)
 
 
-def _group(look: PageRequest, found: ClusterPolicies, nodes: list[str]) -> dict[str, Any]:
+def _group(request: PageRequest, found: ClusterPolicies, nodes: list[str]) -> dict[str, Any]:
     """A group of nsqds with equal policies; its rows have the order in which nsqd reads them."""
     held = found.nodes[nodes[0]]
     return {
@@ -69,7 +69,7 @@ def _group(look: PageRequest, found: ClusterPolicies, nodes: list[str]) -> dict[
             for source in SOURCES
             for number, policy in enumerate(held.by_source[source], 1)
         ],
-        "edit": look.here(**{"from": nodes[0]}),
+        "edit": request.here(**{"from": nodes[0]}),
     }
 
 
@@ -83,13 +83,13 @@ def _differing(groups: list[list[str]], chosen: list[list[str]]) -> str:
     return "The nsqds' files have different policies: check --policies of each nsqd."
 
 
-def _failures(look: PageRequest, found: ClusterPolicies) -> list[str]:
+def _failures(request: PageRequest, found: ClusterPolicies) -> list[str]:
     """Sentences about the nsqds that did not answer or are no longer listed."""
     said = [f"{address} did not answer: {why}." for address, why in found.errors.items()]
-    if not look.snapshot.lookupds:
+    if not request.snapshot.lookupds:
         return said
     asked = {*found.nodes, *found.errors, *found.unable}
-    gone = [node.address for node in look.snapshot.nodes if node.address not in asked]
+    gone = [node.address for node in request.snapshot.nodes if node.address not in asked]
     return said + [f"{address} is no longer listed and was not queried." for address in gone]
 
 
@@ -145,17 +145,17 @@ def _unreported(report: Report) -> list[str]:
     return failed + ([f"{report.failed}."] if report.failed else [])
 
 
-async def settings(look: PageRequest, topic: str, channel: str = "") -> dict[str, Any]:
+async def settings(request: PageRequest, topic: str, channel: str = "") -> dict[str, Any]:
     """Rows of a topic's or channel's settings for its page, and a text about missing answers.
 
     Both are empty if the page is not being opened, no nsqd has policies, or no policy applies.
     """
     nothing: dict[str, Any] = {"settings": [], "settings_untold": ""}
-    if not look.is_opened or not look.snapshot.has_log:
+    if not request.is_opened or not request.snapshot.has_log:
         return nothing
     try:
         async with asyncio.timeout(SETTINGS_SECONDS):
-            found = await known.holding(look.services.fleet, topic, channel)
+            found = await known.holding(request.services.fleet, topic, channel)
     except TimeoutError:
         return {**nothing, "settings_untold": "The nsqds did not report the settings in time."}
     rows = setting_rows(found)

@@ -67,18 +67,18 @@ class Renderer:
             "node_link": lambda address: services.url(node_link(address)),
         }
 
-    def page(self, look: PageRequest, view: PageView, seen: str) -> str:
+    def page(self, request: PageRequest, view: PageView, seen: str) -> str:
         """Render a whole page; `seen` is the mark of its live part (`live.mark`)."""
-        here = _view_of(look)
+        here = _view_of(request)
         stream = self._services.url(f"/live?view={quote(here, safe='')}&seen={seen}")
-        facts = {**self._facts(look, view), **self._frame(look.identity, look)}
+        facts = {**self._facts(request, view), **self._frame(request.identity, request)}
         facts |= {"title": view.title, "is_live": view.is_live, "stream": stream}
         return environment().get_template(view.template).render(facts)
 
-    def live(self, look: PageRequest, view: PageView) -> str:
+    def live(self, request: PageRequest, view: PageView) -> str:
         """Render the live part of a page."""
         template = environment().get_template(view.template)
-        facts = self._facts(look, view)
+        facts = self._facts(request, view)
         parts = environment().get_template("parts.html").make_module(facts)
         context = template.new_context({**facts, "parts": parts})
         return "".join(template.blocks["live"](context)).strip()
@@ -103,23 +103,23 @@ class Renderer:
         frame = {**self._common, **self._frame(identity, None), "is_live": False}
         return environment().get_template(name).render({**frame, **facts})
 
-    def _facts(self, look: PageRequest, view: PageView) -> dict[str, Any]:
-        return {**self._common, "snapshot": look.snapshot, "here": look.here(), **view.facts}
+    def _facts(self, request: PageRequest, view: PageView) -> dict[str, Any]:
+        return {**self._common, "snapshot": request.snapshot, "here": request.here(), **view.facts}
 
-    def _frame(self, identity: Identity, look: PageRequest | None) -> dict[str, Any]:
-        shown = [entry for entry in MENU if _is_shown(entry, identity, look)]
+    def _frame(self, identity: Identity, request: PageRequest | None) -> dict[str, Any]:
+        shown = [entry for entry in MENU if _is_shown(entry, identity, request)]
         return {
-            "menu": [self._entry(entry, look) for entry in shown],
+            "menu": [self._entry(entry, request) for entry in shown],
             "who": _user_text(identity),
             "can_sign_in": self._services.access.uses_tokens and identity.via != "token",
             "can_sign_out": identity.via == "token",
         }
 
-    def _entry(self, entry: MenuEntry, look: PageRequest | None) -> dict[str, Any]:
+    def _entry(self, entry: MenuEntry, request: PageRequest | None) -> dict[str, Any]:
         return {
             **entry._asdict(),
             "href": self._services.url(entry.path),
-            "is_here": look is not None and _is_here(entry, look),
+            "is_here": request is not None and _is_here(entry, request),
         }
 
 
@@ -149,23 +149,25 @@ def as_pattern(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_#-]", lambda found: "\\" + found[0], name)
 
 
-def _view_of(look: PageRequest) -> str:
+def _view_of(request: PageRequest) -> str:
     """A page's address below the base path, as `/live` expects it."""
-    return look.here()[len(look.services.url("")) :]
+    return request.here()[len(request.services.url("")) :]
 
 
-def _is_shown(entry: MenuEntry, identity: Identity, look: PageRequest | None) -> bool:
-    lacks_log = look is not None and bool(look.snapshot.nodes) and not look.snapshot.has_log
+def _is_shown(entry: MenuEntry, identity: Identity, request: PageRequest | None) -> bool:
+    lacks_log = (
+        request is not None and bool(request.snapshot.nodes) and not request.snapshot.has_log
+    )
     return identity.may(entry.needs) and not (entry.needs_log and lacks_log)
 
 
-def _is_here(entry: MenuEntry, look: PageRequest) -> bool:
-    of_channels = look.path == "/topics" and look.query.get("view") == "channels"
+def _is_here(entry: MenuEntry, request: PageRequest) -> bool:
+    of_channels = request.path == "/topics" and request.query.get("view") == "channels"
     if entry.path.startswith("/topics"):
-        return look.path.startswith("/topics") and of_channels == ("?" in entry.path)
+        return request.path.startswith("/topics") and of_channels == ("?" in entry.path)
     if not entry.inside:
-        return look.path == entry.path
-    return look.path == entry.inside or look.path.startswith((entry.inside + "/", entry.path))
+        return request.path == entry.path
+    return request.path == entry.inside or request.path.startswith((entry.inside + "/", entry.path))
 
 
 def _user_text(identity: Identity) -> str:

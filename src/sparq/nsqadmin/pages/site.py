@@ -88,24 +88,24 @@ def error(services: Services, request: web.BaseRequest, status: int, code: str) 
 def _page(renderer: Renderer, live: Live) -> Callable[[Call], Awaitable[web.Response]]:
     async def handle(call: Call) -> web.Response:
         path = call.path.removeprefix(base_of(live.services.options)) or "/"
-        look, viewer = await live.look(call, path, call.query)
-        look = dataclasses.replace(look, is_opened=True)
-        view = await viewer(look)
+        page_request, viewer = await live.resolve(call, path, call.query)
+        page_request = dataclasses.replace(page_request, is_opened=True)
+        view = await viewer(page_request)
         if view.status == 404:  # it may be so new that only the next snapshot has it
-            look = await _next_look(look)
-            view = await viewer(look)
-        seen = mark(renderer.live(look, view)) if view.is_live else ""
-        return _html(renderer.page(look, view, seen), view.status)
+            page_request = await _with_next_snapshot(page_request)
+            view = await viewer(page_request)
+        seen = mark(renderer.live(page_request, view)) if view.is_live else ""
+        return _html(renderer.page(page_request, view, seen), view.status)
 
     return handle
 
 
-async def _next_look(look: PageRequest) -> PageRequest:
+async def _with_next_snapshot(page_request: PageRequest) -> PageRequest:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(NEXT_SECONDS):
-            snapshot = await look.services.watch.changed(look.snapshot.number)
-            return dataclasses.replace(look, snapshot=snapshot)
-    return look
+            snapshot = await page_request.services.watch.changed(page_request.snapshot.number)
+            return dataclasses.replace(page_request, snapshot=snapshot)
+    return page_request
 
 
 def _html(text: str, status: int = 200) -> web.Response:

@@ -24,44 +24,50 @@ from sparq.nsqadmin.watch.merge import STATES
 OF_ONE_TOPIC: Final = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
 
 
-async def topics(look: PageRequest) -> PageView:
+async def topics(request: PageRequest) -> PageView:
     """All topics, or with `?view=channels` all channels, a page at a time."""
-    of_channels = look.query.get("view") == "channels"
-    state = look.query.get("state", "")
-    snapshot = look.snapshot
+    of_channels = request.query.get("view") == "channels"
+    state = request.query.get("state", "")
+    snapshot = request.snapshot
     if of_channels:
         fetch = partial(paging.page, snapshot.channels, state=state)
-        found = grid(look, CHANNELS, fetch, default="name")
+        found = grid(request, CHANNELS, fetch, default="name")
     else:
-        found = grid(look, TOPICS, partial(paging.page, snapshot.topics), default="name")
-    chips = [(word, look.here(state=word, offset=""), state == word) for word in STATES]
+        found = grid(request, TOPICS, partial(paging.page, snapshot.topics), default="name")
+    chips = [(word, request.here(state=word, offset=""), state == word) for word in STATES]
     facts = {
         "list": found,
         "of_channels": of_channels,
-        "states": [("all", look.here(state="", offset=""), not state), *chips],
-        "may_create": look.rights["may_operate"],
+        "states": [("all", request.here(state="", offset=""), not state), *chips],
+        "may_create": request.rights["may_operate"],
         "query": {
-            name: look.query.get(name, "") for name in ("view", "sort", "state", "limit", "filter")
+            name: request.query.get(name, "")
+            for name in ("view", "sort", "state", "limit", "filter")
         },
     }
     return PageView("topics.html", "Channels" if of_channels else "Topics", facts)
 
 
-async def topic(look: PageRequest) -> PageView:
+async def topic(request: PageRequest) -> PageView:
     """One topic: its figures, channels and nodes."""
-    name, snapshot = look.parameters["topic"], look.snapshot
+    name, snapshot = request.parameters["topic"], request.snapshot
     row = snapshot.topics.find(name)
-    facts: dict[str, Any] = {"row": row, "name": name, "has_log": snapshot.has_log, **look.rights}
+    facts: dict[str, Any] = {
+        "row": row,
+        "name": name,
+        "has_log": snapshot.has_log,
+        **request.rights,
+    }
     if row is None:
         return PageView("topic.html", name, facts, status=404)
-    watch = look.services.watch
-    detail, holding = await asyncio.gather(watch.detail(name), settings(look, name))
+    watch = request.services.watch
+    detail, holding = await asyncio.gather(watch.detail(name), settings(request, name))
     rates, waiting = charts_of(watch.history.series(("topic", name)))
     fetch = partial(paging.page, snapshot.channels, topic=name)
     facts |= {
         "rates": rates,
         "waiting": waiting,
-        "channels": grid(look, OF_ONE_TOPIC, fetch, default="name"),
+        "channels": grid(request, OF_ONE_TOPIC, fetch, default="name"),
         "nodes": snapshot.topic_nodes(name),
         "latencies": latencies(detail.topic.latency),
         **holding,
@@ -69,16 +75,20 @@ async def topic(look: PageRequest) -> PageView:
     return PageView("topic.html", name, facts)
 
 
-async def channel(look: PageRequest) -> PageView:
+async def channel(request: PageRequest) -> PageView:
     """One channel: its figures, consumers and nodes."""
-    of, name, snapshot = look.parameters["topic"], look.parameters["channel"], look.snapshot
+    of, name, snapshot = (
+        request.parameters["topic"],
+        request.parameters["channel"],
+        request.snapshot,
+    )
     row, title = snapshot.channels.find(of, name), f"{of}/{name}"
-    facts: dict[str, Any] = {"row": row, "topic": of, "name": name, **look.rights}
+    facts: dict[str, Any] = {"row": row, "topic": of, "name": name, **request.rights}
     facts["has_log"] = snapshot.has_log
     if row is None:
         return PageView("channel.html", title, facts, status=404)
-    watch = look.services.watch
-    detail, holding = await asyncio.gather(watch.detail(of, name), settings(look, of, name))
+    watch = request.services.watch
+    detail, holding = await asyncio.gather(watch.detail(of, name), settings(request, of, name))
     rates, waiting = charts_of(watch.history.series(("channel", of, name)))
     own = channel_link(of, name)
     fetch = partial(paging.page_of_clients, detail.clients)
@@ -86,7 +96,7 @@ async def channel(look: PageRequest) -> PageView:
         "rates": rates,
         "waiting": waiting,
         "notices": [notice for notice in snapshot.notices if notice.link == own],
-        "clients": grid(look, CLIENTS, fetch, default="-connections"),
+        "clients": grid(request, CLIENTS, fetch, default="-connections"),
         "nodes": snapshot.channel_nodes(of, name),
         "latencies": latencies(detail.channel.latency) if detail.channel else [],
         "delivery": _delivery(detail.channel),

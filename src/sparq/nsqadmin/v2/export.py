@@ -131,7 +131,7 @@ async def _in_order(
     services: Services, asked: Arguments
 ) -> tuple[Sequence[Any], Callable[[Any], Any]]:
     """All rows of a list, or their places, and the function that turns one into a row."""
-    snapshot, what = await services.watch.look(), asked["what"]
+    snapshot, what = await services.watch.current(), asked["what"]
     wanted = {"filter": asked["filter"], **({"sort": asked["sort"]} if asked["sort"] else {})}
     if what == "nodes":
         return paging.nodes_in_order(snapshot.nodes, **wanted), lambda node: node

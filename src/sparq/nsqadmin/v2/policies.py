@@ -36,7 +36,7 @@ ENDPOINTS: Final = ApiEndpoints()
 async def _show(services: Services, _call: Call, asked: Arguments) -> Any:
     topic, channel = asked["topic"], asked["channel"]
     if not topic and not channel:
-        found = await policies.look(services.fleet)
+        found = await policies.query_all(services.fleet)
         _check(found.nodes, found.errors, found.unable)
         nodes = {at: {**held.by_source, "flags": held.flags} for at, held in found.nodes.items()}
         differ = len(found.groups(*policies.SOURCES)) > 1

@@ -61,16 +61,16 @@ def _sort(default: str) -> Parameter:
     return Parameter("sort", words, default=default)
 
 
-async def _picture(services: Services, asked: Arguments) -> ClusterSnapshot:
+async def _snapshot(services: Services, asked: Arguments) -> ClusterSnapshot:
     """The current snapshot, or with `after` the next one."""
     after = asked.get("after")
     if after is None:
-        return await services.watch.look()
+        return await services.watch.current()
     try:
         async with asyncio.timeout(WAIT_SECONDS):
             return await services.watch.changed(after)
     except TimeoutError:
-        return await services.watch.look()
+        return await services.watch.current()
 
 
 def _stamp(snapshot: ClusterSnapshot) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _page(
     AFTER,
 )
 async def _overview(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     return {
         **_stamp(snapshot),
         "totals": plain(snapshot.totals),
@@ -113,7 +113,7 @@ async def _overview(services: Services, _call: Call, asked: Arguments) -> Any:
 
 @ENDPOINTS.add("GET", "/attention", "notices about what needs attention", "Attention", AFTER)
 async def _attention(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     return {**_stamp(snapshot), "notices": plain(snapshot.notices)}
 
 
@@ -139,7 +139,7 @@ async def _history(services: Services, _call: Call, asked: Arguments) -> Any:
 
 @ENDPOINTS.add("GET", "/topics", "topics", "TopicPage", _sort("name"), *PAGED)
 async def _topics(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     return _page(snapshot, partial(paging.page, snapshot.topics), asked)
 
 
@@ -154,14 +154,14 @@ async def _topics(services: Services, _call: Call, asked: Arguments) -> Any:
     *PAGED,
 )
 async def _channels(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     of = {"topic": asked["topic"], "state": asked["state"]}
     return _page(snapshot, partial(paging.page, snapshot.channels, **of), asked)
 
 
 @ENDPOINTS.add("GET", "/nodes", "nodes", "NodePage", _sort("hostname"), *PAGED)
 async def _nodes(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     return _page(snapshot, partial(paging.page_of_nodes, snapshot.nodes), asked)
 
 
@@ -176,7 +176,7 @@ async def _nodes(services: Services, _call: Call, asked: Arguments) -> Any:
     *PAGED,
 )
 async def _clients(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     if asked["topic"]:
         found = (await services.watch.detail(asked["topic"], asked["channel"])).clients
     else:
@@ -186,7 +186,7 @@ async def _clients(services: Services, _call: Call, asked: Arguments) -> Any:
 
 @ENDPOINTS.add("GET", "/topics/:topic", "one topic", "TopicDetail", AFTER)
 async def _topic(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     name = asked["topic"]
     topic = snapshot.topics.find(name)
     if topic is None:
@@ -210,7 +210,7 @@ async def _topic(services: Services, _call: Call, asked: Arguments) -> Any:
     "GET", "/topics/:topic/:channel", "one channel with its consumers", "ChannelDetail", AFTER
 )
 async def _channel(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     names = asked["topic"], asked["channel"]
     channel = snapshot.channels.find(*names)
     if channel is None:
@@ -234,7 +234,7 @@ async def _channel(services: Services, _call: Call, asked: Arguments) -> Any:
 
 @ENDPOINTS.add("GET", "/nodes/:node", "one node", "NodeDetail", _sort("name"), *PAGED)
 async def _node(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _picture(services, asked)
+    snapshot = await _snapshot(services, asked)
     node = snapshot.node(asked["node"])
     if node is None:
         raise HttpError(404, "NODE_NOT_FOUND")

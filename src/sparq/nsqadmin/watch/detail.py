@@ -1,12 +1,12 @@
 """Data that is fetched only while it is viewed: one topic or channel with clients, or all clients.
 
 1. A topic or channel is fetched once for all of its viewers, and again after `EVERY_SECONDS`.
-2. Between two pictures, a node is queried for at most `A_ROUND` topics and channels, in turns, even
-   if fifty pages show fifty channels. A channel that has to wait keeps its last data and comes
-   first the next time. The first look at a channel does not wait for its turn, but only
+2. Between two snapshots, a node is queried for at most `A_ROUND` topics and channels, in turns,
+   even if fifty pages show fifty channels. A channel that has to wait keeps its last data and comes
+   first the next time. The first request for a channel does not wait for its turn, but only
    `FIRST_AT_ONCE` of these queries run at once.
-3. Every later look waits at most `SOON_SECONDS` for new data, so that a hanging node does not delay
-   a page that already has data to show.
+3. Every later request waits at most `SOON_SECONDS` for new data, so that a hanging node does not
+   delay a page that already has data to show.
 4. Only nodes that have the topic are queried.
 5. Connections of consumers are grouped by host and user agent: one row for a fleet of 500 pods.
    Data that clients send about themselves is not trusted: texts are cut to one line.
@@ -38,11 +38,11 @@ KEPT_SECONDS: Final = 60.0
 
 EVERY_SECONDS: Final = 1.5
 A_ROUND: Final = 8
-"""Maximum number of topics and channels that a node is queried for between two pictures."""
+"""Maximum number of topics and channels that a node is queried for between two snapshots."""
 
 FIRST_AT_ONCE: Final = 8
 WATCHED_SECONDS: Final = 5.0
-"""How long after a look a topic or channel counts as being viewed."""
+"""How long after a request a topic or channel counts as being viewed."""
 
 SOON_SECONDS: Final = 0.25
 CLIENTS_SECONDS: Final = 10.0

@@ -1,6 +1,6 @@
 """Merges the figures of all nodes into columns for the cluster, by number (`names`).
 
-1. A rate is the growth of a counter between two looks at one nsqd, divided by the time between
+1. A rate is the growth of a counter between two answers of one nsqd, divided by the time between
    them. An nsqd that was restarted in between, or has been looked at only once, adds nothing. If no
    nsqd adds anything, the rate is unknown: nan.
 2. A lag is the age of the oldest waiting message over all nodes, if every node reports it.
@@ -73,24 +73,24 @@ class ClusterColumns:
         return found
 
 
-def rates_of(look: NodeStats, base: EarlierCounts | None) -> Figures | None:
-    """The rates between two looks, shape (len(COUNTERS), n), nan for new names; None: unknown."""
-    if base is None or base.start_time != look.start_time or base.at_seconds >= look.at_seconds:
+def rates_of(stats: NodeStats, base: EarlierCounts | None) -> Figures | None:
+    """The rates between two answers, shape (len(COUNTERS), n), nan for new names; None: unknown."""
+    if base is None or base.start_time != stats.start_time or base.at_seconds >= stats.at_seconds:
         return None
-    now = look.counts[: len(COUNTERS)]
-    seconds = look.at_seconds - base.at_seconds
+    now = stats.counts[: len(COUNTERS)]
+    seconds = stats.at_seconds - base.at_seconds
     # The usual case, without the sort that intersect1d needs. A counter that shrinks belongs to a
     # topic or channel that was deleted and created again: its rate counts as 0.
-    if np.array_equal(base.numbers, look.numbers):
+    if np.array_equal(base.numbers, stats.numbers):
         return cast(Figures, np.maximum(0, now - base.counts) / seconds)
     grown = np.full(now.shape, np.nan)
-    _, here, there = np.intersect1d(look.numbers, base.numbers, True, return_indices=True)
+    _, here, there = np.intersect1d(stats.numbers, base.numbers, True, return_indices=True)
     grown[:, here] = np.maximum(0, now[:, here] - base.counts[:, there]) / seconds
     return grown
 
 
-def merge(looks: Iterable[tuple[NodeStats, EarlierCounts | None]], size: int) -> ClusterColumns:
-    """Merge looks into columns of numbers below `size`; each look comes with the base of rates."""
+def merge(answers: Iterable[tuple[NodeStats, EarlierCounts | None]], size: int) -> ClusterColumns:
+    """Merge answers into columns of numbers below `size`; each comes with the base of its rates."""
     nodes = np.zeros(size, np.int32)
     counts = np.zeros((len(COUNTS), size), np.int64)
     rates = np.zeros((len(COUNTERS), size))
@@ -98,15 +98,15 @@ def merge(looks: Iterable[tuple[NodeStats, EarlierCounts | None]], size: int) ->
     oldest = np.zeros(size)
     says_ready = np.ones(size, np.bool_)
     readers: dict[int, Reader] = {}
-    for look, base in looks:
-        at = look.numbers
+    for stats, base in answers:
+        at = stats.numbers
         nodes[at] += 1
-        counts[:, at] += look.counts
-        oldest[at] = np.maximum(oldest[at], look.oldest)  # nan stays: a node does not report it
-        readers.update(look.readers)
-        if look.sparq_version is None:
+        counts[:, at] += stats.counts
+        oldest[at] = np.maximum(oldest[at], stats.oldest)  # nan stays: a node does not report it
+        readers.update(stats.readers)
+        if stats.sparq_version is None:
             says_ready[at] = False
-        grown = rates_of(look, base)
+        grown = rates_of(stats, base)
         if grown is not None:
             known = ~np.isnan(grown[0])
             is_known[at] |= known

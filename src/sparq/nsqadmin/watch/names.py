@@ -3,8 +3,8 @@
 1. A name keeps its number while the figures of any node have it, and for `KEEP_SECONDS` after it
    was last seen, because charts of the last hour are stored by number.
 2. After that the number may be reused for another name, so that short-lived names do not need ever
-   more memory. `keys` and `topic_of` are then replaced by changed copies, because pictures that are
-   still shown refer to the old ones.
+   more memory. `keys` and `topic_of` are then replaced by changed copies, because snapshots that
+   are still shown refer to the old ones.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True)
 class EarlierCounts:
-    """The part of an earlier look that rates need: `counts` has only the rows of `COUNTERS`."""
+    """The part of an earlier answer that rates need: `counts` has only the rows of `COUNTERS`."""
 
     at_seconds: float
     start_time: int
@@ -159,13 +159,13 @@ class EarlierCounts:
         return replace(self, numbers=at, counts=self.counts[:, here])
 
 
-def counters(look: NodeStats) -> EarlierCounts:
-    """Copy a look's counters, as the base of later rates."""
-    kept = look.counts[: len(COUNTERS)].copy()
-    return EarlierCounts(look.at_seconds, look.start_time, look.numbers, kept)
+def counters(stats: NodeStats) -> EarlierCounts:
+    """Copy the counters, as the base of later rates."""
+    kept = stats.counts[: len(COUNTERS)].copy()
+    return EarlierCounts(stats.at_seconds, stats.start_time, stats.numbers, kept)
 
 
-def read_look(answer: bytes | bytearray, names: NameNumbers, at_seconds: float) -> NodeStats:
+def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float) -> NodeStats:
     """Parse an answer of `/stats`, also in the form before NSQ 1.0 (wrapped in `data`).
 
     Raises:

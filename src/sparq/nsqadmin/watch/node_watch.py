@@ -24,7 +24,7 @@ from sparq.nsqadmin.watch.snapshot import Observed
 
 SILENT_SECONDS: Final = 1.5
 RATE_SECONDS_MIN: Final = 0.9
-"""Minimum time between two looks for a rate: over less time, a few messages would be a jump."""
+"""Minimum time between two answers for a rate: over less time, a few messages would be a jump."""
 
 QUICK_SECONDS: Final = 0.5
 """A call that took longer to fail is not repeated."""
@@ -46,7 +46,7 @@ class NodeWatch:
         self.node = node
         self.is_listed = True
         self._task: asyncio.Task[None] | None = None
-        self._look: NodeStats | None = None
+        self._stats: NodeStats | None = None
         self._base: EarlierCounts | None = None
         self._asked_at = 0.0
         self._answered_at: float | None = None
@@ -63,7 +63,7 @@ class NodeWatch:
     @property
     def waiting(self) -> int:
         """Number of waiting messages, from the last figures."""
-        return 0 if self._look is None else int(self._look.column("depth").sum())
+        return 0 if self._stats is None else int(self._stats.column("depth").sum())
 
     def start(self, ask: Ask) -> asyncio.Task[None]:
         """Start a query; no other query may be running."""
@@ -79,13 +79,13 @@ class NodeWatch:
 
     async def _question(self, ask: Ask) -> None:
         try:
-            look = await self._ask_with_retry(ask)
+            stats = await self._ask_with_retry(ask)
         except UpstreamError as error:
             self._error, self.is_gone = error.reason, error.status == 0
         except ValueError as error:
             self._error, self.is_gone = one_line(str(error)), False
         else:
-            self._answered(look)
+            self._answered(stats)
 
     async def _ask_with_retry(self, ask: Ask) -> NodeStats:
         try:
@@ -95,11 +95,11 @@ class NodeWatch:
                 raise
         return await ask(self.node)
 
-    def _answered(self, look: NodeStats) -> None:
-        last = self._look
-        if last is not None and look.at_seconds - last.at_seconds >= RATE_SECONDS_MIN:
+    def _answered(self, stats: NodeStats) -> None:
+        last = self._stats
+        if last is not None and stats.at_seconds - last.at_seconds >= RATE_SECONDS_MIN:
             self._base = counters(last)
-        self._look, self._answered_at = look, time.time()
+        self._stats, self._answered_at = stats, time.time()
         self._error, self.is_gone = "", False
 
     def observed(self, lookupds: Sequence[str]) -> Observed:
@@ -114,7 +114,7 @@ class NodeWatch:
             answered_at=self._answered_at,
             error=self._error,
             lookupds=tuple(at for at in lookupds if self.is_listed and self.node.is_on(at)),
-            look=self._look,
+            stats=self._stats,
             base=None if state == "gone" else self._base,
         )
 
@@ -122,7 +122,7 @@ class NodeWatch:
         if self.is_gone:
             return "gone"
         is_late = self.is_pending and time.monotonic() - self._asked_at > SILENT_SECONDS
-        if self._error or is_late or self._look is None:
+        if self._error or is_late or self._stats is None:
             return "silent"
         return "up" if self.is_listed else "unregistered"
 

@@ -1,10 +1,10 @@
-"""The whole cluster at one moment, and the painter, which makes one snapshot after the other.
+"""The whole cluster at one moment, and the builder, which makes one snapshot after the other.
 
 1. A snapshot never changes: it may be shown while the next one is made, also on another thread,
    because it shares nothing that is changed later (`names` replaces its lists instead).
 2. Sums are over the nodes that answer, and over silent ones with their last figures. A node that is
    gone keeps its last figures in its own row.
-3. The painter keeps the data of earlier pictures that the next one needs, so that the computations
+3. The builder keeps the data of earlier snapshots that the next one needs, so that the computations
    can be pure functions.
 """
 
@@ -50,7 +50,7 @@ class Observed:
     Attributes:
         node: as it was listed.
         lookupds: addresses of the nsqlookupds that list it.
-        look: its last figures; None if it has never answered.
+        stats: its last statistics; None if it has never answered.
         base: earlier counters from which its rates are computed; None if there are none.
     """
 
@@ -60,7 +60,7 @@ class Observed:
     answered_at: float | None
     error: str = ""
     lookupds: tuple[str, ...] = ()
-    look: NodeStats | None = None
+    stats: NodeStats | None = None
     base: EarlierCounts | None = None
 
 
@@ -74,7 +74,7 @@ class ClusterSnapshot:
         errors: why a node or nsqlookupd did not answer, by address.
         lookupds: the nsqlookupds; empty if nsqds were configured instead.
         observed: the data that each of `nodes` is made from.
-        named: the names of the numbers in looks.
+        named: the names of the numbers in statistics.
     """
 
     number: int
@@ -126,8 +126,8 @@ class ClusterSnapshot:
             KeyError: there is no such node.
         """
         _, seen = self._by_address[address]
-        looks = [] if seen.look is None else [(seen.look, seen.base)]
-        return _tables(self.named, looks)
+        answers = [] if seen.stats is None else [(seen.stats, seen.base)]
+        return _tables(self.named, answers)
 
     def topic_nodes(self, topic: str) -> list[tuple[NodeRow, TopicRow]]:
         """The nodes that have a topic, including gone ones, each with its own figures."""
@@ -147,11 +147,11 @@ class ClusterSnapshot:
         named = Numbering(keys, topic_of, len(keys))
         parts = []
         for node, seen in self._by_address.values():
-            look = None if seen.look is None else seen.look.only(wanted)
-            if look is None or not look.numbers.size:
+            stats = None if seen.stats is None else seen.stats.only(wanted)
+            if stats is None or not stats.numbers.size:
                 continue
             base = None if seen.base is None else seen.base.only(wanted)
-            topics, channels = _tables(named, [(look, base)])
+            topics, channels = _tables(named, [(stats, base)])
             if channel is None or len(channels):
                 parts.append((node, topics, channels))
         return parts
@@ -168,10 +168,10 @@ class ClusterSnapshot:
 
 
 def _tables(
-    named: Numbering, looks: Sequence[tuple[NodeStats, EarlierCounts | None]]
+    named: Numbering, answers: Sequence[tuple[NodeStats, EarlierCounts | None]]
 ) -> tuple[ColumnTable[TopicRow], ColumnTable[ChannelRow]]:
     """The tables of some nodes, without the figures that exist only for the whole cluster."""
-    columns = merge(looks, named.size)
+    columns = merge(answers, named.size)
     order = order_of(named, columns)
     unfinished, growth = np.zeros(named.size), np.full(named.size, np.nan)
     channels = channels_table(named.keys, columns, order, unfinished, growth)
@@ -182,8 +182,8 @@ class SnapshotBuilder:
     """Makes one snapshot after the other.
 
     Attributes:
-        names: the numbers that all looks use.
-        history: the last hour; `paint` adds a step when one is due.
+        names: the numbers that the statistics of all nodes use.
+        history: the last hour; `build` adds a step when one is due.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class SnapshotBuilder:
         self._number = 0
         self._ordered: tuple[list[Key], Flags, NameOrder] | None = None
 
-    def paint(
+    def build(
         self,
         observed: Sequence[Observed],
         lookupds: Sequence[Lookupd] = (),
@@ -214,11 +214,11 @@ class SnapshotBuilder:
         for seen in observed:
             # A node that is gone keeps its last figures (rule 2), so their names must keep their
             # numbers.
-            if seen.look is not None:
-                self.names.seen(seen.look.numbers, now)
+            if seen.stats is not None:
+                self.names.seen(seen.stats.numbers, now)
         named = self.names.numbering()
         counted = [each for each in observed if each.state in COUNTED]
-        columns = merge([(s.look, s.base) for s in counted if s.look], named.size)
+        columns = merge([(s.stats, s.base) for s in counted if s.stats], named.size)
         order = self._order(named, columns)
         unfinished = self._progress.update(columns, now)
         growth = self.history.growth(time, columns.count("depth").astype(np.float64))
@@ -259,8 +259,8 @@ class SnapshotBuilder:
 
 
 def _node(seen: Observed, named: Numbering) -> NodeRow:
-    look, listed = seen.look, seen.node
-    figures = _zero_sums() if look is None else _sums(look, seen.base, named)
+    stats, listed = seen.stats, seen.node
+    figures = _zero_sums() if stats is None else _sums(stats, seen.base, named)
     return NodeRow(
         address=listed.address,
         hostname=listed.hostname,
@@ -274,11 +274,11 @@ def _node(seen: Observed, named: Numbering) -> NodeRow:
         since_at=seen.since_at,
         answered_at=seen.answered_at,
         error=seen.error,
-        is_sparq=look is not None and look.sparq_version is not None,
-        health="" if look is None else look.health,
-        is_short=look is not None and look.is_short,
-        draining=look is not None and look.draining,
-        started_at=0 if look is None else look.start_time,
+        is_sparq=stats is not None and stats.sparq_version is not None,
+        health="" if stats is None else stats.health,
+        is_short=stats is not None and stats.is_short,
+        draining=stats is not None and stats.draining,
+        started_at=0 if stats is None else stats.start_time,
         lookupds=seen.lookupds,
         tombstoned=tuple(name for name, is_hidden in listed.topics if is_hidden),
         out_of_date=listed.out_of_date,
@@ -288,10 +288,10 @@ def _node(seen: Observed, named: Numbering) -> NodeRow:
 
 def _version(seen: Observed) -> str:
     """NSQ's version, and for sparq's nsqd also sparq's version."""
-    if seen.look is None:
+    if seen.stats is None:
         return seen.node.version
-    own = seen.look.sparq_version
-    return seen.look.version if own is None else f"{seen.look.version} (sparq {own})"
+    own = seen.stats.sparq_version
+    return seen.stats.version if own is None else f"{seen.stats.version} (sparq {own})"
 
 
 def _zero_sums() -> dict[str, Any]:
@@ -299,11 +299,11 @@ def _zero_sums() -> dict[str, Any]:
     return {**dict.fromkeys(counts, 0), "in_rate": None, "out_rate": None}
 
 
-def _sums(look: NodeStats, base: EarlierCounts | None, named: Numbering) -> dict[str, Any]:
+def _sums(stats: NodeStats, base: EarlierCounts | None, named: Numbering) -> dict[str, Any]:
     """Sums over the topics and channels of one node."""
-    is_topic = named.topic_of[look.numbers] == look.numbers
-    sums = look.counts.sum(axis=1)
-    grown = rates_of(look, base)
+    is_topic = named.topic_of[stats.numbers] == stats.numbers
+    sums = stats.counts.sum(axis=1)
+    grown = rates_of(stats, base)
     in_rate = None if grown is None else _sum(grown[AT["messages"]][is_topic])
     out_rate = None if grown is None else _sum(grown[AT["finished"]][~is_topic])
     return {
@@ -313,7 +313,7 @@ def _sums(look: NodeStats, base: EarlierCounts | None, named: Numbering) -> dict
         "in_flight": int(sums[AT["in_flight"]]),
         "deferred": int(sums[AT["deferred"]]),
         "clients": int(sums[AT["clients"]]),
-        "messages": int(look.column("messages")[is_topic].sum()),
+        "messages": int(stats.column("messages")[is_topic].sum()),
         "in_rate": in_rate,
         "out_rate": out_rate,
     }

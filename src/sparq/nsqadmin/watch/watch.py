@@ -9,8 +9,8 @@
    has not answered by then keeps its last figures, and its answer counts in a later round. A node
    that was killed refuses connections at once, so the next round reports it.
 3. Answers are parsed one after the other on a separate thread and then dropped; only columns are
-   kept (`look`). `LOOKS_AT_ONCE` answers are fetched at a time, so that those of 20 large nodes are
-   not in memory together. A slow node delays the others by `SLOT_SECONDS` at most.
+   kept (`current`). `ANSWERS_AT_ONCE` answers are fetched at a time, so that those of 20 large
+   nodes are not in memory together. A slow node delays the others by `SLOT_SECONDS` at most.
 4. If there is much to parse, rounds are less frequent: parsing takes at most a third of a core.
 """
 
@@ -27,7 +27,7 @@ from typing import Final, Self, TypeVar
 from sparq.cluster.fleet import FIGURES, Fleet, Gathered
 from sparq.cluster.nodes import Node, given_node
 from sparq.nsqadmin.watch.detail import Detail, Details
-from sparq.nsqadmin.watch.node_stats import NodeStats, read_look
+from sparq.nsqadmin.watch.node_stats import NodeStats, read_stats
 from sparq.nsqadmin.watch.node_watch import NodeWatch, Slots
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, SnapshotBuilder
@@ -48,11 +48,11 @@ QUIET_SECONDS: Final = 0.5
 LOOKUP_SECONDS: Final = 0.3
 """How long a round waits for nsqlookupds before it queries the nodes that are known already."""
 
-LOOK_SECONDS: Final = 0.5
+CURRENT_SECONDS: Final = 0.5
 """How long a new viewer waits for newer figures than those of the last idle round."""
 
 FIRST_SECONDS: Final = 5.0
-LOOKS_AT_ONCE: Final = 3
+ANSWERS_AT_ONCE: Final = 3
 SLOT_SECONDS: Final = 0.5
 SHARE: Final = 3.0
 MIN_PAUSE_SECONDS: Final = 0.1
@@ -94,9 +94,9 @@ class ClusterWatch:
         self._fleet = fleet
         self._interval = interval_seconds
         self._idle = idle_seconds
-        self._painter = SnapshotBuilder()
-        self.history = self._painter.history
-        self._slots = Slots(LOOKS_AT_ONCE, SLOT_SECONDS)
+        self._builder = SnapshotBuilder()
+        self.history = self._builder.history
+        self._slots = Slots(ANSWERS_AT_ONCE, SLOT_SECONDS)
         self._nodes: dict[str, NodeWatch] = {}
         self._listed: asyncio.Task[Gathered[list[Node]]] | None = None
         self._listed_at = -CONFIGURED_SECONDS
@@ -111,7 +111,7 @@ class ClusterWatch:
 
     async def __aenter__(self) -> Self:
         """Start the rounds."""
-        # One thread: parsing and painting both change the painter's names, which therefore need no
+        # One thread: parsing and building both change the builder's names, which therefore need no
         # lock, and two threads would only share one interpreter.
         self._reader = ThreadPoolExecutor(1, "sparq-watch")
         self._task = asyncio.create_task(self._run())
@@ -130,17 +130,17 @@ class ClusterWatch:
 
     # For viewers
 
-    async def look(self) -> ClusterSnapshot:
+    async def current(self) -> ClusterSnapshot:
         """Get a snapshot at most about `interval_seconds` old, if a round makes one soon enough."""
         self._view()
         last = self.snapshot
         if last is not None and time.time() - last.time <= self._interval + ROUND_SECONDS:
             return last
-        seconds = FIRST_SECONDS if last is None else LOOK_SECONDS
+        seconds = FIRST_SECONDS if last is None else CURRENT_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self.changed(0 if last is None else last.number)
-        return self.snapshot or SnapshotBuilder().paint([], time=time.time(), now=time.monotonic())
+        return self.snapshot or SnapshotBuilder().build([], time=time.time(), now=time.monotonic())
 
     async def changed(self, after: int) -> ClusterSnapshot:
         """Wait for the first snapshot with a larger number than `after`."""
@@ -164,11 +164,11 @@ class ClusterWatch:
 
     async def detail(self, topic: str, channel: str = "") -> Detail:
         """Get a topic or channel with its latencies and clients, fetched once for all viewers."""
-        return await self._details.detail(await self.look(), topic, channel)
+        return await self._details.detail(await self.current(), topic, channel)
 
     async def clients(self) -> tuple[ClientGroup, ...]:
         """Get all consumers of the cluster, fetched at most every `CLIENTS_SECONDS`."""
-        return await self._details.clients(await self.look())
+        return await self._details.clients(await self.current())
 
     def forget(self, address: str) -> bool:
         """Forget a node that is gone; returns False if there is no such node or it is not gone."""
@@ -234,7 +234,7 @@ class ClusterWatch:
             asked_at = time.monotonic()
             answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
             self._largest_bytes = max(self._largest_bytes, len(answer))
-            return await self._in_thread(lambda: read_look(answer, self._painter.names, asked_at))
+            return await self._in_thread(lambda: read_stats(answer, self._builder.names, asked_at))
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
         """Run a function on the reader thread, and count its time."""
@@ -256,7 +256,7 @@ class ClusterWatch:
         errors = self._heard.errors.items() if lookupds else ()
         refused = {at: why for at, why in errors if at not in lookupds}
         snapshot = await self._in_thread(
-            lambda: self._painter.paint(
+            lambda: self._builder.build(
                 observed, listed, refused, time=time.time(), now=time.monotonic()
             )
         )

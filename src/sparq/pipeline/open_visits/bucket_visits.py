@@ -136,11 +136,11 @@ class BucketVisits:
         visitor, kind = self.pages.visitor[held], self.pages.kind[held]
         open_windows = [one for at, some in self.windows.items() if open_visits[at] for one in some]
         windows = grouped([one.visitor for one in open_windows], open_windows)
-        look = judge.worth_a_look(visitor, kind, REPEAT_CLICKS, windows)
-        look = look[np.isin(look, touched)]
-        pages = by_time(take(self.pages, held[np.isin(visitor, look)]))
+        suspects = judge.suspect_visitors(visitor, kind, REPEAT_CLICKS, windows)
+        suspects = suspects[np.isin(suspects, touched)]
+        pages = by_time(take(self.pages, held[np.isin(visitor, suspects)]))
         by_visitor = slices_of(pages.visitor)
-        for one in look.tolist():
+        for one in suspects.tolist():
             name = self.names.of(one)
             mine = take(pages, by_visitor.get(one, slice(0)))
             for evidence in judge.at_once(

@@ -74,7 +74,7 @@ def worth_judging(pages: Ints, resources: Ints) -> Any:
     return (pages >= PAGES_MIN) & ((resources == 0) | (pages > CLOCK_GAPS))
 
 
-def worth_a_look(visitor: Ints, kind: Any, count: int, windows: Iterable[int]) -> Ints:
+def suspect_visitors(visitor: Ints, kind: Any, count: int, windows: Iterable[int]) -> Ints:
     """Visitors for whom a rule that applies at once may give evidence.
 
     Args:

@@ -63,13 +63,13 @@ def judged(hot: HotPart, batch: VisitsBatch, findings: Findings) -> Judged | Non
     windows = windows_from(only(hot.windows, np.isin(hot.windows["visitor"].to_numpy(), visitors)))
     # No rule needs fewer than 2 * BUSY_PAGES - 1 pages, and `base` may hold BUSY_PAGES - 1 of them.
     folded = [window.visitor for window in windows]
-    look = judge.worth_a_look(pages.visitor, pages.kind, BUSY_PAGES, folded)
-    if not len(look):
+    suspects = judge.suspect_visitors(pages.visitor, pages.kind, BUSY_PAGES, folded)
+    if not len(suspects):
         return Judged([], {})
-    pages = _of(pages, look)
+    pages = _of(pages, suspects)
     texts = {**hot.texts(), **batch.texts}
     evidence: list[tuple[int, Evidence]] = []
-    for suspect in _suspects(hot, batch, look, pages, windows):
+    for suspect in _suspects(hot, batch, suspects, pages, windows):
         if not suspect.complete and _is_unclear(suspect, batch.low_mark.low_s):
             return None
         held = _held(suspect, batch.before_s)
@@ -85,18 +85,18 @@ def _of(pages: Pages, visitors: Ints) -> Pages:
 
 
 def _suspects(
-    hot: HotPart, batch: VisitsBatch, look: Ints, pages: Pages, windows: list[FoldedPages]
+    hot: HotPart, batch: VisitsBatch, suspects: Ints, pages: Pages, windows: list[FoldedPages]
 ) -> list[_Suspect]:
     hot_visits, hot_low_s = hot.visits()
     parts = concat(Visits, [hot_visits, batch.seconds])
     low_s = np.append(hot_low_s, np.full(len(batch.seconds.visitor), batch.before_s))
-    theirs = np.isin(parts.visitor, look)
+    theirs = np.isin(parts.visitor, suspects)
     visits = merged(take(parts, theirs), low_s[theirs])
     pages = by_time(pages)
     pages_at, visits_at = slices_of(pages.visitor), slices_of(visits.visitor)
     by_visitor = grouped([window.visitor for window in windows], windows)
     busy = hot.busy()
-    complete = np.ones(len(look), bool) if busy is None else np.isin(look, busy)
+    complete = np.ones(len(suspects), bool) if busy is None else np.isin(suspects, busy)
     return [
         _Suspect(
             one,
@@ -107,7 +107,10 @@ def _suspects(
             robot,
         )
         for one, whole, robot in zip(
-            look.tolist(), complete.tolist(), batch.names.declared(look).tolist(), strict=True
+            suspects.tolist(),
+            complete.tolist(),
+            batch.names.declared(suspects).tolist(),
+            strict=True,
         )
     ]
 

@@ -26,7 +26,7 @@ from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.terminal import progress_shown
 
 HEADINGS: Final = ("topic", "channel", "messages", "held up by")
-LOOK_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 """Shorter than the time for which an nsqd reports itself empty before it exits."""
 
 HELD_UP_SHOWN: Final = 5
@@ -69,7 +69,7 @@ class DrainWatch:
             if self.last.empty and not self.last.exit:
                 return True
             self._say_held_up(self.last.held_up)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _say_held_up(self, held_up: Sequence[NodeRemainder]) -> None:
         names = [(one.name, one.held_up) for one in held_up]

@@ -48,7 +48,7 @@ PATIENCE_SECONDS: Final = 10.0
 LEARN_SECONDS: Final = 5.0
 """Time that an nsqd waits for nsqlookupd's list of a new topic's channels (decision 8)."""
 
-LOOK_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
 SECOND: Final = 1_000_000_000
 _SIZE: Final = struct.Struct(">i")
@@ -190,7 +190,7 @@ class Move:
                     channels = self._channels(figures)
                     if not any(one.get("client_count") and waiting_in(one) for one in channels):
                         return
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             return
 
@@ -221,7 +221,7 @@ class Move:
             try:
                 # nsqd does not tell a consumer that a channel is empty; only `/stats` shows it.
                 while not carrying.done() and await self._has_some(name):
-                    await asyncio.wait([carrying], timeout=LOOK_SECONDS)
+                    await asyncio.wait([carrying], timeout=POLL_SECONDS)
             finally:
                 carrying.cancel()
                 await asyncio.gather(carrying, return_exceptions=True)

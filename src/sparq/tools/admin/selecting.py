@@ -61,7 +61,7 @@ async def act(job: Job) -> int:
     job.check_names()
     nodes = await nodes_of(job)
     if job.options.dry_run:
-        found = await _look(job, nodes, ids)
+        found = await _locate(job, nodes, ids)
     else:
         if job.verb in ("finish", "cancel"):
             sentence = f"this drops {len(ids):,} messages of {job.what}, unread"
@@ -125,12 +125,12 @@ def _take(found: SelectionOutcome, address: str, answer: Any) -> None:
             found.refused[entry["id"]] = str(entry.get("why", ""))
 
 
-async def _look(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
+async def _locate(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
     """Find out which nsqd has which message: this is the whole of a dry run."""
     found = SelectionOutcome()
     limit = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
-    async def look(node: Node, one: str) -> None:
+    async def locate(node: Node, one: str) -> None:
         query = {"topic": job.topic, "channel": job.channel, "id": one, "bodies": "false"}
         async with limit:
             try:
@@ -140,7 +140,7 @@ async def _look(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome
             else:
                 found.done[one] = node.address
 
-    await asyncio.gather(*(look(node, one) for node in nodes for one in ids))
+    await asyncio.gather(*(locate(node, one) for node in nodes for one in ids))
     return found
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparq.pipeline import first_look
-from sparq.pipeline.first_look import check_cluster, cluster_options
+from sparq.pipeline import cluster_check
+from sparq.pipeline.cluster_check import check_cluster, cluster_options
 from sparq.pipeline.settings import Settings, SettingsError
 from tests.support.published import publish
 from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
@@ -54,7 +54,7 @@ def test_the_check_creates_no_topic_or_channel(cluster):
 
 def test_without_an_answer_the_error_names_flag_and_reason(monkeypatch):
     """If no nsqlookupd answers in time, the error has the flag and the reason."""
-    monkeypatch.setattr(first_look, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_check, "ANSWER_SECONDS", 0.0)
     gone = f"127.0.0.1:{free_port()}"
 
     with pytest.raises(SettingsError, match=rf"^--lookupd-http-address: no nsqlookupd .*{gone}"):
@@ -63,7 +63,7 @@ def test_without_an_answer_the_error_names_flag_and_reason(monkeypatch):
 
 def test_the_check_waits_for_an_nsqlookupd_that_is_starting(monkeypatch, tmp_path):
     """The check waits for an nsqlookupd that a supervisor starts at the same time."""
-    monkeypatch.setattr(first_look, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_check, "ANSWER_SECONDS", 0.0)
     with spawn_nsqlookupd(tmp_path) as lookupd:
         lookupd.terminate()
         pauses = []
@@ -75,7 +75,7 @@ def test_the_check_waits_for_an_nsqlookupd_that_is_starting(monkeypatch, tmp_pat
             time.sleep(seconds)
 
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=start_meanwhile)
-        monkeypatch.setattr(first_look, "time", clock)
+        monkeypatch.setattr(cluster_check, "time", clock)
         check_cluster(settings(lookupd.http, run_dir=str(tmp_path)))
         assert pauses
 
