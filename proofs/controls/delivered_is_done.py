@@ -16,7 +16,7 @@ def forget(channel: Channel, session: V2Session, _now: Instant, *, requeue: bool
     """Finish a session's messages in flight when its connection ends."""
     if channel.sessions.pop(session.owner, None) is None:
         return
-    channel.ready.pop(session, None)
+    channel.ready_sessions.pop(session, None)
     had = channel.in_flight.release_owner(session.owner)
     if len(had.indexes):
         channel.ledger.finished(channel.name, had.indexes, had.indexes + 1)

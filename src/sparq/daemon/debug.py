@@ -183,14 +183,14 @@ class Debug:
             self._watch.stop()
             self._watch = None
 
-    async def _alone(self, profile: Callable[[threading.Event], _Found]) -> _Found:
+    async def _alone(self, record: Callable[[threading.Event], _Found]) -> _Found:
         # tracemalloc is one for the whole process: the end of one profile would stop another's.
         if self._busy:
             raise HttpError(500, "Could not enable profiling: another profile is in progress")
         self._busy = True
         ended = threading.Event()
         try:
-            return await asyncio.to_thread(profile, ended)
+            return await asyncio.to_thread(record, ended)
         finally:
             ended.set()
             self._busy = False

@@ -122,12 +122,12 @@ class PlainVisits:
         """Apply the rules: some to visitors with new clicks, others to visits that are over."""
         state = _Sorted(self._clicks)
         just_now = state.marked(changed)
-        for span in state.visitors(state.worth_a_look & just_now):
+        for span in state.visitors(state.suspects & just_now):
             declared = state.name(span, "robot") is not None
             for evidence in visits.at_once(state.clicks(span), declared=declared):
                 self._hold(state, span, evidence)
         over = state.visit_end_s <= over_before_s
-        for span in state.visits(state.worth_a_look & over & state.undeclared):
+        for span in state.visits(state.suspects & over & state.undeclared):
             for evidence in visits.of_visit(state.clicks(span)):
                 self._hold(state, span, evidence)
         self._clicks = state.table.filter(pa.array(~over))
@@ -154,7 +154,7 @@ class _Sorted:
     Attributes:
         table: the rows in that order; the other attributes have an entry for each row.
         visit_end_s: time of the last click in the row's visit.
-        worth_a_look: whether the visitor requested enough pages for any rule, or robots.txt.
+        suspects: whether the visitor requested enough pages for any rule, or robots.txt.
         undeclared: whether the visitor's user agent does not declare a robot.
     """
 
@@ -173,7 +173,7 @@ class _Sorted:
         self.visit_end_s = np.repeat(self._seconds[ends - 1], ends - self._visit_starts)
         pages = np.bincount(codes, self._kinds == visits.PAGE)
         asked = np.bincount(codes, self._kinds == visits.ROBOTS_TXT)
-        self.worth_a_look = ((pages >= visits.PAGES_MIN) | (asked > 0))[codes]
+        self.suspects = ((pages >= visits.PAGES_MIN) | (asked > 0))[codes]
         self.undeclared = self.table["robot"].is_null().to_numpy()
 
     def marked(self, visitors: pa.Array) -> npt.NDArray[np.bool_]:

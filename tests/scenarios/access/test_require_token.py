@@ -175,7 +175,7 @@ async def test_an_expired_tokens_connection_is_closed(
     token_lookupd: TokenLookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection of an expired token is closed without waiting for a command."""
-    monkeypatch.setattr("sparq.nsqlookupd.server.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("sparq.nsqlookupd.server.CHECK_SECONDS", 0.02)
     token_lookupd.lines["all"] += " 2999-01-01"
     token_lookupd.write()
     async with token_lookupd.running() as lookupd, nsqd(token_lookupd) as peer:
