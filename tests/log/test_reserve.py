@@ -61,18 +61,18 @@ def test_errors_other_than_a_full_disk_prevent_the_start() -> None:
 
 
 def test_a_check_ends_a_refusal_once_there_is_space() -> None:
-    """`has_space` returns whether there is space; it can end a refusal but never begins one."""
+    """`check_space` returns whether there is space; it can end a refusal but never begins one."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
-    assert not reserve.has_space(8 << 20)
+    assert not reserve.check_space(8 << 20)
     assert not reserve.is_short
     with pytest.raises(DiskError, match="no space left"):
         reserve.admit(8 << 20)
     assert reserve.is_short
 
-    assert not reserve.has_space(8 << 20)
+    assert not reserve.check_space(8 << 20)
     assert reserve.is_short
-    assert reserve.has_space(1 << 20)
+    assert reserve.check_space(1 << 20)
     assert not reserve.is_short
 
 

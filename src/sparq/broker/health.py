@@ -142,7 +142,7 @@ class SpaceWatch:
         """Refill the reserve, and check the free space in addition to it."""
         self.error = None
         try:
-            self._enough = self._reserve.has_space(self._enough_bytes)
+            self._enough = self._reserve.check_space(self._enough_bytes)
         except DiskError as error:
             self.error = error
             self._enough = False

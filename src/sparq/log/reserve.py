@@ -198,7 +198,7 @@ class Reserve:
             self.credit_bytes = 0
             raise DiskError("write", self._directory, errno.ENOSPC)
 
-    def has_space(self, size_bytes: int) -> bool:
+    def check_space(self, size_bytes: int) -> bool:
         """Fill the reserve up; return whether a log would get `size_bytes` of the disk.
 
         Raises:
