@@ -351,7 +351,7 @@ class Admin:
             self._turn.add_topic(topic)
 
     def _make_durable(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
-        """Have a decision made durable; `frees`: delete files that became unneeded, too."""
+        """Add the topic to the turn and make a decision durable; `frees`: delete unneeded files."""
         topic.make_durable(now, frees=frees)
         self._turn.add_topic(topic)
 

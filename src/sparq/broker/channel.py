@@ -9,7 +9,7 @@ in flight, ready again, delayed, or pending in the topic's due list. Invariants:
    next delivery removes those whose window has closed since.
 4. Everything a restart needs is noted in `ledger` in the turn in which it happens.
 5. A channel calls only its sessions and its own components. The caller of a channel must also call
-   `Topic.wake`: the end of the turn then delivers messages and takes over `due_ns`.
+   `Topic.wake`, with its topic in the turn: the turn then ends with deliveries and takes `due_ns`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Delivery for one channel at the end of a turn: which consumer gets which messages.
 
 1. A burst is divided equally among the sessions whose window is open. The session that has waited
-   longest comes first; a session that was served goes to the end (decision 13).
+   longest comes first; a session that was served goes to the end (decision 13). Nothing is
+   delivered while the channel is paused, or held by a range reader.
 2. First deliveries are slices of the log's blocks in publishing order, noted by one array write.
 3. While fresh messages are available, at most half of a run are redeliveries; runs of one message
    alternate (decision 12). Redeliveries are copied, since their attempts must be patched.
@@ -17,8 +18,7 @@
 7. With `message_ttl`, a message published longer ago is not delivered, neither for the first time
    nor again; it is finished instead. The publish time counts, also for deferred messages. The age
    is checked when a message comes up for delivery; messages that no consumer asks for are removed
-   in whole files (see `trimming`). If the clock was set back, older messages may follow newer
-   ones.
+   in whole files (see `trimming`). After a clock was set back, older messages can follow newer.
 8. With `max_attempts`, a message that comes up for delivery after that many attempts is a dead
    letter: it is added to `DeliveryContext.letters` and not sent to a consumer.
 """

@@ -108,7 +108,7 @@ class Topic:
     # The turn
 
     def wake(self, channel: Channel) -> None:
-        """Have the end of the turn check whether the channel can deliver messages."""
+        """Have `end_turn` check the channel; the caller adds the topic to the turn."""
         self.woken[channel] = None
 
     def expect(self, at_ns: int) -> None:

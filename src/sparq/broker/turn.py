@@ -198,7 +198,7 @@ class Turn:
         self.topics[topic] = None
 
     def wake(self, topic: Topic, channel: Channel) -> None:
-        """Have the end of the turn check whether a channel can deliver messages."""
+        """Add the topic to the turn, whose end checks whether the channel can deliver messages."""
         topic.woken[channel] = None
         self.topics[topic] = None
 

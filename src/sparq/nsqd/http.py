@@ -252,12 +252,12 @@ class NsqdEndpoints:
         await self._change(topic, lambda now: self._broker.empty_channel(topic, channel, now))
 
     async def pause_channel(self, call: Call) -> None:
-        """Stop deliveries of the channel."""
+        """Stop deliveries to the channel's consumers; a range reader continues."""
         topic, channel = topic_channel(call)
         await self._change(topic, lambda now: self._broker.pause_channel(topic, channel, True, now))
 
     async def unpause_channel(self, call: Call) -> None:
-        """Resume deliveries of the channel."""
+        """Resume deliveries to the channel's consumers."""
         topic, channel = topic_channel(call)
         await self._change(
             topic, lambda now: self._broker.pause_channel(topic, channel, False, now)
