@@ -49,7 +49,7 @@ TRIM_EVERY_NS = SECOND_NS
 """How often each topic looks for segments that no channel needs any more."""
 SHORT_TRIM_NS = SECOND_NS // 10
 """The same interval while the disk has no space."""
-UNMOVED_TOLD_NS = 60 * SECOND_NS
+UNMOVED_REPORT_NS = 60 * SECOND_NS
 """Minimum time between two notes about refused dead letters."""
 
 
@@ -374,7 +374,7 @@ class Broker:
         channel = letters.channel
         apply_result(letters, now, is_kept=reason is None)
         if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_report_ns:
-            self._unmoved_report_ns = now.mono_ns + UNMOVED_TOLD_NS
+            self._unmoved_report_ns = now.mono_ns + UNMOVED_REPORT_NS
             count = len(letters.indexes)
             self.notes.append(f"topic {to} refused {count} dead letters: {reason}")
         topic = self.topics.get(channel.stream.topic)

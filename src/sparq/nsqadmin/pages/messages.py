@@ -6,7 +6,7 @@
 3. Lists are not updated while a user selects messages in them; only the tail is live.
 4. A dead-letter topic is recognised by its name: `orders.dead` belongs to `orders`.
 5. Before a channel is moved, its replay page shows the effect: how many messages would be delivered
-   again at each node, limits many would wait then, and whether older ones are gone.
+   again at each node, how many would wait then, and whether older ones are gone.
 """
 
 from __future__ import annotations
