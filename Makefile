@@ -71,7 +71,7 @@ style: $(READY) ## ruff: lint rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "style: run 'make format'"; exit 1; }
 
-types: $(READY) ## mypy, strict
+types: $(READY) ## mypy, strict: sparq, the proofs and the bench
 	@$(BIN)/mypy --no-error-summary
 
 layers: $(READY) ## import-linter: which package may import which

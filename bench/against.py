@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import statistics
 import subprocess
 import sys
@@ -82,7 +83,8 @@ def nsqd_from(source: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> Cal
 
     def make(folder: Path) -> Peer:
         peer = flagged(folder)
-        peer.program.environment["PYTHONPATH"] = str(source)
+        inherited = peer.program.environment or os.environ
+        peer.program.environment = {**inherited, "PYTHONPATH": str(source)}
         return peer
 
     return make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import cast
 
 import numpy as np
 
@@ -49,8 +50,8 @@ class Publisher(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Fill the window."""
-        self._transport = transport
-        transport.write(MAGIC)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(MAGIC)
         self._send()
 
     def data_received(self, data: bytes) -> None:
@@ -91,8 +92,8 @@ class Consumer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Subscribe; messages arrive only after `begin`."""
-        self._transport = transport
-        transport.write(MAGIC + self._subscribe)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(MAGIC + self._subscribe)
 
     def begin(self) -> None:
         """Open the RDY window."""

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import aiohttp
@@ -140,8 +141,8 @@ class Nodes:
 
     def __init__(self, nodes: int, topics: int, channels: int, spread: bool) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._controls = []
-        self._processes = []
+        self._controls: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
         whole = range(topics)
         parts = [whole[at::nodes] if spread else whole for at in range(nodes)]
         made = {part: stats(part, channels) for part in dict.fromkeys(parts)}

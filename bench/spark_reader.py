@@ -122,7 +122,8 @@ def measure(rows: int, rounds: int, folder: Path) -> float:
             for side in (ours, theirs):
                 side.run()
                 if not number:  # not counted: the JVM was still compiling the code
-                    side.rates.clear(), side.cpu_us.clear()
+                    side.rates.clear()
+                    side.cpu_us.clear()
             if number:
                 lines = (side.line(lambda figures: figures[-1]) for side in (ours, theirs))
                 print(f"round {number}: {'   '.join(lines)}", flush=True)

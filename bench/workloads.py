@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from bench import load
 from bench.measure import Meter
@@ -30,7 +31,7 @@ class Target:
     port: int
 
 
-Workload = Callable[[Target], Awaitable[tuple[int, Meter]]]
+Workload = Callable[[Target], Coroutine[Any, Any, tuple[int, Meter]]]
 
 
 async def mpub(target: Target) -> tuple[int, Meter]:

@@ -16,7 +16,6 @@ writes finished messages late (controls/late_finish.py).
 import asyncio
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -45,6 +44,7 @@ from proofs.history import History
 from proofs.kill import FLAGS, LATE_COMMIT, LATE_FINISH
 from proofs.operator import Operator
 from proofs.outcome import Outcome, Plan, progress, skipped
+from sparq.program.supervised import Process
 
 PROMISES = ("P1", "P3", "P9")
 TOPIC, LIVE, LATE = "proof", "live", "late"
@@ -159,7 +159,7 @@ class Chain:
                 f"nsqd ended with {status} at {point}:\n{self.server.log_text}"
             )
 
-    def wait_for_death(self, process: subprocess.Popen[bytes]) -> int | None:
+    def wait_for_death(self, process: Process) -> int | None:
         """Return the exit status; None if nsqd still runs after LOAD_SECONDS of load."""
         before, deadline, loaded = self.answered(), time.monotonic() + UP_SECONDS, False
         while (status := process.poll()) is None and time.monotonic() < deadline:

@@ -149,7 +149,8 @@ class Watch:
 
 def median(samples: Sequence[Sample], figure: str) -> float:
     """Median of one figure of the samples."""
-    return statistics.median(getattr(sample, figure) for sample in samples)
+    values: list[float] = [getattr(sample, figure) for sample in samples]
+    return statistics.median(values)
 
 
 def count_of_files(folder: Path) -> int:

@@ -19,5 +19,5 @@ def pop_late(timers: Timers[Any], mono_ns: int) -> list[Any]:
 
 
 if __name__ == "__main__":
-    Timers.pop_due = pop_late  # type: ignore[method-assign]  # the guard that is switched off
+    setattr(Timers, "pop_due", pop_late)  # noqa: B010 - the guard that is switched off
     sys.exit(main.main())

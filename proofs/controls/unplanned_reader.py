@@ -25,12 +25,12 @@ class UnplannedReader(NsqStreamReader):
 
     planned = False
 
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+    def latestOffset(self, start: dict[str, object], limit: Any) -> dict[str, object]:
         """Make plans as usual, and remember them."""
         self.planned = True
         return super().latestOffset(start, limit)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Any]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[Any]:
         """Return the planned ranges, or all that the logs hold."""
         if not self.planned:
             end = super().latestOffset(start, ReadAllAvailable())

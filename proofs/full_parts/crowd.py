@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.support.servers import NsqdServer
@@ -222,13 +223,17 @@ def waiting(server: NsqdServer) -> int:
     return sum(channel["depth"] + channel["in_flight_count"] for channel in channels)
 
 
+def accepts(line: V2Client, topic: str) -> bool:
+    """Publish a batch, and return whether nsqd has accepted it."""
+    return line.ask(mpub(topic, [b"again"] * BATCH)) == OK
+
+
 def resume(server: NsqdServer, found: Crowd) -> None:
     """Wait until every topic accepts messages again, now that all are finished."""
     began = time.monotonic()
     with V2Client(server) as line:
         for topic in found.bodies:
-            bodies = [b"again"] * BATCH
-            wait_until(lambda t=topic, b=bodies: line.ask(mpub(t, b)) == OK, "open", SECONDS_MAX)
+            wait_until(partial(accepts, line, topic), "open", SECONDS_MAX)
     found.resumed_seconds = time.monotonic() - began
 
 

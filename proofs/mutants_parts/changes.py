@@ -70,7 +70,7 @@ def changes(text: str) -> dict[Place, list[Change]]:
 def unchanged(tree: ast.AST) -> Iterator[tuple[Place, Place]]:
     """Where nothing is changed: annotations and assertions."""
     for node in ast.walk(tree):
-        parts: list[ast.AST | None] = []
+        parts: list[ast.expr | ast.stmt | None] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             parts.append(node.returns)
         elif isinstance(node, ast.arg | ast.AnnAssign):
@@ -79,7 +79,8 @@ def unchanged(tree: ast.AST) -> Iterator[tuple[Place, Place]]:
             parts.append(node)
         for part in parts:
             if part is not None:
-                yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
+                end = part.end_lineno or part.lineno, part.end_col_offset or part.col_offset
+                yield (part.lineno, part.col_offset), end
 
 
 def mutants(paths: list[Path], count: int, chance: random.Random) -> tuple[list[object], int]:

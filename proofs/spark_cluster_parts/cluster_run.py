@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -173,14 +174,13 @@ class ClusterRun:
             self.feed.release((at + 1) / (len(names) + 1))
             self.wait_for_driver()
             wanted = self.checkpoints.least_done() + self.chance.choice(BATCHES_BEFORE)
-            self.wait(
-                "batch that ends",
-                lambda wanted=wanted: self.checkpoints.least_done() >= wanted or self.is_idle(),
-                BATCH_SECONDS,
-            )
+            self.wait("batch that ends", partial(self._has_done, wanted), BATCH_SECONDS)
             said = steps.STEPS[name](self)
             (self.kills if name in KILLS else self.notes).append(said)
             self.steps_done[name] += 1
+
+    def _has_done(self, wanted: int) -> bool:
+        return self.checkpoints.least_done() >= wanted or self.is_idle()
 
     def _finish(self) -> None:
         """Let the pipeline read everything, and end."""
@@ -203,14 +203,14 @@ class ClusterRun:
 
     # What steps ask for
 
-    def wait(self, what: str, check: Callable[[], T], seconds: float) -> T:
+    def wait(self, what: str, check: Callable[[], T | None], seconds: float) -> T:
         """Return the result of `check` once it is true.
 
         Raises:
             AssertionError: not in time, or something has ended by itself.
         """
 
-        def watched() -> T:
+        def watched() -> T | None:
             self._watch()
             return check()
 

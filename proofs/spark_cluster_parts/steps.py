@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from proofs.spark_cluster_parts.checkpoint import QUERIES
@@ -95,7 +96,7 @@ def lose_commits(run: ClusterRun) -> str:
     for name, batch in lost.items():
         run.wait(
             f"batch {batch} of {name} again",
-            lambda name=name, batch=batch: run.checkpoints.is_done(name, batch),
+            partial(run.checkpoints.is_done, name, batch),
             AGAIN_SECONDS,
         )
     batches = " and ".join(f"batch {batch} of {name}" for name, batch in lost.items())

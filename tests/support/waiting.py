@@ -44,7 +44,7 @@ async def until_seen(condition: Callable[[], Any], seconds: float = WAIT_SECONDS
 
 
 def wait_for(
-    check: Callable[[], T],
+    check: Callable[[], T | None],
     seconds: float = WAIT_SECONDS,
     describe: Callable[[], object] = str,
     every: float = POLL_SECONDS,
