@@ -124,7 +124,7 @@ class Turns:
         self._stay_awake()
 
     def _stay_awake(self) -> None:
-        """Poll for the next request if the last ones came at short gaps."""
+        """Poll for the next request if the last ones came at short intervals."""
         # Polling pays only between requests in quick succession: it gave 1.47 of the rate of PUBs
         # one at a time where cores wake up slowly. A first version polled whenever the last event
         # was less than 400 us ago; at 1,000 messages per second that cost 605 us of CPU per message

@@ -60,7 +60,17 @@ def body_hashes(bodies: pa.ChunkedArray) -> Hashes:
 
 
 def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int, int]:
-    """(acknowledged but not stored, stored without a reason), duplicates counted."""
+    """Compare bodies by their hashes; a body may occur several times.
+
+    Args:
+        acknowledged: one hash per acknowledged publish; each body must be stored.
+        resent: one hash per send without an answer; each body may be stored.
+        present: one hash per stored body.
+
+    Returns:
+        The number of acknowledged bodies that are missing, and the number of stored ones that are
+        neither acknowledged nor resent.
+    """
     # Counts, not sets: the same body may be published many times, and every copy must be stored.
     every, places = np.unique(np.concatenate([acknowledged, resent, present]), return_inverse=True)
     first, second = len(acknowledged), len(acknowledged) + len(resent)

@@ -121,7 +121,7 @@ def document(body: bytes) -> Any:
     """Parse the JSON of an answer of either form (rule 1).
 
     Raises:
-        NotLookupdError: it is not JSON, nested too deep, or has too many lists and objects.
+        NotLookupdError: it is not JSON, nested too deeply, or has too many lists and objects.
     """
     # Counted before parsing, as parsing takes the memory. Brackets inside strings count too: no
     # name has any, so an honest answer has none.

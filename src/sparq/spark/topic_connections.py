@@ -108,7 +108,7 @@ class TopicConnection:
 
 
 class TopicConnections:
-    """All nsqds of one query."""
+    """The connections of one query to all its nsqds, one per topic and nsqd."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._topics, self._channel = options.topics, options.channel

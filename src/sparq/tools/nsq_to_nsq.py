@@ -144,7 +144,7 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def encoded(fields: dict[str, Any]) -> bytes:
-    """Encode fields as a body. Raises NotAnObjectError: they are nested too deep."""
+    """Encode fields as a body. Raises NotAnObjectError: they are nested too deeply."""
     try:
         return _ENCODER.encode(fields).encode()
     except RecursionError:
