@@ -84,7 +84,7 @@ tidy: $(READY) ## sizes of files and functions, forbidden words, paths, hosts, l
 	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/repository/test_docs.py
 
 tests: $(READY) $(CLASSES) ## the tests without the checks (ARGS= SEED=)
-	@$(BIN)/python -m pytest -rs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
+	@$(BIN)/python -m pytest -rfEs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
 bench: $(READY) ## measure speed and memory (ARGS=)
 	@$(BIN)/python -m bench $(ARGS)
@@ -163,6 +163,7 @@ $(READY): $(LOCKED) pyproject.toml
 	@touch $@
 
 $(CLASSES): $(READY) tests/support/spark_classes.py
+	@echo "archiving the classes that Spark loads, once (less than a minute)"
 	@$(BIN)/python -m tests.support.spark_classes $@
 
 lock: $(READY) ## rewrite the lock files: newest versions, with hashes, no index URL (ARGS=)

@@ -262,8 +262,10 @@ PAGES = {
 def main() -> int:
     """Write the pages."""
     for name, page in PAGES.items():
-        (HERE / name).write_text(page(), encoding="utf-8")
-        print(f"docs/{name}")
+        path, text = HERE / name, page()
+        is_current = path.exists() and path.read_text(encoding="utf-8") == text
+        path.write_text(text, encoding="utf-8")
+        print(f"docs/{name}: {'unchanged' if is_current else 'written'}")
     return 0
 
 

@@ -2,8 +2,8 @@
 
 This is the only broker interface that the I/O layer uses. The calls of a turn, in order:
 
-1. `execute` for each command (`publish` for HTTP) and `finish` for each completed task. They take
-   effect in memory at once.
+1. `execute` for each command (`publish` for HTTP), `fail` for input that the parser refused, and
+   `finish` for each completed task. They take effect in memory at once.
 2. `end_turn`: begins commits, delivers messages to ready sessions and writes ledgers. It returns
    the disk work for the threads; when a task has run, call `finish` and then run another turn.
 3. `take_sessions`: the sessions whose `take_output` has something to send.
@@ -182,7 +182,7 @@ class Broker:
             self._topics.forget_if_unused(topic)
 
     def fail(self, session: V2Session, error: RemoteError) -> None:
-        """Reply with an error to input that is not a command, after the replies before it."""
+        """Reply with the error of input that the parser refused, after the replies before it."""
         session.reply_error(error)
         self.turn.sessions[session] = None
 

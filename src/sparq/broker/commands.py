@@ -1,7 +1,8 @@
 """Executes the commands of a connection.
 
 One table maps each command class to the method that executes it. A refusal is a `RemoteError`; it
-is raised where the problem is found and turned into a reply in one place, `Commands.execute`.
+is raised where the problem is found and turned into a reply in one place, `Commands.execute`. What
+the parser refuses is not a command and does not come here: see `Broker.fail`.
 Publishes, and commands that must be synced before they are answered, take a reply slot; all others
 are answered at once.
 """

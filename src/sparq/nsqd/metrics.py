@@ -65,9 +65,12 @@ _TOPIC = (
     MetricForm("unsynced_bytes", "unsynced_bytes", "gauge", "Bytes written but not synced"),
     MetricForm("damaged_messages", "damaged_messages", "gauge", "Messages found to be unreadable"),
     MetricForm(
-        "refused_count", "refused_total", "counter", "Messages refused by a limit of the topic"
+        "refused_count",
+        "refused_total",
+        "counter",
+        "Messages refused: the topic was full or they came too fast",
     ),
-    MetricForm("held_count", "held_total", "counter", "Messages delayed by a publish rate limit"),
+    MetricForm("held_count", "held_total", "counter", "Messages delayed: they came too fast"),
     MetricForm(
         "given_up_count",
         "given_up_total",
