@@ -60,19 +60,19 @@ def test_single_messages_are_read_up_to_a_limit_of_bytes(
     indexes = inspection.stored_from(0, EVERYTHING, 1000)
     chosen = [indexes[at] for at in (150, 3, 151, 77, 4)]
     wanted, covered = wanted_parts(inspection, [*chosen, 5], 1 << 30)
-    glance = SingleMessageRead(inspection.disk, wanted, 6)
-    glance.run()
+    read = SingleMessageRead(inspection.disk, wanted, 6)
+    read.run()
     assert covered == 6
-    found = {index: stored.body for index, stored in glance.found.items()}
+    found = {index: stored.body for index, stored in read.found.items()}
     assert found == {indexes[at]: b"%06d" % at for at in (150, 3, 151, 77, 4)}
-    assert {stored.size for stored in glance.found.values()} == {6000}
+    assert {stored.size for stored in read.found.values()} == {6000}
     assert wanted_parts(inspection, chosen, 1)[1] == 1
 
-    monkeypatch.setattr(log_inspection, "GLANCE_BYTES_MAX", 10)
-    glance = SingleMessageRead(inspection.disk, wanted, 6)
-    glance.run()
-    assert len(glance.found) == 2
-    assert glance.left == set(chosen) - set(glance.found)
+    monkeypatch.setattr(log_inspection, "SINGLES_BYTES_MAX", 10)
+    read = SingleMessageRead(inspection.disk, wanted, 6)
+    read.run()
+    assert len(read.found) == 2
+    assert read.left == set(chosen) - set(read.found)
 
 
 def test_an_errand_calls_its_function() -> None:

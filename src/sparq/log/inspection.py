@@ -29,7 +29,7 @@ Indexes = NDArray[np.int64]
 JOIN_BYTES: Final = 1 << 20
 """Neighbouring extents are read together up to this size."""
 
-GLANCE_BYTES_MAX: Final = 8 << 20
+SINGLES_BYTES_MAX: Final = 8 << 20
 """Maximum bytes of bodies in one result, plus the body that reaches the limit."""
 
 SEGMENTS_MAX: Final = 256
@@ -258,7 +258,7 @@ class SingleMessageRead:
 
     def run(self) -> None:
         """Read the messages."""
-        room = GLANCE_BYTES_MAX
+        room = SINGLES_BYTES_MAX
         for part, indexes in self.wanted:
             if room < 0:
                 self.left.update(indexes)

@@ -154,12 +154,12 @@ class Inspection:
         wanted, covered = wanted_parts(inspection, indexes, READ_BYTES_MAX)
         if not wanted:
             return {}, covered
-        glance = SingleMessageRead(inspection.disk, wanted, max(0, body_bytes))
-        await self.run(topic, glance)
-        check_failed(topic, glance.failed)
-        if glance.left:
-            covered = next(at for at, index in enumerate(indexes) if index in glance.left)
-        return glance.found, covered
+        read = SingleMessageRead(inspection.disk, wanted, max(0, body_bytes))
+        await self.run(topic, read)
+        check_failed(topic, read.failed)
+        if read.left:
+            covered = next(at for at, index in enumerate(indexes) if index in read.left)
+        return read.found, covered
 
     async def index_at(self, topic: Topic, text: str, name: str, end: int) -> int:
         """Return the index of a place (one of `seeking.FORMS`) in the log before `end`."""
