@@ -199,12 +199,12 @@ class KnownAges:
         if index is None:
             return None
         if index != self._known[0]:
-            told = inspection.known_time(index)
-            if told is None:
+            known = inspection.known_time(index)
+            if known is None:
                 return None
-            if not told[1]:
-                return max(0, now.wall_ns - told[0])
-            self._known = index, told[0]
+            if not known[1]:
+                return max(0, now.wall_ns - known[0])
+            self._known = index, known[0]
         return max(0, now.wall_ns - self._known[1])
 
     def clear_ns(self, depth: int, now: Instant) -> int | None:

@@ -188,13 +188,13 @@ def read(body: bytes) -> Permissions:
     return Permissions(identity, url, min(ttl_s, TTL_MAX) * SECOND_NS, entries)
 
 
-def _entries(said: list[dict[str, Any]]) -> tuple[Authorization, ...]:
+def _entries(given: list[dict[str, Any]]) -> tuple[Authorization, ...]:
     """Parse the authorizations; limits are checked while reading, before too many are held."""
-    if len(said) > AUTHORIZATIONS_MAX:
+    if len(given) > AUTHORIZATIONS_MAX:
         raise AnswerError(f"more than {AUTHORIZATIONS_MAX} authorizations")
     entries = []
     patterns = instructions = 0
-    for one in said:
+    for one in given:
         patterns += 1 + len(_list(one, "channels", str))
         if patterns > PATTERNS_MAX:
             raise AnswerError(f"more than {PATTERNS_MAX} patterns")

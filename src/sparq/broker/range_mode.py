@@ -193,8 +193,8 @@ class Ranges:
             at = log.index_at_time(command.value)
             if at is None:
                 read = log.load_time(command.value)
-                asked = PendingEnds(self, session, slot, topic, command, read)
-                self._turn.submit(read, topic, asked)
+                pending = PendingEnds(self, session, slot, topic, command, read)
+                self._turn.submit(read, topic, pending)
                 return
         elif command.kind == "after":
             at = log.index_at_ordinal(log.ordinal_at(command.value) + command.count)
@@ -231,9 +231,9 @@ class Ranges:
         task = topic.stream.log.range_read(command.first, end, size_max)
         self._turn.submit(task, topic, PendingRead(self, session, slot, task))
 
-    def have_read(self, asked: PendingRead) -> None:
+    def have_read(self, pending: PendingRead) -> None:
         """Send the answer for a range that was read, or the error."""
-        session, slot, task = asked.session, asked.slot, asked.task
+        session, slot, task = pending.session, pending.slot, pending.task
         reads = self.reads.get(session)
         if reads is not None:
             reads.is_reading = False

@@ -96,9 +96,9 @@ def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:
     """Indexes, due times (ns since 1970) and attempts of the ledger's requeued messages."""
     count = len(state.requeued)
     indexes = np.fromiter(state.requeued, np.int64, count)
-    told = np.array(list(state.requeued.values()), np.int64).reshape(-1, 2)
+    values = np.array(list(state.requeued.values()), np.int64).reshape(-1, 2)
     order = np.argsort(indexes)
-    return indexes[order], told[order, 0], told[order, 1]
+    return indexes[order], values[order, 0], values[order, 1]
 
 
 def _unfinished(channel: Channel, done: Ranges) -> Ranges:
@@ -257,10 +257,12 @@ def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
         for index, count in zip(indexes.tolist(), attempts.tolist(), strict=True):
             # Needs no record: a restart counts unfinished messages before the cursor as delivered
             # once.
-            told = count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
+            is_passed = (
+                count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
+            )
             # Unrecorded, a restart would take it for a message that is only deferred, or cancelled.
             is_own = index in channel.detached or index in channel.stream.due.cancelled
-            if (count and not told) or is_own:
+            if (count and not is_passed) or is_own:
                 requeued[index] = (0, count)
     for due_ns, index, count in channel.delays.entries():
         requeued[index] = (now.wall_ns + due_ns - now.mono_ns, count)

@@ -73,19 +73,19 @@ class PendingSeek(NamedTuple):
 class SeekRead(NamedTuple):
     """The continuation after the disk read that finds a seek's place."""
 
-    asked: PendingSeek
+    pending: PendingSeek
     read: BlockRead
 
     def finish(self, turn: Turn, _now: Instant) -> None:
         """Find the place, unless the channel was deleted meanwhile."""
-        topic, channel, _, seek = self.asked
+        topic, channel, _, seek = self.pending
         topic.stream.log.store(self.read)
         if self.read.error is not None:
             seek.error = self.read.error
             turn.health.notes.append(f"seeking in {topic.name} failed: {self.read.error}")
         # `is`: a new channel may have the name of a deleted one.
         elif topic.channels.get(channel.name) is channel:
-            _find(self.asked, turn)
+            _find(self.pending, turn)
 
 
 class FirstRead(NamedTuple):
@@ -129,17 +129,17 @@ def place_of(log: Log, target: SeekTarget, end: int) -> int | BlockRead:
     return min(index, end)
 
 
-def _find(asked: PendingSeek, turn: Turn) -> None:
-    stream = asked.topic.stream
-    place = place_of(stream.log, asked.target, stream.end)
+def _find(pending: PendingSeek, turn: Turn) -> None:
+    stream = pending.topic.stream
+    place = place_of(stream.log, pending.target, stream.end)
     if isinstance(place, int):
-        _go(asked, place, turn)
+        _go(pending, place, turn)
     else:
-        turn.submit(place, asked.topic, SeekRead(asked, place))
+        turn.submit(place, pending.topic, SeekRead(pending, place))
 
 
-def _go(asked: PendingSeek, index: int, turn: Turn) -> None:
-    topic, channel, _, seek = asked
+def _go(pending: PendingSeek, index: int, turn: Turn) -> None:
+    topic, channel, _, seek = pending
     stream, log = topic.stream, topic.stream.log
     # Counted before the seek, which clears the state that this looks at.
     again = _ahead(channel, index, channel.cursor) + _finished_ahead(channel, index)

@@ -86,8 +86,8 @@ class Callback:
                 raise TypeError("on_done is called, not awaited: use a function that is not async")
         except Exception as error:
             # A failing callback must not stop the callbacks of later answers.
-            said = {"message": f"publish_nowait: {self._call!r} failed", "exception": error}
-            self._loop.call_exception_handler(said)
+            context = {"message": f"publish_nowait: {self._call!r} failed", "exception": error}
+            self._loop.call_exception_handler(context)
 
     set_exception = set_result
 

@@ -81,9 +81,9 @@ def clients_of(stats: Mapping[str, Any]) -> Iterator[tuple[str, str, Client]]:
     for topic in stats["topics"]:
         for channel in topic["channels"]:
             listed = channel.get("clients")
-            for told in listed if isinstance(listed, list) else ():
+            for given in listed if isinstance(listed, list) else ():
                 try:
-                    client = msgspec.convert(told, Client)
+                    client = msgspec.convert(given, Client)
                 except msgspec.ValidationError:
                     continue
                 yield topic["topic_name"], channel["channel_name"], client

@@ -215,12 +215,12 @@ def by_host(parts: Sequence[Any]) -> list[Any]:
     return sorted(parts, key=lambda part: (part.hostname, part.node))
 
 
-def latency_in(told: Mapping[str, Any]) -> E2eLatency:
+def latency_in(stats: Mapping[str, Any]) -> E2eLatency:
     """The latency in an nsqd's JSON object of a topic or channel."""
-    said = told.get("e2e_processing_latency")
-    said = said if isinstance(said, dict) else {}
-    found = E2eLatency(number(said, "count"))
-    listed = said.get("percentiles")
+    latency = stats.get("e2e_processing_latency")
+    latency = latency if isinstance(latency, dict) else {}
+    found = E2eLatency(number(latency, "count"))
+    listed = latency.get("percentiles")
     for one in listed if isinstance(listed, list) else ():
         if isinstance(one, dict):
             value = _real(one.get("value"))
@@ -257,8 +257,8 @@ def _add_to_aggregate(found: dict[str, ChannelSummary], part: ChannelSummary) ->
     together.add(part)
 
 
-def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> ChannelSummary:
-    listed = told.get("clients")
+def _channel_at(node: Node, topic: str, stats: Mapping[str, Any], now: float) -> ChannelSummary:
+    listed = stats.get("clients")
     clients = None
     if isinstance(listed, list):
         clients = [client_at(node, one, now) for one in listed if isinstance(one, dict)]
@@ -266,25 +266,25 @@ def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> 
         node.address,
         node.hostname,
         topic,
-        _numbers(told, CHANNEL_SUMS),
-        told.get("paused") is True,
-        latency_in(told),
-        channel_name=told["channel_name"],
+        _numbers(stats, CHANNEL_SUMS),
+        stats.get("paused") is True,
+        latency_in(stats),
+        channel_name=stats["channel_name"],
         clients=clients,
     )
 
 
-def client_at(node: Node, told: Mapping[str, Any], now_seconds: float) -> dict[str, Any]:
+def client_at(node: Node, client: Mapping[str, Any], now_seconds: float) -> dict[str, Any]:
     """A channel's client in NSQ's shape; `connected` is in ns, from whole seconds."""
     found: dict[str, Any] = {"node": node.address}
-    found |= {name: _text(told, name) for name in CLIENT_TEXTS}
-    found |= {name: number(told, name) for name in CLIENT_NUMBERS}
-    found |= {name: told.get(name) is True for name in CLIENT_SWITCHES}
+    found |= {name: _text(client, name) for name in CLIENT_TEXTS}
+    found |= {name: number(client, name) for name in CLIENT_NUMBERS}
+    found |= {name: client.get(name) is True for name in CLIENT_SWITCHES}
     found["connected"] = (int(now_seconds) - found["connect_ts"]) * NANOSECONDS
     for name in PLACES:
         if place := getattr(node, name):
             found[f"node_{name}"] = place
-        if place := _text(told, name):
+        if place := _text(client, name):
             found[name] = place
     return found
 
@@ -297,12 +297,12 @@ def _nearness(client: Mapping[str, Any]) -> tuple[str, int, str, str]:
     return client["node"], 0 if is_nearest else 1 if is_near else 2, region, zone
 
 
-def _numbers(told: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    return {name: number(told, name) for name in names}
+def _numbers(stats: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    return {name: number(stats, name) for name in names}
 
 
-def _text(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
+def _text(stats: Mapping[str, Any], key: str) -> str:
+    value = stats.get(key)
     return value if isinstance(value, str) else ""
 
 

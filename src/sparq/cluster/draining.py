@@ -109,13 +109,13 @@ def _left(listed: Any) -> list[NodeRemainder]:
     return found
 
 
-def _text(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
+def _text(answer: Mapping[str, Any], key: str) -> str:
+    value = answer.get(key)
     return one_line(value) if isinstance(value, str) else ""
 
 
-def _count(told: Mapping[str, Any], key: str) -> int:
-    value = told.get(key)
+def _count(answer: Mapping[str, Any], key: str) -> int:
+    value = answer.get(key)
     return min(max(value, 0), COUNT_MAX) if type(value) is int else 0
 
 

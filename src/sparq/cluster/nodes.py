@@ -76,14 +76,14 @@ class Node:
         return {**found, "topics": topics or None, "out_of_date": self.out_of_date}
 
 
-def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
+def read_node(entry: Mapping[str, Any], at: str = "") -> Node | None:
     """Parse a node from an entry of `/nodes` or `/lookup`, or from `/info`; None: no address.
 
     Args:
-        told: the entry.
+        entry: the entry.
         at: the node's configured address; "": an nsqlookupd lists it.
     """
-    host, port = told.get("broadcast_address"), told.get("http_port")
+    host, port = entry.get("broadcast_address"), entry.get("http_port")
     if not isinstance(host, str) or type(port) is not int or not 0 < port <= PORT_MAX:
         if not at:
             return None
@@ -94,14 +94,14 @@ def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
         address=address,
         at=at or address,
         broadcast_address=host,
-        hostname=_text(told, "hostname"),
+        hostname=_text(entry, "hostname"),
         http_port=port,
-        tcp_port=_port(told.get("tcp_port")),
-        version=_text(told, "version"),
-        topology_zone=_text(told, "topology_zone"),
-        topology_region=_text(told, "topology_region"),
-        remote_address=_text(told, "remote_address"),
-        topics=tuple(sorted(topics_of(told))),
+        tcp_port=_port(entry.get("tcp_port")),
+        version=_text(entry, "version"),
+        topology_zone=_text(entry, "topology_zone"),
+        topology_region=_text(entry, "topology_region"),
+        remote_address=_text(entry, "remote_address"),
+        topics=tuple(sorted(topics_of(entry))),
     )
 
 
@@ -128,17 +128,19 @@ def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
         lists: each nsqlookupd's address, with the nodes that it lists.
     """
     by_tcp: dict[tuple[str, int], Node] = {}
-    heard: dict[tuple[str, int], list[str]] = {}
+    sources: dict[tuple[str, int], list[str]] = {}
     for lookupd, nodes in lists:
         for node in nodes:
             key = (node.broadcast_address, node.tcp_port)  # NSQ's own key
             # The first nsqlookupd's entry counts; the others only add the address they know it by.
             by_tcp.setdefault(key, node)
-            heard.setdefault(key, []).append(f"{lookupd}/{node.remote_address or NOT_TOLD}")
+            sources.setdefault(key, []).append(f"{lookupd}/{node.remote_address or NOT_TOLD}")
     newest = max((version_of(node.version) for node in by_tcp.values()), default=())
     found = [
         replace(
-            node, remote_addresses=tuple(heard[key]), out_of_date=version_of(node.version) < newest
+            node,
+            remote_addresses=tuple(sources[key]),
+            out_of_date=version_of(node.version) < newest,
         )
         for key, node in by_tcp.items()
     ]
@@ -154,8 +156,8 @@ def version_of(text: str) -> tuple[int, ...]:
     return (int(major), int(minor), int(patch), 0 if before else 1)
 
 
-def _text(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key)
     return one_line(value) if isinstance(value, str) else ""
 
 

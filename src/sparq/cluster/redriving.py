@@ -81,12 +81,12 @@ async def redrive(
 
 def _take(progress: RedriveProgress, answer: Any) -> str | None:
     """Count an answer's letters; returns where the next request begins, None at the end."""
-    told = answer if isinstance(answer, dict) else {}
-    done = [one for one in _listed(told, "done") if isinstance(one, str)]
-    refused = [one for one in _listed(told, "refused") if isinstance(one, dict)]
+    report = answer if isinstance(answer, dict) else {}
+    done = [one for one in _listed(report, "done") if isinstance(one, str)]
+    refused = [one for one in _listed(report, "refused") if isinstance(one, dict)]
     progress.done += len(done)
     progress.refused.update(str(one.get("why", ""))[:200] for one in refused)
-    following = told.get("next")
+    following = report.get("next")
     # An nsqd that names a next place without any letter would be asked forever.
     return following if isinstance(following, str) and (done or refused) else None
 

@@ -133,8 +133,13 @@ class Call:
         self, content_type: str, headers: Mapping[str, str] | None = None
     ) -> web.StreamResponse:
         """Begin a streamed answer; the handler writes to it and then returns it."""
-        told = {**PLAIN_HEADER, **self._headers, **(headers or {}), "Content-Type": content_type}
-        self.streamed = web.StreamResponse(headers=told)
+        all_headers = {
+            **PLAIN_HEADER,
+            **self._headers,
+            **(headers or {}),
+            "Content-Type": content_type,
+        }
+        self.streamed = web.StreamResponse(headers=all_headers)
         await self.streamed.prepare(self.request)
         return self.streamed
 

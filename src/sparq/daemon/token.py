@@ -63,17 +63,17 @@ def _digest(text: str) -> bytes:
 
 def without_secrets(words: list[str]) -> list[str]:
     """Return a command line without tokens and without secrets in URLs."""
-    told = [public(word) for word in words]
+    shown = [public(word) for word in words]
     # Both forms of a flag have to be covered: --http-token=T and --http-token T.
-    for at, word in enumerate(told):
+    for at, word in enumerate(shown):
         flag, equals, value = word.partition("=")
         if not _FLAG.fullmatch(flag):
             continue
         if equals:
-            told[at] = f"{flag}={hidden(value)}"
-        elif at + 1 < len(told):
-            told[at + 1] = hidden(told[at + 1])
-    return told
+            shown[at] = f"{flag}={hidden(value)}"
+        elif at + 1 < len(shown):
+            shown[at + 1] = hidden(shown[at + 1])
+    return shown
 
 
 def public(url: str) -> str:

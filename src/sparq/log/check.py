@@ -159,7 +159,7 @@ def check_topics(
 def _sparq_rows(
     disk: Disk, folder: str, name: str, now: Instant, progress: Progress
 ) -> Iterator[CheckRow]:
-    state, said = Ledger.read(disk, folder)
+    state, notes = Ledger.read(disk, folder)
     log = Log.open(
         disk,
         folder,
@@ -171,7 +171,7 @@ def _sparq_rows(
         believes_indexes=False,
     )
     own = CheckRow(name, "", state.paused, size_bytes=log.size_bytes)
-    for text in said:
+    for text in notes:
         # An unfinished write is left by a kill; it is not damage.
         (own.notes if text.endswith("(torn)") else own.damage).append(text)
     own.damage += _read_through(log, progress)

@@ -358,8 +358,8 @@ class Replay:
         differs = (table[:, :head] != table[0, :head]).any(axis=1)
         count = int(differs.argmax()) if differs.any() else count_max
         rows = np.ascontiguousarray(table[:count, head:]).view(_REQUEUED_FIELDS).ravel()
-        told = zip(rows["due"].tolist(), rows["attempts"].tolist(), strict=True)
-        channel.requeued.update(zip(rows["index"].tolist(), told, strict=True))
+        pairs = zip(rows["due"].tolist(), rows["attempts"].tolist(), strict=True)
+        channel.requeued.update(zip(rows["index"].tolist(), pairs, strict=True))
         self._note(int(rows["index"].max()))
         return count * size
 
@@ -370,8 +370,8 @@ class Replay:
             return
         indexes, dues = np.frombuffer(data, "<i8", 2 * count).reshape(2, count)
         attempts = np.frombuffer(data, "<u4", count, 16 * count)
-        told = zip(dues.tolist(), attempts.tolist(), strict=True)
-        channel.requeued.update(zip(indexes.tolist(), told, strict=True))
+        pairs = zip(dues.tolist(), attempts.tolist(), strict=True)
+        channel.requeued.update(zip(indexes.tolist(), pairs, strict=True))
         self._orders.pop(name, None)
         self._note(int(indexes.max()))
 
@@ -386,14 +386,14 @@ class Replay:
         return self._state
 
 
-def drop_range(told: dict[int, Any], first: int, end: int) -> None:
+def drop_range(noted: dict[int, Any], first: int, end: int) -> None:
     """Remove the indexes of [first, end) from a mapping by index."""
-    if end - first <= len(told):
+    if end - first <= len(noted):
         for index in range(first, end):
-            told.pop(index, None)
+            noted.pop(index, None)
     else:
-        for index in [index for index in told if first <= index < end]:
-            del told[index]
+        for index in [index for index in noted if first <= index < end]:
+            del noted[index]
 
 
 def _move_start(channel: ChannelState) -> None:

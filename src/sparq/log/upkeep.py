@@ -236,11 +236,11 @@ class Upkeep:
         elif isinstance(task, Prepare) and task.error is None:
             self.spare = task.path
             self.spare_due_size = NEVER
-        told = self._is_failing
+        was_failing = self._is_failing
         self._is_failing = task.error is not None
         return (
             f"housekeeping failed, the next start may be slower: {task.error}"
-            if task.error and not told
+            if task.error and not was_failing
             else ""
         )
 

@@ -221,14 +221,14 @@ def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
     return topics
 
 
-def _add_topic(data: GoData, said: dict[str, Any]) -> None:
+def _add_topic(data: GoData, metadata: dict[str, Any]) -> None:
     """Add a topic of nsqd.dat with its channels, unless its name is invalid or ephemeral."""
-    name = str(said["name"])
+    name = str(metadata["name"])
     if not _is_kept(data, "topic", name):
         return
     topic = _topic(data, name)
-    topic.paused = bool(said.get("paused"))
-    for channel in said.get("channels") or []:
+    topic.paused = bool(metadata.get("paused"))
+    for channel in metadata.get("channels") or []:
         if _is_kept(data, f"channel of topic {name}", channel["name"]):
             _channel(topic, channel["name"]).paused = bool(channel.get("paused"))
 

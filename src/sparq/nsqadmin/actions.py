@@ -136,11 +136,11 @@ class Actions:
         # As in NSQ, which notifies of a pause, an unpause and an emptying even if they failed.
         if report.failed and not order.action.startswith(ALWAYS_TOLD):
             return
-        told = [order.action]
+        actions = [order.action]
         # NSQ creates the topic first, and notifies of both.
         if order.action == "create_channel":
-            told.insert(0, "create_topic")
-        for action in told:
+            actions.insert(0, "create_topic")
+        for action in actions:
             self._notifier.queue(
                 request,
                 action,

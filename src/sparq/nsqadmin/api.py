@@ -182,8 +182,8 @@ def _upstream_error(sentence: str) -> HttpError:
 
 def _warning(*texts: str) -> str:
     """The `message` of an answer; "" if nothing went wrong."""
-    told = [text for text in texts if text]
-    return f"WARNING: {'; '.join(told)}" if told else ""
+    warnings = [text for text in texts if text]
+    return f"WARNING: {'; '.join(warnings)}" if warnings else ""
 
 
 # Actions

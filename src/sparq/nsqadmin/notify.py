@@ -66,18 +66,18 @@ class Notifier:
         """Queue the notification of an action."""
         if not self._endpoint:
             return
-        told: dict[str, Any] = {"action": action, "topic": topic}
+        notification: dict[str, Any] = {"action": action, "topic": topic}
         more = {"channel": channel, "node": node}
-        told |= {name: value for name, value in more.items() if value}
-        told["timestamp"] = int(time.time())
+        notification |= {name: value for name, value in more.items() if value}
+        notification["timestamp"] = int(time.time())
         if name := user or basic_user(request.headers.get("Authorization", "")):
-            told["user"] = name
-        told["remote_ip"] = remote
-        told["user_agent"] = request.headers.get("User-Agent", "")
-        told["url"] = url_of(request)
-        told["via"] = self._via
+            notification["user"] = name
+        notification["remote_ip"] = remote
+        notification["user_agent"] = request.headers.get("User-Agent", "")
+        notification["url"] = url_of(request)
+        notification["via"] = self._via
         try:
-            self._waiting.put_nowait(told)
+            self._waiting.put_nowait(notification)
         except asyncio.QueueFull:
             logger.error("NOTIFY: dropped %s: %d notifications are queued", action, WAITING_MAX)
             return
@@ -101,18 +101,21 @@ class Notifier:
             connector=connector, timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
         ) as session:
             while True:
-                told = await self._waiting.get()
+                notification = await self._waiting.get()
                 try:
-                    await self._send(session, told)
+                    await self._send(session, notification)
                 finally:
                     self._waiting.task_done()
 
-    async def _send(self, session: aiohttp.ClientSession, told: dict[str, Any]) -> None:
+    async def _send(self, session: aiohttp.ClientSession, notification: dict[str, Any]) -> None:
         headers = {"Content-Type": "application/json"}
         why = ""
         try:
             async with session.post(
-                self._endpoint, data=json.dumps(told), headers=headers, allow_redirects=False
+                self._endpoint,
+                data=json.dumps(notification),
+                headers=headers,
+                allow_redirects=False,
             ) as response:
                 await response.content.read(ANSWER_BYTES_MAX)
             if not response.ok or response.status >= 300:
@@ -121,7 +124,7 @@ class Notifier:
             why = http_reason(error)
         if why:
             shown = public(self._endpoint)
-            logger.error("NOTIFY: failed to send %s to %s: %s", told["action"], shown, why)
+            logger.error("NOTIFY: failed to send %s to %s: %s", notification["action"], shown, why)
 
 
 def basic_user(authorization: str) -> str:

@@ -196,11 +196,11 @@ def refusal(reason: str) -> str:
     """Extract why an nsqd refused a document from a failure; "" for any other failure."""
     if REFUSED not in reason:
         return ""
-    said = reason  # used if the reason was cut off and is no valid JSON
+    message = reason  # used if the reason was cut off and is no valid JSON
     with contextlib.suppress(ValueError, KeyError, TypeError):
         # Twice: the reason quotes nsqd's JSON answer as a JSON string.
-        said = str(json.loads(json.loads(reason[reason.index('"') :]))["message"])
-    return said.partition(REFUSED)[2].lstrip(": ")
+        message = str(json.loads(json.loads(reason[reason.index('"') :]))["message"])
+    return message.partition(REFUSED)[2].lstrip(": ")
 
 
 def _apart(errors: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -237,9 +237,9 @@ def _policies(listed: Any) -> list[Policy]:
 
 
 def _held(given: Any) -> dict[str, dict[str, Any]]:
-    told = given.items() if isinstance(given, dict) else ()
+    items = given.items() if isinstance(given, dict) else ()
     found = {}
-    for key, each in told:
+    for key, each in items:
         if not _KEY.fullmatch(key) or not isinstance(each, dict):
             continue
         setting: dict[str, Any] = {"value": _value(each.get("value")), "source": "flags"}

@@ -183,13 +183,13 @@ class Authenticator:
         if self._http is None:
             connector = aiohttp.TCPConnector(force_close=True)
             self._http = aiohttp.ClientSession(connector=connector, timeout=self._timeouts)
-        asked: dict[str, Any] = {"headers": ACCEPT, "ssl": self._context}
+        options: dict[str, Any] = {"headers": ACCEPT, "ssl": self._context}
         if self._method == "post":
-            asked["json"] = client.lists()
+            options["json"] = client.lists()
         else:
             # `encoded`: yarl must not normalise the query, which has the secret byte for byte.
             url = URL(f"{url}{'&' if url.raw_query_string else '?'}{client.query()}", encoded=True)
-        async with self._http.request(self._method.upper(), url, **asked) as answer:
+        async with self._http.request(self._method.upper(), url, **options) as answer:
             return answer.status, await collected(answer.content.iter_any(), ANSWER_BYTES_MAX)
 
 

@@ -124,15 +124,15 @@ def holding(policies: Policies, topic: str, channel: str | None) -> dict[str, An
         if channel is not None and name in TOPIC_SETTINGS:
             continue
         value = policy_document.value_of(name, getattr(settings, name))
-        told: dict[str, Any] = {"value": value, "source": FLAGS}
+        entry: dict[str, Any] = {"value": value, "source": FLAGS}
         if name in origins:
             place = origins[name].place
             first = len(policies.configured)
             if place < first:
-                told |= {"source": CONFIGURED, "number": place + 1}
+                entry |= {"source": CONFIGURED, "number": place + 1}
             else:
-                told |= {"source": CHOSEN, "number": place - first + 1}
-        shown[policy_document.key_of(name)] = told
+                entry |= {"source": CHOSEN, "number": place - first + 1}
+        shown[policy_document.key_of(name)] = entry
     return {"topic": topic, "channel": channel, "settings": shown}
 
 

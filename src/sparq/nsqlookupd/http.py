@@ -136,8 +136,8 @@ class NsqlookupdEndpoints:
         for producer, topics in self._registry.nodes(self._now()):
             tombstones = [hidden for _, hidden in topics]
             names = [topic for topic, _ in topics]
-            told = {**describe(producer), "tombstones": tombstones, "topics": names}
-            nodes.append({**told, **drains_of(producer)})
+            node = {**describe(producer), "tombstones": tombstones, "topics": names}
+            nodes.append({**node, **drains_of(producer)})
         return {"producers": nodes}
 
     def debug(self, _call: Call) -> dict[str, Any]:
@@ -180,9 +180,9 @@ def describe(producer: RegisteredNsqd) -> dict[str, Any]:
 
 def drains_of(producer: RegisteredNsqd) -> dict[str, Any]:
     """Return which parts of a producer drain; {} without drains, so that the JSON stays NSQ's."""
-    told: dict[str, Any] = {"draining": True} if producer.draining else {}
+    fields: dict[str, Any] = {"draining": True} if producer.draining else {}
     topics = sorted(producer.draining_topics)
-    return {**told, **({"draining_topics": topics} if topics else {})}
+    return {**fields, **({"draining_topics": topics} if topics else {})}
 
 
 def describe_entry(entry: Registration) -> dict[str, Any]:

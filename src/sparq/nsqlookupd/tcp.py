@@ -316,12 +316,12 @@ def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) 
         ClientError: it is not a JSON object, or a field is missing or has a wrong type.
     """
     try:
-        said = json.loads(body)
-        said = {} if said is None else said
-        if not isinstance(said, dict):
+        given = json.loads(body)
+        given = {} if given is None else given
+        if not isinstance(given, dict):
             raise ValueError
         # Go accepts JSON keys in any case, so nsqds may send them so.
-        fields = {key.lower(): value for key, value in said.items() if value is not None}
+        fields = {key.lower(): value for key, value in given.items() if value is not None}
         facts = {name: _fact(fields, name, str) for name in TEXTS}
         facts |= {name: _fact(fields, name, int) for name in PORTS}
         draining = fields.get("draining")

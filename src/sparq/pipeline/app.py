@@ -343,10 +343,10 @@ class Application:
             try:
                 counter.query.awaitTermination()  # raises the query's error
             except StreamingQueryException as error:
-                said = OWN_ERROR.findall(str(error))
-                if not said:
+                own_errors = OWN_ERROR.findall(str(error))
+                if not own_errors:
                     raise
-                raise QueryError(f"query {name} failed: {said[-1]}") from error
+                raise QueryError(f"query {name} failed: {own_errors[-1]}") from error
 
     def _say(self, stage: str) -> None:
         if self._run_dir is None:

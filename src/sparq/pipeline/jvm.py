@@ -154,9 +154,9 @@ def _check(java: str, words: list[str], named: str) -> None:
     if NO_CLASS in ran.stderr:
         return
     lines = [line.strip() for line in f"{ran.stderr}\n{ran.stdout}".splitlines()]
-    told = [line for line in lines if line and not any(noise in line for noise in NOISE)]
-    said = told[0] if told else f"exit status {ran.returncode}"
-    raise SettingsError(f"{named}: Java does not start with it ({said})")
+    messages = [line for line in lines if line and not any(noise in line for noise in NOISE)]
+    reason = messages[0] if messages else f"exit status {ran.returncode}"
+    raise SettingsError(f"{named}: Java does not start with it ({reason})")
 
 
 PREFIX: Final = "sparq-jvm-"

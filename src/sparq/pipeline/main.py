@@ -135,8 +135,8 @@ class App(SupervisedProcess):
             return ""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(self.logged)
-            said = [line for line in log if line.startswith(MISTAKE)]
-        return said[-1].removeprefix(MISTAKE).strip() if said else ""
+            mistakes = [line for line in log if line.startswith(MISTAKE)]
+        return mistakes[-1].removeprefix(MISTAKE).strip() if mistakes else ""
 
     def finish(self) -> None:
         """Signal that no more clicks will come."""
@@ -239,8 +239,8 @@ class PipelineRun:
             self.restarts += dead
             self.progress.say(f"restarted: {', '.join(dead)}")
             self.write_state()
-        if self.console is not None and (told := self.console.watch()):
-            self.progress.say(told)
+        if self.console is not None and (news := self.console.watch()):
+            self.progress.say(news)
             self.write_state()
         if len(self.restarts) > RESTARTS_MAX:
             raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
@@ -413,13 +413,13 @@ def up(data: Path) -> int:
         sys.stdout.write(_where(cluster, data, _where_console(console)))
         sys.stdout.flush()
         runner.enter("running")
-        told = None
+        shown_pid = None
         with suppress(KeyboardInterrupt):
             while True:
                 runner.watch()
                 figures = runner.app.status()
-                if figures.get("pid") != told and figures.get("ui"):
-                    told = figures["pid"]
+                if figures.get("pid") != shown_pid and figures.get("ui"):
+                    shown_pid = figures["pid"]
                     sys.stdout.write(_watching(figures))
                     sys.stdout.flush()
                 time.sleep(POLL_SECONDS)

@@ -56,25 +56,25 @@ def _flags(source: Any, path: str, prefix: str) -> Iterator[Flag]:
     """Yield the flags of a dataclass with its defaults, or of an instance with its values."""
     for field in dataclasses.fields(source):
         default = _default(field) if isinstance(source, type) else getattr(source, field.name)
-        told = field.metadata
+        metadata = field.metadata
         if dataclasses.is_dataclass(default):
-            yield from _flags(default, f"{path}{field.name}.", told.get("prefix", ""))
-        elif "text" in told:
-            kind = told["kind"] or kind_of(field)
+            yield from _flags(default, f"{path}{field.name}.", metadata.get("prefix", ""))
+        elif "text" in metadata:
+            kind = metadata["kind"] or kind_of(field)
             bare = field.name.removesuffix("_ns").removesuffix("_ms")
-            name = told["name"] or prefix + bare.replace("_", "-")
-            most = told["most"]
+            name = metadata["name"] or prefix + bare.replace("_", "-")
+            most = metadata["most"]
             yield Flag(
                 name,
                 path + field.name,
-                told["key"] or name.replace("-", "_"),
+                metadata["key"] or name.replace("-", "_"),
                 kind,
                 isinstance(default, tuple),
-                told["text"],
+                metadata["text"],
                 kind.given(default),
-                kind.given(told["least"]),
+                kind.given(metadata["least"]),
                 path + most if isinstance(most, str) else kind.given(most),
-                told.get("live", ""),
+                metadata.get("live", ""),
             )
 
 

@@ -69,11 +69,13 @@ class LineFormatter(logging.Formatter):
         """Return the line, followed by the traceback if there is one."""
         when = datetime.fromtimestamp(record.created, self._zone).strftime("%Y/%m/%d %H:%M:%S.%f")
         text = record.getMessage().translate(_ESCAPES)
-        said = f"{self._prefix}{when} {_level_of(record)}: {text}"
+        formatted = f"{self._prefix}{when} {_level_of(record)}: {text}"
         if record.exc_info:
             lines = self.formatException(record.exc_info).split("\n")
-            said = "\n".join([said, *(_INDENT + line.translate(_ESCAPES) for line in lines)])
-        return said
+            formatted = "\n".join(
+                [formatted, *(_INDENT + line.translate(_ESCAPES) for line in lines)]
+            )
+        return formatted
 
 
 class JsonFormatter(logging.Formatter):
@@ -89,18 +91,18 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the JSON object."""
         when = datetime.fromtimestamp(record.created, UTC)
-        said = {
+        fields = {
             "time": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "level": _level_of(record),
             "program": self._program,
             "text": record.getMessage(),
             "logger": record.name,
         }
-        said.update((name, value) for name in FACTS if (value := getattr(record, name, None)))
+        fields.update((name, value) for name in FACTS if (value := getattr(record, name, None)))
         if record.exc_info:
-            said["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = self.formatException(record.exc_info)
         # In ASCII, so Unicode's line separators and direction marks are escaped (rule 1).
-        return json.dumps(said)
+        return json.dumps(fields)
 
 
 def _level_of(record: logging.LogRecord) -> str:
@@ -152,8 +154,8 @@ class LineHandler(logging.StreamHandler[TextIO]):
             counts, self._counts = self._counts, Counter()
             for (name, level, text), count in counts.items():
                 if count > self._most:
-                    said = f"{count - self._most:,} more in a minute: {text}"
-                    super().emit(logging.LogRecord(name, level, "", 0, said, None, None))
+                    summary = f"{count - self._most:,} more in a minute: {text}"
+                    super().emit(logging.LogRecord(name, level, "", 0, summary, None, None))
         finally:
             self.release()
 

@@ -161,30 +161,30 @@ def negotiate(body: bytes, limits: IdentifyLimits, server: Mapping[str, object])
     Raises:
         RemoteError: the body is not such JSON, or requests a value out of range.
     """
-    asked = _decode(body, strict=limits.strict_identify)
-    heartbeat_ms = _heartbeat(asked.heartbeat_interval, limits)
-    timeout_ms = _buffer_timeout(asked.output_buffer_timeout, limits)
-    size = _buffer_size(asked.output_buffer_size, limits)
-    if not 0 <= asked.sample_rate <= SAMPLE_RATE_MAX:
-        _refuse(f"sample rate ({asked.sample_rate})")
+    request = _decode(body, strict=limits.strict_identify)
+    heartbeat_ms = _heartbeat(request.heartbeat_interval, limits)
+    timeout_ms = _buffer_timeout(request.output_buffer_timeout, limits)
+    size = _buffer_size(request.output_buffer_size, limits)
+    if not 0 <= request.sample_rate <= SAMPLE_RATE_MAX:
+        _refuse(f"sample rate ({request.sample_rate})")
     granted = Granted(
-        client_id=asked.client_id,
-        hostname=asked.hostname,
-        user_agent=asked.user_agent,
+        client_id=request.client_id,
+        hostname=request.hostname,
+        user_agent=request.user_agent,
         heartbeat_interval_ms=heartbeat_ms,
         output_buffer_size=size,
         # Without a buffer a timer would have nothing to flush.
         output_buffer_timeout_ms=0 if size == 1 else timeout_ms,
-        sample_rate=asked.sample_rate,
-        msg_timeout_ms=_msg_timeout(asked.msg_timeout, limits),
-        topology_region=asked.topology_region,
-        topology_zone=asked.topology_zone,
-        feature_negotiation=asked.feature_negotiation,
-        dead_letter_envelopes=asked.dead_letter_envelopes,
+        sample_rate=request.sample_rate,
+        msg_timeout_ms=_msg_timeout(request.msg_timeout, limits),
+        topology_region=request.topology_region,
+        topology_zone=request.topology_zone,
+        feature_negotiation=request.feature_negotiation,
+        dead_letter_envelopes=request.dead_letter_envelopes,
     )
     if not granted.feature_negotiation:
         return granted
-    granted = _upgraded(granted, asked, limits, has_tls=bool(server.get("tls")))
+    granted = _upgraded(granted, request, limits, has_tls=bool(server.get("tls")))
     return replace(granted, reply=_reply(granted, limits, server))
 
 
@@ -223,17 +223,17 @@ def _decode(body: bytes, *, strict: bool) -> _Request:
     try:
         # Bytes that are not UTF-8 become U+FFFD, as in Go; json.loads(bytes) might assume UTF-16.
         text = body.decode("utf-8", "replace")
-        asked = json.loads(text, parse_constant=_no_constant, parse_int=_integer)
+        request = json.loads(text, parse_constant=_no_constant, parse_int=_integer)
     except (ValueError, RecursionError):
         raise _undecodable() from None
-    if asked is None:
+    if request is None:
         return _Request()
-    if not isinstance(asked, dict) or (strict and not _is_modest(asked, STRICT_DEPTH)):
+    if not isinstance(request, dict) or (strict and not _is_modest(request, STRICT_DEPTH)):
         raise _undecodable()
     # Go's decoder ignores the case of keys (a long s counts as an s). If several keys mean one
     # field, the last one wins; each must have the field's type.
     known = {}
-    for key, value in asked.items():
+    for key, value in request.items():
         name = key.lower().replace("\u017f", "s")
         if name in _TYPES and value is not None:
             known[name] = _typed(name, value)
@@ -285,58 +285,58 @@ def _undecodable() -> RemoteError:
 # Deciding what is granted
 
 
-def _heartbeat(asked_ms: int, limits: IdentifyLimits) -> int:
-    if asked_ms == 0:
+def _heartbeat(requested_ms: int, limits: IdentifyLimits) -> int:
+    if requested_ms == 0:
         return limits.heartbeat_interval_ms
-    if asked_ms == OFF and not limits.require_heartbeats:
+    if requested_ms == OFF and not limits.require_heartbeats:
         return 0
-    if not INTERVAL_MIN_MS <= asked_ms <= limits.max_heartbeat_interval_ms:
-        _refuse(f"heartbeat interval ({asked_ms})")
-    return asked_ms
+    if not INTERVAL_MIN_MS <= requested_ms <= limits.max_heartbeat_interval_ms:
+        _refuse(f"heartbeat interval ({requested_ms})")
+    return requested_ms
 
 
-def _buffer_timeout(asked_ms: int, limits: IdentifyLimits) -> int:
-    if asked_ms == 0:
+def _buffer_timeout(requested_ms: int, limits: IdentifyLimits) -> int:
+    if requested_ms == 0:
         return limits.output_buffer_timeout_ms
-    if asked_ms == OFF:
+    if requested_ms == OFF:
         return 0
     allowed = limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms
-    if not allowed[0] <= asked_ms <= allowed[1]:
-        _refuse(f"output buffer timeout ({asked_ms})")
-    return asked_ms
+    if not allowed[0] <= requested_ms <= allowed[1]:
+        _refuse(f"output buffer timeout ({requested_ms})")
+    return requested_ms
 
 
-def _buffer_size(asked: int, limits: IdentifyLimits) -> int:
-    if asked == 0:
+def _buffer_size(requested: int, limits: IdentifyLimits) -> int:
+    if requested == 0:
         return limits.output_buffer_size
-    if asked == OFF:
+    if requested == OFF:
         return 1
-    if not BUFFER_SIZE_MIN <= asked <= limits.max_output_buffer_size:
-        _refuse(f"output buffer size ({asked})")
-    return asked
+    if not BUFFER_SIZE_MIN <= requested <= limits.max_output_buffer_size:
+        _refuse(f"output buffer size ({requested})")
+    return requested
 
 
-def _msg_timeout(asked_ms: int, limits: IdentifyLimits) -> int:
-    if asked_ms == 0:
+def _msg_timeout(requested_ms: int, limits: IdentifyLimits) -> int:
+    if requested_ms == 0:
         return limits.msg_timeout_ms
-    if not INTERVAL_MIN_MS <= asked_ms <= limits.max_msg_timeout_ms:
-        _refuse(f"msg timeout ({asked_ms})")
-    return asked_ms
+    if not INTERVAL_MIN_MS <= requested_ms <= limits.max_msg_timeout_ms:
+        _refuse(f"msg timeout ({requested_ms})")
+    return requested_ms
 
 
 def _upgraded(
-    granted: Granted, asked: _Request, limits: IdentifyLimits, *, has_tls: bool
+    granted: Granted, request: _Request, limits: IdentifyLimits, *, has_tls: bool
 ) -> Granted:
-    deflate = limits.deflate and asked.deflate
-    snappy = limits.snappy and asked.snappy
+    deflate = limits.deflate and request.deflate
+    snappy = limits.snappy and request.snappy
     if deflate and snappy:
         text = "cannot enable both deflate and snappy compression"
         raise RemoteError("E_IDENTIFY_FAILED", text)
     # NSQ reduces a level that is too high, where it refuses other values that are out of range.
-    level = asked.deflate_level if deflate and asked.deflate_level > 0 else DEFLATE_LEVEL
+    level = request.deflate_level if deflate and request.deflate_level > 0 else DEFLATE_LEVEL
     return replace(
         granted,
-        tls_v1=has_tls and asked.tls_v1,
+        tls_v1=has_tls and request.tls_v1,
         deflate=deflate,
         deflate_level=min(level, limits.max_deflate_level),
         snappy=snappy,

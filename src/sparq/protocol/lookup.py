@@ -88,8 +88,8 @@ def question(lookupd: str, route: str, **query: str) -> str:
     parts = urlsplit(lookupd_url(lookupd))
     above, _, last = parts.path.rpartition("/")
     path = parts.path if last and route == "lookup" else f"{above}/{route}"
-    asked = "&".join(filter(None, (parts.query, urlencode(query, quote_via=quote, safe=""))))
-    return urlunsplit((parts.scheme, parts.netloc, path, asked, ""))
+    whole_query = "&".join(filter(None, (parts.query, urlencode(query, quote_via=quote, safe=""))))
+    return urlunsplit((parts.scheme, parts.netloc, path, whole_query, ""))
 
 
 def shown(url: str) -> str:

@@ -42,8 +42,8 @@ def option(
             needed.
         secret: leave the value out of the `repr` of the options.
     """
-    told = {"text": text, "kind": kind, "name": name, "key": key}
-    told |= {"least": least, "most": most, "live": live}
+    metadata = {"text": text, "kind": kind, "name": name, "key": key}
+    metadata |= {"least": least, "most": most, "live": live}
     if callable(default):
-        return dataclasses.field(default_factory=default, repr=not secret, metadata=told)
-    return dataclasses.field(default=default, repr=not secret, metadata=told)
+        return dataclasses.field(default_factory=default, repr=not secret, metadata=metadata)
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)

@@ -266,7 +266,7 @@ async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    heard = [number for number in signals if not _is_ignored_hangup(number)]
+    handled = [number for number in signals if not _is_ignored_hangup(number)]
 
     def signalled() -> None:
         if not stop.is_set():
@@ -276,11 +276,11 @@ async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
             loop.call_later(ONCE_SECONDS, mean_it)
 
     def mean_it() -> None:
-        for number in heard:
+        for number in handled:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    for number in heard:
+    for number in handled:
         loop.add_signal_handler(number, signalled)
     return await work(stop)
 

@@ -58,9 +58,9 @@ from sparq.tools.relay import (
     BatchRefusedError,
     NotAcceptedError,
     NotSentError,
+    OnResult,
     Refusal,
     Relay,
-    Told,
     check_every,
     consumer_of,
 )
@@ -240,13 +240,15 @@ class Destination:
         except (RemoteError, SparqClientError) as error:
             raise self._refusal(error, len(bodies)) from error
 
-    def offer(self, topic: str, bodies: Sequence[bytes], told: Told) -> bool:
+    def offer(self, topic: str, bodies: Sequence[bytes], on_result: OnResult) -> bool:
         """Publish messages and return at once; False: no connection has room for them."""
         if not self.producer.connections:
             return False
 
         def done(outcome: Receipt | Exception) -> None:
-            told(self._refusal(outcome, len(bodies)) if isinstance(outcome, Exception) else None)
+            on_result(
+                self._refusal(outcome, len(bodies)) if isinstance(outcome, Exception) else None
+            )
 
         try:
             if len(bodies) == 1:
@@ -285,9 +287,9 @@ class OutgoingBatch:
     batch: Batch
     bodies: Sequence[bytes]
 
-    def offer(self, host: str, told: Told) -> bool:
+    def offer(self, host: str, on_result: OnResult) -> bool:
         """Publish them to this host if that is possible without waiting."""
-        return self.destinations[host].offer(self.topic, self.bodies, told)
+        return self.destinations[host].offer(self.topic, self.bodies, on_result)
 
     async def send(self, host: str) -> None:
         """Publish them to this host."""

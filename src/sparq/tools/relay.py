@@ -61,7 +61,7 @@ class BatchRefusedError(Exception):
 Send = Callable[[str], Awaitable[None]]
 Follow = Callable[[Consumer], Coroutine[Any, Any, None]]
 Refusal = NotAcceptedError | BatchRefusedError
-Told = Callable[[Refusal | None], None]
+OnResult = Callable[[Refusal | None], None]
 """Called once: with None if the host has accepted what it was offered, else with the refusal."""
 
 
@@ -73,7 +73,7 @@ class RelayedBatch(Protocol):
         """The messages; the consumer must not answer them itself."""
         ...
 
-    def offer(self, host: str, told: Told) -> bool:
+    def offer(self, host: str, on_result: OnResult) -> bool:
         """Hand them to a host if that is possible without waiting; else return False."""
         ...
 

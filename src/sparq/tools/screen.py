@@ -270,11 +270,11 @@ def _channel_head(key: Key, facts: ChannelFacts) -> Text:
     if facts.row is None:
         return Text(f"{name}   no nsqd has it any more", style="bold")
     state = facts.row.state
-    told = state.words
+    words = state.words
     if state.severity // 2 == STUCK.severity // 2 and facts.row.idle_seconds:
-        told = f"{told}: nothing finished for {duration(facts.row.idle_seconds)}"
+        words = f"{words}: nothing finished for {duration(facts.row.idle_seconds)}"
     readers = "   read by Spark" if facts.row.readers else ""
-    return Text(f"{name}   {told}{readers}", style="bold", no_wrap=True, overflow="ellipsis")
+    return Text(f"{name}   {words}{readers}", style="bold", no_wrap=True, overflow="ellipsis")
 
 
 def _table(headings: Sequence[str], texts: int) -> Table:

@@ -42,9 +42,9 @@ class AuthRequiredError(SparqClientError):
 def tls_reason(error: ssl.SSLError) -> str:
     """Return OpenSSL's reason for an error, without the parts in brackets."""
     # Why a certificate was rejected: more exact than the reason, which only says that it was.
-    said = getattr(error, "verify_message", "")
-    if said:
-        return said
+    message = getattr(error, "verify_message", "")
+    if message:
+        return message
     reason = getattr(error, "reason", None)  # only OpenSSL's own errors have one
     return (reason or _BRACKETS.sub("", str(error))).replace("_", " ").lower()
 

@@ -87,10 +87,10 @@ def to_line(entry: AuditEntry, now: float) -> bytes:
     }
     recorded = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="milliseconds")
     short["time"] = short["time"] or recorded.replace("+00:00", "Z")
-    told: dict[str, Any] = {"time": short.pop("time"), **short}
+    ordered: dict[str, Any] = {"time": short.pop("time"), **short}
     is_long = len(arguments) > ARGUMENTS_MAX
-    told["arguments"] = _cut(arguments, ARGUMENTS_MAX) if is_long else json.loads(arguments)
-    return json.dumps(told, separators=(",", ":")).encode("ascii") + b"\n"
+    ordered["arguments"] = _cut(arguments, ARGUMENTS_MAX) if is_long else json.loads(arguments)
+    return json.dumps(ordered, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def from_line(line: bytes) -> dict[str, Any] | None:

@@ -25,10 +25,10 @@ def issue(module: str, text: str, prefix: str = PREFIX, form: Form = FORM) -> in
     """
     parser = argparse.ArgumentParser(f"python -m {module}", description=text)
     parser.add_argument("name", help="name of the token, as shown in the audit log")
-    told = ", ".join(form.words) + (
+    roles = ", ".join(form.words) + (
         "" if form.is_whole else "; ROLE:PATTERN for the topics that match"
     )
-    parser.add_argument("roles", help=f"comma-separated roles: {told}")
+    parser.add_argument("roles", help=f"comma-separated roles: {roles}")
     parser.add_argument(
         "last_day",
         nargs="?",

@@ -129,10 +129,10 @@ class Hosts:
         # If a proxy does not pass Host on, Origin still has the allowed name the browser used.
         return self._is_allowed(there, is_usual=there.port in ("", default, here.port))
 
-    def _is_allowed(self, asked: HostPort, *, is_usual: bool) -> bool:
+    def _is_allowed(self, requested: HostPort, *, is_usual: bool) -> bool:
         """Whether `--allowed-host` covers it; a name without a port covers the usual ports."""
         return any(
-            _covers(name, asked.name) and (port == asked.port if port else is_usual)
+            _covers(name, requested.name) and (port == requested.port if port else is_usual)
             for name, port in self._allowed
         )
 

@@ -80,9 +80,9 @@ async def query_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaita
         Refused: a node rejects the query; or no node has a result: 404 if it does not exist, 501 if
             nodes are Go's, 502 if they did not answer.
     """
-    said = await asyncio.gather(*map(ask, nodes.values()), return_exceptions=True)
+    results = await asyncio.gather(*map(ask, nodes.values()), return_exceptions=True)
     wrong: UpstreamError | None = None
-    for address, answer in zip(nodes, said, strict=True):
+    for address, answer in zip(nodes, results, strict=True):
         if not isinstance(answer, BaseException):
             answers.found[address] = answer
         elif not isinstance(answer, UpstreamError):
@@ -107,5 +107,5 @@ def _nothing(answers: Answers) -> Refused:
         return Refused(next(iter(answers.absent.values())), 404)
     if answers.unable and not answers.errors:
         return Refused("NOT_SUPPORTED: all nodes of this topic are NSQ's Go nsqds", 501)
-    told = "; ".join(f"{address}: {why}" for address, why in answers.errors.items())
-    return Refused(f"UPSTREAM_ERROR: {told}", 502)
+    reasons = "; ".join(f"{address}: {why}" for address, why in answers.errors.items())
+    return Refused(f"UPSTREAM_ERROR: {reasons}", 502)

@@ -195,9 +195,9 @@ async def _page(
 
 def _total(places: Places, answers: Answers) -> int | None:
     """Number of messages in all; a node that was shown to its end counts with its last total."""
-    said = [answer.get("total") for answer in answers.found.values()]
-    said += [place.total for node, place in places.items() if node not in answers.found]
-    known = [total for total in said if isinstance(total, int)]
+    totals = [answer.get("total") for answer in answers.found.values()]
+    totals += [place.total for node, place in places.items() if node not in answers.found]
+    known = [total for total in totals if isinstance(total, int)]
     return sum(known) if known else None
 
 
@@ -344,14 +344,14 @@ async def search(
             _next(answer), progress=1.0 if is_done else part, is_done=is_done
         )
     parts = [place.progress for place in places.values()]
-    said = answers.found.values()
+    received = answers.found.values()
     return SearchPage(
         sorted(messages, key=_time),
         token_of(places),
         sum(parts) / len(parts) if parts else 1.0,
-        sum(number(answer, "scanned") for answer in said),
-        sum(number(answer, "scanned_bytes") for answer in said),
-        sum(number(answer, "unsearched") for answer in said),
+        sum(number(answer, "scanned") for answer in received),
+        sum(number(answer, "scanned_bytes") for answer in received),
+        sum(number(answer, "unsearched") for answer in received),
         answers,
     )
 
@@ -371,7 +371,8 @@ async def find(
     del query["limit"]
     await query_all(nodes, answers, lambda node: fleet.get(node, "/message", **query))
     found = answers.found.items()
-    return [{**said, "node": node} for node, said in found if isinstance(said, dict)], answers
+    messages = [{**one, "node": node} for node, one in found if isinstance(one, dict)]
+    return messages, answers
 
 
 async def whole_body(fleet: Fleet, topic: str, message_id: str, node: str) -> bytes:

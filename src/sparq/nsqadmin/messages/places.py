@@ -50,13 +50,13 @@ def token_of(places: Places) -> str | None:
     """Encode the places of all nodes as a token; None if all lists have ended."""
     if all(place.is_done for place in places.values()):
         return None
-    told = {
+    parts = {
         node: [1, place.total]
         if place.is_done
         else [0, place.after, place.last, round(place.progress, 4)]
         for node, place in places.items()
     }
-    packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode())
+    packed = zlib.compress(json.dumps(parts, separators=(",", ":")).encode())
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
@@ -73,8 +73,8 @@ def places_in(token: str) -> Places:
         # Not zlib.decompress: it has no limit, and a token may be forged. A text that is cut here
         # is no valid JSON.
         text = zlib.decompressobj().decompress(packed, JSON_MAX)
-        told = json.loads(text)
-        return {str(node): _place(*parts) for node, parts in told.items()}
+        parts_by_node = json.loads(text)
+        return {str(node): _place(*parts) for node, parts in parts_by_node.items()}
     except (binascii.Error, zlib.error, ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError("use the `next` of an earlier answer") from None
 

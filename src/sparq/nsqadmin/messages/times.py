@@ -169,7 +169,7 @@ class Preview:
             "again": self.again,
             "waiting": self.waiting,
             "older_are_gone": self.older_are_gone,
-            "nodes": [{"node": node, **said} for node, said in sorted(self.nodes.items())],
+            "nodes": [{"node": node, **landing} for node, landing in sorted(self.nodes.items())],
         }
 
 
@@ -195,12 +195,12 @@ async def seek_preview(
         return await fleet.post(node, "/channel/seek", **wanted)
 
     await query_all(chosen, answers, ask)
-    said = {node: answer for node, answer in answers.found.items() if isinstance(answer, dict)}
+    landings = {node: answer for node, answer in answers.found.items() if isinstance(answer, dict)}
     return Preview(
-        sum(number(answer, "again") for answer in said.values()),
-        sum(number(answer, "waiting") for answer in said.values()),
-        any(answer.get("older_are_gone") is True for answer in said.values()),
-        said,
+        sum(number(answer, "again") for answer in landings.values()),
+        sum(number(answer, "waiting") for answer in landings.values()),
+        any(answer.get("older_are_gone") is True for answer in landings.values()),
+        landings,
         answers,
     )
 

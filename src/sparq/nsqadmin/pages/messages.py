@@ -223,11 +223,11 @@ def _node(request: PageRequest) -> tuple[str, ...]:
 
 def _warnings(answers: Answers) -> list[str]:
     """Texts about the nodes that could not answer."""
-    said = [f"{node} did not answer: {why}." for node, why in answers.errors.items()]
+    warnings = [f"{node} did not answer: {why}." for node, why in answers.errors.items()]
     if answers.unable:
         nodes = ", ".join(answers.unable)
-        said.append(f"{nodes}: NSQ's Go nsqd does not show messages.")
-    return said
+        warnings.append(f"{nodes}: NSQ's Go nsqd does not show messages.")
+    return warnings
 
 
 async def dead_letters(request: PageRequest) -> PageView:

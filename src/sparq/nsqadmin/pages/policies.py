@@ -85,12 +85,12 @@ def _differing(groups: list[list[str]], chosen: list[list[str]]) -> str:
 
 def _failures(request: PageRequest, found: ClusterPolicies) -> list[str]:
     """Sentences about the nsqds that did not answer or are no longer listed."""
-    said = [f"{address} did not answer: {why}." for address, why in found.errors.items()]
+    failures = [f"{address} did not answer: {why}." for address, why in found.errors.items()]
     if not request.snapshot.lookupds:
-        return said
+        return failures
     asked = {*found.nodes, *found.errors, *found.unable}
     gone = [node.address for node in request.snapshot.nodes if node.address not in asked]
-    return said + [f"{address} is no longer listed and was not queried." for address in gone]
+    return failures + [f"{address} is no longer listed and was not queried." for address in gone]
 
 
 def handler(services: Services, renderer: Renderer) -> Callable[[Call], Awaitable[web.Response]]:

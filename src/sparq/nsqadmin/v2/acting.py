@@ -39,36 +39,36 @@ ENDPOINTS: Final = ApiEndpoints()
     body="Action",
     errors=UNWRITTEN,
 )
-async def _act(services: Services, call: Call, asked: Arguments) -> Any:
-    body = asked["body"]
-    arguments: dict[str, Any] = {}
+async def _act(services: Services, call: Call, arguments: Arguments) -> Any:
+    body = arguments["body"]
+    details: dict[str, Any] = {}
     try:
         if "messages" in body:
-            arguments["ids"] = by_node(texts_in(body, "messages"))
+            details["ids"] = by_node(texts_in(body, "messages"))
     except ValueError as error:
         raise HttpError(400, f"INVALID_BODY: {error}") from None
     if "to" in body:
-        arguments["to"] = text_in(body, "to")
+        details["to"] = text_in(body, "to")
     if "nodes" in body:
-        arguments["nodes"] = texts_in(body, "nodes")
+        details["nodes"] = texts_in(body, "nodes")
     names = ("action", "topic", "channel", "node", "typed")
     action, topic, channel, node, typed = (text_in(body, name) for name in names)
-    order = ActionRequest(action, topic, channel, node, arguments, typed)
+    order = ActionRequest(action, topic, channel, node, details, typed)
     return await performed(services, call, order)
 
 
 @ENDPOINTS.add(
     "POST", "/seek", "move a channel to a place in the log", "Report", body="Seek", errors=UNWRITTEN
 )
-async def _seek(services: Services, call: Call, asked: Arguments) -> Any:
-    body = asked["body"]
+async def _seek(services: Services, call: Call, arguments: Arguments) -> Any:
+    body = arguments["body"]
     topic, channel, to = (text_in(body, name) for name in ("topic", "channel", "to"))
     nodes = texts_in(body, "nodes")
     chosen, _ = await nodes_of(services.fleet, topic, nodes)
     check_place(to, len(chosen))
-    arguments = {"to": to, **({"nodes": nodes} if nodes else {})}
+    details = {"to": to, **({"nodes": nodes} if nodes else {})}
     return await performed(
-        services, call, ActionRequest("seek_channel", topic, channel, arguments=arguments)
+        services, call, ActionRequest("seek_channel", topic, channel, arguments=details)
     )
 
 
@@ -79,24 +79,24 @@ async def performed(services: Services, call: Call, order: ActionRequest) -> Any
 
 def answer_of(report: Report) -> Any:
     """Convert a report to JSON values; if the action failed everywhere, the answer is a 502."""
-    told = {
+    answer = {
         "result": report.result,
         "failed": report.failed,
         "outcomes": [{**asdict(one), "error": error_of(one)} for one in report.outcomes],
         "warnings": report.warnings,
     }
     if report.result != "failed":
-        return told
-    return web.Response(status=502, body=to_json(told), headers={"Content-Type": JSON})
+        return answer
+    return web.Response(status=502, body=to_json(answer), headers={"Content-Type": JSON})
 
 
 NODE_DRAIN: Final = "/nodes/:node/drain"
 
 
 @ENDPOINTS.add("GET", NODE_DRAIN, "whether a node is draining, and what is left there", "Drain")
-async def _drain_shown(services: Services, _call: Call, asked: Arguments) -> Any:
+async def _drain_shown(services: Services, _call: Call, arguments: Arguments) -> Any:
     try:
-        node = await services.fleet.node(asked["node"])
+        node = await services.fleet.node(arguments["node"])
         return plain(await draining.progress(services.fleet, node))
     except UnknownNode:
         raise HttpError(404, "NODE_NOT_FOUND") from None
@@ -114,25 +114,25 @@ async def _drain_shown(services: Services, _call: Call, asked: Arguments) -> Any
     Parameter("exit", "exit once nothing is left", "flag", default=False),
     errors=UNWRITTEN,
 )
-async def _drain(services: Services, call: Call, asked: Arguments) -> Any:
-    arguments = {"exit": asked["exit"]}
+async def _drain(services: Services, call: Call, arguments: Arguments) -> Any:
+    details = {"exit": arguments["exit"]}
     return await performed(
-        services, call, ActionRequest("drain_node", "", "", asked["node"], arguments)
+        services, call, ActionRequest("drain_node", "", "", arguments["node"], details)
     )
 
 
 @ENDPOINTS.add(
     "DELETE", NODE_DRAIN, "end a drain: the node accepts publishes", "Report", errors=UNWRITTEN
 )
-async def _undrain(services: Services, call: Call, asked: Arguments) -> Any:
-    return await performed(services, call, ActionRequest("undrain_node", "", "", asked["node"]))
+async def _undrain(services: Services, call: Call, arguments: Arguments) -> Any:
+    return await performed(services, call, ActionRequest("undrain_node", "", "", arguments["node"]))
 
 
 @ENDPOINTS.add("POST", "/nodes/:node/forget", "forget a node that is gone", "Forgotten")
-async def _forget(services: Services, _call: Call, asked: Arguments) -> Any:
-    if not services.watch.forget(asked["node"]):
+async def _forget(services: Services, _call: Call, arguments: Arguments) -> Any:
+    if not services.watch.forget(arguments["node"]):
         raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be forgotten")
-    return {"node": asked["node"]}
+    return {"node": arguments["node"]}
 
 
 @ENDPOINTS.add(
@@ -144,6 +144,6 @@ async def _forget(services: Services, _call: Call, asked: Arguments) -> Any:
     LIMIT,
     *(Parameter(name, f"only entries with this {name}") for name in FILTERS),
 )
-async def _audit(services: Services, _call: Call, asked: Arguments) -> Any:
-    filters = {name: asked[name] for name in FILTERS if asked[name]}
-    return asdict(await services.audit.page(asked["before"], asked["limit"], filters))
+async def _audit(services: Services, _call: Call, arguments: Arguments) -> Any:
+    filters = {name: arguments[name] for name in FILTERS if arguments[name]}
+    return asdict(await services.audit.page(arguments["before"], arguments["limit"], filters))

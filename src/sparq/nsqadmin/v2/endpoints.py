@@ -71,12 +71,12 @@ class Parameter:
     def _integer(self, text: str) -> int:
         is_number = text.isascii() and text.isdigit() and len(text) < 20
         number = int(text) if is_number else -1
-        said = f"use a number from {self.minimum} to {self.maximum}"
-        return int(self._chosen(number if self.minimum <= number <= self.maximum else None, said))
+        rule = f"use a number from {self.minimum} to {self.maximum}"
+        return int(self._chosen(number if self.minimum <= number <= self.maximum else None, rule))
 
-    def _chosen(self, value: Any, said: str) -> Any:
+    def _chosen(self, value: Any, rule: str) -> Any:
         if value is None:
-            raise HttpError(400, f"INVALID_ARG_{self.name.upper()}: {said}")
+            raise HttpError(400, f"INVALID_ARG_{self.name.upper()}: {rule}")
         return value
 
     def schema(self) -> Schema:

@@ -84,10 +84,10 @@ ENDPOINTS: Final = ApiEndpoints()
     ),
     media=("text/csv", "application/x-ndjson"),
 )
-async def _export(services: Services, call: Call, asked: Arguments) -> Any:
-    what, (kind, suffix) = asked["what"], FORMATS[asked["format"]]
+async def _export(services: Services, call: Call, arguments: Arguments) -> Any:
+    what, (kind, suffix) = arguments["what"], FORMATS[arguments["format"]]
     columns = [each.name for each in fields(FIGURES[what])] if what in FIGURES else MESSAGE_COLUMNS
-    chunks = _chunks(services, call, asked)
+    chunks = _chunks(services, call, arguments)
     first = await anext(chunks)  # a refusal is raised here, before anything is sent
     name = f'attachment; filename="nsqadmin-{what}.{suffix}"'
     headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
@@ -103,22 +103,24 @@ async def _export(services: Services, call: Call, asked: Arguments) -> Any:
     return response
 
 
-def _chunks(services: Services, call: Call, asked: Arguments) -> AsyncIterator[Chunk]:
-    if asked["what"] in FIGURES:
-        return _figures(services, asked)
-    if not asked["topic"]:
+def _chunks(services: Services, call: Call, arguments: Arguments) -> AsyncIterator[Chunk]:
+    if arguments["what"] in FIGURES:
+        return _figures(services, arguments)
+    if not arguments["topic"]:
         raise HttpError(400, "MISSING_ARG_TOPIC")
-    if asked["what"] == "search":
+    if arguments["what"] == "search":
         services.access.require(call.request, Role.BODIES)
     bodies = services.access.identify(call.request).may(Role.BODIES)
     return _messages(
-        services, asked, DisplayLimits(PAGE_ROWS, bodies, peeking.SHOWN_BYTES_MAX, asked["nodes"])
+        services,
+        arguments,
+        DisplayLimits(PAGE_ROWS, bodies, peeking.SHOWN_BYTES_MAX, arguments["nodes"]),
     )
 
 
-async def _figures(services: Services, asked: Arguments) -> AsyncIterator[Chunk]:
+async def _figures(services: Services, arguments: Arguments) -> AsyncIterator[Chunk]:
     try:
-        found, row = await _in_order(services, asked)
+        found, row = await _in_order(services, arguments)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     # At least one page, even an empty one: `_export` needs it to write the heading.
@@ -128,54 +130,57 @@ async def _figures(services: Services, asked: Arguments) -> AsyncIterator[Chunk]
 
 
 async def _in_order(
-    services: Services, asked: Arguments
+    services: Services, arguments: Arguments
 ) -> tuple[Sequence[Any], Callable[[Any], Any]]:
     """All rows of a list, or their places, and the function that turns one into a row."""
-    snapshot, what = await services.watch.current(), asked["what"]
-    wanted = {"filter": asked["filter"], **({"sort": asked["sort"]} if asked["sort"] else {})}
+    snapshot, what = await services.watch.current(), arguments["what"]
+    wanted = {
+        "filter": arguments["filter"],
+        **({"sort": arguments["sort"]} if arguments["sort"] else {}),
+    }
     if what == "nodes":
         return paging.nodes_in_order(snapshot.nodes, **wanted), lambda node: node
     if what == "clients":
         clients = await services.watch.clients()
         return paging.clients_in_order(clients, **wanted), lambda group: group
     table: ColumnTable[Any] = snapshot.topics if what == "topics" else snapshot.channels
-    of = {"topic": asked["topic"], "state": asked["state"]}
+    of = {"topic": arguments["topic"], "state": arguments["state"]}
     return paging.in_order(table, **wanted, **of).tolist(), table.row
 
 
 async def _messages(
-    services: Services, asked: Arguments, show: DisplayLimits
+    services: Services, arguments: Arguments, show: DisplayLimits
 ) -> AsyncIterator[Chunk]:
     after: str | None = ""
-    left = asked["max"]
+    left = arguments["max"]
     # At 0, one more message is looked for: a page may have a `next` without any (a log always has).
     while after is not None and left >= 0:
-        page = await _page(services, asked, after, show)
+        page = await _page(services, arguments, after, show)
         yield [_line(message) for message in page.messages[:left]], _missing(page.answers)
         left -= len(page.messages)
-        is_end = asked["what"] == "log" and not page.messages
+        is_end = arguments["what"] == "log" and not page.messages
         # No messages and the same token again: the nodes of this page do not answer.
         is_stuck = not page.messages and page.next == after
         if is_end or is_stuck:
             break
         after = page.next
     if left < 0:
-        yield [], {"max": f"there are more than {asked['max']:,} messages"}
+        yield [], {"max": f"there are more than {arguments['max']:,} messages"}
 
 
 async def _page(
-    services: Services, asked: Arguments, after: str, show: DisplayLimits
+    services: Services, arguments: Arguments, after: str, show: DisplayLimits
 ) -> peeking.MessagePage | peeking.SearchPage:
-    fleet, topic, channel = services.fleet, asked["topic"], asked["channel"]
-    if asked["what"] == "search":
-        sought = sought_in({**asked, "state": asked["message_state"]})
+    fleet, topic, channel = services.fleet, arguments["topic"], arguments["channel"]
+    if arguments["what"] == "search":
+        sought = sought_in({**arguments, "state": arguments["message_state"]})
         return await peeking.search(fleet, topic, sought, after=after, show=show)
-    if asked["what"] == "log":
-        place = asked["from"]
+    if arguments["what"] == "log":
+        place = arguments["from"]
         return await peeking.log_page(
             fleet, topic, place=place, channel=channel, after=after, show=show
         )
-    state = asked["message_state"] or "waiting"
+    state = arguments["message_state"] or "waiting"
     return await peeking.peek(fleet, topic, channel, state=state, after=after, show=show)
 
 
@@ -220,5 +225,5 @@ def incomplete(suffix: str, missing: dict[str, str]) -> bytes:
     """The last line of an incomplete export."""
     if suffix == "jsonl":
         return json_lines((), [{"incomplete": missing}])
-    told = "; ".join(f"{address}: {why}" for address, why in sorted(missing.items()))
-    return csv_lines(("what", "why"), [{"what": "incomplete", "why": told}])
+    reasons = "; ".join(f"{address}: {why}" for address, why in sorted(missing.items()))
+    return csv_lines(("what", "why"), [{"what": "incomplete", "why": reasons}])

@@ -83,25 +83,29 @@ ONE: Final = (TOPIC, Parameter("id", "message id, 16 hexadecimal digits", is_nee
 ENDPOINTS: Final = ApiEndpoints()
 
 
-def show_in(services: Services, call: Call, asked: Arguments) -> DisplayLimits:
+def show_in(services: Services, call: Call, arguments: Arguments) -> DisplayLimits:
     """Decide how much of each message, and how many messages, the sender may see.
 
     Raises:
         HttpError: 401 or 403 if bodies are requested and the role is missing.
     """
-    bodies = asked["bodies"]
+    bodies = arguments["bodies"]
     if bodies:
         services.access.require(call.request, Role.BODIES)
     elif bodies is None:
         # Not asked for: without the role, they are left out instead of refusing the request.
         bodies = services.access.identify(call.request).may(Role.BODIES)
-    return DisplayLimits(asked.get("limit", 1), bodies, asked["body_bytes"], asked["nodes"])
+    return DisplayLimits(
+        arguments.get("limit", 1), bodies, arguments["body_bytes"], arguments["nodes"]
+    )
 
 
-def sought_in(asked: Arguments) -> SearchCriteria:
+def sought_in(arguments: Arguments) -> SearchCriteria:
     """Read the search criteria from a query's arguments."""
     names = ("text", "regex", "json", "attempts", "state", "channel")
-    return SearchCriteria(asked["from"], asked["to"], **{name: asked[name] for name in names})
+    return SearchCriteria(
+        arguments["from"], arguments["to"], **{name: arguments[name] for name in names}
+    )
 
 
 def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
@@ -121,9 +125,9 @@ def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
     *SHOWN,
     AFTER,
 )
-async def _messages(services: Services, call: Call, asked: Arguments) -> Any:
-    names, show = (asked["topic"], asked["channel"]), show_in(services, call, asked)
-    state, after = asked["state"], asked["after"]
+async def _messages(services: Services, call: Call, arguments: Arguments) -> Any:
+    names, show = (arguments["topic"], arguments["channel"]), show_in(services, call, arguments)
+    state, after = arguments["state"], arguments["after"]
     return page_document(
         await peeking.peek(services.fleet, *names, state=state, after=after, show=show)
     )
@@ -140,10 +144,12 @@ async def _messages(services: Services, call: Call, asked: Arguments) -> Any:
     *SHOWN,
     AFTER,
 )
-async def _log(services: Services, call: Call, asked: Arguments) -> Any:
-    of = {"place": asked["from"], "channel": asked["channel"], "after": asked["after"]}
-    show = show_in(services, call, asked)
-    return page_document(await peeking.log_page(services.fleet, asked["topic"], **of, show=show))
+async def _log(services: Services, call: Call, arguments: Arguments) -> Any:
+    of = {"place": arguments["from"], "channel": arguments["channel"], "after": arguments["after"]}
+    show = show_in(services, call, arguments)
+    return page_document(
+        await peeking.log_page(services.fleet, arguments["topic"], **of, show=show)
+    )
 
 
 @ENDPOINTS.add(
@@ -157,10 +163,14 @@ async def _log(services: Services, call: Call, asked: Arguments) -> Any:
     Parameter("stream", "send events until everything is searched", "flag", default=False),
     media=("text/event-stream",),
 )
-async def _search(services: Services, call: Call, asked: Arguments) -> Any:
-    topic, sought, show = asked["topic"], sought_in(asked), show_in(services, call, asked)
-    page = await peeking.search(services.fleet, topic, sought, after=asked["after"], show=show)
-    if not asked["stream"]:
+async def _search(services: Services, call: Call, arguments: Arguments) -> Any:
+    topic, sought, show = (
+        arguments["topic"],
+        sought_in(arguments),
+        show_in(services, call, arguments),
+    )
+    page = await peeking.search(services.fleet, topic, sought, after=arguments["after"], show=show)
+    if not arguments["stream"]:
         return _step(page)
     response = await call.stream("text/event-stream", {"Cache-Control": "no-store"})
     found = 0
@@ -178,9 +188,9 @@ def _step(page: SearchPage) -> dict[str, Any]:
     return {**page_document(page), "done": page.done}
 
 
-def _event(name: str, told: Any) -> bytes:
+def _event(name: str, data: Any) -> bytes:
     """Format a server-sent event; the JSON contains no line breaks."""
-    return f"event: {name}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n".encode()
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 @ENDPOINTS.add(
@@ -192,9 +202,11 @@ def _event(name: str, told: Any) -> bytes:
     ANY_CHANNEL,
     *SHOWN[1:],
 )
-async def _message(services: Services, call: Call, asked: Arguments) -> Any:
-    show = show_in(services, call, asked)
-    found, answers = await find(services.fleet, asked["topic"], asked["id"], asked["channel"], show)
+async def _message(services: Services, call: Call, arguments: Arguments) -> Any:
+    show = show_in(services, call, arguments)
+    found, answers = await find(
+        services.fleet, arguments["topic"], arguments["id"], arguments["channel"], show
+    )
     return {"messages": found, **answers.document()}
 
 
@@ -207,9 +219,9 @@ async def _message(services: Services, call: Call, asked: Arguments) -> Any:
     Parameter("node", "the node that has it", is_needed=True),
     media=("application/octet-stream",),
 )
-async def _body(services: Services, _call: Call, asked: Arguments) -> Any:
+async def _body(services: Services, _call: Call, arguments: Arguments) -> Any:
     """Send the body as a binary file, so that browsers save it instead of showing it."""
-    body = await whole_body(services.fleet, asked["topic"], asked["id"], asked["node"])
+    body = await whole_body(services.fleet, arguments["topic"], arguments["id"], arguments["node"])
     return Content(body, "application/octet-stream")
 
 
@@ -230,9 +242,11 @@ async def _body(services: Services, _call: Call, asked: Arguments) -> Any:
     ),
     NODES,
 )
-async def _times(services: Services, _call: Call, asked: Arguments) -> Any:
-    names = asked["topic"], asked["channel"]
-    found = await times(services.fleet, *names, buckets=asked["buckets"], nodes=asked["nodes"])
+async def _times(services: Services, _call: Call, arguments: Arguments) -> Any:
+    names = arguments["topic"], arguments["channel"]
+    found = await times(
+        services.fleet, *names, buckets=arguments["buckets"], nodes=arguments["nodes"]
+    )
     return {**found.document(), **found.answers.document()}
 
 
@@ -246,9 +260,9 @@ async def _times(services: Services, _call: Call, asked: Arguments) -> Any:
     Parameter("to", "a place, see Replay in docs/http.md", is_needed=True),
     NODES,
 )
-async def _preview(services: Services, _call: Call, asked: Arguments) -> Any:
-    names = asked["topic"], asked["channel"]
-    found = await seek_preview(services.fleet, *names, asked["to"], asked["nodes"])
+async def _preview(services: Services, _call: Call, arguments: Arguments) -> Any:
+    names = arguments["topic"], arguments["channel"]
+    found = await seek_preview(services.fleet, *names, arguments["to"], arguments["nodes"])
     return {**found.document(), **found.answers.document()}
 
 
@@ -262,9 +276,9 @@ async def _preview(services: Services, _call: Call, asked: Arguments) -> Any:
     *SHOWN,
     AFTER,
 )
-async def _letters(services: Services, call: Call, asked: Arguments) -> Any:
-    show, place, after = show_in(services, call, asked), asked["from"], asked["after"]
-    found = await services.letters.page(asked["topic"], place=place, after=after, show=show)
+async def _letters(services: Services, call: Call, arguments: Arguments) -> Any:
+    show, place, after = show_in(services, call, arguments), arguments["from"], arguments["after"]
+    found = await services.letters.page(arguments["topic"], place=place, after=after, show=show)
     return {"origin": found.origin, "marks": plain(found.marks), **page_document(found.page)}
 
 
@@ -275,26 +289,26 @@ async def _letters(services: Services, call: Call, asked: Arguments) -> Any:
     "SentBack",
     body="SendBack",
 )
-async def _send(services: Services, call: Call, asked: Arguments) -> Any:
-    body = asked["body"]
+async def _send(services: Services, call: Call, arguments: Arguments) -> Any:
+    body = arguments["body"]
     topic = text_in(body, "topic")
     to = text_in(body, "to") or origin(topic)
     if not to:
         raise HttpError(400, "INVALID_BODY: `to` is missing, the topic to send to")
-    told: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
+    result: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
     async for batch in _batches(services, topic, body):
         order = ActionRequest("copy_message", topic, arguments={"ids": batch, "to": to})
         report = await services.actions.perform(call.request, order)
         for one in report.outcomes:
             answer = one.answer if isinstance(one.answer, dict) else {}
-            told["sent"] += len(answer.get("done") or ())
+            result["sent"] += len(answer.get("done") or ())
             for each in answer.get("refused") or ():
-                told["refused"][f"{one.address}/{each.get('id')}"] = str(each.get("why"))
+                result["refused"][f"{one.address}/{each.get('id')}"] = str(each.get("why"))
             if one.error:
-                told["errors"][one.address] = one.error
-        told["errors"] |= report.warnings
-    told["more"] = body.get("all") is True and told["sent"] >= ALL_MAX
-    return told
+                result["errors"][one.address] = one.error
+        result["errors"] |= report.warnings
+    result["more"] = body.get("all") is True and result["sent"] >= ALL_MAX
+    return result
 
 
 async def _batches(

@@ -33,8 +33,8 @@ ENDPOINTS: Final = ApiEndpoints()
     Parameter("topic", "settings of this topic, which need not exist"),
     Parameter("channel", "needs `topic`: settings of this channel"),
 )
-async def _show(services: Services, _call: Call, asked: Arguments) -> Any:
-    topic, channel = asked["topic"], asked["channel"]
+async def _show(services: Services, _call: Call, arguments: Arguments) -> Any:
+    topic, channel = arguments["topic"], arguments["channel"]
     if not topic and not channel:
         found = await policies.query_all(services.fleet)
         _check(found.nodes, found.errors, found.unable)
@@ -60,8 +60,8 @@ def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence
         return
     if unable and not errors:
         raise HttpError(501, "NOT_SUPPORTED: all nodes are NSQ's Go nsqds")
-    told = "; ".join(f"{address}: {why}" for address, why in errors.items())
-    raise HttpError(502, f"UPSTREAM_ERROR: {told or 'no nsqd is known'}")
+    reasons = "; ".join(f"{address}: {why}" for address, why in errors.items())
+    raise HttpError(502, f"UPSTREAM_ERROR: {reasons or 'no nsqd is known'}")
 
 
 @ENDPOINTS.add(
@@ -74,16 +74,16 @@ def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence
     body="PolicyDocument",
     errors=UNWRITTEN,
 )
-async def _put(services: Services, call: Call, asked: Arguments) -> Any:
-    body = asked["body"]
+async def _put(services: Services, call: Call, arguments: Arguments) -> Any:
+    body = arguments["body"]
     if not isinstance(body.get("policies"), list):
         raise HttpError(400, "INVALID_BODY: `policies` must be a list")
     document = json.dumps(body).encode()
-    if asked["dry_run"]:
+    if arguments["dry_run"]:
         return await _tried(services, document)
-    arguments = {"policies": len(body["policies"])}
+    details = {"policies": len(body["policies"])}
     order = ActionRequest(
-        "set_policies", "", arguments=arguments, typed=asked["typed"], document=document
+        "set_policies", "", arguments=details, typed=arguments["typed"], document=document
     )
     return await performed(services, call, order)
 
@@ -97,10 +97,10 @@ async def _put(services: Services, call: Call, asked: Arguments) -> Any:
     TYPED,
     errors=UNWRITTEN,
 )
-async def _drop(services: Services, call: Call, asked: Arguments) -> Any:
-    if asked["dry_run"]:
+async def _drop(services: Services, call: Call, arguments: Arguments) -> Any:
+    if arguments["dry_run"]:
         return await _tried(services, None)
-    order = ActionRequest("drop_policies", "", arguments={"policies": 0}, typed=asked["typed"])
+    order = ActionRequest("drop_policies", "", arguments={"policies": 0}, typed=arguments["typed"])
     return await performed(services, call, order)
 
 

@@ -61,9 +61,9 @@ def _sort(default: str) -> Parameter:
     return Parameter("sort", words, default=default)
 
 
-async def _snapshot(services: Services, asked: Arguments) -> ClusterSnapshot:
+async def _snapshot(services: Services, arguments: Arguments) -> ClusterSnapshot:
     """The current snapshot, or with `after` the next one."""
-    after = asked.get("after")
+    after = arguments.get("after")
     if after is None:
         return await services.watch.current()
     try:
@@ -78,10 +78,10 @@ def _stamp(snapshot: ClusterSnapshot) -> dict[str, Any]:
 
 
 def _page(
-    snapshot: ClusterSnapshot, fetch: Callable[..., paging.ListPage[Any]], asked: Arguments
+    snapshot: ClusterSnapshot, fetch: Callable[..., paging.ListPage[Any]], arguments: Arguments
 ) -> dict[str, Any]:
     """Get a page of rows from `fetch` (`paging`), and convert it to JSON values."""
-    wanted = {name: asked[name] for name in ("sort", "filter", "offset", "limit")}
+    wanted = {name: arguments[name] for name in ("sort", "filter", "offset", "limit")}
     try:
         page = fetch(**wanted)
     except ValueError as error:
@@ -96,8 +96,8 @@ def _page(
     "Overview",
     AFTER,
 )
-async def _overview(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
+async def _overview(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
     return {
         **_stamp(snapshot),
         "totals": plain(snapshot.totals),
@@ -112,8 +112,8 @@ async def _overview(services: Services, _call: Call, asked: Arguments) -> Any:
 
 
 @ENDPOINTS.add("GET", "/attention", "notices about what needs attention", "Attention", AFTER)
-async def _attention(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
+async def _attention(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
     return {**_stamp(snapshot), "notices": plain(snapshot.notices)}
 
 
@@ -126,21 +126,21 @@ async def _attention(services: Services, _call: Call, asked: Arguments) -> Any:
     Parameter("channel", "for this channel of `topic`"),
     Parameter("node", "for this node; default: the whole cluster"),
 )
-async def _history(services: Services, _call: Call, asked: Arguments) -> Any:
+async def _history(services: Services, _call: Call, arguments: Arguments) -> Any:
     of: Subject = "cluster"
-    if asked["topic"] and asked["channel"]:
-        of = ("channel", asked["topic"], asked["channel"])
-    elif asked["topic"]:
-        of = ("topic", asked["topic"])
-    elif asked["node"]:
-        of = ("node", asked["node"])
+    if arguments["topic"] and arguments["channel"]:
+        of = ("channel", arguments["topic"], arguments["channel"])
+    elif arguments["topic"]:
+        of = ("topic", arguments["topic"])
+    elif arguments["node"]:
+        of = ("node", arguments["node"])
     return services.watch.history.series(of).document()
 
 
 @ENDPOINTS.add("GET", "/topics", "topics", "TopicPage", _sort("name"), *PAGED)
-async def _topics(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
-    return _page(snapshot, partial(paging.page, snapshot.topics), asked)
+async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
+    return _page(snapshot, partial(paging.page, snapshot.topics), arguments)
 
 
 @ENDPOINTS.add(
@@ -153,16 +153,16 @@ async def _topics(services: Services, _call: Call, asked: Arguments) -> Any:
     _sort("name"),
     *PAGED,
 )
-async def _channels(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
-    of = {"topic": asked["topic"], "state": asked["state"]}
-    return _page(snapshot, partial(paging.page, snapshot.channels, **of), asked)
+async def _channels(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
+    of = {"topic": arguments["topic"], "state": arguments["state"]}
+    return _page(snapshot, partial(paging.page, snapshot.channels, **of), arguments)
 
 
 @ENDPOINTS.add("GET", "/nodes", "nodes", "NodePage", _sort("hostname"), *PAGED)
-async def _nodes(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
-    return _page(snapshot, partial(paging.page_of_nodes, snapshot.nodes), asked)
+async def _nodes(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
+    return _page(snapshot, partial(paging.page_of_nodes, snapshot.nodes), arguments)
 
 
 @ENDPOINTS.add(
@@ -175,19 +175,19 @@ async def _nodes(services: Services, _call: Call, asked: Arguments) -> Any:
     _sort("-connections"),
     *PAGED,
 )
-async def _clients(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
-    if asked["topic"]:
-        found = (await services.watch.detail(asked["topic"], asked["channel"])).clients
+async def _clients(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
+    if arguments["topic"]:
+        found = (await services.watch.detail(arguments["topic"], arguments["channel"])).clients
     else:
         found = await services.watch.clients()
-    return _page(snapshot, partial(paging.page_of_clients, found), asked)
+    return _page(snapshot, partial(paging.page_of_clients, found), arguments)
 
 
 @ENDPOINTS.add("GET", "/topics/:topic", "one topic", "TopicDetail", AFTER)
-async def _topic(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
-    name = asked["topic"]
+async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
+    name = arguments["topic"]
     topic = snapshot.topics.find(name)
     if topic is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
@@ -209,9 +209,9 @@ async def _topic(services: Services, _call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET", "/topics/:topic/:channel", "one channel with its consumers", "ChannelDetail", AFTER
 )
-async def _channel(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
-    names = asked["topic"], asked["channel"]
+async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
+    names = arguments["topic"], arguments["channel"]
     channel = snapshot.channels.find(*names)
     if channel is None:
         is_known = snapshot.topics.find(names[0]) is not None
@@ -233,18 +233,18 @@ async def _channel(services: Services, _call: Call, asked: Arguments) -> Any:
 
 
 @ENDPOINTS.add("GET", "/nodes/:node", "one node", "NodeDetail", _sort("name"), *PAGED)
-async def _node(services: Services, _call: Call, asked: Arguments) -> Any:
-    snapshot = await _snapshot(services, asked)
-    node = snapshot.node(asked["node"])
+async def _node(services: Services, _call: Call, arguments: Arguments) -> Any:
+    snapshot = await _snapshot(services, arguments)
+    node = snapshot.node(arguments["node"])
     if node is None:
         raise HttpError(404, "NODE_NOT_FOUND")
     topics, channels = snapshot.at_node(node.address)
     # If only channels have the figure to sort by, topics are sorted by name.
-    is_of_topics = asked["sort"].removeprefix("-") in (paging.BY_NAME, *topics.columns)
-    of_topics = asked if is_of_topics else {**asked, "sort": paging.BY_NAME}
+    is_of_topics = arguments["sort"].removeprefix("-") in (paging.BY_NAME, *topics.columns)
+    of_topics = arguments if is_of_topics else {**arguments, "sort": paging.BY_NAME}
     return {
         **_stamp(snapshot),
         "node": plain(node),
         "topics": _page(snapshot, partial(paging.page, topics), of_topics),
-        "channels": _page(snapshot, partial(paging.page, channels), asked),
+        "channels": _page(snapshot, partial(paging.page, channels), arguments),
     }

@@ -79,18 +79,21 @@ def node_link(address: str) -> str:
 
 
 def _few(
-    case: tuple[str, Level], said: Iterable[tuple[str, str, str]], total: int, more: tuple[str, str]
+    case: tuple[str, Level],
+    cases: Iterable[tuple[str, str, str]],
+    total: int,
+    more: tuple[str, str],
 ) -> Iterator[Notice]:
     """Yield the notices of one kind of trouble (rule 1).
 
     Args:
         case: the kind of trouble and its level.
-        said: for each of the largest cases its name, the sentence without the name, and its page.
+        cases: for each of the largest cases its name, the sentence without the name, and its page.
         total: number of cases.
         more: the sentence about the other cases, without their number, and their page.
     """
     kind, level = case
-    for name, sentence, link in islice(said, SHOWN_MAX):
+    for name, sentence, link in islice(cases, SHOWN_MAX):
         yield Notice(f"{kind}:{name}", level, f"{name} {sentence}.", link)
     if total > SHOWN_MAX:
         yield Notice(f"{kind}:more", level, f"{total - SHOWN_MAX:,} more {more[0]}.", more[1])
@@ -108,8 +111,8 @@ def _nodes(nodes: Sequence[NodeRow], time: float) -> Iterator[Notice]:
         concerned = [node for node in nodes if node.state == state]
         concerned.sort(key=lambda node: -node.waiting)
         level: Level = "warn" if state != "gone" else "bad"
-        said = [(node, _of_state(node, time)) for node in concerned]
-        yield from _few_nodes((state, level), f"nodes are {state}", said)
+        cases = [(node, _of_state(node, time)) for node in concerned]
+        yield from _few_nodes((state, level), f"nodes are {state}", cases)
     there = [node for node in nodes if node.state != "gone"]
     full = "refuses publishes: its disk is full"
     short = [(node, full) for node in there if node.is_short]
@@ -117,8 +120,8 @@ def _nodes(nodes: Sequence[NodeRow], time: float) -> Iterator[Notice]:
     draining = [(node, f"is draining; {_wait(node.waiting)}") for node in there if node.draining]
     yield from _few_nodes(("draining", "note"), "nodes are draining", draining)
     ill = [node for node in there if node.health not in ("", "OK") and not node.is_short]
-    said = [(node, f"has a disk error: {node.health}") for node in ill]
-    yield from _few_nodes(("health", "bad"), "nodes have disk errors", said)
+    cases = [(node, f"has a disk error: {node.health}") for node in ill]
+    yield from _few_nodes(("health", "bad"), "nodes have disk errors", cases)
 
 
 def _of_state(node: NodeRow, time: float) -> str:
@@ -130,10 +133,10 @@ def _of_state(node: NodeRow, time: float) -> str:
         return f"has been gone for {for_long}{why}; {there}"
     if node.state == "silent":
         own = count(number, "message")
-        asked = f"has not answered for {for_long}"
+        silence = f"has not answered for {for_long}"
         if node.error:
-            asked = f"{_of_error(node.error)}, for {for_long}"
-        return f"{asked}; the figures of its {own} are out of date"
+            silence = f"{_of_error(node.error)}, for {for_long}"
+        return f"{silence}; the figures of its {own} are out of date"
     return f"runs, but no nsqlookupd has listed it for {for_long}: consumers do not find it"
 
 
@@ -149,10 +152,10 @@ def _of_error(error: str) -> str:
 
 
 def _few_nodes(
-    case: tuple[str, Level], many: str, said: Sequence[tuple[NodeRow, str]]
+    case: tuple[str, Level], many: str, cases: Sequence[tuple[NodeRow, str]]
 ) -> Iterator[Notice]:
-    named = ((node.address, sentence, node_link(node.address)) for node, sentence in said)
-    return _few(case, named, len(said), (many, "/nodes?sort=state"))
+    named = ((node.address, sentence, node_link(node.address)) for node, sentence in cases)
+    return _few(case, named, len(cases), (many, "/nodes?sort=state"))
 
 
 # Channels
@@ -198,7 +201,7 @@ _MORE = {
 def _few_channels(
     table: ColumnTable[ChannelRow],
     case: tuple[str, Level],
-    said: Callable[[ChannelRow], str],
+    sentence_of: Callable[[ChannelRow], str],
     mask: NDArray[np.bool_],
     size: NDArray[Any],
 ) -> Iterator[Notice]:
@@ -207,7 +210,7 @@ def _few_channels(
     largest = places[np.argsort(-size[places], kind="stable")][:SHOWN_MAX]
     rows = map(table.row, largest.tolist())
     named = (
-        (f"{row.topic}/{row.channel}", said(row), channel_link(row.topic, row.channel))
+        (f"{row.topic}/{row.channel}", sentence_of(row), channel_link(row.topic, row.channel))
         for row in rows
     )
     what, state = _MORE[case[0]]
@@ -297,8 +300,8 @@ def _versions(nodes: Sequence[NodeRow]) -> Iterator[Notice]:
     known = (node.version for node in nodes if node.version and node.state != "gone")
     versions = sorted(Counter(known).items())
     if len(versions) > 1:
-        told = names([f"{version} on {number:,}" for version, number in versions], 4)
-        sentence = f"Nodes have different versions: {told}."
+        text = names([f"{version} on {number:,}" for version, number in versions], 4)
+        sentence = f"Nodes have different versions: {text}."
         yield Notice("versions", "warn", sentence, "/nodes?sort=version")
 
 

@@ -264,8 +264,8 @@ def _of_topic(topic: _Topic) -> tuple[int, ...]:
 def _oldest(rows: _Rows, is_sparq: bool) -> Figures:
     """Ages of the oldest waiting messages; sparq's nsqd sends null if no message waits."""
     ages = np.zeros(len(rows))
-    told = [channel.oldest_waiting_seconds for channel in rows.channels]
-    ages[len(rows.topics) :] = np.array(told, np.float64)
+    known = [channel.oldest_waiting_seconds for channel in rows.channels]
+    ages[len(rows.topics) :] = np.array(known, np.float64)
     return np.nan_to_num(ages) if is_sparq else ages
 
 

@@ -100,7 +100,7 @@ class ClusterWatch:
         self._nodes: dict[str, NodeWatch] = {}
         self._listed: asyncio.Task[Gathered[list[Node]]] | None = None
         self._listed_at = -CONFIGURED_SECONDS
-        self._heard: Gathered[list[Node]] = Gathered([])
+        self._gathered: Gathered[list[Node]] = Gathered([])
         self._is_new = asyncio.Condition()
         self._viewed_at = -VIEW_SECONDS
         self._wake = asyncio.Event()
@@ -214,7 +214,7 @@ class ClusterWatch:
     async def _round(self) -> None:
         until = time.monotonic() + ROUND_SECONDS
         await self._learn()
-        asked = []
+        requests = []
         for node in self._nodes.values():
             # A node with a pending query is slow already. One that is gone and not listed is not
             # asked, because it registers when it comes back.
@@ -224,8 +224,8 @@ class ClusterWatch:
                 # The latest answer, which does not list this node, has replaced the addresses that
                 # may be called.
                 self._fleet.upstream.know_too([node.node.at])
-            asked.append(node.start(self._ask))
-        await _answered(asked, until)
+            requests.append(node.start(self._ask))
+        await _answered(requests, until)
         self._forget_old()
         await self._publish()
 
@@ -253,7 +253,7 @@ class ClusterWatch:
         observed.sort(key=lambda seen: (seen.node.hostname, seen.node.address))
         listed = tuple(self._lookupd(address) for address in lookupds)
         # A node registered at a forbidden address is reported under its own address.
-        errors = self._heard.errors.items() if lookupds else ()
+        errors = self._gathered.errors.items() if lookupds else ()
         refused = {at: why for at, why in errors if at not in lookupds}
         snapshot = await self._in_thread(
             lambda: self._builder.build(
@@ -266,8 +266,8 @@ class ClusterWatch:
             self._is_new.notify_all()
 
     def _lookupd(self, address: str) -> Lookupd:
-        nodes = frozenset(node.address for node in self._heard.value if node.is_on(address))
-        return Lookupd(address, self._heard.errors.get(address, ""), nodes)
+        nodes = frozenset(node.address for node in self._gathered.value if node.is_on(address))
+        return Lookupd(address, self._gathered.errors.get(address, ""), nodes)
 
     # Nodes
     async def _learn(self) -> None:
@@ -296,27 +296,29 @@ class ClusterWatch:
             return True
         return not self._nodes or time.monotonic() - self._listed_at >= CONFIGURED_SECONDS
 
-    def _take(self, heard: Gathered[list[Node]]) -> None:
-        self._heard = heard
+    def _take(self, gathered: Gathered[list[Node]]) -> None:
+        self._gathered = gathered
         # An nsqlookupd that did not answer may be the one that lists a node: then no node is
         # unlisted.
-        is_all = not heard.failed and not any(at in self._fleet.lookupds for at in heard.errors)
+        is_all = not gathered.failed and not any(
+            at in self._fleet.lookupds for at in gathered.errors
+        )
         if is_all and self._fleet.lookupds:
             for node in self._nodes.values():
                 node.is_listed = False
-        given = [] if self._fleet.lookupds else self._given(heard.value)
-        for listed in (*heard.value, *given):
+        given = [] if self._fleet.lookupds else self._given(gathered.value)
+        for listed in (*gathered.value, *given):
             known = self._nodes.get(listed.address)
             if known is None:
                 self._nodes[listed.address] = NodeWatch(listed)
             else:
                 known.node, known.is_listed = listed, True
 
-    def _given(self, heard: Sequence[Node]) -> list[Node]:
+    def _given(self, listed: Sequence[Node]) -> list[Node]:
         """The configured nodes that have never answered, under their configured address."""
-        called = {node.at for node in heard}
+        called = {node.at for node in listed}
         for address in [a for a, known in self._nodes.items() if known.node.at in called]:
-            if address not in {node.address for node in heard}:
+            if address not in {node.address for node in listed}:
                 del self._nodes[address]  # the node has now reported its own address
         known_at = called | {known.node.at for known in self._nodes.values()}
         return [given_node(at) for at in self._fleet.nsqds if at not in known_at]
@@ -332,9 +334,9 @@ class ClusterWatch:
                 del self._nodes[node.node.address]
 
 
-async def _answered(asked: Iterable[asyncio.Task[None]], until: float) -> None:
+async def _answered(requests: Iterable[asyncio.Task[None]], until: float) -> None:
     """Wait until all nodes have answered, or `until`, or no node answers for `QUIET_SECONDS`."""
-    left = set(asked)
+    left = set(requests)
     while left and (seconds := min(QUIET_SECONDS, until - time.monotonic())) > 0:
         done, left = await asyncio.wait(left, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not done:

@@ -81,12 +81,12 @@ def apply(
         return _compacted(state, hot, batch, findings, limits)
     for visitor, evidence in quick.evidence:
         findings.add(visitor, batch.names.of(visitor), evidence)
-    told = findings.report()
+    report = findings.report()
     element = _element(hot, batch, findings, quick.texts)
     state.hot.append(element.bytes())
     if len(batch.names.table):
         state.names.append(packing.to_blob([batch.names.table]))
-    return output(told, Evicted())
+    return output(report, Evicted())
 
 
 def _is_due(hot: HotPart, batch: VisitsBatch, bucket: int, limits: VisitsLimits) -> bool:
@@ -143,8 +143,8 @@ def _compacted(
     new = (batch.seconds, batch.pages)
     whole = BucketVisits.of(base, hot, new, before_s=batch.before_s, names=names, texts=texts)
     lows = [*hot.lows(), batch.low_mark.low_s]
-    told = whole.judge(findings, lows, touched(batch.seconds))
-    told += findings.report()
+    report = whole.judge(findings, lows, touched(batch.seconds))
+    report += findings.report()
     whole = whole.only(whole.over_in(lows) == len(lows))
     whole = whole.folded(lows[-1], limits, evicted)
     whole = whole.bounded(limits, evicted)
@@ -158,7 +158,7 @@ def _compacted(
         has_base=True,
     )
     _write(state, whole, meta, recent)
-    return output(told, evicted)
+    return output(report, evicted)
 
 
 def _keep_findings(
@@ -237,8 +237,8 @@ def close(state: VisitsState) -> pa.Table:
     nothing = (concat(Visits, []), concat(Pages, []))
     names = VisitorNames([base.names, *read_names(state)])
     whole = BucketVisits.of(base, hot, nothing, before_s=0, names=names, texts=hot.texts())
-    told = []
+    report = []
     if len(whole.visits.visitor):
         lows = [*hot.lows(), int(whole.visits.last_s.max()) + VISIT_GAP_S]
-        told = whole.judge(findings, lows, whole.visits.visitor)
-    return output([*told, *findings.report(everything=True)], Evicted())
+        report = whole.judge(findings, lows, whole.visits.visitor)
+    return output([*report, *findings.report(everything=True)], Evicted())

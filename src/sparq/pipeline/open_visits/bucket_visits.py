@@ -118,13 +118,13 @@ class BucketVisits:
         """
         over_in = self.over_in(lows)
         newest = len(lows) - 1
-        told: list[dict[str, Any]] = []
+        report: list[dict[str, Any]] = []
         for batch in np.unique(over_in[over_in < newest]).tolist():
             self._judge_visits(findings, over_in == batch)
-            told += findings.report()
+            report += findings.report()
         self._judge_visitors(findings, over_in >= newest, touched)
         self._judge_visits(findings, over_in == newest)
-        return told
+        return report
 
     def over_in(self, lows: Sequence[int]) -> Ints:
         """The index of the batch in which each visit was over; len(lows) if it is still open."""

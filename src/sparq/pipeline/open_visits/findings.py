@@ -148,15 +148,15 @@ class Findings:
 
     def report(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """Report findings that have doubled since their last report, or all that have grown."""
-        told = [
+        rows = [
             one
             for one in self._used.values()
             if (one.amount != one.told if everything else one.amount >= 2 * one.told)
         ]
-        for one in told:
+        for one in rows:
             one.revision += 1
             one.told = one.amount
-        return [one.row() for one in told]
+        return [one.row() for one in rows]
 
     def use_grown(self) -> None:
         """Look up all findings that have grown since their last report, for the end of a run."""
@@ -248,12 +248,12 @@ class Evicted:
         return [{"kind": EVICTED, **dict(zip(names, counts, strict=True))}]
 
 
-def output(told: Sequence[dict[str, Any]], evicted: Evicted) -> pa.Table:
+def output(reported: Sequence[dict[str, Any]], evicted: Evicted) -> pa.Table:
     """The output rows, of OUTPUT_SCHEMA.
 
     Args:
-        told: findings as `Findings.report` returns them.
+        reported: findings as `Findings.report` returns them.
         evicted: counts of what was dropped.
     """
-    rows = [*({"kind": FINDING, **row} for row in told), *evicted.rows()]
+    rows = [*({"kind": FINDING, **row} for row in reported), *evicted.rows()]
     return pa.Table.from_pylist(rows, OUTPUT_SCHEMA) if rows else empty(OUTPUT_SCHEMA)

@@ -153,10 +153,10 @@ def _environment() -> Environment:
 
 def _warnings(report: Report) -> list[str]:
     """Warnings of the report, as sentences."""
-    said = [text.format(report[key]) for key, text in WARNINGS if report.get(key)]
+    warnings = [text.format(report[key]) for key, text in WARNINGS if report.get(key)]
     if report.get("restarts"):
-        said.append(f"Restarted during the run: {', '.join(report['restarts'])}")
-    return said
+        warnings.append(f"Restarted during the run: {', '.join(report['restarts'])}")
+    return warnings
 
 
 def _strongest(

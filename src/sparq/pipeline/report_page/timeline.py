@@ -174,12 +174,12 @@ def _each(step: int) -> str:
 def _summary(title: str, points: Points, columns: list[str]) -> str:
     """A description of the chart in words."""
     ends = [times.minute_text(points.starts[0]), times.minute_text(points.starts[-1] + points.step)]
-    said = [
+    parts = [
         f"{_key(name)}: mean {values.mean():,.1f}, maximum {values.max():,.1f} at"
         f" {times.span_text(int(points.starts[values.argmax()]), points.step)}"
         for name, values in ((name, points.values[name]) for name in columns)
     ]
-    return f"{title}, {ends[0]} to {ends[1]} UTC. {'. '.join(said)}. The table has the figures."
+    return f"{title}, {ends[0]} to {ends[1]} UTC. {'. '.join(parts)}. The table has the figures."
 
 
 def _hits(points: Points, columns: list[str]) -> list[HoverArea]:
@@ -260,11 +260,11 @@ def _run_chart(
     title: str, layers: list[Layer], queries: list[str], few: list[Row], size: Size
 ) -> Markup:
     last = max(float(layer.xs[-1]) for layer in layers)
-    said = [
+    parts = [
         f"{query}: mean {layer.ys.mean():,.1f}, maximum {layer.ys.max():,.1f}"
         for query, layer in zip(queries, layers, strict=True)
     ]
-    summary = f"{title}, {times.seconds_text(last)}. {'. '.join(said)}. The table has the figures."
+    summary = f"{title}, {times.seconds_text(last)}. {'. '.join(parts)}. The table has the figures."
     places = halved_between(np.array([at for at, _, _ in few]))
     hits = [
         HoverArea(begin, end, f"{times.seconds_text(at)}: {query} {rounded(value)}")

@@ -156,11 +156,11 @@ async def say_report(job: Job, report: Report, past: str) -> int:
     rows = [
         {"daemon": one.address, "step": one.step, "result": _result(one)} for one in report.outcomes
     ]
-    told = {one.address for one in report.outcomes}
+    reported = {one.address for one in report.outcomes}
     rows += [
         {"daemon": address, "step": "", "result": f"NOT ASKED: {why}"}
         for address, why in report.warnings.items()
-        if address not in told
+        if address not in reported
     ]
     await job.show(("daemon", "step", "result"), rows, 3)
     if report.failed:

@@ -143,8 +143,8 @@ async def _say(job: Job, result: str, last: DrainProgress) -> int:
     """Report the outcome; return the exit status 0."""
     node = job.words[0]
     if job.options.json:
-        told: dict[str, Any] = {"verb": "drain", "node": node, "result": result}
-        await job.say_json({**told, **asdict(last), "errors": job.errors})
+        record: dict[str, Any] = {"verb": "drain", "node": node, "result": result}
+        await job.say_json({**record, **asdict(last), "errors": job.errors})
         return 0
     for address, why in job.errors.items():
         job.warn(f"{address}: {why}")

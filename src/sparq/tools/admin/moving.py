@@ -126,8 +126,8 @@ class Move:
     async def _drains(self) -> bool:
         """Whether the source refuses publishes to the topic: an earlier run got this far."""
         answer = await self.job.fleet.get(self.source, "/drain")
-        told = answer.get("draining_topics") if isinstance(answer, dict) else None
-        return isinstance(told, dict) and self.topic in told
+        topics = answer.get("draining_topics") if isinstance(answer, dict) else None
+        return isinstance(topics, dict) and self.topic in topics
 
     @staticmethod
     def _channels(figures: Figures) -> list[Figures]:
@@ -319,10 +319,10 @@ async def _say(job: Job, doing: Move, failed: str) -> int:
     """Report the outcome; return the exit status."""
     twice = doing.again + doing.doubtful
     if job.options.json:
-        told = {"verb": "move", "topic": doing.topic, "result": "failed" if failed else "done"}
-        told |= {"from": doing.source.address, "to": doing.target.address}
+        record = {"verb": "move", "topic": doing.topic, "result": "failed" if failed else "done"}
+        record |= {"from": doing.source.address, "to": doing.target.address}
         counts = {"carried": doing.carried, "maybe_twice": twice}
-        await job.say_json({**told, **counts, "error": failed or None})
+        await job.say_json({**record, **counts, "error": failed or None})
         return int(bool(failed))
     if failed:
         job.warn(failed)

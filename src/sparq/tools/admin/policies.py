@@ -125,15 +125,15 @@ async def _show(job: Job) -> int:
     for address, answer in (await _read(job, topic, channel)).items():
         settings = answer.get("settings")
         for key, value in (settings if isinstance(settings, dict) else {}).items():
-            told = value if isinstance(value, dict) else {}
-            source = told.get("source")
+            fields = value if isinstance(value, dict) else {}
+            source = fields.get("source")
             rows.append(
                 {
                     "nsqd": address,
                     "setting": key,
-                    "value": told.get("value"),
+                    "value": fields.get("value"),
                     "source": SOURCES.get(str(source), "flag"),
-                    "number": told.get("number"),
+                    "number": fields.get("number"),
                 }
             )
     await job.show(HOLDING, rows, 4)
@@ -221,9 +221,9 @@ async def _say(job: Job, report: Report, past: str) -> int:
     status = int(bool(failed) or not is_done)
     if job.options.json:
         result = "failed" if not is_done else "partly" if failed else "done"
-        told = {"verb": "policies", "action": job.words[0], "dry_run": bool(job.options.dry_run)}
-        told |= {"result": result, "changed": changed, "changes": rows, "errors": failed}
-        await job.say_json({**told, "next": job.next_steps(failed)})
+        record = {"verb": "policies", "action": job.words[0], "dry_run": bool(job.options.dry_run)}
+        record |= {"result": result, "changed": changed, "changes": rows, "errors": failed}
+        await job.say_json({**record, "next": job.next_steps(failed)})
         return status
     last = past.rsplit(maxsplit=1)[-1]
     words = f"{past} at {len(report.done)} nsqds" if is_done else f"not {last}"

@@ -114,10 +114,10 @@ async def _say(job: Job, progress: Mapping[str, RedriveProgress]) -> int:
     status = int(bool(reasons or job.errors))
     if job.options.json:
         result = "done" if not status else "partly" if done else "failed"
-        told = {"verb": "redrive", "topic": job.topic, "channel": job.channel, "dry_run": False}
-        told |= {"result": result, "redriven": done, "refused": dict(reasons), "rows": rows}
-        told |= {"errors": job.errors, "next": job.next_steps(job.errors)}
-        await job.say_json(told)
+        record = {"verb": "redrive", "topic": job.topic, "channel": job.channel, "dry_run": False}
+        record |= {"result": result, "redriven": done, "refused": dict(reasons), "rows": rows}
+        record |= {"errors": job.errors, "next": job.next_steps(job.errors)}
+        await job.say_json(record)
         return status
     await job.say(f"redriven: {done:,} letters of {job.what}")
     await job.show(HEADINGS, rows, 1)

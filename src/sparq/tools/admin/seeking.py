@@ -112,8 +112,8 @@ async def _say(job: Job, report: Report, found: Survey) -> int:
         steps = job.next_steps(failed)
         result = "failed" if not rows else "partly" if failed else "done"
         names = {"verb": "seek", "topic": job.topic, "channel": job.channel, "to": job.words[2]}
-        told = {"rows": rows, "errors": failed, "next": steps}
-        await job.say_json({**names, "dry_run": is_dry, "result": result, **told})
+        record = {"rows": rows, "errors": failed, "next": steps}
+        await job.say_json({**names, "dry_run": is_dry, "result": result, **record})
         return int(bool(failed) or not rows)
     done = "dry run: would move" if is_dry else "moved in part:" if failed else "moved:"
     await job.say(f"{done if rows else 'not moved:'} {job.what} to {job.words[2]}")

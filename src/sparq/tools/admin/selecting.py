@@ -113,11 +113,11 @@ async def _send_ids(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOut
 
 
 def _take(found: SelectionOutcome, address: str, answer: Any) -> None:
-    told = answer if isinstance(answer, dict) else {}
-    for one in told.get("done") or ():
+    page = answer if isinstance(answer, dict) else {}
+    for one in page.get("done") or ():
         if isinstance(one, str):
             found.done[one] = address
-    for entry in told.get("refused") or ():
+    for entry in page.get("refused") or ():
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             continue
         # The nsqd that the id belongs to knows why; all others give the same reason.
