@@ -186,7 +186,7 @@ class Ranges:
         self.answer_ends(session, session.slot(), topic, command)
 
     def answer_ends(self, session: V2Session, slot: Slot, topic: Topic, command: ReadEnds) -> None:
-        """Answer an ENDS, or first read what its time needs from disk."""
+        """Answer an ENDS; if it names a time, that may need a disk read first."""
         log = topic.stream.log
         at: int | None = None
         if command.kind == "time":

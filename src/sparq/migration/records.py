@@ -17,10 +17,10 @@ There is no checksum, so whole records are recognised by their shape:
 2. After bytes that do not count, reading continues at the next place with a record. Damage costs
    the records that it touches, and also the record before a damaged head: that record may have lost
    its end, and a partial message is never delivered.
-3. If a length leads exactly to a later record's head, it may have swallowed the records between.
-   The length counts as damaged if those records lead to the same place, are no older than this one,
-   and one byte makes the difference between the lengths. (Records in a body that a client published
-   are older than the message.)
+3. If a length leads exactly to a later record's head, the records between may be in its record's
+   body, or the length may be damaged. It counts as damaged if those records lead to the same place,
+   are no older than this one, and one byte makes the difference between the lengths. (Records in a
+   body that a client published are older than the message.)
 4. Memory is bounded by the largest record, at most `LENGTH_MAX`, plus one chunk.
 """
 
@@ -187,7 +187,7 @@ class _FileWindow:
         if self.base + int(heads[-1]) == self._size and shaped.all():
             count = len(heads) - 1
         if count > 0:
-            count = self._count_without_swallowed(heads[: count + 1])
+            count = self._count_before_damage(heads[: count + 1])
         if count < 1:
             self._slow_until = at + self._slow_bytes
             self._slow_bytes = min(2 * self._slow_bytes, CHUNK_BYTES)
@@ -195,15 +195,15 @@ class _FileWindow:
         self._slow_bytes = 1
         return GoRecords(self.data, heads[:count] + LENGTH_SIZE, np.diff(heads[: count + 1]) - 4)
 
-    def _count_without_swallowed(self, heads: Offsets) -> int:
-        """Count the records before the first one that has swallowed others."""
+    def _count_before_damage(self, heads: Offsets) -> int:
+        """Count the records before the first one whose length is damaged and includes others."""
         first, end = int(heads[0]), int(heads[-1])
         inner = self._heads_within(first, end)
         owners = np.searchsorted(heads, inner, "right") - 1
         owners = owners[inner - heads[owners] >= HEAD_SIZE]
         base = self.base
         for owner in np.unique(owners).tolist():
-            if self._swallowed(base + int(heads[owner]), base + int(heads[owner + 1])) is not None:
+            if self._included(base + int(heads[owner]), base + int(heads[owner + 1])) is not None:
                 return int(owner)
         return len(heads) - 1
 
@@ -247,13 +247,13 @@ class _FileWindow:
         end = at + LENGTH_SIZE + length
         fits = FIXED_SIZE <= length <= LENGTH_MAX and end <= self._size
         if fits and self._is_confirmed(end):
-            swallowed = self._swallowed(at, end)
-            if swallowed is None:
+            included = self._included(at, end)
+            if included is None:
                 self.next_at = end
                 self._show(at, end - at)
                 start = at - self.base + LENGTH_SIZE
                 return GoRecords(self.data, np.array([start]), np.array([length]))
-            self.next_at = swallowed
+            self.next_at = included
             return self._bad(at, "its length field points past the next record")
         found = self._find(at + HEAD_SIZE if self._is_head(at) else at + 1)
         self.next_at = self._size if found is None else found
@@ -311,7 +311,7 @@ class _FileWindow:
             return False
         return len(rest) <= LENGTH_SIZE or bool(self._is_stamp[rest[LENGTH_SIZE]])
 
-    def _swallowed(self, at: int, end: int) -> int | None:
+    def _included(self, at: int, end: int) -> int | None:
         """Find the record in this one's body from which records lead exactly to its end."""
         self._show(at, end - at)
         base = self.base

@@ -54,7 +54,7 @@ Key = tuple[str, str]
 
 
 class Severity(NamedTuple):
-    """How severe it is, from 0, and the words for it."""
+    """How bad the state of a topic or channel is, from 0, and the words for that state."""
 
     severity: int
     words: str
