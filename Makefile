@@ -163,7 +163,7 @@ $(READY): $(LOCKED) pyproject.toml
 	@touch $@
 
 $(CLASSES): $(READY) tests/support/spark_classes.py
-	@echo "archiving the classes that Spark loads, once (less than a minute)"
+	@echo "archiving the classes that Spark loads, once (about a minute)"
 	@$(BIN)/python -m tests.support.spark_classes $@
 
 lock: $(READY) ## rewrite the lock files: newest versions, with hashes, no index URL (ARGS=)

@@ -60,6 +60,9 @@ def channel(name: str, number: random.Random) -> dict[str, Any]:
         "clear_seconds": None,
         "range_query": None,
         "range_commit_seconds": None,
+        "expired_count": 0,
+        "dead_letter_count": 0,
+        "redriven_count": 0,
     }
 
 
@@ -84,6 +87,9 @@ def stats(topics: range, channels: int) -> bytes:
             "unsynced_messages": 0,
             "unsynced_bytes": 0,
             "damaged_messages": 0,
+            "refused_count": 0,
+            "given_up_count": 0,
+            "held_count": 0,
         }
         for topic in topics
     ]

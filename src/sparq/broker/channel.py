@@ -226,10 +226,10 @@ class Channel:
         """
         index = command.raw_id - self._id_base
         deadline_ns = now.mono_ns + session.msg_timeout_ns
-        touched = self.in_flight.touch(index, session.owner, deadline_ns, cap_ns)
+        result = self.in_flight.touch(index, session.owner, deadline_ns, cap_ns)
         # A touch never moves a deadline to an earlier time, so no timer needs to be set.
-        if touched <= NOT_IN_FLIGHT:
-            raise refusal("TOUCH", command.id, touched)
+        if result <= NOT_IN_FLIGHT:
+            raise refusal("TOUCH", command.id, result)
 
     # Time
 

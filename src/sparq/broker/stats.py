@@ -69,8 +69,9 @@ class ClientStats:
 
 @dataclass(slots=True)
 class ChannelStats:
-    """One channel; depth as in decision 17. `ready_count` is the sum over its clients.
+    """One channel.
 
+    Decision 17 (docs/decisions.md) defines its depth. `ready_count` is the sum over its clients.
     `clear_seconds` comes from `Channel.outlook`, and `range_query` from `Channel.hold`.
     """
 
@@ -105,7 +106,11 @@ class ChannelStats:
 
 @dataclass(slots=True)
 class TopicStats:
-    """One topic; depth counts messages that its channels may not see yet (P to the log's end)."""
+    """One topic.
+
+    Its depth is the number of messages that its channels may not see yet: those from P, the end of
+    what channels see, to the end of the log.
+    """
 
     topic_name: str
     channels: list[ChannelStats]

@@ -54,7 +54,7 @@ def test_every_key_of_an_object_is_documented(owner: str) -> None:
     """The page names the fields of the object's statistics, and no others."""
     keys = {field.name for field in fields(FIGURES[owner])} - DETAILS_OF_TLS
 
-    assert documented()[owner] == keys
+    assert documented()[owner] == keys, f"docs/http.md: the tables of /stats, rows of {owner}"
 
 
 def test_every_key_of_the_whole_answer_is_documented(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_every_key_of_the_whole_answer_is_documented(tmp_path: Path) -> None:
     with spawn_nsqd(tmp_path / "data") as nsqd:
         answer = nsqd.get_json("/stats?format=json")
 
-    assert documented()["top"] == answer.keys() | {"draining"}
+    assert documented()["top"] == answer.keys() | {"draining"}, "docs/http.md: /stats, rows of top"

@@ -88,7 +88,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
     own |= {f"nsqd_channel_{name}_seconds" for name in ("oldest_waiting", "clear", "range_commit")}
 
     own |= {"nsqd_refused_requests_total", "nsqd_tokens"}  # only with a token
-    assert named == own
+    assert named == own, "docs/monitoring.md: the tables of metrics"
 
 
 def test_panels_do_not_overlap() -> None:
