@@ -40,7 +40,7 @@ WORKERS = 16
 PAUSE_SECONDS = 0.005
 UP_SECONDS, DOWN_SECONDS = (0.5, 6.0), (0.1, 4.0)
 GRACEFUL_SHARE = 0.25
-POLL_SECONDS = 0.05
+SAMPLE_SECONDS = 0.05
 POLL_SECONDS = RECONNECT_SECONDS = DIAL_SECONDS = 1.0
 TRIED_SECONDS = RECONNECT_SECONDS + DIAL_SECONDS
 BOUNDS = {GIVEN: TRIED_SECONDS, FOUND: max(TRIED_SECONDS, POLL_SECONDS + 1.0)}
@@ -96,8 +96,8 @@ class Findings:
     def line(self) -> str:
         """Return the results in one line."""
         waits = ", ".join(
-            f"{name} {len(times):,} times, slowest {max(times, default=0.0):.1f} s "
-            f"(promised {BOUNDS[name]:.1f})"
+            f"{name} {len(times):,} times, slowest {max(times, default=0.0):.2f} s "
+            f"(promised {BOUNDS[name]:.2f})"
             for name, times in self.delays.items()
         )
         return (
@@ -221,7 +221,7 @@ class Cluster:
                 began = clock() if began is None else began
             else:
                 began = None
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(SAMPLE_SECONDS)
         self.found.delays[name].append(0.0 if began is None else clock() - began)
 
     def is_listed(self, nsqd: NsqdServer) -> bool:

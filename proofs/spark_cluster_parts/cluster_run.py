@@ -43,7 +43,7 @@ BATCH_SECONDS = 600.0
 DRAIN_SECONDS = 1800.0
 FINISH_SECONDS = 600.0
 IDLE_SECONDS = 3.0
-POLL_SECONDS = 1.0
+CHECKED_SECONDS_MAX = 1.0
 """After a longer time without a check, `is_idle` cannot know whether the pipeline had work."""
 
 ENDS_EARLY_MAX, ENDS_MAX = 2, 12
@@ -123,7 +123,7 @@ class ClusterRun:
         self.steps_done: Counter[str] = Counter()
         self._ends = 0
         self._is_finishing = False
-        self._busy_at = self._polled_at = self._shown_at = time.monotonic()
+        self._busy_at = self._checked_at = self._shown_at = time.monotonic()
 
     def _driver(self) -> Driver:
         run_dir = self.folder / "run"
@@ -242,11 +242,11 @@ class ClusterRun:
     def is_idle(self) -> bool:
         """Return whether the pipeline has had no work for IDLE_SECONDS, and gets no more clicks."""
         now = time.monotonic()
-        is_due = now - self._polled_at > POLL_SECONDS
+        is_unknown = now - self._checked_at > CHECKED_SECONDS_MAX
         is_busy = self.checkpoints.under_way() or not self.feed.is_held_back
-        if is_due or is_busy or not self.driver.is_running():
+        if is_unknown or is_busy or not self.driver.is_running():
             self._busy_at = now
-        self._polled_at = now
+        self._checked_at = now
         return now - self._busy_at > IDLE_SECONDS
 
     def is_drained(self) -> bool:
