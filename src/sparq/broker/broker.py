@@ -464,7 +464,7 @@ class Broker:
     def not_durable_reason(self, topic_name: str) -> str | None:
         """Why an administrative change to a topic is not complete yet; None: it is complete.
 
-        A create, delete, empty, pause or seek is complete once it would survive a crash and the
+        A create, delete, empty, pause or seek is complete once it would survive a power cut and the
         disk space that it frees is free.
         """
         return self._topics.not_durable_reason(topic_name)

@@ -212,7 +212,7 @@ def test_emptying_a_topic_deletes_its_files() -> None:
 
 
 def test_a_pause_is_unsettled_until_the_ledger_is_written() -> None:
-    """A pause is in force immediately, but not durable until the ledger has been written."""
+    """A pause is in force at once, but not durable until the ledger is written and synced."""
     harness = BrokerHarness()
     harness.publish("t", BODY)
     harness.consumer("t", "c").close()
