@@ -297,4 +297,4 @@ def test_publishes_of_one_turn_count_towards_the_byte_limit() -> None:
     stored = ticket.answers.count(None)
     assert 100 == len(ticket.answers)
     assert TOPIC_BYTES // 2 < stored * len(LARGE) <= TOPIC_BYTES
-    assert stored == harness.broker.topics["t"].message_count
+    assert stored == harness.broker.topics["t"].counts.message_count

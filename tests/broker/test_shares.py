@@ -93,7 +93,7 @@ class RandomChannel:
         self.record.append(
             [(at.owner, at.in_flight_count, at.message_count) for at in channel.ready_sessions]
         )
-        self.record.append((channel.global_count, sum(topic_waited(self.harness))))
+        self.record.append((channel.counts.global_msg_count, sum(topic_waited(self.harness))))
 
 
 def topic_waited(harness: BrokerHarness) -> list[int]:

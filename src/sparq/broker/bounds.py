@@ -50,7 +50,7 @@ def _paced(topic: Topic, publish: Publish, now: Instant) -> int:
     ready_ns = rates.ready_ns(client, publish.messages, now.mono_ns, topic_rate, client_rate)
     if ready_ns is not None:
         return ready_ns
-    topic.publishing.refused_count += publish.messages
+    topic.counts.refused_count += publish.messages
     limits = [
         f"{rate} messages per second for {whose}"
         for rate, whose in ((topic_rate, f"topic {topic.name}"), (client_rate, "one client"))
@@ -73,7 +73,7 @@ def make_room(topic: Topic, publish: Publish) -> None:
         while full(topic, size_bytes, messages) and _give_up(topic, messages):
             pass
     if limit := full(topic, size_bytes, messages):
-        pending.refused_count += publish.messages
+        topic.counts.refused_count += publish.messages
         raise LimitReached(f"the limit of {limit} for topic {topic.name} is reached")
 
 
@@ -140,19 +140,19 @@ def _give_up_file(topic: Topic) -> int:
 
 def _drop_unseen(topic: Topic, end: int) -> int:
     dropped = topic.drop_unseen(end)
-    topic.publishing.given_up_count += dropped
+    topic.counts.given_up_count += dropped
     return dropped
 
 
 def _overrun(channel: Channel, end: int) -> int:
     voided = channel.overrun(end)
-    channel.voided_count += voided
+    channel.counts.voided_count += voided
     return voided
 
 
 def limit_notes(topic: Topic, now: Instant) -> list[str]:
     """Notes for the operator about a topic's limits, at most once a minute."""
-    refused, given_up = topic.publishing.take_limit_counts(now.mono_ns)
+    refused, given_up = topic.counts.unreported_losses(now.mono_ns)
     name = topic.name
     counts = {
         f"topic {name}: messages refused by its limits: {refused}": refused,

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.broker.counts import ChannelCounts
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.last_deliveries import LastDeliveries
 from sparq.broker.latency import OFF, KnownAges, Latency, LatencyWindow, merged
 from sparq.broker.ledger_writer import NoLedger
-from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, QueueSettings
+from sparq.broker.options import MILLISECOND_NS, NEVER, QueueSettings
 from sparq.broker.session import V2Session
 from sparq.broker.slots import DEAD_LETTERS, ranges_of
 from sparq.broker.stream import Skips, Stream
@@ -41,9 +42,6 @@ from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"], int]
 """A place in a log: an end of it, an index, the first message published at or after a wall time
 (ns), or the last N messages."""
-
-LOST_REPORT_NS: Final = 60 * SECOND_NS
-"""Minimum time between two notes about messages that a channel has lost."""
 
 
 class RangeLease(NamedTuple):
@@ -70,14 +68,9 @@ class Channel:
         due_ns: a lower bound (mono ns) of the next time at which something is due.
         outlook: earlier depths and message times, for the age and time-to-clear figures.
         latencies: publish-to-FIN times of recently finished messages; None: not measured.
-        finish_count: messages finished by subscribers, including those that have left.
-        voided_count: unread messages that a limit on lag or on the topic's size has dropped.
-        expired_count: messages finished undelivered because they were too old.
-        dead_letter_count: messages that were moved to the dead-letter topic.
-        redriven_count: dead letters of this channel that were sent back to their original topic.
+        counts: what it has counted since nsqd started.
         last_deliveries: how the last deliveries of possible dead letters ended.
         redriven: for messages that were sent back as dead letters, how many times.
-        zone_local_count, region_local_count, global_count: deliveries by `Nearness`; None: global.
         base_ordinal: number of messages before this channel's first one (for message_count).
     """
 
@@ -110,17 +103,12 @@ class Channel:
         self.committed_mono_ns: int | None = None
         self.paused = self.is_retired = False
         self.again_next = False
-        self.requeue_count = 0
-        self.timeout_count = 0
+        self.counts = ChannelCounts()
         self.last_deliveries = LastDeliveries()
         self.redriven: dict[int, int] = {}
         self.latencies: LatencyWindow | None = None
         self.outlook = KnownAges()
-        self.finish_count = self.voided_count = self.expired_count = 0
-        self.dead_letter_count = self.redriven_count = 0
-        self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
-        self._next_report_ns, self._reported = 0, (0, 0)
         self._last_owner = DEAD_LETTERS  # sessions are numbered from the next one on
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
@@ -169,7 +157,7 @@ class Channel:
         if freed.freed:
             session.in_flight_count -= freed.freed
             session.finish_count += freed.freed
-            self.finish_count += freed.freed
+            self.counts.finish_count += freed.freed
             if self.last_deliveries.by_index or self.redriven:
                 self.forget(freed.starts, freed.ends)
             self.ledger.finished(self.name, freed.starts, freed.ends)
@@ -205,7 +193,7 @@ class Channel:
             raise refusal("REQ", command.id, attempts)
         session.in_flight_count -= 1
         session.requeue_count += 1
-        self.requeue_count += 1
+        self.counts.requeue_count += 1
         if self.settings.max_attempts:
             self.last_deliveries.requeued(index, session, now.wall_ns)
         delay_ns = command.timeout_ms * MILLISECOND_NS
@@ -236,7 +224,7 @@ class Channel:
     def on_time(self, now: Instant) -> None:
         """Requeue messages that timed out, and those whose REQ delay is over."""
         expired = self.in_flight.expire(now.mono_ns)
-        self.timeout_count += len(expired.indexes)
+        self.counts.timeout_count += len(expired.indexes)
         self._note_deliveries(expired, now)
         self.take_back(expired)
         for index, attempts in self.delays.pop_due(now.mono_ns):
@@ -433,7 +421,7 @@ class Channel:
 
     def expire(self, indexes: NDArray[np.int64]) -> None:
         """Finish messages undelivered because they are too old."""
-        self.expired_count += len(indexes)
+        self.counts.expired_count += len(indexes)
         ranges = ranges_of(indexes)
         self.forget(*ranges)
         self.ledger.finished(self.name, *ranges)
@@ -444,15 +432,6 @@ class Channel:
         if self.redriven:
             for first, end in zip(starts, ends, strict=True):
                 drop_range(self.redriven, first, end)
-
-    def take_lost_counts(self, now: Instant) -> tuple[int, int]:
-        """Voided and expired messages since the last report; (0, 0): none, or reported recently."""
-        counts = self.voided_count, self.expired_count
-        if now.mono_ns < self._next_report_ns or counts == self._reported:
-            return 0, 0
-        voided, expired = counts[0] - self._reported[0], counts[1] - self._reported[1]
-        self._reported, self._next_report_ns = counts, now.mono_ns + LOST_REPORT_NS
-        return voided, expired
 
     def bound(self, count_max: int) -> None:
         """Drop the newest unread messages beyond `count_max` (decision 16)."""

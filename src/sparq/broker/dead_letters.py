@@ -121,9 +121,9 @@ def apply_result(letters: DeadLetterBatch, now: Instant, *, is_kept: bool) -> No
     if not freed.freed:
         return
     if letters.only is None:
-        channel.dead_letter_count += freed.freed
+        channel.counts.dead_letter_count += freed.freed
     else:
-        channel.redriven_count += freed.freed
+        channel.counts.redriven_count += freed.freed
     channel.forget(freed.starts, freed.ends)
     channel.ledger.finished(channel.name, freed.starts, freed.ends)
 

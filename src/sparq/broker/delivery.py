@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from sparq.broker.channel import Channel
 from sparq.broker.dead_letters import DeadLetterBatch, dead_letters_of, mark_as_claimed
 from sparq.broker.latency import Histogram
-from sparq.broker.session import Proximity, V2Session
+from sparq.broker.session import V2Session
 from sparq.broker.shares import SHARERS_MIN, share_block
 from sparq.broker.slots import ranges_of
 from sparq.log.block import Block
@@ -129,7 +129,7 @@ def _round(context: DeliveryContext, available: int, served: dict[V2Session, Non
         if count > 0:
             sent = session.message_count
             taken = give(context, session, count)
-            count_by_place(channel, session, session.message_count - sent)
+            channel.counts.delivered(session.message_count - sent, session.nearness)
             if not taken:
                 # The next messages are not in memory, for any session: this one stays first.
                 return 0
@@ -161,7 +161,7 @@ def _give_shares(
         frame = block.slice(shares.first, shares.first + 1)
         context.waited.observe(now.wall_ns - int.from_bytes(frame[TIMESTAMP]), given)
         served.update(dict.fromkeys(shares.sessions))
-        channel.global_count += given
+        channel.counts.global_msg_count += given
         channel.cursor, channel.cursor_ordinal = end, block.ordinal + (end - block.first)
         if end == block.end:
             _read_ahead(channel)
@@ -248,16 +248,6 @@ def nearest(sessions: tuple[V2Session, ...]) -> tuple[V2Session, ...]:
         return sessions
     least = min(session.nearness or 0 for session in sessions)
     return tuple(session for session in sessions if session.nearness == least)
-
-
-def count_by_place(channel: Channel, session: V2Session, messages: int) -> None:
-    """Count deliveries by the consumer's location; as global if location is not used."""
-    if session.nearness is Proximity.ZONE:
-        channel.zone_local_count += messages
-    elif session.nearness is Proximity.REGION:
-        channel.region_local_count += messages
-    else:
-        channel.global_count += messages
 
 
 def _read_ahead(channel: Channel) -> None:

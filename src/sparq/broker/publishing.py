@@ -17,11 +17,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from sparq.broker.counts import TopicCounts
 from sparq.broker.dead_letters import DeadLetterBatch, Only
 from sparq.broker.ledger_writer import Ended
-from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
+from sparq.broker.options import NEVER, BrokerOptions
 from sparq.broker.rates import Rates
 from sparq.broker.session import Slot, V2Session
 from sparq.log.commit import Commit
@@ -31,9 +32,6 @@ from sparq.log.task import Task
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
-
-LIMITED_REPORT_NS: Final = 60 * SECOND_NS
-"""Minimum time between two notes about a topic's limits."""
 
 
 class Ticket(Protocol):
@@ -109,21 +107,16 @@ class Publishing:
         pending_bytes, pending_messages: size and number of messages that are not in the log yet.
         rates: the use of the publish rate limits.
         held: publishes held back by a rate limit: a heap of (mono ns, number, publish).
-        held_count: number of messages held back so far.
-        refused_count: messages refused because the topic was full or a rate was exceeded.
-        given_up_count: messages that no channel had seen, dropped because the topic was full.
     """
 
-    def __init__(self, options: BrokerOptions) -> None:
+    def __init__(self, options: BrokerOptions, counts: TopicCounts) -> None:
         self.waiting: deque[Publish] = deque()
         self.batch: list[Publish] = []
         self.commit: Commit | None = None
         self.pending_bytes = self.pending_messages = 0
-        self.refused_count = self.given_up_count = self.held_count = 0
         self.rates = Rates()
         self.held: list[tuple[int, int, Publish]] = []
-        self._reported, self._next_report_ns = (0, 0), 0
-        self._options = options
+        self._counts, self._options = counts, options
 
     def add(self, publish: Publish) -> None:
         """Queue a publish to be committed at the end of the turn."""
@@ -133,29 +126,17 @@ class Publishing:
 
     def commit_later(self, publish: Publish, ready_ns: int) -> None:
         """Queue a publish to be committed, but not before `ready_ns` (mono ns)."""
-        self.held_count += publish.messages
+        self._counts.held_count += publish.messages
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
         # The count breaks ties: equal times keep the order of arrival.
-        heapq.heappush(self.held, (ready_ns, self.held_count, publish))
+        heapq.heappush(self.held, (ready_ns, self._counts.held_count, publish))
 
     def release(self, mono_ns: int) -> int:
         """Release held publishes that are ready; returns the next one's time, or NEVER."""
         while self.held and self.held[0][0] <= mono_ns:
             self.waiting.append(heapq.heappop(self.held)[2])
         return self.held[0][0] if self.held else NEVER
-
-    def take_limit_counts(self, mono_ns: int) -> tuple[int, int]:
-        """Return how many messages were refused and how many given up since the last report.
-
-        (0, 0): none, or the last report was less than a minute ago.
-        """
-        counts = self.refused_count, self.given_up_count
-        if counts == self._reported or mono_ns < self._next_report_ns:
-            return 0, 0
-        refused, given_up = counts[0] - self._reported[0], counts[1] - self._reported[1]
-        self._reported, self._next_report_ns = counts, mono_ns + LIMITED_REPORT_NS
-        return refused, given_up
 
     def begin(self, log: Log, now: Instant) -> Commit:
         """Begin the next commit of the waiting publishes; the log must not be busy."""

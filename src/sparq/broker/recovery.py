@@ -146,6 +146,16 @@ def _skip_ahead(channel: Channel, done: Ranges, outside: Indexes) -> None:
     channel.skips.add_all(low, high, counts)
 
 
+def recover_mark(stream: Stream, state: TopicState, *, flows: bool) -> None:
+    """Set P, the end of what channels see; `flows`: the topic has channels and is not paused."""
+    mark = stream.log.written_end
+    # The ledger has P only where it stopped: while messages flow, P follows the log.
+    if not flows:
+        mark = min(mark, stream.log.first_index if state.mark is None else state.mark)
+    stream.end = max([mark, *map(seen_end, state.channels.values())])
+    stream.ordinal = stream.log.ordinal_at(stream.end)
+
+
 def recover_due(stream: Stream, state: TopicState, now: Instant) -> Indexes:
     """Refill a topic's due list; returns the deferred publishes that are due already, ascending.
 

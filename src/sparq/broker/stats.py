@@ -156,14 +156,14 @@ def producers_of(broker: Broker) -> list[V2Session]:
 
 def of_topic(topic: Topic, now: Instant) -> TopicStats:
     """A topic's own statistics; `channels` is left empty."""
-    log, depth = topic.stream.log, topic.depth()
+    log, depth, counts = topic.stream.log, topic.depth(), topic.counts
     return TopicStats(
         topic_name=topic.name,
         channels=[],
         depth=depth,
         backend_depth=max(0, depth - topic.options.mem_queue_size),
-        message_count=topic.message_count,
-        message_bytes=topic.message_bytes,
+        message_count=counts.message_count,
+        message_bytes=counts.message_bytes,
         paused=topic.paused,
         e2e_processing_latency=latency_of(topic, now),
         log=log.log_id.hex(),
@@ -174,9 +174,9 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
         unsynced_messages=log.unsynced.count,
         unsynced_bytes=log.unsynced.size_bytes,
         damaged_messages=sum(damage.messages for damage in log.damage),
-        refused_count=topic.publishing.refused_count,
-        given_up_count=topic.publishing.given_up_count,
-        held_count=topic.publishing.held_count,
+        refused_count=counts.refused_count,
+        given_up_count=counts.given_up_count,
+        held_count=counts.held_count,
     )
 
 
@@ -191,7 +191,7 @@ def latency_of(topic: Topic, now: Instant) -> Latency:
 
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
     """A channel's statistics; `clients` is left out."""
-    depth, hold = channel.depth(), channel.hold
+    depth, hold, counts = channel.depth(), channel.hold, channel.counts
     return ChannelStats(
         channel_name=channel.name,
         depth=depth,
@@ -199,27 +199,27 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         in_flight_count=channel.in_flight.count,
         deferred_count=channel.deferred_count(),
         message_count=channel.message_count,
-        zone_local_msg_count=channel.zone_local_count,
-        region_local_msg_count=channel.region_local_count,
-        global_msg_count=channel.global_count,
-        requeue_count=channel.requeue_count,
-        timeout_count=channel.timeout_count,
+        zone_local_msg_count=counts.zone_local_msg_count,
+        region_local_msg_count=counts.region_local_msg_count,
+        global_msg_count=counts.global_msg_count,
+        requeue_count=counts.requeue_count,
+        timeout_count=counts.timeout_count,
         client_count=len(channel.sessions),
         clients=None,
         paused=channel.paused,
         e2e_processing_latency=channel.latency(now),
         range_reader=hold.session.remote_address if hold is not None else None,
         cursor=str(channel.cursor),
-        finish_count=channel.finish_count,
+        finish_count=counts.finish_count,
         ready_count=sum(session.ready_count for session in channel.sessions.values()),
-        voided_count=channel.voided_count,
+        voided_count=counts.voided_count,
         oldest_waiting_seconds=_seconds(_oldest_waiting_ns(channel, now)),
         clear_seconds=_seconds(channel.outlook.clear_ns(depth, now)),
         range_query=hold.session.user_agent if hold is not None else None,
         range_commit_seconds=_seconds(_since_commit(channel, now)),
-        expired_count=channel.expired_count,
-        dead_letter_count=channel.dead_letter_count,
-        redriven_count=channel.redriven_count,
+        expired_count=counts.expired_count,
+        dead_letter_count=counts.dead_letter_count,
+        redriven_count=counts.redriven_count,
     )
 
 

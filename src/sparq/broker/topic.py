@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from sparq.broker.channel import Channel
+from sparq.broker.counts import TopicCounts
 from sparq.broker.dead_letters import for_one
 from sparq.broker.delivery import DeliveryContext, Sampler, deliver
 from sparq.broker.latency import Histogram, LatencyWindow
@@ -22,7 +23,7 @@ from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
 from sparq.broker.policies import Scope
 from sparq.broker.publishing import Answered, Outcome, Publishing
-from sparq.broker.recovery import recover_due, restore, seen_end, topic_state
+from sparq.broker.recovery import recover_due, recover_mark, restore, topic_state
 from sparq.broker.session import V2Session
 from sparq.broker.stream import ExtentReads, Stream
 from sparq.broker.trimming import AwaitedSync, Trimming
@@ -48,6 +49,7 @@ class Topic:
     Attributes:
         writer: writes the ledger; None for an ephemeral topic.
         scope: the settings of its channels and, as `settings`, its own.
+        counts: what it has counted since nsqd started.
         waits_for_lookup: whether nsqlookupd's answer about channels is still pending.
         flows: whether channels may see newly published messages.
         had_channel: an ephemeral topic that has had a channel is deleted with its last one.
@@ -66,12 +68,12 @@ class Topic:
         self.scope, self.settings = scope, scope.topic
         self.stream = Stream(log, options.cache_bytes, name)
         self.channels: dict[str, Channel] = {}
-        self.publishing = Publishing(options)
+        self.counts = TopicCounts()
+        self.publishing = Publishing(options, self.counts)
         self.writer = None if ledger is None else LedgerWriter(ledger, options.sync_timeout_ns)
         self.trimming = Trimming(self.stream, self.channels, self.writer, scope.topic)
         self.paused = self.waits_for_lookup = self.flows = False
         self.had_channel = self.is_deleted = self.is_closed = False
-        self.message_count = self.message_bytes = 0
         self.woken: dict[Channel, None] = {}
         self.outcome = Outcome()
         self.due_ns = self.scheduled_ns = self._lookup_deadline_ns = NEVER
@@ -90,12 +92,7 @@ class Topic:
         stream = self.stream
         self.paused = state.paused
         self.flows = bool(state.channels) and not state.paused
-        mark = stream.log.written_end
-        # The ledger has P only where it stopped: while messages flow, P follows the log.
-        if not self.flows:
-            mark = min(mark, stream.log.first_index if state.mark is None else state.mark)
-        stream.end = max([mark, *map(seen_end, state.channels.values())])
-        stream.ordinal = stream.log.ordinal_at(stream.end)
+        recover_mark(stream, state, flows=self.flows)
         past_due = recover_due(stream, state, now)
         self.expect(stream.due.next_due_ns())
         for name, channel_state in state.channels.items():
@@ -187,9 +184,9 @@ class Topic:
             first = end = commit.end_index
             if commit.batch is not None:  # None: an ephemeral topic had no room
                 first = commit.batch.block.first
-                self.message_count += commit.batch.block.count
+                self.counts.message_count += commit.batch.block.count
             for publish in batch:
-                self.message_bytes += publish.size_bytes
+                self.counts.message_bytes += publish.size_bytes
                 indexes = range(first, min(first + publish.messages, end))
                 if publish.due is not None:
                     self._defer(indexes, publish.due)

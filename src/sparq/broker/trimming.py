@@ -235,7 +235,7 @@ class Trimming:
         for channel in self._channels.values():
             if has_lag_limit(channel):
                 self._limit_lag(channel, now)
-            if channel.voided_count or channel.expired_count:
+            if channel.counts.voided_count or channel.counts.expired_count:
                 notes += _loss_notes(topic, channel, now)
         return notes
 
@@ -244,9 +244,9 @@ class Trimming:
         most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
         # Two calls, since operators see two counts: a lag limit, and an age limit.
         voided = channel.overrun(lag_floor(segments, most_bytes, most_ns, now))
-        channel.voided_count += voided
+        channel.counts.voided_count += voided
         expired = channel.overrun(lag_floor(segments, 0, settings.message_ttl_ns, now))
-        channel.expired_count += expired
+        channel.counts.expired_count += expired
 
 
 def expired(
@@ -277,7 +277,7 @@ def expired(
 
 def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
     """Notes for the operator about messages that a channel has lost, at most once a minute."""
-    voided, expired = channel.take_lost_counts(now)
+    voided, expired = channel.counts.unreported_losses(now.mono_ns)
     name, notes = f"channel {topic}:{channel.name}", []
     if voided:
         notes.append(f"{name} is too far behind: dropped its {voided} oldest unread messages")

@@ -57,7 +57,7 @@ class Cluster:
         topics = []
         for name, topic in sorted(self.nsqd.nsqd.broker.topics.items()):
             channels = [(c.name, c.cursor, c.paused) for c in topic.channels.values()]
-            topics.append((name, topic.message_count, topic.paused, channels))
+            topics.append((name, topic.counts.message_count, topic.paused, channels))
         known = [
             (name, self.lookupd.registry.channels(name)) for name in self.lookupd.registry.topics()
         ]

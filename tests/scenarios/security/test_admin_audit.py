@@ -87,4 +87,4 @@ async def test_audit_entries_can_be_published_to_a_topic(tmp_path: Path) -> None
         topics = running.nsqd.nsqd.broker.topics
         assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
         assert 200 == await order(running, "POST", "/api/topics/t/c", action="unpause")
-        await until(lambda: "audit" in topics and topics["audit"].message_count == 2)
+        await until(lambda: "audit" in topics and topics["audit"].counts.message_count == 2)

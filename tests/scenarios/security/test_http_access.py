@@ -109,7 +109,8 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[RunningDaemon]:
         topics = []
         for name, topic in sorted(broker.topics.items()):
             channels = [(c.name, c.cursor, c.paused) for c in topic.channels.values()]
-            topics.append((name, topic.message_count, topic.stream.end, topic.paused, channels))
+            counted = topic.counts.message_count
+            topics.append((name, counted, topic.stream.end, topic.paused, channels))
         return repr((topics, daemon.nsqd.options, broker.policies.all))
 
     try:
