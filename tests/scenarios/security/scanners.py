@@ -30,9 +30,10 @@ def scanner(name: str) -> tuple[str, str]:
         home.mkdir(parents=True)
         try:
             needs = "an index of Python packages"
-            attempt(name, needs, [sys.executable, "-m", "venv", str(home)])
-            pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-            attempt(name, needs, [*pip, "install", "-q", "--require-hashes", "-r", str(lock)])
+            attempt(name, needs, [sys.executable, "-m", "venv", "--without-pip", str(home)])
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python"]
+            install = [*pip, str(home / "bin" / "python"), "install", "-q", "--require-hashes"]
+            attempt(name, needs, [*install, "-r", str(lock)])
         except Missing as missing:
             return "", str(missing)
         stamp.write_text(wanted)
