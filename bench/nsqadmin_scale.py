@@ -19,12 +19,14 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import aiohttp
 
+from sparq.broker.stats import ChannelStats
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 
@@ -40,12 +42,12 @@ HEAD = (
 
 
 def channel(name: str, number: random.Random) -> dict[str, Any]:
-    """A channel, with the fields of sparq's `/stats`."""
+    """A channel, with the fields of sparq's `/stats`; those not set here are 0."""
     counts = ("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count")
     return {
-        "channel_name": name,
+        **{one.name: 0 for one in fields(ChannelStats)},
         **{count: number.randrange(10_000) for count in counts},
-        "backend_depth": 0,
+        "channel_name": name,
         "message_count": number.randrange(1 << 33),
         "client_count": 2,
         "clients": None,
@@ -55,14 +57,10 @@ def channel(name: str, number: random.Random) -> dict[str, Any]:
         "cursor": "1033942098419712",
         "finish_count": number.randrange(1 << 33),
         "ready_count": 20,
-        "voided_count": 0,
         "oldest_waiting_seconds": number.random() * 100,
         "clear_seconds": None,
         "range_query": None,
         "range_commit_seconds": None,
-        "expired_count": 0,
-        "dead_letter_count": 0,
-        "redriven_count": 0,
     }
 
 

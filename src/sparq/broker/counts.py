@@ -41,7 +41,7 @@ class ChannelCounts:
 
     Attributes:
         finish_count: messages finished by subscribers, including those that have left.
-        requeue_count: REQ commands of subscribers.
+        requeue_count: messages that subscribers have requeued with REQ.
         timeout_count: messages that were not finished in time.
         voided_count: unread messages that a limit on lag or on the topic's size has dropped.
         expired_count: messages finished undelivered because they were too old.
