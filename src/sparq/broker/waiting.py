@@ -243,7 +243,7 @@ class Delays:
         return [(index, attempts) for _, index, attempts in taken]
 
     def _sweep(self, count: int) -> None:
-        """Check `count` entries at the end of the old heap, where removing one is cheap."""
+        """Check the last `count` entries of the old heap; removing one from its end is cheap."""
         for _ in range(count):
             if not self._unswept:
                 # A sweep of the whole heap at once would block the loop: 260 to 350 ms for one

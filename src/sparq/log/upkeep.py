@@ -1,4 +1,4 @@
-"""Background work of a log, which saves its commits and the next start from doing it.
+"""Background work of a log: done here, it delays neither commits nor the next start.
 
 1. The next file is created before it is needed: the commit that begins it only renames it, and
    writes and syncs its header (see `segment.create`).

@@ -54,7 +54,7 @@ PLAIN_HEADERS: Final = frozenset(
 
 
 class Head(NamedTuple):
-    """The request that a head makes.
+    """A publish request, as its request line and headers describe it.
 
     Attributes:
         topic: the topic to publish to.

@@ -142,9 +142,9 @@ class MpubProgress:
         return range(self.at + width, self.at + found * width + 1, width)
 
     def _singly(self, data: bytes | bytearray) -> NDArray[np.int64]:
-        """The ends of the next complete messages.
+        """Return where each of the next complete messages ends, reading size after size.
 
-        Steps through the messages first and checks all sizes afterwards, which halves the time. A
+        It steps through the messages first and checks all sizes afterwards: half the time. A
         wrong size leads to wrong positions for a few steps; everything found after it is dropped.
         """
         ends = [self.at]

@@ -105,7 +105,10 @@ class StepBudget:
 
 
 class _Step(NamedTuple):
-    """An instruction: a set of characters to consume, an assertion, or a fork (both empty)."""
+    """An instruction: consume one character of a set (`mask`), check an assertion, or fork.
+
+    A fork has neither a mask nor an assertion, and several targets.
+    """
 
     mask: int
     assertion: str

@@ -274,7 +274,7 @@ def notice(
 
 
 def _refused(report: Report) -> list[str]:
-    """The nodes' reasons for single messages that they refused."""
+    """Return why nodes refused single messages: a text with id and reason for each."""
     return [
         f"{one['id']}: {one['why']}"
         for outcome in report.done

@@ -335,7 +335,10 @@ class ClusterWatch:
 
 
 async def _answered(requests: Iterable[asyncio.Task[None]], until: float) -> None:
-    """Wait until all nodes have answered, or `until`, or no node answers for `QUIET_SECONDS`."""
+    """Wait for all nodes, until the time `until`, or until none has answered for a while.
+
+    The while is `QUIET_SECONDS`.
+    """
     left = set(requests)
     while left and (seconds := min(QUIET_SECONDS, until - time.monotonic())) > 0:
         done, left = await asyncio.wait(left, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

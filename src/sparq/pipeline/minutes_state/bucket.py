@@ -141,7 +141,7 @@ def minutes_of(blobs: Iterable[bytes]) -> tuple[Minutes, PageTexts]:
 
 
 def early_of(blobs: Iterable[bytes]) -> pa.Table:
-    """The last rows of minutes that closed early, of MINUTE_SCHEMA."""
+    """Return the last row of each minute that closed early, as a table of MINUTE_SCHEMA."""
     tables = [from_blob(blob, BLOB_SCHEMAS)[3] for blob in blobs]
     return pa.concat_tables([MINUTE_SCHEMA.empty_table(), *tables])
 
@@ -356,7 +356,7 @@ def _changed(
 def _after(
     held: RecentMinutes, changed: _Changed, still_open: Minutes, meta: MinutesMeta, early: pa.Table
 ) -> RecentMinutes:
-    """The bucket after the batch; minutes that were in `cold` stay in `cold`."""
+    """Return the bucket as it is after the batch; minutes that were in `cold` stay there."""
     recent = joined(
         [
             held.minutes.where(changed.rest),

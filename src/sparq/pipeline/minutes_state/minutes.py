@@ -90,7 +90,7 @@ class Minutes:
         )
 
     def revised(self) -> Minutes:
-        """The same minutes with one revision each, as a batch adds them."""
+        """Return a copy with one revision in each minute: the form that is added to the state."""
         sums = self.sums.copy()
         sums[SUMS.index("revisions")] = 1
         return replace(self, sums=sums)
