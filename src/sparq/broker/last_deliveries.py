@@ -130,7 +130,7 @@ class LastDeliveries:
         self.by_index.clear()
 
     def is_poison(self, indexes: Indexes) -> NDArray[np.bool_]:
-        """Which messages are assumed to crash their consumers."""
+        """Return, for each message, whether it is assumed to crash its consumers."""
         found = self.by_index
         return np.array(
             [index in found and found[index].lost >= LOST_MAX for index in indexes.tolist()],

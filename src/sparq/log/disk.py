@@ -214,7 +214,7 @@ class RealFile:
             self._go_on(data, 0, offset)
 
     def _go_on(self, data: Buffer, written: int, offset: int) -> None:
-        """Write the rest of a short write: the next attempt raises the reason."""
+        """Write what a short write has left; if the disk refuses that, the error has the reason."""
         rest = memoryview(data)
         while written < len(rest):
             count = os.pwrite(self._fd, rest[written:], offset + written)

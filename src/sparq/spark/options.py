@@ -192,7 +192,7 @@ class UserOptions:
 
 
 def _legal(text: str, kind: str) -> str:
-    """The text as a name. Raises ValueError: NSQ does not allow it."""
+    """Return the text if NSQ allows it as a name. Raises ValueError: it does not."""
     if not is_valid_name(text):
         raise ValueError(f"invalid {kind} name {quote(text)}: {RULE}")
     return text

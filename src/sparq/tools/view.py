@@ -75,7 +75,7 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds names."""
+        """Whether the column shows names, not figures."""
         return self.text is str
 
     @property
