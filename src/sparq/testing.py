@@ -300,7 +300,7 @@ class MemoryDisk:
         return sorted(path for path, inode in self._names.items() if inode is not None)
 
     def forgotten(self) -> list[str]:
-        """Return files that read well but are not on the disk, without a later sync error.
+        """Return files that can be read but are not on the disk, although later syncs succeed.
 
         A failed sync leaves a file in this state until its data are written again, to another file.
         """

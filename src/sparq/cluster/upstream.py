@@ -147,7 +147,10 @@ class Upstream:
         self._found |= frozenset(addresses)
 
     def _refusal(self, host: str, ip: str) -> str:
-        """Why a name with this IP address is not called; "" for hosts the operator configured."""
+        """Return why a host with this IP address is not called; "" if it may be.
+
+        Hosts that the operator has configured may always be called.
+        """
         if any(URL(lookupd_url(address)).host == host for address in self._own):
             return ""
         return self.reach.refusal_resolved(host, ip)

@@ -103,7 +103,7 @@ def at_once(clicks: Clicks, *, declared: bool) -> Iterator[Evidence]:
 
 
 def of_visit(visit: Clicks) -> Iterator[Evidence]:
-    """Evidence from a whole visit of a visitor that does not declare to be a robot."""
+    """Evidence from a whole visit of a visitor that does not say that it is a robot."""
     yield from no_resources(visit)
     yield from clockwork(visit.of_kind(PAGE))
 

@@ -129,7 +129,7 @@ def _key(column: str) -> str:
 
 
 def _middles(points: Points) -> Floats:
-    """The x of each point, its middle; for a single point its two ends, since a line needs two."""
+    """Return the middle of each point on the x axis; of a single one both ends: lines need two."""
     if len(points) == 1:
         return np.array([points.starts[0], points.starts[0] + points.step], np.float64)
     return points.starts.astype(np.float64) + points.step / 2
