@@ -50,7 +50,7 @@ class AwaitedResult:
     # Called by the dispatcher
 
     def done(self) -> bool:
-        """Whether it has an outcome or was cancelled."""
+        """Whether the publish has an outcome or was cancelled."""
         return self._state != _WAITING
 
     def set_result(self, receipt: Receipt, /) -> None:
@@ -99,7 +99,7 @@ class AwaitedResult:
         return True
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Whether the publish was cancelled."""
         return self._state == _CANCELLED
 
     def get_loop(self) -> asyncio.AbstractEventLoop:

@@ -51,7 +51,7 @@ class ResultSink(Protocol):
     """The receiver of an outcome: a future that a task awaits, or a ``Callback``."""
 
     def done(self) -> bool:
-        """Whether it has an outcome or was cancelled."""
+        """Whether the publish has an outcome or was cancelled."""
 
     def set_result(self, result: Receipt, /) -> None:
         """Report that nsqd has acknowledged the publish."""

@@ -148,7 +148,7 @@ def is_here(host: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether it looks like a host name; a name must not look like an IPv4 address."""
+    """Whether a text looks like a host name; a name must not look like an IPv4 address."""
     folded = text.lower()
     if not folded or len(folded) > NAME_MAX or not set(folded) <= _NAME_LETTERS:
         return False

@@ -128,7 +128,7 @@ class ConnectionRefusal(asyncio.Protocol):
     """A connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         # Not close(): over TLS it waits for the peer, and keeps a file open meanwhile.
         cast(asyncio.Transport, transport).abort()
 

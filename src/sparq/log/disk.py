@@ -54,12 +54,12 @@ class DiskError(Exception):
 
     @property
     def is_full(self) -> bool:
-        """Whether it failed for lack of space."""
+        """Whether the operation failed for lack of space."""
         return self.number in _SPACE_ERRORS
 
     @property
     def is_missing(self) -> bool:
-        """Whether it failed because the file does not exist."""
+        """Whether the operation failed because the file does not exist."""
         return self.number == errno.ENOENT
 
     def __str__(self) -> str:

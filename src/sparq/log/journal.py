@@ -277,7 +277,7 @@ class End:
         self._journal = journal
 
     def run(self) -> None:
-        """End it; runs in the thread that commits."""
+        """End the journal; runs in the thread that commits."""
         self._journal.end()
         self.number = self._journal.number
 
@@ -293,7 +293,7 @@ class Cleaning:
         self._number = number
 
     def run(self) -> None:
-        """Delete them."""
+        """Delete the journals."""
         self._journal.clean(self._number)
 
 

@@ -50,7 +50,7 @@ class RegisteredNsqd:
     channels: set[tuple[str, str]] = field(default_factory=set)
 
     def drains(self, topic: str) -> bool:
-        """Whether it refuses publishes to a topic."""
+        """Whether the producer refuses publishes to a topic."""
         return bool(self.draining) or topic in self.draining_topics
 
     @property
@@ -71,7 +71,7 @@ class Registration:
 
     @property
     def tombstoned(self) -> bool:
-        """Whether it was ever tombstoned."""
+        """Whether the producer was ever tombstoned."""
         return self.tombstoned_at is not NEVER
 
 

@@ -133,7 +133,7 @@ class Console(SupervisedDaemon):
         return f"http://{self.http}/"
 
     def watch(self) -> str:
-        """Start it again if it has ended; returns a message about it, or ""."""
+        """Start the daemon again if it has ended; returns a message about that, or ""."""
         if self.is_given_up or not self.has_ended():
             return ""
         if self.starts >= ADMIN_STARTS_MAX:

@@ -110,7 +110,7 @@ class App(SupervisedProcess):
         super().__init__("sparq pipeline", command, folders.logs / "app.log")
 
     def start(self) -> None:
-        """Start it, or start it again from its checkpoint."""
+        """Start the application, or start it again from its checkpoint."""
         self.folders.logs.mkdir(parents=True, exist_ok=True)
         # `mistake` must not find the message of an earlier start.
         self.logged = self.log.stat().st_size if self.log.exists() else 0

@@ -42,10 +42,10 @@ class Process(Protocol):
         """Return its exit status once it has ended. Raises subprocess.TimeoutExpired."""
 
     def send_signal(self, _sig: int, /) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send the process a signal, unless it has ended."""
 
     def kill(self) -> None:
-        """Send it SIGKILL, unless it has ended."""
+        """Send the process SIGKILL, unless it has ended."""
 
 
 class SupervisedProcess:
@@ -86,7 +86,7 @@ class SupervisedProcess:
         return self.process.pid if self.process is not None else 0
 
     def start(self) -> None:
-        """Start it, or start it again after it has ended; returns before it is ready."""
+        """Start the process, or start it again after it has ended; returns before it is ready."""
         if self.process is not None and self.process.poll() is None:
             raise RuntimeError(f"{self.name} is running already")
         with self.log.open("ab") as log:
@@ -110,7 +110,7 @@ class SupervisedProcess:
         return self.process.poll() if self.process is not None else None
 
     def has_ended(self) -> bool:
-        """Whether it was started and has ended by itself."""
+        """Whether the process was started and has ended by itself."""
         return self.exit_status() is not None
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
@@ -123,7 +123,7 @@ class SupervisedProcess:
         return False
 
     def stop(self, seconds: float = STOP_SECONDS) -> int | None:
-        """End it: SIGTERM, then SIGKILL for what still runs after this time.
+        """End the process: SIGTERM, then SIGKILL for what still runs after this time.
 
         Returns:
             The exit status; None if there was no process.
@@ -207,13 +207,13 @@ class SupervisedDaemon(SupervisedProcess):
             connection.close()
 
     def answers(self) -> bool:
-        """Whether it answers `GET /ping`."""
+        """Whether the daemon answers `GET /ping`."""
         with suppress(OSError, http.client.HTTPException):
             return self.request("GET", "/ping")[0] == http.client.OK
         return False
 
     def is_ready(self, seconds: float) -> bool:
-        """Whether it answers within this time, and has not ended."""
+        """Whether the daemon answers within this time, and has not ended."""
         return self.wait_until(self.answers, seconds)
 
 

@@ -63,7 +63,7 @@ class MpubPublisher:
             self._patience.wait("; ".join(failures) or "no nsqd is registered with nsqlookupd")
 
     def _attempt(self, address: str, topic: str, mpub: MpubBody) -> Exception | None:
-        """Send it to one nsqd; returns the error if another nsqd may succeed, None on success."""
+        """Send the batch to one nsqd; returns the error if another one may succeed, else None."""
         size = len(mpub.head) + len(mpub.sized)
         # Apart from `mpub.sized`, a view of Arrow's memory: a plain connection sends it uncopied.
         line = b"MPUB %b\n" % topic.encode() + size.to_bytes(_SIZE_BYTES, "big") + mpub.head

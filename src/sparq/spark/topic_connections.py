@@ -68,7 +68,7 @@ class TopicConnection:
 
     @property
     def due(self) -> bool:
-        """Whether it is not attached and its retry pause is over."""
+        """Whether the nsqd is not attached and its retry pause is over."""
         return self.attached is None and time.monotonic() >= self._retry_at
 
     def may_have(self, key: Key) -> bool:
@@ -93,7 +93,7 @@ class TopicConnection:
         return self.log
 
     def down(self, error: Exception) -> None:
-        """Mark it as unreachable and retry after a pause, which doubles with each failure."""
+        """Mark the nsqd as unreachable and retry after a pause, which doubles with each failure."""
         if self.failure is None:
             _LOG.warning("nsqd %s is unreachable: %s", self.address, error)
         self.rest(self._pause)

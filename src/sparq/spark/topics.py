@@ -53,7 +53,7 @@ class TopicSelection:
         return (key.topic,) if key.topic else self.names
 
     def __str__(self) -> str:
-        """Describe them without an article: ``topic clicks``."""
+        """Describe the topics without an article: ``topic clicks``."""
         if self.pattern:
             return f"topic that matches {self.pattern}"
         return f"topic {self.names[0]}" if len(self.names) == 1 else f"topics {self.listed}"

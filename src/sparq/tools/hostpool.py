@@ -82,7 +82,7 @@ class Host:
     measured_at: float = 0.0
 
     def may_be_tried(self, now: float) -> bool:
-        """Whether it is healthy, or has been skipped for long enough."""
+        """Whether the host is healthy, or has been skipped for long enough."""
         return self.retry_at is None or self.retry_at <= now
 
     def chosen(self, now: float) -> None:

@@ -288,11 +288,11 @@ class OutgoingBatch:
     bodies: Sequence[bytes]
 
     def offer(self, host: str, on_result: OnResult) -> bool:
-        """Publish them to this host if that is possible without waiting."""
+        """Publish the messages to this host if that is possible without waiting."""
         return self.destinations[host].offer(self.topic, self.bodies, on_result)
 
     async def send(self, host: str) -> None:
-        """Publish them to this host."""
+        """Publish the messages to this host."""
         await self.destinations[host].publish(self.topic, self.bodies)
 
     def singly(self) -> Iterator[OutgoingBatch]:

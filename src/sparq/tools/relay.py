@@ -74,11 +74,11 @@ class RelayedBatch(Protocol):
         ...
 
     def offer(self, host: str, on_result: OnResult) -> bool:
-        """Hand them to a host if that is possible without waiting; else return False."""
+        """Hand the messages to a host if that is possible without waiting; else return False."""
         ...
 
     async def send(self, host: str) -> None:
-        """Hand them to a host; raises ``NotAcceptedError`` or ``BatchRefusedError``."""
+        """Hand the messages to a host; raises ``NotAcceptedError`` or ``BatchRefusedError``."""
 
     def singly(self) -> Iterable[RelayedBatch]:
         """Return each message on its own."""

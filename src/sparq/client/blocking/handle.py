@@ -45,7 +45,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close it; a second call does nothing."""
+        """Close the object; a second call does nothing."""
 
 
 class SessionHandle(Closing):
@@ -76,7 +76,7 @@ class SessionHandle(Closing):
         return self._thread.ask(lambda: self._awaited.errors)
 
     def close(self) -> None:
-        """Close it, but not the session."""
+        """Close the producer or consumer, but not the session."""
         close_all(self._thread, [self])
 
     @abstractmethod

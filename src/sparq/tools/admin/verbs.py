@@ -309,7 +309,7 @@ def separated(
 
 
 def _is_word(text: str) -> bool:
-    """Whether it is not a flag: a place such as -1h is a word, and so is - for standard input."""
+    """Whether a text is not a flag; places such as -1h are none, nor is - for standard input."""
     return not text.startswith("-") or text == "-" or text[1:2].isdigit()
 
 
