@@ -105,10 +105,7 @@ class StepBudget:
 
 
 class _Step(NamedTuple):
-    """An instruction: consume one character of a set (`mask`), check an assertion, or fork.
-
-    A fork has neither a mask nor an assertion, and several targets.
-    """
+    """An instruction: consume a character of `mask`, check an assertion, or, with neither, fork."""
 
     mask: int
     assertion: str
