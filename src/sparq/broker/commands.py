@@ -154,7 +154,7 @@ class Commands:
             else:
                 topic.publishing.add(publish)
             turn.backlog_bytes += publish.size_bytes
-            # `touch`, without a call: this runs for each publish.
+            # `add_topic`, without a call: this runs for each publish.
             turn.topics[topic] = None
 
     def _refuse(self, publish: Publish, reason: str, *, fatal: bool) -> None:

@@ -11,7 +11,7 @@ the newer one, which replaces the older one when half of the window's time has p
 `Histogram` counts the waits for the first delivery, for Prometheus. One observation covers a whole
 run of messages, so that a run of 2,500 costs the same as a single one.
 
-`Outlook` computes the age of the oldest waiting message, and the time until the channel is empty.
+`KnownAges` computes the age of the oldest waiting message, and the time until the channel is empty.
 Both use only memory, since monitoring requests them repeatedly for thousands of channels.
 """
 

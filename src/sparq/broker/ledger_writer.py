@@ -3,7 +3,7 @@
 1. Records noted in a turn are written before any reply of that turn leaves. If a write finds no
    disk space, checkpoints free some (see `health`). If it still fails, all records stay buffered
    for the next turn; the failure shows in `/ping`, and no FIN is refused.
-2. Written records are synced after `sync_timeout` at the latest. A caller that needs the sync
+2. Written records are synced after `--sync-timeout` at the latest. A caller that needs the sync
    sooner uses `wait_for_sync`; all such waiters share one sync. `wait_for_write` waits only for the
    write at the end of the turn.
 3. Only one task runs at a time; when it ends, the next one that is needed begins.

@@ -65,7 +65,7 @@ class Authorization:
         """Whether this entry grants the permission; channel "": publishing, None: any channel.
 
         Raises:
-            TooLong: the check takes more steps than `patience` allows.
+            TooManySteps: the check takes more steps than `patience` allows.
         """
         if permission not in self.permissions or not self.topic.search(topic, patience):
             return False

@@ -39,6 +39,8 @@ _RANGE: Final = struct.Struct(">qq")
 
 def readable_end(topic: Topic) -> int:
     """The end of the messages that range readers see: synced, and before P."""
+    # `max`: the first index of an empty log is `written_end`, which `Log.pass_over` raises without
+    # `synced_end`. The end would then be before the first index.
     return min(topic.stream.end, max(topic.stream.log.synced_end, topic.stream.log.first_index))
 
 

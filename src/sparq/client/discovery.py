@@ -173,6 +173,8 @@ class Discovery:
                 # Only then: each call starts the waits at 1 s again, and so they would not grow.
                 poll.hasten()
             self.errors[place] = text
+            # Not kept, unlike the answer: an nsqd that still drains refuses the next publish, but
+            # one that no longer does would be skipped for as long as the nsqlookupd fails.
             if self._draining.pop(url, None):
                 self._report()  # if all of them fail, no answer would do so
         else:

@@ -222,6 +222,7 @@ class Pool:
 
     def _failed(self, address: str, reason: str) -> None:
         """Note why there is no connection; log a reason once, not with each attempt."""
+        # Without the address: the log line and the texts made from `errors` name it themselves.
         reason = reason.removeprefix(f"nsqd {address}").lstrip(": ")
         reason = reason.replace(f"connection to {address} lost", "connection lost", 1)
         if self.errors.get(address) != reason:
@@ -232,6 +233,8 @@ class Pool:
 
 def reason_of(error: Exception) -> str:
     """Return why a connection could not be made, as text for people."""
+    # The error of `asyncio.timeout` has no errno. The system's ETIMEDOUT is a TimeoutError as well,
+    # but has an errno, and so a text of its own below.
     if isinstance(error, TimeoutError) and not error.errno:
         return str(error) or "no answer in time"
     if isinstance(error, socket.gaierror):  # its number is not an errno

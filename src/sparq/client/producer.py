@@ -104,6 +104,7 @@ class Producer(Connecting):
             max_delay=self.config.max_reconnect_delay,
             rng=rng,
         )
+        # A view, not a copy: a publish that fails gives the reasons known at that moment.
         errors = ChainMap(self._pool.errors, self._lookups.errors)
         self._dispatcher = Dispatcher(self.config, errors, drained, lambda: self._pool.wanted)
 

@@ -131,7 +131,8 @@ class PendingPublish(PendingRequest):
 
     dispatcher: Outcomes
 
-    # Class attributes as defaults: they seldom change, and there is one instance per message.
+    # Class attributes as defaults: they seldom change, and there is one instance per message. Hence
+    # no `__slots__`, unlike in the other requests: a slot cannot have a default.
     link: Connection | None = None
     attempts = 0
     spared = 0

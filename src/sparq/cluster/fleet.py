@@ -192,6 +192,7 @@ class Fleet:
             UpstreamError: the request failed.
         """
         query = {**FIGURES, "topic": topic, "channel": channel}
+        # `Upstream` leaves empty parameters out, and nsqd includes both by default.
         query |= {"include_clients": ""} if clients else {}
         query |= {"include_mem": ""} if mem else {}
         try:

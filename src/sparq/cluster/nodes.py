@@ -162,4 +162,5 @@ def _text(entry: Mapping[str, Any], key: str) -> str:
 
 
 def _port(value: Any) -> int:
+    # -1 is valid: sparq's nsqd reports it if it listens on a unix socket instead of a TCP port.
     return value if type(value) is int and -1 <= value <= PORT_MAX else 0

@@ -76,6 +76,8 @@ async def redrive(
             return
         if rate:
             processed = progress.done + progress.refused.total()
+            # Counted from the start: a fixed pause after each request would add to the time that
+            # the request takes, and the rate would not be reached.
             await asyncio.sleep(max(0.0, began + processed / rate - time.monotonic()))
 
 

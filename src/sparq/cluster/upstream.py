@@ -3,7 +3,7 @@
 1. Only addresses registered here (`own`, `know`) are called: input from a user or a peer cannot
    add others. Redirects are not followed, cookies not kept, and answers not decompressed.
 2. A host name is resolved at the time of the call, and the resulting IP addresses are checked too
-   (`reach.Reach`): a name cannot lead to an address that would not be called itself.
+   (`address_rule.AddressRule`): a name cannot lead to an address that would not be called itself.
 3. If a daemon demands TLS (403 with `https_port`, as NSQ's nsqd replies), the request is repeated
    over HTTPS at that port.
 4. Every failure becomes an `UpstreamError`, whose text has no control characters.

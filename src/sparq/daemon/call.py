@@ -62,6 +62,7 @@ class Call:
     @property
     def path(self) -> str:
         """The path, unescaped."""
+        # Proxies send an absolute URL (RFC 9112, 3.2.2): its path begins after the host.
         if not self._target.startswith("/"):
             return self.request.rel_url.path
         return unquote_path(self._target.partition("?")[0])

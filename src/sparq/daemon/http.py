@@ -94,6 +94,8 @@ class Content(NamedTuple):
 
 def to_json(value: Any) -> bytes:
     """Encode a value as compact JSON, as Go does."""
+    # "replace": an nsqd's IDENTIFY may hold half of a surrogate pair, `"\ud800"`. Strict encoding
+    # would refuse it, and nsqlookupd would answer each request for /nodes with 500.
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 

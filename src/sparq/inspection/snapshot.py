@@ -209,6 +209,8 @@ def take(channel: Channel, now: Instant) -> ChannelSnapshot:
         in_flight=channel.in_flight.rows(0, channel.in_flight.count),
         chunks=channel.requeued.chunks(),
         delays=channel.delays.entries(),
+        # A plain copy: `entries` would check each of them here, in the event loop. `deferred`
+        # leaves out the withdrawn ones, and may run in a thread.
         dues=due.entries_with_withdrawn(),
         detached=channel.detached | due.withdrawn,
         overdue=list(due.overdue),

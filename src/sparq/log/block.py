@@ -83,6 +83,7 @@ class Block:
     def timestamps(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the publish times (ns since 1970) of these messages, which the block must hold."""
         positions = indexes - self.first
+        # For position 0, `ends[-1]` is read, too: it is the last end, and `where` does not use it.
         return self._stamps(np.where(positions > 0, self.ends[positions - 1], 0))
 
     def oldest_ns(self) -> int:

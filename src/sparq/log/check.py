@@ -209,6 +209,7 @@ def _read_through(log: Log, progress: Progress) -> Iterator[str]:
 def _mark(log: Log, state: TopicState) -> int:
     """Return P: channels see only messages below this index."""
     mark = log.written_end
+    # The ledger has P only where it stopped: while messages flow, P follows the log.
     if state.paused or not state.channels:
         mark = min(mark, log.first_index if state.mark is None else state.mark)
     return max([mark, *(channel.cursor for channel in state.channels.values())])

@@ -102,6 +102,7 @@ TRANSITIONS: Final[dict[tuple[CommitState, CommitEvent], CommitState]] = {
     (CommitState.WRITTEN, CommitEvent.SYNC): CommitState.SYNCED,
     (CommitState.WRITTEN, CommitEvent.SYNC_FAILED): CommitState.POISONED,
     (CommitState.POISONED, CommitEvent.MOVE): CommitState.MOVED,
+    # Not REFUSED, which allows more appends: the sync of the active file has failed.
     (CommitState.POISONED, CommitEvent.FAIL): CommitState.POISONED,
     (CommitState.POISONED, CommitEvent.SPOIL): CommitState.LOST,
 }
@@ -284,6 +285,8 @@ class Commit:
         end, rest = offset + appended.size, 0
         # Lengthening the file in larger steps, by ftruncate or fallocate, was not faster
         # (performance.md, "A sync before each OK"), and would leave a long tail to cut off.
+        # Filling is shorter than a page: a batch of a page or more makes the file longer even if
+        # there is filling.
         if self.sync and end > target.end and appended.size < PAGE_BYTES:
             rest = -end % PAGE_BYTES
         try:

@@ -355,6 +355,8 @@ class RealDisk:
             return None
         ctypes = import_module("ctypes")  # imported late, not to delay opening the ports
         libc = ctypes.CDLL(None, use_errno=True)
+        # `os.statvfs` does not return the type of the file system. In `struct statfs` (120 bytes on
+        # 64-bit Linux) it is the first field, so the others are not declared.
         facts = ctypes.create_string_buffer(_STATFS_BYTES)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -378,6 +380,8 @@ class RealDisk:
         file = self._open("lock", path, os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT)
         try:
             with _Failing("lock", path):
+                # Go's nsqd locks the folder with flock, too. `lockf` would not see that lock, and
+                # needs a descriptor that is open for writing, which a folder cannot have.
                 fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except DiskError:
             file.close()
@@ -390,6 +394,8 @@ class ReadOnlyFile(RealFile):
 
     def overwrite(self, data: Buffer, offset: int) -> None:
         """Refuse to write."""
+        # The kernel refuses the other changes, as the file is open for reading only. This one must
+        # fail with EROFS, not EBADF: `write_again` ignores only EROFS.
         raise DiskError("write", self.path, errno.EROFS)
 
 

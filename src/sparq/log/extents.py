@@ -164,6 +164,7 @@ class Extents:
 
     def messages_between(self, first: int, end: int) -> int:
         """Count the readable messages with an index in [first, end)."""
+        # Not a difference of ordinals: that would count lost messages, too.
         at = self.position(first)
         total = 0
         while at < len(self) and self.firsts[at] < end:

@@ -201,6 +201,8 @@ class Journal:
         file = self._file
         if file is None or self._size >= self.file_bytes:
             file = self._begin()
+        # Appended, not written into a preallocated file: so a start finds the journal's end without
+        # a mark (ARCHITECTURE.md, "Tried and rejected").
         block = ledger_file.encode_block(entries, self._size, self._salt)
         file.append([block], self._size)
         self._size += len(block)

@@ -234,6 +234,7 @@ class Ledger:
             return None
         folder = None if self._entry_synced else self._directory
         self._sync = LedgerSync(self._disk, self._unsynced, folder, self.written_mark)
+        # A new list, not `clear`: the task reads the old one in its thread.
         self._unsynced = []
         return self._sync
 
@@ -414,6 +415,7 @@ class Ledger:
         first = max(checkpoints, default=0)
         replay = Replay()
         log_id: bytes | None = None
+        # "checkpoint" sorts before "ledger": it is the state before that ledger's first record.
         for kind, generation in sorted(names, key=lambda name: (name[1], name[0])):
             path = f"{self._directory}/{kind}-{generation:08x}"
             if generation < first:

@@ -201,6 +201,8 @@ def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered, believes_i
     index = index_file.read(disk, segment, file_size, limit) if believes_index else None
     if index is not None:
         _take_index(segment, index, found)
+    # Not added up over the files: if an older file has lost messages at its end, the ordinals show
+    # it, and `_compare_ordinals` reports them.
     found.torn_bytes = 0
     if segment.size < file_size:
         _read_headers(disk, segment, (segment.size, file_size), limit, found)

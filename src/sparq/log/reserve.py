@@ -159,6 +159,7 @@ class Reserve:
 
     def _count(self) -> None:
         """Compute the floor again, since ledgers have grown."""
+        # A copy: another thread may add a ledger meanwhile, and a loop over the dict would raise.
         accounts = tuple(self._accounts)
         most = max((account.checkpoint_bytes for account in accounts), default=2 * BLOCK_BYTES)
         self.floor_bytes = most + CATALOG_BYTES
@@ -221,6 +222,8 @@ class Reserve:
         left = max(kept, (size - blocks(size_bytes)) // BLOCK_BYTES * BLOCK_BYTES)
         if left >= size:
             return False
+        # Set before the file shrinks: otherwise `admit` could give the space to a log in another
+        # thread.
         self.held_bytes = left
         self._file.truncate(left)
         return True
@@ -269,6 +272,8 @@ class Reserve:
 
     def _measure(self, room_bytes: int) -> None:
         """Adjust the target to the free space, including what the reserve has of it."""
+        # Never lowered: on a full disk, a lower target would let logs take the space that
+        # checkpoints free, before the reserve is filled up again.
         self._share_bytes = max(self._share_bytes, min(self._size_bytes, room_bytes // SHARE))
         self._room_bytes = room_bytes
         self._retarget()

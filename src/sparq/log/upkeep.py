@@ -61,6 +61,8 @@ class Drop:
             index_path = path_of(self.path)
             if disk.exists(index_path):
                 disk.unlink(index_path)
+            # Deleted without a sync of the folder: if a power cut brings the file back, the synced
+            # ledger still has all its messages as finished.
             if self.size_bytes <= STEP_BYTES:
                 disk.unlink(self.path)
                 return

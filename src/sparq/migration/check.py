@@ -33,6 +33,7 @@ def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Check
         DiskError: a folder or file cannot be opened or read at all.
     """
     is_imported = disk.exists(f"{data_path}/{COMMITTED}/{TOPICS}")
+    # After the rename, Go's files are only moved aside: the new logs already have their messages.
     is_go = bool(go_files(disk, data_path)) and not is_imported
     report = logs.check(disk, data_path, now, progress)
     if report is None:

@@ -284,6 +284,7 @@ def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Mat
     ]
     if queue.positions is None and files:
         queue.notes.append("no metadata file: all messages in its data files are imported")
+    # `.bad` first: nsqd has renamed it, so a file with the same number was begun after that.
     for file in sorted(files, key=lambda file: (file.number, not file.bad)):
         size = _size(disk, f"{data_path}/{file.name}")
         _take_file(queue, data_path, file._replace(size=size))

@@ -255,6 +255,8 @@ class _FileWindow:
                 return GoRecords(self.data, np.array([start]), np.array([length]))
             self.next_at = included
             return self._bad(at, "its length field points past the next record")
+        # No record begins within another's head, but a place in it may look like a head, too: the
+        # rest of its id, followed by hex digits in the body.
         found = self._find(at + HEAD_SIZE if self._is_head(at) else at + 1)
         self.next_at = self._size if found is None else found
         if found is None and length >= FIXED_SIZE and end > self._size:

@@ -165,6 +165,7 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
             again = np.flatnonzero(attempts)
             if len(again):
                 ledger.requeued(name, again + first, np.zeros_like(again), attempts[again])
+            # With each batch, not once at the end: memory must not grow with the queue (rule 4).
             ledger.flush()
         ends[name] = log.end_index
     own = log.end_index

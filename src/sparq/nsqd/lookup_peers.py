@@ -362,6 +362,7 @@ class LookupPeers:
             self._http = self._http or loaded.ClientSession(
                 timeout=http_timeouts(self._nsqd.options),
                 headers=lookup.HEADERS,
+                # A small compressed answer could expand to gigabytes.
                 auto_decompress=False,
             )
         url = lookup.question(where, "channels", topic=topic)

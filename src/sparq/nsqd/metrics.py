@@ -6,7 +6,7 @@
 2. Counters end in `_total`, times are in seconds, sizes in bytes; counters start at 0 when nsqd
    starts.
 3. Topics are processed one by one, so that the event loop can run in between
-   (`figures.gathered`).
+   (`stats_format.gathered`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """nsqd's options: one field per flag, with NSQ's names and defaults (docs/daemons.md).
 
 Each group holds the options of one part of nsqd. Limits for clients and the broker are declared in
-`protocol.identify.Limits` and `broker.options.BrokerOptions`. If a default differs from NSQ's, a
-comment next to it gives the reason. Durations are in nanoseconds.
+`protocol.identify.IdentifyLimits` and `broker.options.BrokerOptions`. If a default differs from
+NSQ's, a comment next to it gives the reason. Durations are in nanoseconds.
 """
 
 from __future__ import annotations

@@ -221,6 +221,7 @@ class TcpConnection(asyncio.Protocol):
                 parser.heartbeats = session.heartbeat_interval_ms > 0
                 self._last_command_ns = now.mono_ns
                 if session.upgrade is not None:
+                    # The bytes that follow belong to TLS or compression: they are not commands.
                     self._wire.note_granted(session.upgrade)
                     break
             else:

@@ -114,6 +114,7 @@ class NsqlookupdEndpoints:
 
     def channels(self, call: Call) -> dict[str, list[str]]:
         """Return a topic's known channels."""
+        # No 404 for an unknown topic, unlike `lookup`: as in NSQ.
         return {"channels": self._registry.channels(call.argument("topic"))}
 
     def lookup(self, call: Call) -> dict[str, Any]:
@@ -189,6 +190,7 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
     """Return a registration in the form of /debug."""
     producer = entry.producer
     facts = describe(producer)
+    # NSQ's /debug has no such field: its `id` is the remote address.
     del facts["remote_address"]
     return {
         "id": producer.id,

@@ -100,6 +100,8 @@ class Registry:
         for topic, channel in list(producer.channels):
             self.unregister_channel(producer, topic, channel)
         for topic in list(producer.topics):
+            # Not `unregister_topic`: it goes through all channels of the topic, also those that
+            # only other nsqds have (rule 4).
             self._leave_topic(producer, topic)
         self._nodes.pop(producer.id, None)
 
@@ -110,6 +112,7 @@ class Registry:
             producers.setdefault(producer.id, Registration(producer))
             producer.channels.add((topic, channel))
         producers = self._topics.setdefault(topic, {})
+        # Not assigned: a new `Registration` would lose the tombstone (rule 2).
         producers.setdefault(producer.id, Registration(producer))
         producer.topics.add(topic)
 

@@ -11,7 +11,8 @@ socket. Rules (docs/protocol.md, "V1: nsqd and nsqlookupd"):
 4. When a connection ends, its producer is removed from the registry at once.
 5. DRAIN and UNDRAIN, for a topic or for the whole nsqd, are sparq's own commands. An nsqd that
    knows them says in IDENTIFY whether it drains. Only the answer to such an IDENTIFY says that
-   nsqlookupd knows them, too (`lookup.KNOWS_DRAIN`); other nsqds get NSQ's original answer.
+   nsqlookupd knows them, too (`protocol.lookup.KNOWS_DRAIN`); other nsqds get NSQ's original
+   answer.
 """
 
 from __future__ import annotations

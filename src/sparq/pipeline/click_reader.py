@@ -120,6 +120,7 @@ Fields = dict[str, str | None]
 
 def _json_fields(body: bytes, line: str) -> Fields | None:
     try:
+        # Only to refuse invalid UTF-8: in `line`, it has been replaced already.
         body.decode()
         values = read_object(line, ALL_KEYS)
     except (UnicodeDecodeError, NotJson):

@@ -104,6 +104,7 @@ def clf_times(text: Text, at: Integers) -> tuple[Integers, Mask]:
     place = np.minimum(np.searchsorted(_MONTH_CODES, code), len(_MONTH_CODES) - 1)
     ok &= _MONTH_CODES[place] == code
     hours, minutes = _number(grid, 22, 2), _number(grid, 24, 2)
+    # Not `<= 18`, which would accept 18:01 to 18:59. The careful reader gets 18:00, which is valid.
     ok &= (hours < 18) & (minutes < 60)
     offset = (hours * 60 + minutes) * np.where(grid[21] == ord("-"), -60, 60)
     clock = [_number(grid, place, 2) for place in (12, 15, 18)]

@@ -170,6 +170,7 @@ class _Columns:
             return pa.nulls(self._rows, field.type)
         texts = self._text.strings(self._spans(field.name), self._apart.get(field.name))
         if field.name == "bytes":
+            # A copy, because `_with_odd` writes into it, and Arrow's memory is read-only.
             return self._with_odd(texts.cast(field.type).fill_null(0).to_numpy().copy(), "bytes")
         return texts.cast(field.type)
 

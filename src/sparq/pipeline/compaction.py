@@ -227,6 +227,7 @@ class Compaction:
 def _settled(snapshot: Snapshot) -> list[FileStatus]:
     """The files that do not belong to the newest batch of any query."""
     batches = [batch_of(one) for one in snapshot.files]
+    # Of equal keys a dict keeps the last value: after sorting, each query's newest batch.
     newest = dict(sorted(batch for batch in batches if batch is not None))
     return [
         one

@@ -112,6 +112,8 @@ class DeltaCompaction:
         deleted = table.vacuum(
             retention_hours=math.ceil(self._sizes.keep_s / 3600),
             dry_run=False,
+            # Enforced, `deltalake` would refuse a `keep_s` that is shorter than the time in the
+            # table's own properties.
             enforce_retention_duration=False,
             full=True,
         )

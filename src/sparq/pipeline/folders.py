@@ -49,7 +49,7 @@ class Folders:
     data: Path
 
     def __getattr__(self, name: str) -> Path:
-        """Return `<data>/archive` for `folders.archive`; names: OUTPUT and WORKING."""
+        """Return `<data>/archive` for the name `archive`; the names are OUTPUT and WORKING."""
         if name not in OUTPUT + WORKING:
             raise AttributeError(name)
         return self.data / name
@@ -129,7 +129,7 @@ class FolderAddresses:
     data: str
 
     def __getattr__(self, name: str) -> str:
-        """Return `<data>/archive` for `places.archive`; the names are those of RESULTS."""
+        """Return `<data>/archive` for the name `archive`; the names are RESULTS."""
         if name not in RESULTS:
             raise AttributeError(name)
         return f"{self.data}/{name}"

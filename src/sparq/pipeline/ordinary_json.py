@@ -10,7 +10,7 @@ of each value; this then holds for all messages with the same skeleton.
 
 1. A message is ordinary only if it is certain to give the same result as `click_reader`. A message
    with a backslash, or with a field that is neither text nor a whole number, is not ordinary.
-2. Only skeletons are copied: the other results are places in the text.
+2. Values are not copied: each result is a place in the text of all rows.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def find_json(text: Text, rows: Integers) -> FoundClicks:
     rows = rows[(count % 2 == 0) & (count > 0)]
     if not len(rows):
         return FoundClicks(rows, rows, {})
+    # Copied into a text of their own, not read in place: `_skeletons` takes the quotes of a whole
+    # text in turn as opening and closing ones, so a row with an odd number would shift the others.
     part = Text(text.strings(Spans(text.starts[rows], text.ends[rows])))
     found = _clicks(part)
     moved = text.starts[rows] - part.starts
@@ -162,6 +164,7 @@ def _layout(skeleton: bytes) -> _Layout | None:
         if not place[1] and not place[2]:
             return place[0]
         count += 1
+        # The number begins with a 1, since JSON has no leading zeros.
         return f'"text{count - 1}"' if place[1] else f"1{count - 1:09}"
 
     try:

@@ -35,6 +35,7 @@ def bytes_table(signs: bytes) -> Mask:
 
 DIGITS = bytes_table(b"0123456789")
 ADDRESS_BYTES_MAX = 255
+# 18 digits always fit into int64; with 19, one row could make Arrow's cast of the column raise.
 SIZE_BYTES_MAX = 18
 STATUS_BYTES = 3
 ADDRESS_SIGNS = bytes_table(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:%-")

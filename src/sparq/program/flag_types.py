@@ -271,7 +271,7 @@ class Flag(NamedTuple):
     """One flag with its values as a user gives them: durations are in nanoseconds.
 
     Attributes:
-        field: the field it sets; `tls.cert` is field `cert` of the dataclass in field `tls`.
+        field: the field it sets; "tls.cert" is field "cert" of the dataclass in field "tls".
         most: the largest value, or the name of the field that holds it.
         live: see `protocol.option`.
     """

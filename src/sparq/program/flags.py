@@ -85,7 +85,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def replaced(options: T, values: Mapping[str, Any]) -> T:
-    """Return a copy with other values in some fields (`tls.cert`), in the fields' own units."""
+    """Return a copy with other values in some fields ("tls.cert"), in the fields' own units."""
     changes: dict[str, Any] = {}
     for field, value in values.items():
         name, _, inner = field.partition(".")

@@ -473,6 +473,7 @@ def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
         at += _SECTION.size
         if kind == SECTION_DUES:
             dues = sections[at : at + size]
+            # 1 stands for a count that is cut off: it fails the check below.
             count = _DUES.unpack_from(dues)[0] if len(dues) >= _DUES.size else 1
             if _DUES.size + 12 * count > len(dues):
                 raise BatchError("the section of due times is truncated")

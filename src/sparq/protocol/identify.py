@@ -226,6 +226,7 @@ def _decode(body: bytes, *, strict: bool) -> _Request:
         request = json.loads(text, parse_constant=_no_constant, parse_int=_integer)
     except (ValueError, RecursionError):
         raise _undecodable() from None
+    # Go's decoder accepts null for a struct and sets no field.
     if request is None:
         return _Request()
     if not isinstance(request, dict) or (strict and not _is_modest(request, STRICT_DEPTH)):
@@ -245,6 +246,8 @@ def _typed(name: str, value: object) -> Any:
     if type(value) is not _TYPES[name]:
         raise _undecodable()
     if isinstance(value, str):
+        # Go's decoder replaces an escaped half of a surrogate pair. Python's keeps it, in a str
+        # that cannot be encoded as UTF-8.
         return _LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, int) and value not in _range(_BITS.get(name, 64)):
         raise _undecodable()

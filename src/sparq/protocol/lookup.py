@@ -145,6 +145,8 @@ def listed(answer: Any, key: str) -> list[Any]:
         NotLookupdError: the answer has another form.
         ValueError: it lists more than `LISTED_MAX`.
     """
+    # Not `answer.get(key)`, which is None in both cases: Go writes null for an empty list, while an
+    # answer without the key is not an nsqlookupd's.
     found = answer[key] if isinstance(answer, Mapping) and key in answer else False
     if found is None:
         return []
@@ -161,6 +163,8 @@ def producers(answer: Any) -> Producers:
     for entry in listed(answer, "producers"):
         try:
             draining = entry.get("draining") is True if isinstance(entry, dict) else False
+            # `_tcp_address` first: it refuses an entry that is not an object, on which `topics_of`
+            # would fail.
             found.append(ListedNsqd(_tcp_address(entry), topics_of(entry), draining))
         except ValueError:
             unusable.append(entry)

@@ -112,6 +112,8 @@ class _Inflow:
 
     def wait_for(self, need: int) -> None:
         """Keep the rest as the tail until `need` bytes of it are there."""
+        # Without readable bytes `need` stays as it is. If it fell to the size of a header, each
+        # chunk of a large frame would copy the whole tail: quadratic time.
         if self.at < len(self.data):
             self.tail += memoryview(self.data)[self.at :]
             self.need = need

@@ -140,6 +140,8 @@ def _finish_rows(data: bytes, at: int) -> int:
         return count
     words = np.ndarray((count,), _WORD, data, at, (FIN_WIDTH,)) == _FIN_WORD
     words &= np.ndarray((count,), np.uint8, data, at + FIN_WIDTH - 1, (FIN_WIDTH,)) == _NEWLINE
+    # At least one row differs here, since the comparison of slices failed. If all were equal,
+    # `argmin` would return 0.
     return int(words.argmin())
 
 
@@ -162,6 +164,7 @@ def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> BodySlices 
         ends: range | list[int] | None = _publish_rows(data, at, line, size_max)
         if ends is None:
             ends = _publishes_singly(data, at, line, size_max)
+            # Fewer than `SINGLE_STEP`: the run ends here. For so few, lists cost less than arrays.
             if not runs and len(ends) < VECTOR_MIN:
                 return _few(data, begin, skip, ends)
         if not len(ends):

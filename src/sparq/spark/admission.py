@@ -1,6 +1,6 @@
 """Decides how many messages of each log one micro-batch reads.
 
-`admit` depends on counts, limits and time alone; `Reach` asks the nsqds for the counts.
+`admit` depends on counts, limits and time alone; `ReadableRange` asks the nsqds for the counts.
 
 1. A batch is held back while fewer than `messages_min` messages are available. It is not held back
    once `delay_seconds` have passed since the last batch, nor when the byte limit is reached: it

@@ -65,6 +65,8 @@ class RowPosition(NamedTuple):
 
 def size_limit(max_msg_size: int, max_body_size: int) -> int:
     """The largest message that both of nsqd's limits allow."""
+    # Every row is sent in an MPUB, even alone: its body begins with the number of messages, and
+    # each message with its size.
     return min(max_msg_size, max_body_size - 2 * _PREFIX_SIZE)
 
 

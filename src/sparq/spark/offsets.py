@@ -5,7 +5,7 @@ log before this index have been read. `<log>` is the log's unique id; only the i
 the index means. `<address>` is where the log was first found: the log is looked for there first,
 and it names the nsqd for readers of the checkpoint. A source of several topics has keys
 ``"<address>/<topic>:<log>"``. The entry ``"cut"`` says how the batch that ends at this offset is
-split into partitions (`Cut`).
+split into partitions (`PartitionRule`).
 
 1. A key never leaves the map, and its index never decreases.
 2. A log joins the map in a step of its own, with the index from which it will be read. So the

@@ -180,6 +180,8 @@ class _Reading:
             return
         # Some indexes before the log's first message may never have had a message.
         gone = ends.first_ordinal - (wanted.ordinal + self.rows + self._lost)
+        # The log may now begin after this range: then `gone` also counts messages that are not of
+        # this range, hence `min`.
         if gone > 0:
             self._missing(
                 min(gone, left), f"they were deleted before this query read them ({refusal})"

@@ -97,6 +97,8 @@ class TopicConnection:
         if self.failure is None:
             _LOG.warning("nsqd %s is unreachable: %s", self.address, error)
         self.rest(self._pause)
+        # Set after `rest`, which clears it: an nsqd that rests for another reason (a duplicate, a
+        # missing topic) is not waited for.
         self.failure = error
         self._pause = min(2 * self._pause, RETRY_MAX_SECONDS)
 
@@ -312,6 +314,8 @@ class TopicConnections:
     def member(self, log: str) -> TopicConnection | None:
         """The member that has a log; None if the log is unreachable."""
         member = self._by_log.get(log)
+        # `_by_log` keeps every log that was ever attached: its nsqd may be unreachable now, or have
+        # another log.
         if member is None or member.attached is None or member.attached.ends.log != log:
             return None
         return member

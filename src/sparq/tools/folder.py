@@ -121,6 +121,7 @@ class Template:
 
         Each `<REV>` is a group.
         """
+        # The date matches any text, slashes included: --datetime-format may name folders (%Y/%m).
         values = {"<PID>": "[0-9]+", "<DATETIME>": ".*", REVISION: "(-[0-9]{6,})"}
         values |= {"<TOPIC>": re.escape(self.topic), "<HOST>": re.escape(self.host)}
         parts = _PLACES_AND_REST.findall(self.text)

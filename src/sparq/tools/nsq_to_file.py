@@ -108,7 +108,7 @@ def check(options: Options) -> None:
 class Archive:
     """Recorders by topic: of the given topics, or of topics found that match the pattern.
 
-    Topics are looked up again every `topic_refresh`; a topic that vanishes keeps its recorder,
+    Topics are looked up again every `--topic-refresh`; a topic that vanishes keeps its recorder,
     because it may come back.
 
     Args:
@@ -223,7 +223,7 @@ class Recorder:
     1. FIN is sent only for messages that are on the disk. Any error of a file ends the recorder,
        which requeues its messages at once, so that nsqd need not wait for their timeout.
     2. It syncs when it holds as many messages as may be in flight, when the consumer is starved (no
-       more come before some are finished), every `sync_interval`, before half of a held message's
+       more come before some are finished), every `--sync-interval`, before half of a held message's
        timeout is over, when asked to reopen, and at its end.
     3. Files are written in other threads, one call at a time: a slow disk does not delay
        heartbeats.

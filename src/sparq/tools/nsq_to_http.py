@@ -126,6 +126,8 @@ class HttpTarget:
         self._template = _template(flag, text) if method == "GET" else None
         self._headers = CIMultiDict(headers)
         if url.user is not None:
+            # Not left to aiohttp: it refuses a URL with a user if --header sets Authorization, and
+            # it encodes the user as Latin-1.
             pair = f"{url.user}:{url.password or ''}".encode()
             self._headers.setdefault("Authorization", f"Basic {base64.b64encode(pair).decode()}")
         self._url = url.with_user(None).with_fragment(None)

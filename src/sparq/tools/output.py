@@ -3,7 +3,7 @@
 1. When `sync` or `close` returns, the data written and the file's name are on the disk. Messages
    are finished only after that.
 2. The next file is opened when the file name has changed (the date in it), when the file is larger
-   than `rotate_size`, or when it is older than `rotate_interval`. This is checked before each
+   than `--rotate-size`, or when it is older than `--rotate-interval`. This is checked before each
    message is written.
 3. With gzip each `sync` ends a gzip member, so that synced data can be read whatever happens to
    the rest; a file holds many members, as gzip allows.
@@ -356,6 +356,8 @@ def _end_line(fd: int, size: int) -> int:
 def unrevised(found: re.Match[str]) -> str:
     """Return the matched name of a file (`Template.pattern`) with `<REV>` for its revision."""
     name = found[0]
+    # The last group first: a replacement moves everything after it, and the spans are of the whole
+    # name before any replacement.
     for group in range(len(found.groups()), 0, -1):
         start, end = found.span(group)
         name = f"{name[:start]}{REVISION}{name[end:]}"

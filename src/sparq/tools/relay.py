@@ -280,6 +280,8 @@ class Relay:
     def _log_outcome(
         self, parcel: RelayedBatch, host: str, began: float, error: Refusal | None
     ) -> None:
+        # This callback cannot await `_finish` and `_requeue`, and need not: FIN and REQ take effect
+        # when called, awaiting them only applies back-pressure.
         self._touching.release(parcel.batch)
         now = time.monotonic()
         if error is None:

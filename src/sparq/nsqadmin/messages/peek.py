@@ -235,6 +235,8 @@ def _new(node: str, answer: Any, place: ListPosition) -> list[Message]:
 
 
 def _order(message: Message) -> Order:
+    # Not the timestamp, as in `_time`: all messages of a commit have the same one, so it could not
+    # tell which of them were shown.
     return _due_ns(message), int(message["index"])
 
 
@@ -261,6 +263,7 @@ def _first(lists: dict[str, list[Message]], is_whole: set[str], limit: int) -> l
 
 
 def _time(message: Message) -> tuple[int, int]:
+    # Not the index, as in `_order`: it belongs to one node's log, and this compares nodes.
     return _due_ns(message), int(message["timestamp"])
 
 

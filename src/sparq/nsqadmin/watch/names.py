@@ -125,6 +125,7 @@ class NameNumbers:
         """Free the numbers of names that have not been seen for `KEEP_SECONDS`."""
         self.left_out = 0
         is_old = now - self._seen_at[: len(self.keys)] > KEEP_SECONDS
+        # Free numbers keep their old time: without this they would be freed again.
         is_old &= self.topic_of[: len(self.keys)] != NONE
         if not is_old.any():
             return

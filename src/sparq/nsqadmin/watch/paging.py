@@ -107,6 +107,7 @@ def in_order(
     if name not in table.columns:
         raise ValueError(f"sort must be one of {', '.join((BY_NAME, *sorted(table.columns)))}")
     figures = table.columns[name][places].astype(np.float64)
+    # Negated, not reversed: unknown figures (nan) stay at the end, equal rows in order of names.
     return places[np.argsort(-figures if sort != name else figures, kind="stable")]
 
 

@@ -12,7 +12,7 @@ The output rows of the query (`output`):
 
 kind "finding"  columns of FINDING_SCHEMA: a finding or a newer revision of it
 kind "evicted"  evicted_visits, evicted_clicks, evicted_findings: dropped in this batch for
-                lack of room, see `tiers.Limits`
+                lack of room, see `tiers.VisitsLimits`
 """
 
 from __future__ import annotations

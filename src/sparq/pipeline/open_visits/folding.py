@@ -8,8 +8,8 @@ to come. So everything that the rules will need from it is known:
 
 1. Folded pages are the first ones of their visit: later clicks that are on time are newer.
 2. Findings with folds are the same as without them, with one exception: if a visit has more than
-   `Limits.pages_max` pages, newer ones are folded whose windows might still have grown; these are
-   counted as evicted clicks.
+   `VisitsLimits.pages_max` pages, newer ones are folded whose windows might still have grown; these
+   are counted as evicted clicks.
 3. Declared robots are judged only by their bursts: their pages give windows, but no fold.
 """
 

@@ -2,9 +2,9 @@
 
     messages --pack--> a row per bucket --groupBy("bucket")--> SpamProcessor --> rows of output
 
-The state variables are the parts in `tiers.State`: two lists and two values with one binary column
-`data`. There are no timers: visits that are over are found in the batch that moves the low mark,
-one batch before a timer would fire.
+The state variables are the parts in `tiers.VisitsState`: two lists and two values with one binary
+column `data`. There are no timers: visits that are over are found in the batch that moves the low
+mark, one batch before a timer would fire.
 """
 
 from __future__ import annotations
