@@ -173,7 +173,7 @@ def find_lines(text: Text, rows: Integers) -> FoundClicks:
 
 
 def _with_quotes(text: Text, rows: Integers) -> _Lines:
-    """The rows with as many quotes as an ordinary line, valid UTF-8 and no escape or control."""
+    """The rows of valid UTF-8, without escapes, with as many quotes as an ordinary line."""
     starts, ends = text.starts[rows], text.ends[rows]
     first = np.searchsorted(text.quotes, starts)
     count = np.searchsorted(text.quotes, ends) - first

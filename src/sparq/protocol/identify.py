@@ -219,7 +219,7 @@ _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def _decode(body: bytes, *, strict: bool) -> _Request:
-    """The request; raises RemoteError if Go's decoder would not accept it into its struct."""
+    """Return the request. Raises RemoteError: Go's decoder would refuse it."""
     try:
         # Bytes that are not UTF-8 become U+FFFD, as in Go; json.loads(bytes) might assume UTF-16.
         text = body.decode("utf-8", "replace")

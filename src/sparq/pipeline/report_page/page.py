@@ -186,7 +186,7 @@ def size_text(count: float) -> str:
 
 
 def visible(text: str, characters_max: int = 200) -> Markup:
-    """Text of a click, cut to `characters_max` and isolated from the surrounding direction."""
+    """Text of a click, cut to `characters_max` and isolated from the text direction around it."""
     cut = text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
     return Markup("<bdi>{}</bdi>").format("".join(map(_shown, cut)))
 
