@@ -61,12 +61,10 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Spread the files with long test timeouts over the first two thirds of the run.
+    """Run files with long test timeouts first; files with equal timeouts stay in random order.
 
     Workers take one file after another: a long file that starts last runs alone, on one core of
-    two. With all long files at the beginning, four Spark sessions at once starve each other, and
-    the rest of the run waits for its daemons while a core is idle. Files with usual timeouts stay
-    in random order.
+    two.
     """
     if "SLOW_TESTS" not in os.environ:
         for item in items:
@@ -78,13 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("timeout")
         seconds = marker.args[0] if marker is not None and marker.args else usual
         longest[item.path] = max(seconds, longest.get(item.path, usual))
-    slow = sorted((path for path in longest if longest[path] > usual), key=lambda p: -longest[p])
-    others = [path for path in longest if longest[path] <= usual]
-    # The n-th slow file comes before the other file with number n * gap.
-    gap = len(others) * 2 / 3 / max(1, len(slow))
-    place = {path: float(number) for number, path in enumerate(others)}
-    place |= {path: number * gap - 0.5 for number, path in enumerate(slow)}
-    items.sort(key=lambda item: place[item.path])
+    items.sort(key=lambda item: -longest[item.path])
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -24,7 +24,7 @@ def test_a_turn_moves_its_messages(kind: Kind, tmp_path: Path) -> None:
 def moved(line: Line) -> int:
     """Return the number of messages finished, or published if there is no channel."""
     topic = line.broker.topics["t"]
-    return line.session.finish_count if topic.channels else topic.message_count
+    return line.session.finish_count if topic.channels else topic.counts.message_count
 
 
 def test_the_table_has_each_chosen_kind(

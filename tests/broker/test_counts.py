@@ -1,29 +1,8 @@
-"""Counts of deliveries by location, and the reports of losses."""
+"""Reports of the losses that channels and topics have counted."""
 
 from __future__ import annotations
 
-import pytest
-
 from sparq.broker.counts import REPORT_NS, ChannelCounts, Losses
-from sparq.broker.session import Proximity
-
-
-@pytest.mark.parametrize(
-    ("nearness", "expected"),
-    [
-        (Proximity.ZONE, (7, 0, 0)),
-        (Proximity.REGION, (0, 7, 0)),
-        (Proximity.OTHER, (0, 0, 7)),
-        (None, (0, 0, 7)),
-    ],
-)
-def test_a_delivery_counts_once(nearness: Proximity | None, expected: tuple[int, ...]) -> None:
-    """A delivery is local to the zone or to the region, or global."""
-    counts = ChannelCounts()
-    counts.delivered(3, nearness)
-    counts.delivered(4, nearness)
-    found = (counts.zone_local_msg_count, counts.region_local_msg_count, counts.global_msg_count)
-    assert expected == found
 
 
 def test_a_loss_is_reported_once() -> None:

@@ -27,7 +27,7 @@ from sparq.broker.last_deliveries import LastDeliveries
 from sparq.broker.latency import OFF, KnownAges, Latency, LatencyWindow, merged
 from sparq.broker.ledger_writer import NoLedger
 from sparq.broker.options import MILLISECOND_NS, NEVER, QueueSettings
-from sparq.broker.session import V2Session
+from sparq.broker.session import Proximity, V2Session
 from sparq.broker.slots import DEAD_LETTERS, ranges_of
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, RequeueQueue
@@ -418,6 +418,15 @@ class Channel:
         unfinished = unfinished[(first <= unfinished) & (unfinished < end)]
         found: list[int] = np.union1d(unfinished, self.pending_between(first, end)).tolist()
         return found
+
+    def count_deliveries(self, messages: int, nearness: Proximity | None) -> None:
+        """Count deliveries by the consumer's location; as global if location is not used."""
+        if nearness is Proximity.ZONE:
+            self.counts.zone_local_msg_count += messages
+        elif nearness is Proximity.REGION:
+            self.counts.region_local_msg_count += messages
+        else:
+            self.counts.global_msg_count += messages
 
     def expire(self, indexes: NDArray[np.int64]) -> None:
         """Finish messages undelivered because they are too old."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sparq.broker.options import SECOND_NS
-from sparq.broker.session import Proximity
 
 REPORT_NS: Final = 60 * SECOND_NS
 """Minimum time between two reports of one `Losses`."""
@@ -63,15 +62,6 @@ class ChannelCounts:
     region_local_msg_count: int = 0
     global_msg_count: int = 0
     _losses: Losses = field(default_factory=Losses)
-
-    def delivered(self, messages: int, nearness: Proximity | None) -> None:
-        """Count a delivery by the consumer's location; None: location is not used."""
-        if nearness is Proximity.ZONE:
-            self.zone_local_msg_count += messages
-        elif nearness is Proximity.REGION:
-            self.region_local_msg_count += messages
-        else:
-            self.global_msg_count += messages
 
     def unreported_losses(self, mono_ns: int) -> tuple[int, int]:
         """Return how many voided and expired messages to report now (see `Losses`)."""

@@ -132,7 +132,7 @@ def _round(context: DeliveryContext, available: int, served: dict[V2Session, Non
         if count > 0:
             sent = session.message_count
             taken = give(context, session, count)
-            channel.counts.delivered(session.message_count - sent, session.nearness)
+            channel.count_deliveries(session.message_count - sent, session.nearness)
             if not taken:
                 # The next messages are not in memory, for any session: this one stays first.
                 return 0
