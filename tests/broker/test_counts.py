@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sparq.broker.counts import REPORT_NS, ChannelCounts, Losses
+from sparq.broker.counts import REPORT_NS, ChannelCounts, ReportedLosses
 
 
 def test_a_loss_is_reported_once() -> None:
     """A report has what was lost since the previous one; there is at most one per minute."""
-    losses = Losses()
+    losses = ReportedLosses()
     assert (0, 0) == losses.unreported((0, 0), 0)
     assert (2, 1) == losses.unreported((2, 1), 10)
     assert (0, 0) == losses.unreported((5, 1), 10 + REPORT_NS - 1)
@@ -17,7 +17,7 @@ def test_a_loss_is_reported_once() -> None:
 
 def test_a_late_loss_is_reported_at_once() -> None:
     """Reports without losses delay no report."""
-    losses = Losses()
+    losses = ReportedLosses()
     assert (0, 0) == losses.unreported((0, 0), REPORT_NS)
     assert (1, 0) == losses.unreported((1, 0), REPORT_NS + 1)
 

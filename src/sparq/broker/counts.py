@@ -12,10 +12,10 @@ from typing import Final
 from sparq.broker.options import SECOND_NS
 
 REPORT_NS: Final = 60 * SECOND_NS
-"""Minimum time between two reports of one `Losses`."""
+"""Minimum time between two reports of one `ReportedLosses`."""
 
 
-class Losses:
+class ReportedLosses:
     """Two counts of losses, and what they were at the last report to the operator."""
 
     def __init__(self) -> None:
@@ -61,10 +61,10 @@ class ChannelCounts:
     zone_local_msg_count: int = 0
     region_local_msg_count: int = 0
     global_msg_count: int = 0
-    _losses: Losses = field(default_factory=Losses)
+    _losses: ReportedLosses = field(default_factory=ReportedLosses)
 
     def unreported_losses(self, mono_ns: int) -> tuple[int, int]:
-        """Return how many voided and expired messages to report now (see `Losses`)."""
+        """Return how many voided and expired messages to report now (see `ReportedLosses`)."""
         return self._losses.unreported((self.voided_count, self.expired_count), mono_ns)
 
 
@@ -85,8 +85,8 @@ class TopicCounts:
     refused_count: int = 0
     given_up_count: int = 0
     held_count: int = 0
-    _losses: Losses = field(default_factory=Losses)
+    _losses: ReportedLosses = field(default_factory=ReportedLosses)
 
     def unreported_losses(self, mono_ns: int) -> tuple[int, int]:
-        """Return how many refused and given-up messages to report now (see `Losses`)."""
+        """Return how many refused and given-up messages to report now (see `ReportedLosses`)."""
         return self._losses.unreported((self.refused_count, self.given_up_count), mono_ns)

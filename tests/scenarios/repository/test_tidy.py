@@ -191,6 +191,17 @@ def test_a_constant_has_one_value() -> None:
     none_of(twice)
 
 
+def test_a_class_name_occurs_once() -> None:
+    """No two modules of the sources define a class of the same name."""
+    places: dict[str, list[str]] = {}
+    for path in code("src"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(place(path, node.lineno))
+
+    none_of([f"{found[0]} and {found[1]}: {name}" for name, found in places.items() if found[1:]])
+
+
 def test_only_the_disk_opens_files() -> None:
     """In protocol, log, broker and migration only log/disk.py calls open()."""
     openers = [
