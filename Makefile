@@ -80,7 +80,7 @@ layers: $(READY) ## import-linter: which package may import which
 dead: $(READY) ## vulture: unused code in src, except for the names listed in pyproject.toml
 	@$(BIN)/vulture
 
-tidy: $(READY) ## sizes of files and functions, forbidden words, paths, hosts, links
+tidy: $(READY) ## sizes of functions, forbidden words, paths, hosts, links
 	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/repository/test_docs.py
 
 tests: $(READY) $(CLASSES) ## the tests without the checks (ARGS= SEED=)

@@ -7,7 +7,6 @@ its place, so that one run shows them all.
 import ast
 import os
 import re
-import statistics
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -21,9 +20,7 @@ SHIPPED = ("src", "proofs", "bench", "locks", "docs")
 SKIPPED_FOLDERS = {"data", "build", "dist", "node_modules", "spark-warehouse", "__pycache__"}
 HIDDEN = {".ci", ".importlinter", ".gitignore"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".in", ".json", ".js", ".cfg", ".ini", ".sh", ""}
-FILE_LINES_MAX = 500
-FUNCTION_LINES_MAX = 50
-FUNCTION_LINES_MEDIAN = 8
+FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 SCREEN_LINES = 80
 OPENING_LINES_MIN = 3
@@ -88,15 +85,8 @@ def none_of(offenders: list[str]) -> None:
         pytest.fail("\n" + "\n".join(offenders), pytrace=False)
 
 
-def test_no_file_has_over_500_lines() -> None:
-    """A Python file has at most 500 lines."""
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code(*CODE)}
-
-    none_of([place(path, size) for path, size in lengths.items() if size > FILE_LINES_MAX])
-
-
-def test_no_function_has_over_50_lines() -> None:
-    """A function's body has at most 50 lines, without its docstring."""
+def test_no_function_has_over_70_lines() -> None:
+    """A function's body has at most 70 lines, without its docstring."""
     long = [
         f"{place(path, node.lineno)} {node.name}: {size} lines"
         for path in code(*CODE)
@@ -105,13 +95,6 @@ def test_no_function_has_over_50_lines() -> None:
     ]
 
     none_of(long)
-
-
-def test_half_of_all_functions_have_at_most_8_lines() -> None:
-    """Half of all functions in `src` have at most 8 lines."""
-    sizes = [size for path in code("src") for _, size in functions(path)]
-
-    assert statistics.median(sizes) <= FUNCTION_LINES_MEDIAN
 
 
 def test_no_line_has_over_100_columns() -> None:
