@@ -20,7 +20,7 @@ from sparq.broker.channel import Channel
 from sparq.broker.dead_letters import apply_result
 from sparq.broker.draining import Drains
 from sparq.broker.in_flight import Expired, InFlight
-from sparq.broker.publishing import Publish, Publishing
+from sparq.broker.publishing import Publish, Publishing, Trouble
 from sparq.broker.session import Slot
 from sparq.broker.slots import Page
 from sparq.broker.topic import Topic
@@ -181,7 +181,7 @@ def stored_and_refused(topic: Topic, commit: Commit) -> None:
     if any(publish.letters for publish in topic.outcome.answers[-1].publishes):
         return
     error = DiskError("sync", commit.place.directory, errno.EIO)
-    topic.outcome.fail("a publish is refused", error)
+    topic.outcome.fail(Trouble.PUBLISH, "a publish is refused", error)
     topic.outcome.answers[-1] = topic.outcome.answers[-1]._replace(reason=error.reason)
 
 

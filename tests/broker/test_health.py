@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from sparq.broker.health import Health
+from sparq.broker.publishing import Trouble
 from sparq.log.disk import DiskError
 from sparq.protocol import commands
 from sparq.testing import Fault, MemoryDisk
@@ -17,13 +18,45 @@ def test_a_lasting_failure_is_logged_once() -> None:
     """A lasting failure is logged once, and health gives its reason."""
     health = Health()
     full = DiskError("write", "/x", errno.ENOSPC)
-    health.fail("first", full)
-    health.fail("second", full)
+    health.fail(Trouble.PUBLISH, "t", "first", full)
+    health.fail(Trouble.PUBLISH, "t", "second", full)
+    health.fail(Trouble.PUBLISH, "u", "third", full)
 
     assert (health.failure, health.notes) == ("no space left on device", ["first"])
     assert health.text(None) == "NOK - no space left on device"
-    health.recover()
+    health.recover(Trouble.PUBLISH, "t")
+    assert health.is_full
+    health.recover(Trouble.PUBLISH, "u")
     assert (health.text(None), health.is_full) == ("OK", False)
+
+
+def test_a_failure_lasts_until_the_same_operation_succeeds() -> None:
+    """A ledger or another topic that can be written does not hide that publishes are refused."""
+    harness = BrokerHarness()
+    harness.consumer("t", "c", rdy=9)
+    harness.publish("t", b"x")
+    producer = harness.connect()
+    harness.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=10**6))
+    producer.say(commands.pub("t", b"y"))
+    assert producer.answers() == [b"E_PUB_FAILED PUB failed input/output error"]
+    client = harness.clients[0]
+    client.say(commands.fin(client.messages()[0].id))
+    producer.say(commands.pub("e#ephemeral", b"z"))
+    harness.pass_time(9)
+
+    assert harness.broker.health() == "NOK - input/output error"
+
+
+def test_a_publish_refused_between_probes_keeps_health_bad() -> None:
+    """Health stays bad while publishers are refused, even if probes of the disk succeed."""
+    health = Health()
+    error = DiskError("sync", "/x", errno.EIO)
+    for _ in range(5):
+        health.fail(Trouble.PUBLISH, "t", "refused", error)
+        health.probed()
+    assert health.failure == "input/output error"
+    health.probed()
+    assert health.text(None) == "OK"
 
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -58,27 +91,34 @@ def test_health_is_nok_while_the_disk_is_full() -> None:
         assert harness.broker.health().startswith("NOK - no space left on device; ")
 
     disk.capacity_bytes = 30 * MIB
-    harness.pass_time(1.1)
+    for _ in range(2):
+        harness.pass_time(1.1)
 
     assert harness.broker.health() == "OK"
     assert "the disk has space again" in harness.broker.notes
 
 
 @pytest.mark.behaviour("TestSetHealth")
-def test_after_a_write_error_only_a_successful_publish_restores_health() -> None:
-    """After a write error health is NOK until a publish succeeds: free space proves nothing."""
+def test_health_recovers_with_a_publish_or_after_probes_of_the_disk() -> None:
+    """A publish that is stored ends a failure at once; without publishers, the disk is probed."""
     harness = BrokerHarness()
     harness.consumer("t", "c")
-    harness.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=1))
     producer = harness.connect()
-    producer.say(commands.pub("t", b"x"))
-    assert producer.answers() == [b"E_PUB_FAILED PUB failed input/output error"]
-    harness.pass_time(5)
-    assert harness.broker.health() == "NOK - input/output error"
+    for recovers in (lambda: harness.publish("t", b"y"), lambda: harness.pass_time(1.1)):
+        harness.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=1))
+        producer.say(commands.pub("t", b"x"))
+        assert producer.answers() == [b"E_PUB_FAILED PUB failed input/output error"]
+        harness.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=10**6))
+        harness.pass_time(5)
+        assert harness.broker.health() == "NOK - input/output error"
+        harness.disk.fault = None
+        harness.pass_time(1.1)
+        assert harness.broker.health() == "NOK - input/output error"
 
-    harness.publish("t", b"y")
+        recovers()
 
-    assert harness.broker.health() == "OK"
+        assert harness.broker.health() == "OK"
+    assert "the disk works again" in harness.broker.notes
 
 
 def test_the_reserve_survives_restarts_on_a_full_disk() -> None:

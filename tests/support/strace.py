@@ -5,13 +5,16 @@ kind. The tracer runs as a separate process and ends with the daemon, so the dae
 of the test, with its own process id and exit status.
 """
 
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import pytest
 
 QUIET = ("strace", "-D", "-f", "-qq")
 # Stops only at the selected calls, and so costs next to nothing; but with it strace 6.1 does not
@@ -47,6 +50,29 @@ def inject(calls: str, effect: str, when: str) -> tuple[str, ...]:
     rule = f"inject={calls}:{effect}:when={when}"
     tracer = QUIET if "signal=" in effect else FAST
     return (*tracer, "-o", "/dev/null", "-e", f"trace={calls}", "-e", rule)
+
+
+@contextlib.contextmanager
+def attached(pid: int, calls: str, error: str) -> Iterator[None]:
+    """Make calls of a running process fail, in all its threads.
+
+    Args:
+        pid: the process.
+        calls: names of system calls, with commas between them.
+        error: an errno's name.
+    """
+    rule = f"inject={calls}:error={error}"
+    words = ["strace", "-f", "-p", str(pid), "-o", "/dev/null", "-e", f"trace={calls}"]
+    with subprocess.Popen([*words, "-e", rule], stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr is not None
+        line = tracer.stderr.readline()
+        if "attached" not in line:
+            pytest.skip(f"needs the right to trace other processes: {line.strip()}")
+        try:
+            yield
+        finally:
+            tracer.terminate()
+            tracer.stderr.read()
 
 
 class Record:

@@ -232,7 +232,6 @@ class Admin:
         except LimitReached as limit:
             raise RemoteError("LIMIT_REACHED", str(limit)) from limit
         except DiskError as error:
-            self._turn.health.fail(f"topic {name} cannot be created: {error}", error)
             raise RemoteError("INTERNAL_ERROR", error.reason) from error
         self._make_durable(topic, now)
 

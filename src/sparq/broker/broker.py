@@ -27,7 +27,15 @@ from sparq.broker.ledger_writer import LedgerWriter
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
-from sparq.broker.publishing import Answered, Change, Outcome, Publish, Ticket, publish_of, refusal
+from sparq.broker.publishing import (
+    Answered,
+    Change,
+    Publish,
+    Ticket,
+    Trouble,
+    publish_of,
+    refusal,
+)
 from sparq.broker.session import Buffer, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
@@ -310,11 +318,10 @@ class Broker:
                     turn.sessions[reply.fill(error)] = None
         if outcome.letters:
             self._move(topic, now)
-        if outcome.has_recovered:
-            outcome.has_recovered = False
-            turn.health.failure = None
+        if outcome.has_stored or outcome.has_noted:
+            self._recover(topic)
         if outcome.failures or outcome.notes:
-            self._record(outcome)
+            self._record(topic)
         if outcome.changes:
             turn.changes += outcome.changes
             outcome.changes = []
@@ -348,11 +355,21 @@ class Broker:
                     session.closing |= fatal
                 turn.sessions[session] = None
 
-    def _record(self, outcome: Outcome) -> None:
+    def _recover(self, topic: Topic) -> None:
+        """End the failures of what the disk has accepted again."""
+        health, outcome = self.turn.health, topic.outcome
+        if health.troubles:
+            if outcome.has_stored:
+                health.recover(Trouble.PUBLISH, topic.name)
+            if outcome.has_noted:
+                health.recover(Trouble.LEDGER, topic.name)
+        outcome.has_stored = outcome.has_noted = False
+
+    def _record(self, topic: Topic) -> None:
         """Record failures and notes for the operator."""
-        health = self.turn.health
+        health, outcome = self.turn.health, topic.outcome
         for failure in outcome.failures:
-            health.fail(failure.note, failure.error)
+            health.fail(failure.trouble, topic.name, failure.note, failure.error)
         health.notes += outcome.notes
         outcome.failures, outcome.notes = [], []
 
@@ -406,7 +423,7 @@ class Broker:
                     turn.add_topic(topic)
                 if topic.scope.is_limited:
                     turn.health.notes += limit_notes(topic, now)
-            self._topics.maintain()
+            self._topics.maintain(now)
         next_ns = self.next_due_ns()
         if self.topics or self._topics.has_work:
             next_ns = min(next_ns, self._next_trim_ns())

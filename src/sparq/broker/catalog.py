@@ -23,6 +23,7 @@ journals can be deleted:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from sparq.broker import drain_file, policies
@@ -43,6 +44,7 @@ TOPICS: Final = "topics"
 TRASH: Final = "trash"
 POLICIES: Final = "policies.json"
 DRAIN: Final = "drain.json"
+PROBE: Final = "probe"
 
 
 class CatalogError(Exception):
@@ -169,6 +171,25 @@ class Catalog:
         disk.rename(temporary, self._path(name))
         disk.sync_directory(self.data_path)
 
+    def probe(self, size_bytes: int) -> None:
+        """Store a file of this size as a topic's messages are stored, and delete it.
+
+        Raises:
+            DiskError: a publish would fail, too.
+        """
+        disk, path = self.disk, self._path(PROBE)
+        if disk.exists(path):
+            disk.unlink(path)  # left by an attempt that failed or was killed
+        file = disk.create(path)
+        try:
+            file.reserve(size_bytes)
+            file.append([bytes(BLOCK_BYTES)], 0)
+            file.sync()
+            disk.sync_directory(self.data_path)
+        finally:
+            file.close()
+            disk.unlink(path)
+
     def topic_names(self) -> list[str]:
         """The topics that have a folder, sorted by name."""
         names = map(topic_of_directory, self.disk.listdir(self._path(TOPICS)))
@@ -193,6 +214,11 @@ class Catalog:
         if not self._are_folders_synced:
             self._sync_folders()
         return folder
+
+    def forget_folder(self, topic_name: str) -> None:
+        """Remove the folder of a topic that could not be created, if it is empty."""
+        with suppress(DiskError):
+            self.disk.remove_directory(self.folder(topic_name))
 
     def _sync_folders(self) -> None:
         """Make the names of the topics' folders durable."""

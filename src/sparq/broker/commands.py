@@ -144,7 +144,6 @@ class Commands:
         except LimitReached as limit:
             self._refuse(publish, str(limit), fatal=False)
         except DiskError as error:
-            self._turn.health.fail(f"topic {publish.topic} cannot be created: {error}", error)
             self._refuse(publish, error.reason, fatal=False)
         else:
             turn = self._turn
@@ -245,7 +244,6 @@ class Commands:
         except (Leaving, LimitReached) as reason:
             raise RemoteError(code, f"{command} failed {reason}") from reason
         except DiskError as error:
-            self._turn.health.fail(f"topic {topic} cannot be created: {error}", error)
             raise RemoteError(code, f"{command} failed {error.reason}") from error
         self._turn.add_topic(found)
         return found, channel, is_new

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sparq.broker.catalog import Catalog, DrainSave
 from sparq.broker.drain_file import NONE, Draining
 from sparq.broker.options import LimitReached
-from sparq.broker.publishing import Ticket
+from sparq.broker.publishing import Ticket, Trouble
 from sparq.broker.turn import Turn
 from sparq.protocol.errors import DRAINING, TOPIC_DRAINING, RemoteError
 from sparq.protocol.instant import Instant
@@ -37,9 +37,10 @@ class DrainsSaved(NamedTuple):
         """Apply the result and answer the requester."""
         refused: RemoteError | None = None
         if (error := self.save.error) is None:
+            turn.health.recover(Trouble.SAVE)
             self.drains.take(self.wanted)
         else:
-            turn.health.fail(f"writing drains failed: {error}", error)
+            turn.health.fail(Trouble.SAVE, "", f"writing drains failed: {error}", error)
             refused = RemoteError("INTERNAL_ERROR", error.reason)
         turn.published.append((self.ticket, refused))
         self.drains.saved()

@@ -1,7 +1,16 @@
 """Disk health, and how a full disk is handled.
 
-`Health` holds the state that `/ping` reports and the notes for the operator. On a full disk,
-checkpoints free space for ledgers, and `SpaceWatch` detects when there is space again:
+`Health` holds the state that `/ping` reports and the notes for the operator. Its rule: it follows
+what publishes experience. A failure lasts until the same operation succeeds again, whatever else
+works: a disk that takes ledger records may still refuse every sync.
+
+While `/ping` reports a failure, load balancers send no publishers here. So recovery must not depend
+on the next publish: while there is a failure, `DiskProbe` stores a file as a publish does, once a
+second in the housekeeping thread. Two successful probes without a refused publish in between end
+the failures of `PROBED`: a publisher that is still refused counts more than the probe, which knows
+only one file. The other failures end with the retry of what failed, which needs no publisher.
+
+On a full disk, checkpoints free space for ledgers:
 
 1. `make_room` is called when a ledger cannot be written. The replies of the turn wait for it, since
    a FIN sent before an answered command is guaranteed to be kept. `shrink_largest` is called while
@@ -9,18 +18,16 @@ checkpoints free space for ledgers, and `SpaceWatch` detects when there is space
 2. Each checkpoint uses the space that the reserve holds, and gives back what its ledger occupied.
 3. The checkpoint of the ledger that could not be written also contains the records that were to be
    written to it. That checkpoint is therefore tried last.
-4. While `/ping` reports a full disk, load balancers send no publishers here. So recovery must not
-   depend on the next publish: `SpaceWatch` checks, in the housekeeping thread. It checks only a
-   disk that was full; after other failures only a successful write is proof. There is enough space
-   when the reserve is full and the largest publish would fit in addition.
+4. There is enough space when the reserve is full and the largest publish fits in addition.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from sparq.broker.publishing import Trouble
 from sparq.broker.topic import Topic
 from sparq.log.disk import DiskError
 from sparq.log.reserve import BLOCK_BYTES, FinReserve, Reserve
@@ -35,45 +42,88 @@ TRIED_MAX: Final = 8
 """Number of ledgers to try: if the largest cannot shrink, smaller ones hardly can."""
 
 
+PROBED: Final = frozenset({Trouble.PUBLISH, Trouble.CREATE, Trouble.SAVE})
+"""Failures of operations that only a client repeats: the probe repeats them in its place."""
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class ErrorNote(str):
+    """A note about a failure: logged as an error, the others as warnings."""
+
+    __slots__ = ()
+
+
 class Health:
     """The health of one data path.
 
     Attributes:
-        failure: why the disk last refused an operation; None after a success.
+        troubles: the error of each failed operation that has not succeeded since, by kind and name
+            (of the topic; "" where it does not matter).
         notes: notes for the operator; the caller that logs them clears the list.
     """
 
     def __init__(self) -> None:
-        self.failure: str | None = None
+        self.troubles: dict[tuple[Trouble, str], DiskError] = {}
         self.notes: list[str] = []
-        self._number = 0
+        self._is_quiet = False
 
-    def fail(self, note: str, error: DiskError) -> None:
-        """Record a disk error; the health is bad until an operation succeeds."""
+    def fail(self, trouble: Trouble, name: str, note: str, error: DiskError) -> None:
+        """Record a disk error; the health is bad until the same operation succeeds."""
         # Noted once, not for each refused operation: a full disk refuses every publish.
-        if self.failure != error.reason:
-            self.notes.append(note)
-        self.failure = error.reason
-        self._number = error.number
+        if all(known.reason != error.reason for known in self.troubles.values()):
+            self.notes.append(ErrorNote(note))
+        self.troubles[trouble, name] = error
+        self._is_quiet = False
 
-    def recover(self) -> None:
-        """Record that the disk works again."""
-        self.failure = None
+    def recover(self, trouble: Trouble, name: str = "") -> None:
+        """Record that an operation has succeeded."""
+        self.troubles.pop((trouble, name), None)
+
+    def forget(self, topic: str) -> None:
+        """Remove the failures of a topic that is deleted."""
+        for trouble in Trouble:
+            if trouble is not Trouble.REMOVAL:
+                self.recover(trouble, topic)
+
+    def probed(self) -> None:
+        """Record that the disk has stored a file: the second time in a row, publishes recover."""
+        if not self._is_quiet:
+            self._is_quiet = True
+            return
+        was_full, was_troubled = self.is_full, bool(self.troubles)
+        self.troubles = {key: error for key, error in self.troubles.items() if key[0] not in PROBED}
+        if was_troubled and not self.troubles:
+            self.notes.append(f"the disk {'has space' if was_full else 'works'} again")
+
+    @property
+    def failure(self) -> str | None:
+        """Why operations fail, in the operating system's words; None: none fails."""
+        error = self._worst()
+        return None if error is None else error.reason
 
     @property
     def is_full(self) -> bool:
-        """Whether the last disk error was a lack of space."""
-        return self.failure is not None and self._number == errno.ENOSPC
+        """Whether an operation failed for lack of space."""
+        return any(error.number in FULL for error in self.troubles.values())
+
+    def _worst(self) -> DiskError | None:
+        """The first error, one that is not for lack of space before others: that needs repair."""
+        errors = self.troubles.values()
+        return next((e for e in errors if e.number not in FULL), next(iter(errors), None))
 
     def text(self, room: FinReserve | None) -> str:
-        """ "OK", or "NOK - " and the last disk error; on a full disk also what to do."""
-        if self.failure is None:
+        """ "OK", or "NOK - " and the disk error; on a full disk also what to do."""
+        error = self._worst()
+        if error is None:
             return "OK"
-        if room is None or not self.is_full:
-            return f"NOK - {self.failure}"
+        if room is None or error.number not in FULL:
+            unopened = next((name for kind, name in self.troubles if kind is Trouble.OPENING), "")
+            is_opening = self.troubles.get((Trouble.OPENING, unopened)) is error
+            where = f"topic {unopened} cannot be opened: " if is_opening else ""
+            return f"NOK - {where}{error.reason}"
         held, target = room.reserve_bytes >> 10, room.target_bytes >> 10
         return (
-            f"NOK - {self.failure}; consumers can continue: {held:,} of {target:,} KiB reserved for"
+            f"NOK - {error.reason}; consumers can continue: {held:,} of {target:,} KiB reserved for"
             f" FINs on {room.ledgers:,} topics, enough for {room.finishes:,} before the next"
             " checkpoint; to publish again, free disk space, or empty or delete channels or topics"
         )
@@ -118,40 +168,52 @@ def _state_bytes(topic: Topic) -> int:
     return 0 if topic.writer is None else topic.writer.ledger.account.state_bytes
 
 
-class SpaceWatch:
-    """Checks the free space of one data path: a task for the housekeeping thread."""
+class DiskProbe:
+    """Checks whether publishes would be stored: a task for the housekeeping thread."""
 
     kind: Final = TaskKind.HOUSEKEEPING
 
-    def __init__(self, reserve: Reserve, enough_bytes: int) -> None:
-        """`enough_bytes`: the size of the largest publish."""
+    def __init__(self, reserve: Reserve, enough_bytes: int, store: Callable[[int], None]) -> None:
+        """Prepare the task.
+
+        Args:
+            reserve: the data path's reserve.
+            enough_bytes: the size of the largest publish.
+            store: stores a file of this many bytes durably, and deletes it; raises DiskError.
+        """
         self.error: DiskError | None = None
         self._reserve = reserve
         self._enough_bytes = enough_bytes
+        self._store = store
         self._under_way = False
-        self._enough = False
+        self._store_bytes = 0
+        self._has_room = False
 
     def begins(self, health: Health) -> bool:
-        """Whether to check: no check is running, and the disk was full or the reserve is short."""
-        if self._under_way or not (health.is_full or self._reserve.is_short):
+        """Whether to check: no check is running, and something failed or the reserve is short."""
+        if self._under_way or not (health.troubles or self._reserve.is_short):
             return False
+        self._store_bytes = 0
+        if any(kind in PROBED for kind, _ in health.troubles):
+            # After a lack of space, as much as the largest publish: only that shows a quota.
+            self._store_bytes = self._enough_bytes if health.is_full else BLOCK_BYTES
         self._under_way = True
         return True
 
     def run(self) -> None:
-        """Refill the reserve, and check the free space in addition to it."""
-        self.error = None
+        """Refill the reserve; if there is space in addition to it, store a file."""
+        self.error, self._has_room = None, False
         try:
-            self._enough = self._reserve.check_space(self._enough_bytes)
+            self._has_room = self._reserve.check_space(self._enough_bytes)
+            if self._has_room and self._store_bytes:
+                self._store(self._store_bytes)
         except DiskError as error:
             self.error = error
-            self._enough = False
 
     def apply_result(self, topics: Iterable[Topic], health: Health, now: Instant) -> None:
         """Apply the result of a check; without enough space, shrink the largest ledger."""
         self._under_way = False
-        if not self._enough and self.error is None:
+        if self.error is None and self._has_room:
+            health.probed()
+        elif self.error is None or self.error.is_full:
             shrink_largest(topics, now)
-        if self._enough and health.is_full:
-            health.recover()
-            health.notes.append("the disk has space again")

@@ -78,7 +78,7 @@ class LedgerWriter:
 
     Attributes:
         due_ns: when (mono ns) the ledger must be synced, or written again; NEVER: neither.
-        has_failed: whether a write, sync or checkpoint has failed since the last good write.
+        has_failed: whether a write, sync or checkpoint has failed, and not succeeded since.
     """
 
     def __init__(self, ledger: Ledger, sync_timeout_ns: int) -> None:
@@ -123,7 +123,8 @@ class LedgerWriter:
 
     def written(self, error: DiskError | None, now: Instant) -> Ended:
         """Handle the result of a write; returns the waiters whose wait is over."""
-        self.has_failed = error is not None
+        # A write proves nothing about a file whose sync has failed.
+        self.has_failed = error is not None or (self.has_failed and self.ledger.is_poisoned)
         if error is not None:
             self.due_ns = now.mono_ns + WRITE_AGAIN_NS
         # An earlier time stays: the oldest unsynced record decides when to sync.
@@ -214,8 +215,7 @@ class LedgerWriter:
         """Take over the results of a task; returns the waiters whose wait is over."""
         self._working = False
         self.ledger.finish(task)
-        if task.error is not None:
-            self.has_failed = True
+        self.has_failed = task.error is not None or (self.has_failed and not self.is_written())
         ended = self._ended(task.error)
         # Records noted while the task ran need another one, which the end of the turn begins.
         if self._for_sync or not self.is_synced():

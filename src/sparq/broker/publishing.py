@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from enum import Enum
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
@@ -218,9 +219,21 @@ Change = tuple[str, str, str | None]
 """("created" | "deleted", topic, channel or None)."""
 
 
-class Failure(NamedTuple):
-    """A refusal by the disk: a note for the operator, and the error."""
+class Trouble(Enum):
+    """What the disk refuses (see `health`)."""
 
+    PUBLISH = "publishing to a topic, or syncing its messages"
+    LEDGER = "writing or syncing a topic's ledger"
+    CREATE = "creating a topic"
+    SAVE = "saving policies or drains"
+    REMOVAL = "deleting a topic's files"
+    OPENING = "opening a topic at the start"
+
+
+class Failure(NamedTuple):
+    """A refusal by the disk: of what, a note for the operator, and the error."""
+
+    trouble: Trouble
     note: str
     error: DiskError
 
@@ -236,7 +249,8 @@ class Outcome:
         changes: created and deleted channels.
         notes: notes for the operator.
         failures: disk errors.
-        has_recovered: whether a disk write has succeeded.
+        has_stored: whether publishes were stored.
+        has_noted: whether the ledger has been written again after a failure.
         journals_ended: number of the newest journal that is complete, according to the commits.
     """
 
@@ -244,7 +258,8 @@ class Outcome:
         "answers",
         "changes",
         "failures",
-        "has_recovered",
+        "has_noted",
+        "has_stored",
         "journals_ended",
         "letters",
         "notes",
@@ -260,9 +275,9 @@ class Outcome:
         self.changes: list[Change] = []
         self.notes: list[str] = []
         self.failures: list[Failure] = []
-        self.has_recovered = False
+        self.has_stored = self.has_noted = False
         self.journals_ended = 0
 
-    def fail(self, note: str, error: DiskError) -> None:
+    def fail(self, trouble: Trouble, note: str, error: DiskError) -> None:
         """Record a disk error."""
-        self.failures.append(Failure(note, error))
+        self.failures.append(Failure(trouble, note, error))

@@ -22,7 +22,7 @@ from sparq.broker.latency import Histogram, LatencyWindow
 from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
 from sparq.broker.policies import Scope
-from sparq.broker.publishing import Answered, Outcome, Publishing
+from sparq.broker.publishing import Answered, Outcome, Publishing, Trouble
 from sparq.broker.recovery import recover_due, recover_mark, restore, topic_state
 from sparq.broker.session import V2Session
 from sparq.broker.stream import ExtentReads, Stream
@@ -78,6 +78,7 @@ class Topic:
         self.outcome = Outcome()
         self.due_ns = self.scheduled_ns = self._lookup_deadline_ns = NEVER
         self.under_way = 0
+        self._is_refusing = False
 
     def begin(self, now: Instant, *, wait_for_lookup: bool) -> None:
         """Start a new topic: nothing before its log's first index belongs to it."""
@@ -162,13 +163,17 @@ class Topic:
         """Handle a finished commit: answer its publishes, and let channels see more."""
         log = self.stream.log
         log.finish(commit)
-        if commit.notes:
+        # Not with each refused publish: the first one's notes say what is wrong.
+        if commit.notes and not (self._is_refusing and commit.error):
             self.outcome.notes += commit.notes
+        self._is_refusing = commit.error is not None
         self.outcome.journals_ended = max(self.outcome.journals_ended, commit.journals_ended)
         if commit is self.publishing.commit:
             self._answer(commit)
         elif commit.error is not None:
-            self.outcome.fail(f"syncing {self.name} failed: {commit.error}", commit.error)
+            self.outcome.fail(
+                Trouble.PUBLISH, f"syncing {self.name} failed: {commit.error}", commit.error
+            )
         if self.flows:
             self.advance()
         active = log.active
@@ -182,7 +187,7 @@ class Topic:
         """Record whether the publishes of a commit were stored or refused."""
         batch, reason = self.publishing.take(), None
         if commit.error is None:
-            self.outcome.has_recovered = True
+            self.outcome.has_stored = True
             first = end = commit.end_index
             if commit.batch is not None:  # None: an ephemeral topic had no room
                 first = commit.batch.block.first
@@ -198,7 +203,9 @@ class Topic:
                 first += publish.messages
         else:
             reason = commit.error.reason
-            self.outcome.fail(f"publishing to {self.name} failed: {commit.error}", commit.error)
+            self.outcome.fail(
+                Trouble.PUBLISH, f"publishing to {self.name} failed: {commit.error}", commit.error
+            )
         self.outcome.answers.append(Answered(batch, reason))
 
     def _defer(self, indexes: range, due: Instant) -> None:
@@ -394,11 +401,11 @@ class Topic:
         if writer is None:
             return
         if error is not None:
-            self.outcome.fail(f"writing a ledger failed: {error}", error)
-        elif writer.has_failed:
-            self.outcome.has_recovered = True
+            self.outcome.fail(Trouble.LEDGER, f"writing a ledger failed: {error}", error)
+        was_failing = writer.has_failed
         if ended := writer.written(error, now):
             self._end_waits(ended, now)
+        self.outcome.has_noted |= was_failing and not writer.has_failed
         if error is None and writer.needs_work():
             self._work_on_ledger(writer, now, to_sync=writer.is_awaited)
         self.due_ns = min(self.due_ns, writer.due_ns)
@@ -410,16 +417,18 @@ class Topic:
             try:
                 task = writer.checkpoint(self.state(now))
             except DiskError as error:
-                self.outcome.fail(f"writing a ledger failed: {error}", error)
+                self.outcome.fail(Trouble.LEDGER, f"writing a ledger failed: {error}", error)
                 self._end_waits(writer.refused(error, now), now)
         if task is not None:
             self.outcome.tasks.append(task)
 
     def _take_ledger_task(self, task: LedgerSync | Checkpoint, now: Instant) -> None:
         if task.error is not None:
-            self.outcome.fail(f"writing a ledger failed: {task.error}", task.error)
-        if self.writer is not None:
-            self._end_waits(self.writer.finish(task), now)
+            self.outcome.fail(Trouble.LEDGER, f"writing a ledger failed: {task.error}", task.error)
+        if (writer := self.writer) is not None:
+            was_failing = writer.has_failed
+            self._end_waits(writer.finish(task), now)
+            self.outcome.has_noted |= was_failing and not writer.has_failed
 
     def shrink_ledger(self, now: Instant) -> bool:
         """Replace the ledger's records by their state at once; False: it was not possible."""

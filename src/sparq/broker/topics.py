@@ -4,22 +4,29 @@
    creating a topic of that name is refused as `exiting`; this takes milliseconds. A failed removal
    is retried.
 2. Deleting waits for the topic's commit in flight: its files must not be renamed while in use.
-3. A topic that cannot be opened is reported and left untouched: nothing is guessed, and its name is
-   refused, so that its data stay as they are.
+3. A topic that cannot be opened is reported, in the log and as bad health, and left untouched:
+   nothing is guessed, and its name is refused. Opening it is retried.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from sparq.broker.catalog import Catalog, PolicySave, Removal
 from sparq.broker.draining import Drains
-from sparq.broker.health import SpaceWatch
-from sparq.broker.options import BrokerOptions, QueueSettings, check_limit, file_bytes
+from sparq.broker.health import DiskProbe
+from sparq.broker.options import (
+    SECOND_NS,
+    BrokerOptions,
+    QueueSettings,
+    check_limit,
+    file_bytes,
+)
 from sparq.broker.policies import Policies
-from sparq.broker.publishing import Ticket
+from sparq.broker.publishing import Ticket, Trouble
 from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
 from sparq.log import journal as journals
@@ -39,6 +46,9 @@ from sparq.protocol.names import is_ephemeral
 FILE_BYTES_MIN: Final = 256 << 10
 """Minimum size of a journal file, used on a small disk."""
 
+REOPEN_NS: Final = 10 * SECOND_NS
+"""Time between attempts to open a topic that could not be opened."""
+
 Files = tuple[Ledger, TopicState, Log]
 
 
@@ -55,10 +65,13 @@ class Opening:
         self.name = name
         self.found: Files | None = None
         self.error: DiskError | None = None
+        self.is_read = False
+        """Whether the files were opened or failed to: not if a journal has to be read first."""
         self._open_files = open_files
 
     def run(self) -> None:
         """Read the files."""
+        self.is_read = True
         try:
             self.found = self._open_files()
         except DiskError as error:
@@ -93,15 +106,26 @@ class Removed(NamedTuple):
         self.topics.removed(self)
 
 
-class SpaceChecked(NamedTuple):
-    """The continuation after the space on a full disk was checked."""
+class Reopened(NamedTuple):
+    """The continuation after another attempt to open a topic."""
 
     topics: Topics
-    space: SpaceWatch
+    opening: Opening
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """Apply the result: the disk has space again, or a ledger is made smaller."""
-        self.space.apply_result(self.topics.all(), turn.health, now)
+        """Add the topic if its files could be read."""
+        self.topics.reopened(self.opening, now)
+
+
+class Probed(NamedTuple):
+    """The continuation after a failing disk was probed."""
+
+    topics: Topics
+    probe: DiskProbe
+
+    def finish(self, turn: Turn, now: Instant) -> None:
+        """Apply the result: the disk works again, or a ledger is made smaller."""
+        self.probe.apply_result(self.topics.all(), turn.health, now)
 
 
 class JournalEnded(NamedTuple):
@@ -126,10 +150,12 @@ class PoliciesSaved(NamedTuple):
         """Apply the result and answer the requester."""
         refused: RemoteError | None = None
         if self.save.error is None:
+            turn.health.recover(Trouble.SAVE)
             # The configuration file's policies may have changed meanwhile.
             self.topics.take_policies(self.topics.policies.with_chosen(self.policies.chosen))
         else:
-            turn.health.fail(f"writing policies failed: {self.save.error}", self.save.error)
+            note = f"writing policies failed: {self.save.error}"
+            turn.health.fail(Trouble.SAVE, "", note, self.save.error)
             refused = RemoteError("INTERNAL_ERROR", self.save.error.reason)
         turn.published.append((self.ticket, refused))
 
@@ -149,6 +175,9 @@ class Topics:
     def __init__(self, catalog: Catalog, turn: Turn, options: BrokerOptions) -> None:
         self.by_name: dict[str, Topic] = {}
         self.unopened: dict[str, str] = {}
+        self._reopening = False
+        self._reopen_ns = 0
+        self._to_reopen: deque[str] = deque()
         self.has_lookupd = options.has_lookupd
         self.journal = Journal(catalog.disk, catalog.data_path)
         self.policies = Policies(options.settings)
@@ -158,7 +187,7 @@ class Topics:
         self._options = options
         self._cache = BlockCache(options.cache_bytes)
         self._reserve: Reserve | None = None
-        self._space: SpaceWatch | None = None
+        self._probe: DiskProbe | None = None
         self._leaving: dict[str, Topic] = {}
         self._refusals: dict[str, str] = {}
         """Why topics that are being deleted still exist."""
@@ -183,7 +212,7 @@ class Topics:
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
         limits = self._options.limits
         enough_bytes = max(limits.max_body_size, limits.max_msg_size)
-        self._space = SpaceWatch(reserve, enough_bytes)
+        self._probe = DiskProbe(reserve, enough_bytes, catalog.probe)
         put_back = journals.recover(catalog.disk, catalog.data_path, self.journal)
         report += put_back.report
         names = catalog.topic_names()
@@ -203,7 +232,11 @@ class Topics:
         if file_system is not None:
             report += _sync_together(file_system, openings)
         for opening in openings:
-            report += self._opened(opening, now)
+            report += self.opened(opening, now)
+        # Only a start writes a journal back: until then the others lack messages.
+        self._to_reopen += [
+            opening.name for opening in openings if opening.error and opening.is_read
+        ]
         for folder in catalog.trashed():
             # Folders that cannot be removed stay in the trash until the next start.
             self._turn.submit(Removal(catalog, folder, in_trash=True), None)
@@ -212,14 +245,21 @@ class Topics:
         self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
         return report
 
-    def _opened(self, opening: Opening, now: Instant) -> list[str]:
+    def opened(self, opening: Opening, now: Instant) -> list[str]:
         """Add a topic whose files were read; returns notes for the operator."""
         name = opening.name
         if opening.found is None:
-            self.unopened[name] = str(opening.error)
-            return [f"topic {name} cannot be opened and is left alone: {opening.error}"]
+            error = opening.error
+            assert error is not None
+            self.unopened[name] = f"topic {name} cannot be opened: {error.reason}"
+            note = f"topic {name} cannot be opened and is left alone: {error}"
+            self._turn.health.fail(Trouble.OPENING, name, note, error)
+            return []
         ledger, state, log = opening.found
         opening.found = None
+        if self.unopened.pop(name, None) is not None:
+            self._turn.health.recover(Trouble.OPENING, name)
+            self._turn.changes.append(("created", name, None))
         topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
         topic.recover(state, now)
         self.by_name[name] = topic
@@ -284,7 +324,14 @@ class Topics:
         if is_ephemeral(name):
             log = MemoryLog(node_id=self._catalog.node_id, now=now)
         else:
-            ledger, _, log = self._open(name, now)
+            try:
+                ledger, _, log = self._open(name, now)
+            except DiskError as error:
+                note = f"topic {name} cannot be created: {error}"
+                self._turn.health.fail(Trouble.CREATE, "", note, error)
+                self._catalog.forget_folder(name)
+                raise
+            self._turn.health.recover(Trouble.CREATE)
         topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
         topic.begin(now, wait_for_lookup=self.has_lookupd)
         self.by_name[name] = topic
@@ -319,6 +366,7 @@ class Topics:
         for channel in tuple(topic.channels):
             turn.end_sessions(topic.delete_channel(channel))
         topic.is_deleted = True
+        turn.health.forget(name)
         topic.refuse_publishes()
         # Taken here: the outcome of an ephemeral topic is not looked at any more (`forget`).
         outcome = topic.outcome
@@ -345,7 +393,7 @@ class Topics:
     @property
     def has_work(self) -> bool:
         """Whether a failed operation must be retried."""
-        return bool(self._again)
+        return bool(self._again or self._to_reopen or self._turn.health.troubles)
 
     def fin_reserve(self) -> FinReserve | None:
         """How much space there is for FINs; None before `load`."""
@@ -358,19 +406,31 @@ class Topics:
         topic = self.by_name.get(name)
         return None if topic is None else topic.trimming.not_durable_reason()
 
-    def maintain(self) -> None:
-        """Retry failed removals, and check whether a full disk has space again."""
+    def maintain(self, now: Instant) -> None:
+        """Retry what failed: removals, openings, and on a failing disk a write."""
         again, self._again = self._again, []
         for removed in again:
             self._turn.submit(removed.removal, None, removed)
-        if self._space is not None:
-            self._check_space(self._space)
+        if self._probe is not None and self._probe.begins(self._turn.health):
+            self._turn.submit(self._probe, None, Probed(self, self._probe))
+        if self._to_reopen and not self._reopening and now.mono_ns >= self._reopen_ns:
+            self._reopen(now)
         if self.is_short and self.journal.number > self.journal.cleaned:
             self._end_journal()
 
-    def _check_space(self, space: SpaceWatch) -> None:
-        if space.begins(self._turn.health):
-            self._turn.submit(space, None, SpaceChecked(self, space))
+    def _reopen(self, now: Instant) -> None:
+        """Try again to open the topic that was tried least recently."""
+        self._reopening, self._reopen_ns = True, now.mono_ns + REOPEN_NS
+        name = self._to_reopen.popleft()
+        opening = Opening(name, partial(self._open, name, now))
+        self._turn.submit(opening, None, Reopened(self, opening))
+
+    def reopened(self, opening: Opening, now: Instant) -> None:
+        """Add a topic whose files could be read, or try it again later."""
+        self._reopening = False
+        if opening.error is not None:
+            self._to_reopen.append(opening.name)
+        self._turn.health.notes += self.opened(opening, now)
 
     def _end_journal(self) -> None:
         """Have the journals deleted: a full disk needs their space."""
@@ -404,8 +464,10 @@ class Topics:
             self._leaving.pop(name, None)
             self._refusals.pop(name, None)
         if removal.error is None:
+            self._turn.health.recover(Trouble.REMOVAL, name)
             return
-        self._turn.health.fail(f"deleting {name} failed: {removal.error}", removal.error)
+        note = f"deleting {name} failed: {removal.error}"
+        self._turn.health.fail(Trouble.REMOVAL, name, note, removal.error)
         # Tried again even if the name is free: files in the trash take space until a start.
         self._again.append(removed)
         if not removal.is_deleted:

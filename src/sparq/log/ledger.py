@@ -260,6 +260,11 @@ class Ledger:
             large = min(large, self._reserve.ledger_limit)
         return size_bytes > max(large, CHECKPOINT_RATIO * self._checkpoint_bytes)
 
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a sync has failed, and no checkpoint has replaced the files since."""
+        return self._poisoned is not None
+
     def checkpoint_task(
         self, snapshot: TopicState, purpose: Purpose = Purpose.APPEND
     ) -> Checkpoint | None:

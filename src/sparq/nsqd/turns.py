@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from sparq.broker.health import ErrorNote
 from sparq.nsqd.disk_threads import DiskThreads, instant
 
 if TYPE_CHECKING:
@@ -208,7 +209,8 @@ class Turns:
 
     def _log_notes(self) -> None:
         for note in self.broker.notes:
-            logger.warning("%s", note)
+            is_error = isinstance(note, ErrorNote)
+            logger.log(logging.ERROR if is_error else logging.WARNING, "%s", note)
         self.broker.notes.clear()
 
     # Time

@@ -1,0 +1,65 @@
+"""Health of a real nsqd on a disk whose system calls fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sparq.protocol.commands import fin, pub, rdy, sub
+from tests.support import strace
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
+
+WHY_NOT = strace.missing()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+REFUSED_SECONDS = 1.2
+"""Longer than the time between two probes of the disk."""
+REASONS = {
+    "EIO": "input/output error",
+    "ENOSPC": "no space left on device",
+    "EDQUOT": "disk quota exceeded",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """An nsqd with the topic `t` and its channel `c`."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as server:
+        server.post("/topic/create?topic=t")
+        server.post("/channel/create?topic=t&channel=c")
+        yield server
+
+
+@pytest.mark.parametrize("error", REASONS)
+def test_ping_fails_while_syncs_fail(server: NsqdServer, error: str) -> None:
+    """`/ping` fails as long as publishes are refused because syncs fail, whatever else works.
+
+    It recovers when the disk does, even if nobody publishes. The log says it once.
+    """
+    reason, before = REASONS[error], server.log_text
+    refusal = (1, f"E_PUB_FAILED PUB failed {reason}".encode())
+    with V2Client(server) as line, V2Client(server) as consumer:
+        assert consumer.ask(sub("t", "c")) == OK
+        consumer.send(rdy(100))
+        assert line.ask(pub("t", b"x")) == OK
+        with strace.attached(server.pid, "fdatasync,fsync", error):
+            deadline = time.monotonic() + REFUSED_SECONDS
+            answers = set()
+            while time.monotonic() < deadline:
+                assert line.ask(pub("t", b"x")) == refusal
+                assert line.ask(pub("memory#ephemeral", b"x")) == OK
+                for message in consumer.messages_within(0.001):
+                    consumer.send(fin(message.id))
+                answers.add(server.request("GET", "/ping"))
+
+            assert {status for status, _ in answers} == {500}
+            assert all(body.startswith(f"NOK - {reason}".encode()) for _, body in answers)
+        log = server.log_text.removeprefix(before)
+        assert log.count("ERROR: publishing to t failed") == 1
+        assert log.count("WARNING") <= 3
+        wait_for(lambda: server.request("GET", "/ping") == (200, b"OK"))
+        assert line.ask(pub("t", b"y")) == OK
