@@ -11,6 +11,7 @@ import pytest
 from sparq.broker.dead_letters import DeadLetterBatch, Only
 from sparq.broker.policies import Policy
 from sparq.protocol import commands
+from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from tests.broker.dead_letters import MAX_ATTEMPTS, exhaust, histories, requeue
 from tests.broker.harness import BrokerHarness, Message, Ticket
 
@@ -20,10 +21,10 @@ def harness_with_limit(**options: int) -> BrokerHarness:
 
 
 def dead_letter_bodies(harness: BrokerHarness, topic: str = "t.dead") -> list[bytes]:
-    """The bodies that a new channel of the dead-letter topic delivers."""
+    """The bodies that the channel `redrive` of the dead-letter topic delivers, and finishes."""
     if topic not in harness.broker.topics:
         return []
-    reader = harness.consumer(topic, "reader", rdy=2_500)
+    reader = harness.consumer(topic, REDRIVE_CHANNEL, rdy=2_500)
     messages = reader.messages()
     reader.finish(messages)
     reader.close()
@@ -54,6 +55,47 @@ def test_a_message_becomes_a_dead_letter_after_max_attempts() -> None:
         harness.pass_time(61)
         assert [] == consumer.messages()
         assert [] == dead_letter_bodies(harness)
+
+
+def test_a_dead_letter_topic_without_a_channel_gets_one_to_redrive_from() -> None:
+    """The first dead letter of a topic without a channel creates the channel `redrive`.
+
+    It has all letters, including those from before. A topic that has a channel gets no other.
+    """
+    harness = harness_with_limit()
+    harness.publish("t.dead", b"from before")
+    assert [] == list(harness.broker.topics["t.dead"].channels)
+    harness.publish("t", b"bad")
+    exhaust(harness.consumer("t", "c", rdy=1))
+    assert [REDRIVE_CHANNEL] == list(harness.broker.topics["t.dead"].channels)
+    harness.crash()
+    assert 2 == harness.channel("t.dead", REDRIVE_CHANNEL).depth
+
+    harness.consumer("u.dead", "own").close()
+    harness.publish("u", b"bad")
+    exhaust(harness.consumer("u", "c", rdy=1))
+    assert ["own"] == list(harness.broker.topics["u.dead"].channels)
+    assert 1 == harness.channel("u.dead", "own").depth
+
+
+def test_the_channel_to_redrive_from_waits_for_the_channels_of_nsqlookupd() -> None:
+    """A new dead-letter topic first gets the channels that nsqlookupd knows from other nsqds."""
+    harness = harness_with_limit(has_lookupd=True)
+    harness.publish("t", b"bad")
+    now = harness.clock.now
+    harness.broker.channels_known("t", ["c"], now())
+    consumer = harness.consumer("t", "c", rdy=1)
+    exhaust(consumer)
+    topic = harness.broker.topics["t.dead"]
+    assert [] == list(topic.channels)
+    harness.broker.channels_known("t.dead", ["own"], now())
+    harness.turn()
+    assert ["own"] == list(topic.channels)
+
+    harness.broker.delete_channel("t.dead", "own", now())
+    harness.publish("t", b"worse")
+    exhaust(consumer)
+    assert [REDRIVE_CHANNEL] == list(topic.channels)
 
 
 def test_without_max_attempts_deliveries_are_unlimited() -> None:

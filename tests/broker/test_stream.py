@@ -94,7 +94,7 @@ def test_consumers_get_the_body() -> None:
     for _ in range(3):
         exhaust(consumer)
     harness.publish("t.dead", b"no letter", b"\0sparq\x01\0\x02{}nor this")
-    reader = harness.consumer("t.dead", "reader", rdy=4)
+    reader = harness.consumer("t.dead", "redrive", rdy=4)
     seen: dict[bytes, int] = {}
     while messages := reader.messages():
         for message in messages:

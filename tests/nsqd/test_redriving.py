@@ -108,9 +108,8 @@ def test_each_failed_message_is_redriven_exactly_once(nsqd: NsqdServer) -> None:
         assert letter["published"] < letter["last_returned"]
     assert len({message["letter"]["id"] for message in found}) == len(wanted)
 
-    nsqd.request("POST", "/channel/create?topic=t.dead&channel=back")
     done = 0
-    while answer := redrive(nsqd, "topic=t.dead&channel=back&count=300"):
+    while answer := redrive(nsqd, "topic=t.dead&channel=redrive&count=300"):
         assert answer["refused"] == []
         done += len(answer["done"])
         if not answer["waiting"]:
@@ -119,9 +118,9 @@ def test_each_failed_message_is_redriven_exactly_once(nsqd: NsqdServer) -> None:
     again = consume(nsqd, len(wanted), failing=False)
     assert again == Counter({body.encode(): 1 for body in wanted})
     assert nsqd.channel("t", "other")["depth"] == COUNT
-    assert nsqd.channel("t.dead", "back")["redriven_count"] == len(wanted)
+    assert nsqd.channel("t.dead", "redrive")["redriven_count"] == len(wanted)
     _, metrics = nsqd.request("GET", "/metrics")
-    line_of = f'nsqd_channel_redriven_total{{topic="t.dead",channel="back"}} {len(wanted)}'
+    line_of = f'nsqd_channel_redriven_total{{topic="t.dead",channel="redrive"}} {len(wanted)}'
     assert line_of in metrics.decode()
 
 

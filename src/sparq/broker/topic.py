@@ -36,6 +36,7 @@ from sparq.log.log import Log
 from sparq.log.records import TopicState
 from sparq.log.task import Task
 from sparq.log.upkeep import Drop, LeftoverRemoval, Prepare, UpkeepTask
+from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -53,6 +54,7 @@ class Topic:
         waits_for_lookup: whether nsqlookupd's answer about channels is still pending.
         flows: whether channels may see newly published messages.
         had_channel: an ephemeral topic that has had a channel is deleted with its last one.
+        has_new_letters: whether nsqd has published dead letters here, which need a channel.
         is_deleted: whether it is being deleted; `is_closed`: whether its files are closed.
         woken: channels to look at when the turn ends: they may have messages to deliver.
         due_ns: a lower bound (mono ns) of the next time at which something is due.
@@ -73,7 +75,7 @@ class Topic:
         self.writer = None if ledger is None else LedgerWriter(ledger, options.sync_timeout_ns)
         self.trimming = Trimming(self.stream, self.channels, self.writer, scope.topic)
         self.paused = self.waits_for_lookup = self.flows = False
-        self.had_channel = self.is_deleted = self.is_closed = False
+        self.had_channel = self.has_new_letters = self.is_deleted = self.is_closed = False
         self.woken: dict[Channel, None] = {}
         self.outcome = Outcome()
         self.due_ns = self.scheduled_ns = self._lookup_deadline_ns = NEVER
@@ -200,7 +202,9 @@ class Topic:
                 # Before `advance`: the other channels must not see these messages.
                 if publish.only is not None and self.flows:
                     for_one(self.channels, publish.only, indexes)
+                self.has_new_letters |= publish.letters is not None and publish.only is None
                 first += publish.messages
+            self._keep_letters()
         else:
             reason = commit.error.reason
             self.outcome.fail(
@@ -271,6 +275,11 @@ class Topic:
             self._open_or_close()
         return channel
 
+    def _keep_letters(self) -> None:
+        """Give dead letters a channel if the topic has none: they are redriven from there."""
+        if self.has_new_letters and not self.channels and not self.waits_for_lookup:
+            self.create_channel(REDRIVE_CHANNEL)
+
     def _make_channel(self, name: str) -> Channel:
         ephemeral = self.ephemeral or is_ephemeral(name)
         ledger = NoLedger() if ephemeral or self.writer is None else self.writer.ledger
@@ -307,6 +316,7 @@ class Topic:
                         f"channel {self.name}:{name} was not created: {limit}"
                     )
             self.waits_for_lookup = False
+            self._keep_letters()
             self._open_or_close()
 
     # Administration

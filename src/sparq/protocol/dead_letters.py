@@ -2,7 +2,8 @@
 
 1. The dead-letter topic is named after the topic with `.dead` appended; the topic's name is cut if
    necessary. Messages of a dead-letter topic are delivered without a limit on attempts: it has no
-   dead-letter topic of its own.
+   dead-letter topic of its own. nsqd gives it the channel `redrive` if it has none when a letter
+   arrives: letters can be sent back only from a channel.
 2. A dead letter is an envelope with the message's history and its body, so both are stored and
    deleted together.
 """
@@ -17,6 +18,7 @@ from sparq.protocol.instant import rfc3339
 from sparq.protocol.names import EPHEMERAL_SUFFIX, NAME_SIZE_MAX, is_ephemeral
 
 DEAD: Final = ".dead"
+REDRIVE_CHANNEL: Final = "redrive"
 
 MARK: Final = "dead_letter"
 """The field that marks an envelope as a dead letter; its value is the version of the fields."""

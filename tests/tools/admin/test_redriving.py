@@ -49,40 +49,51 @@ def make_dead_letters(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def test_all_dead_letters_are_redriven(cluster: Cluster, admin: Run) -> None:
-    """A missing channel is created; each message returns to its original channel once."""
+    """Each message returns to its original channel once, from the channel that nsqd made."""
     make_dead_letters(cluster, "poison.all", 5)
-    ran = admin("redrive", "poison.all.dead", "back", "--dry-run", *alive(cluster))
-    assert (1, "") == (ran.status, ran.out)
-    assert "without --dry-run it would be created" in ran.err
-    ran = admin("redrive", "poison.all.dead", "back", *alive(cluster))
+    assert cluster.depths("poison.all.dead", "redrive") == [5, 5]
+    ran = admin("redrive", "poison.all.dead", *alive(cluster))
     assert (0, "") == (ran.status, ran.err)
     assert (
-        ran.out.splitlines()[0] == "redriven: 10 letters of channel back of topic poison.all.dead"
+        ran.out.splitlines()[0]
+        == "redriven: 10 letters of channel redrive of topic poison.all.dead"
     )
     assert sorted(ran.rows[2:]) == [[address, "5", "0", "0"] for address in cluster.alive]
     assert cluster.depths("poison.all", "c") == [5, 5]
-    assert cluster.depths("poison.all.dead", "back") == [0, 0]
+    assert cluster.depths("poison.all.dead", "redrive") == [0, 0]
 
     for nsqd in cluster.nsqds:
         with V2Client(nsqd) as line:
             assert line.ask(sub("poison.all", "c")) == OK
             line.send(rdy(5))
             line.send(b"".join(b"REQ %s 0\n" % message.id for message in line.messages(5)))
-            wait_for(lambda nsqd=nsqd: nsqd.channel("poison.all.dead", "back")["depth"] == 5)
-    document = cluster.nsqds[0].get_json("/channel/messages?topic=poison.all.dead&channel=back")
+            wait_for(lambda nsqd=nsqd: nsqd.channel("poison.all.dead", "redrive")["depth"] == 5)
+    document = cluster.nsqds[0].get_json("/channel/messages?topic=poison.all.dead&channel=redrive")
     assert {message["letter"]["redriven"] for message in document["messages"]} == {"1"}
-    ran = admin("redrive", "poison.all.dead", "back", "--dry-run", *alive(cluster))
+    ran = admin("redrive", "poison.all.dead", "--dry-run", *alive(cluster))
     assert sorted(ran.rows[1:]) == [[address, "5"] for address in cluster.alive]
-    ran = admin("redrive", "poison.all.dead", "back", "--limit=6", "--json", *alive(cluster))
+    ran = admin("redrive", "poison.all.dead", "--limit=6", "--json", *alive(cluster))
     assert (0, 6, "done") == (ran.status, ran.document["redriven"], ran.document["result"])
-    assert sum(cluster.depths("poison.all.dead", "back")) == 4
+    assert sum(cluster.depths("poison.all.dead", "redrive")) == 4
+
+
+def test_a_channel_is_made_only_for_a_topic_without_any(cluster: Cluster, admin: Run) -> None:
+    """A dead-letter topic from before nsqd made a channel gets one; another channel is refused."""
+    cluster.recreate("poison.old.dead", dead=False)
+    ran = admin("redrive", "poison.old.dead", "--dry-run", *alive(cluster))
+    assert (1, "") == (ran.status, ran.out)
+    assert "without --dry-run it would be created" in ran.err
+    assert 0 == admin("redrive", "poison.old.dead", *alive(cluster)).status
+    ran = admin("redrive", "poison.old.dead", "back", *alive(cluster))
+    assert (1, "") == (ran.status, ran.out)
+    assert "a new channel would have no letters: name one of its channels (redrive)" in ran.err
 
 
 def test_the_rate_limits_all_nsqds_in_total(cluster: Cluster, admin: Run) -> None:
     """The rate limits all nsqds in total."""
     make_dead_letters(cluster, "poison.rate", 4)
     began = time.monotonic()
-    ran = admin("redrive", "poison.rate.dead", "back", "--rate=8", *alive(cluster))
+    ran = admin("redrive", "poison.rate.dead", "--rate=8", *alive(cluster))
     assert (0, "") == (ran.status, ran.err)
     assert time.monotonic() - began > 0.7
     assert cluster.depths("poison.rate", "c") == [4, 4]
@@ -91,9 +102,8 @@ def test_the_rate_limits_all_nsqds_in_total(cluster: Cluster, admin: Run) -> Non
 def test_dead_letters_are_redriven_by_id(cluster: Cluster, admin: Run) -> None:
     """Ids are given as for `requeue`; refused ones have a reason."""
     make_dead_letters(cluster, "poison.ids", 2)
-    cluster.post("/channel/create?topic=poison.ids.dead&channel=back")
     (one, two), (three, _) = cluster.ids("poison.ids.dead")
-    words = ("redrive", "poison.ids.dead", "back")
+    words = ("redrive", "poison.ids.dead", "redrive")
     ran = admin(*words, one, three, *alive(cluster))
     assert (0, "") == (ran.status, ran.err)
     assert ran.out.startswith("redriven: 2 of 2 messages")
@@ -123,10 +133,10 @@ def test_invalid_arguments_are_errors(cluster: Cluster, admin: Run) -> None:
 def test_with_a_dead_nsqd_the_live_ones_redrive(cluster: Cluster, admin: Run) -> None:
     """The live nsqds' messages are sent back; the status is 1, and the next command is printed."""
     make_dead_letters(cluster, "poison.gone", 1)
-    cluster.post("/channel/create?topic=poison.gone.dead&channel=back")
+    cluster.post("/channel/create?topic=poison.gone.dead&channel=redrive")
     dead = f"--nsqd-http-address={cluster.dead}"
-    ran = admin("redrive", "poison.gone.dead", "back", *alive(cluster), dead)
+    ran = admin("redrive", "poison.gone.dead", *alive(cluster), dead)
     assert 1 == ran.status
     assert "redriven: 2 letters" in ran.out
-    assert f"sparq admin redrive poison.gone.dead back {dead}" in ran.out
+    assert f"sparq admin redrive poison.gone.dead redrive {dead}" in ran.out
     assert cluster.depths("poison.gone", "c") == [1, 1]

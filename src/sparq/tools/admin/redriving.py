@@ -1,8 +1,9 @@
 """`redrive`: send dead letters back to the topic and channel that they came from.
 
 With ids it sends those letters, as `requeue` does; without ids, all letters that wait in the
-channel when it begins, at most `--rate` per second. A channel that the dead-letter topic does not
-have yet is created: the first channel of a topic gets all messages that waited there.
+channel when it begins, at most `--rate` per second. The channel is `redrive` unless another is
+named. It is created if the dead-letter topic has no channel yet: the first channel of a topic gets
+all messages that waited there, and a later one none.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.nodes import Node
 from sparq.cluster.redriving import RedriveProgress
 from sparq.cluster.redriving import redrive as redrive_at
+from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from sparq.tools.admin import selecting
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.reading import Survey, survey
@@ -33,6 +36,9 @@ async def redrive(job: Job) -> int:
         UsageError: a word is not a valid name or id.
         ToolError: nothing was done.
     """
+    if not job.channel:
+        words = (job.topic, REDRIVE_CHANNEL)
+        job = replace(job, request=job.request._replace(words=words))
     if len(job.words) > 2:
         return await selecting.act(job)
     job.check_names()
@@ -48,12 +54,22 @@ async def redrive(job: Job) -> int:
 
 
 async def _found(job: Job) -> Survey:
-    """Return the nsqds that have the channel, and its depth there; create it if none has it."""
+    """Return the nsqds that have the channel, and its depth there.
+
+    If the topic has no channel at all, this one is created.
+    """
     found = await survey(job.fleet, job.topic, job.channel)
     if found.having or found.errors:
         return found
-    if not (await survey(job.fleet, job.topic)).having:
+    topic = (await survey(job.fleet, job.topic)).having.values()
+    if not topic:
         raise ToolError(f"no nsqd has the topic {job.topic}: nothing was done")
+    others = sorted({one["channel_name"] for figures in topic for one in figures["channels"]})
+    if others:
+        raise ToolError(
+            f"no nsqd has the {job.what}, and a new channel would have no letters: name one of its"
+            f" channels ({', '.join(others)})"
+        )
     if job.options.dry_run:
         raise ToolError(f"no nsqd has the {job.what}; without --dry-run it would be created")
     report = await actions.create(job.fleet, job.topic, job.channel)

@@ -218,10 +218,10 @@ VERBS: Final = {
     "cancel": Verb(IDS, "drop deferred messages", DangerOptions, 3, MANY),
     "copy": Verb("TOPIC ID...|-", "publish messages again to the topic --to", CopyOptions, 2, MANY),
     "redrive": Verb(
-        "TOPIC CHANNEL [ID...|-]",
-        "send dead letters back to where they came from",
+        "TOPIC [CHANNEL [ID...|-]]",
+        "send dead letters that wait in a channel (default: redrive) back to where they came from",
         RedriveOptions,
-        2,
+        1,
         MANY,
     ),
     "policies": Verb(
