@@ -116,7 +116,7 @@ class CountingDisk(RealDisk):
 
     def _open(self, operation: str, path: str, flags: int) -> RealFile:
         plain = super()._open(operation, path, flags)
-        file = OpenFile(plain._fd, plain.path)
+        file = OpenFile(plain.fd, plain.path)
         self.opened.append(file)
         return file
 

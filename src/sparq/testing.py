@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sparq.log.disk import Buffer, DiskError
+from sparq.log.disk import MOVED, Buffer, DiskError
 from sparq.protocol.instant import Instant
 
 SECTOR_BYTES: Final = 512
@@ -480,6 +480,11 @@ class MemoryDisk:
     def _blocks(self, size_bytes: int) -> int:
         """Return the space that ``size_bytes`` of a file take, in whole blocks."""
         return -(-size_bytes // self.block_bytes) * self.block_bytes
+
+    def check_place(self, path: str) -> None:
+        """See `sparq.log.disk.Disk`. It does not count as an operation."""
+        if path not in self._names:
+            raise DiskError("find", path, errno.ESTALE, text=MOVED)
 
     def lock(self, path: str) -> MemoryFile:
         """See `sparq.log.disk.Disk`."""

@@ -478,6 +478,10 @@ class Broker:
         """Space that the reserve has for FINs on a full disk; None before `load`."""
         return self._topics.fin_reserve()
 
+    def free_bytes(self) -> int:
+        """Free bytes on the disk of the data path; raises DiskError."""
+        return self._catalog.disk.free_bytes(self._catalog.data_path)
+
     def not_durable_reason(self, topic_name: str) -> str | None:
         """Why an administrative change to a topic is not complete yet; None: it is complete.
 

@@ -185,14 +185,15 @@ class DiskProbe:
         self._reserve = reserve
         self._enough_bytes = enough_bytes
         self._store = store
-        self._under_way = False
+        self._under_way = self._is_failing = False
         self._store_bytes = 0
         self._has_room = False
 
     def begins(self, health: Health) -> bool:
-        """Whether to check: no check is running, and something failed or the reserve is short."""
-        if self._under_way or not (health.troubles or self._reserve.is_short):
+        """Whether to check now: no check is running."""
+        if self._under_way:
             return False
+        self._is_failing = bool(health.troubles) or self._reserve.is_short
         self._store_bytes = 0
         if any(kind in PROBED for kind, _ in health.troubles):
             # After a lack of space, as much as the largest publish: only that shows a quota.
@@ -201,8 +202,11 @@ class DiskProbe:
         return True
 
     def run(self) -> None:
-        """Refill the reserve; if there is space in addition to it, store a file."""
+        """Find the data path; after a failure, refill the reserve, and store a file in addition."""
         self.error, self._has_room = None, False
+        self._reserve.check_place()
+        if not self._is_failing:
+            return
         try:
             self._has_room = self._reserve.check_space(self._enough_bytes)
             if self._has_room and self._store_bytes:
@@ -213,6 +217,13 @@ class DiskProbe:
     def apply_result(self, topics: Iterable[Topic], health: Health, now: Instant) -> None:
         """Apply the result of a check; without enough space, shrink the largest ledger."""
         self._under_way = False
+        if (moved := self._reserve.blocked) is not None:
+            note = f"publishes are refused: {moved}"
+            health.fail(Trouble.PLACE, "", note, moved)
+        elif not self._is_failing:
+            return
+        else:
+            health.recover(Trouble.PLACE)
         if self.error is None and self._has_room:
             health.probed()
         elif self.error is None or self.error.is_full:

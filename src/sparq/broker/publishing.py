@@ -228,6 +228,7 @@ class Trouble(Enum):
     SAVE = "saving policies or drains"
     REMOVAL = "deleting a topic's files"
     OPENING = "opening a topic at the start"
+    PLACE = "finding the data path"
 
 
 class Failure(NamedTuple):

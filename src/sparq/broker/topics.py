@@ -325,6 +325,8 @@ class Topics:
             log = MemoryLog(node_id=self._catalog.node_id, now=now)
         else:
             try:
+                if self._reserve is not None:
+                    self._reserve.refuse_if_blocked()
                 ledger, _, log = self._open(name, now)
             except DiskError as error:
                 note = f"topic {name} cannot be created: {error}"

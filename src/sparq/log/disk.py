@@ -6,25 +6,28 @@
    accessible to their owner alone: modes 0600 and 0700.
 4. Files are read with `pread`, never through a mapping: an I/O error under a mapping would kill the
    process.
+5. Paths in a locked folder are resolved from its descriptor (`RealDisk.keep_to`): if it is renamed,
+   no file is made in another folder that has taken its name.
 """
 
 import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
-_COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 PAGE_BYTES: Final = 4096
 _SYNCFS_KERNEL: Final = 5, 17
 """Since 5.8 syncfs reports file data that could not be written, since 5.17 all other errors."""
 _SYNCFS_MAGICS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E})
 """ext4, XFS, btrfs. No others: an overlay does not report errors, and FUSE need not sync."""
+MOVED: Final = "the data path was moved, deleted or replaced"
 _STATFS_BYTES: Final = 256
 _SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -37,10 +40,14 @@ class DiskError(Exception):
         path: the file or folder.
         number: the errno.
         restored: after a failed append: whether the file has its former length again.
+        text: the reason, if the operating system's text for the errno does not say it.
     """
 
-    def __init__(self, operation: str, path: str, number: int, *, restored: bool = True) -> None:
+    def __init__(
+        self, operation: str, path: str, number: int, *, restored: bool = True, text: str = ""
+    ) -> None:
         super().__init__(operation, path, number)
+        self.text = text
         self.operation = operation
         self.path = path
         self.number = number
@@ -48,8 +55,8 @@ class DiskError(Exception):
 
     @property
     def reason(self) -> str:
-        """The operating system's text for the errno, e.g. "no space left on device"."""
-        text = os.strerror(self.number)
+        """Why it failed, without the path: peers get it, e.g. "no space left on device"."""
+        text = self.text or os.strerror(self.number)
         return text[:1].lower() + text[1:]
 
     @property
@@ -155,6 +162,9 @@ class Disk(Protocol):
     def lock(self, path: str) -> File:
         """Lock a folder or file (made if missing) until the result is closed; fails if locked."""
 
+    def check_place(self, path: str) -> None:
+        """Fail if the folder's path does not lead to it any more: it was moved or deleted."""
+
 
 def ensure_directory(disk: Disk, path: str) -> None:
     """Create a folder durably if it is missing; an existing one is taken to be synced.
@@ -185,25 +195,25 @@ class _Failing:
 class RealFile:
     """A file descriptor with its path."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("fd", "path")
 
     def __init__(self, fd: int, path: str) -> None:
-        self._fd = fd
+        self.fd = fd
         self.path = path
 
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
         """See `File`."""
         try:
             if len(buffers) == 1:
-                size, written = len(buffers[0]), os.pwrite(self._fd, buffers[0], offset)
+                size, written = len(buffers[0]), os.pwrite(self.fd, buffers[0], offset)
             else:
-                size, written = sum(map(len, buffers)), os.pwritev(self._fd, buffers, offset)
+                size, written = sum(map(len, buffers)), os.pwritev(self.fd, buffers, offset)
             if written < size:
                 self._go_on(b"".join(buffers), written, offset)
         except OSError as error:
             failure = DiskError("write", self.path, error.errno or errno.EIO)
             try:
-                os.ftruncate(self._fd, offset)
+                os.ftruncate(self.fd, offset)
             except OSError:
                 failure.restored = False
             raise failure from error
@@ -217,7 +227,7 @@ class RealFile:
         """Write what a short write has left; if the disk refuses that, the error has the reason."""
         rest = memoryview(data)
         while written < len(rest):
-            count = os.pwrite(self._fd, rest[written:], offset + written)
+            count = os.pwrite(self.fd, rest[written:], offset + written)
             if not count:
                 raise OSError(errno.EIO, "nothing written")
             written += count
@@ -225,9 +235,9 @@ class RealFile:
     def pread(self, size: int, offset: int) -> bytes:
         """See `File`."""
         with _Failing("read", self.path):
-            data = os.pread(self._fd, size, offset)
+            data = os.pread(self.fd, size, offset)
             while 0 < len(data) < size:
-                more = os.pread(self._fd, size - len(data), offset + len(data))
+                more = os.pread(self.fd, size - len(data), offset + len(data))
                 if not more:
                     break
                 data += more
@@ -236,47 +246,55 @@ class RealFile:
     def sync(self) -> None:
         """See `File`."""
         with _Failing("sync", self.path):
-            os.fdatasync(self._fd)  # a write with RWF_DSYNC was no faster (performance.md)
+            os.fdatasync(self.fd)  # a write with RWF_DSYNC was no faster (performance.md)
 
     def truncate(self, size: int) -> None:
         """See `File`."""
         with _Failing("truncate", self.path):
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self.fd, size)
 
     def reserve(self, size: int) -> None:
         """See `File`."""
         with _Failing("reserve", self.path):
-            os.posix_fallocate(self._fd, 0, size)
+            os.posix_fallocate(self.fd, 0, size)
 
     def size(self) -> int:
         """See `File`."""
         with _Failing("stat", self.path):
-            return os.fstat(self._fd).st_size
+            return os.fstat(self.fd).st_size
 
     def identity(self) -> tuple[int, int]:
         """Return device and inode, which identify the file whatever its path."""
         with _Failing("stat", self.path):
-            return (facts := os.fstat(self._fd)).st_dev, facts.st_ino
+            return (facts := os.fstat(self.fd)).st_dev, facts.st_ino
 
     def close(self) -> None:
         """See `File`. An error of close adds nothing to what a sync has reported."""
         with suppress(OSError):
-            os.close(self._fd)
+            os.close(self.fd)
 
 
 class RealFileSystem:
     """A descriptor of a file system; its sync reports every error since it was opened."""
 
-    def __init__(self, fd: int, path: str, syncfs: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        syncfs: Callable[[int], int],
+        stat_of: Callable[[str], os.stat_result],
+    ) -> None:
+        """`stat_of`: resolves paths as the disk does."""
         self._fd = fd
         self._path = path
         self._device = os.fstat(fd).st_dev
         self._syncfs = syncfs
+        self._stat_of = stat_of
 
     def covers(self, folder: str) -> bool:
         """See `FileSystem`."""
         try:
-            return os.stat(folder).st_dev == self._device
+            return self._stat_of(folder).st_dev == self._device
         except OSError:
             return False
 
@@ -293,6 +311,41 @@ class RealFileSystem:
 class RealDisk:
     """The operating system's files."""
 
+    _held: RealFile | None = None
+
+    def keep_to(self, held: RealFile) -> None:
+        """Resolve paths in this locked folder from its descriptor from now on (rule 5)."""
+        self._held = held
+
+    def _at(self, path: str) -> tuple[str, int | None]:
+        """Return what to pass to the operating system: a path, and the folder it begins at."""
+        held = self._held
+        if held is None or not path.startswith(held.path):
+            return path, None
+        rest = path[len(held.path) :]
+        if not rest:
+            return ".", held.fd
+        return (rest[1:], held.fd) if rest[0] == "/" else (path, None)
+
+    def _open_at(self, path: str, flags: int) -> int:
+        name, folder = self._at(path)
+        return os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=folder)
+
+    def _stat(self, path: str) -> os.stat_result:
+        name, folder = self._at(path)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+    def check_place(self, path: str) -> None:
+        """See `Disk`."""
+        held = self._held
+        if held is None or path != held.path:
+            return
+        with _Failing("find", path), suppress(FileNotFoundError, NotADirectoryError):
+            facts = os.stat(path)
+            if (facts.st_dev, facts.st_ino) == held.identity():
+                return
+        raise DiskError("find", path, errno.ESTALE, text=MOVED)
+
     def open(self, path: str) -> File:
         """See `Disk`."""
         return self._open("open", path, os.O_RDWR)
@@ -304,7 +357,7 @@ class RealDisk:
 
     def _open(self, operation: str, path: str, flags: int) -> RealFile:
         with _Failing(operation, path):
-            return RealFile(os.open(path, flags | _COMMON_FLAGS, 0o600), path)
+            return RealFile(self._open_at(path, flags | os.O_NOFOLLOW), path)
 
     def _changing(self, operation: str, path: str) -> _Failing:
         """Return the context for operations that change names; `ReadOnlyDisk` refuses them."""
@@ -312,41 +365,62 @@ class RealDisk:
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk`."""
-        with _Failing("list", path):
-            return sorted(os.listdir(path))
+        with _Failing("list", path), self._directory(path) as fd:
+            return sorted(os.listdir(fd))
+
+    @contextmanager
+    def _directory(self, path: str) -> Iterator[int]:
+        """Open a folder for a moment."""
+        fd = self._open_at(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def exists(self, path: str) -> bool:
         """See `Disk`."""
-        return os.path.lexists(path)  # a dangling link takes the name, too
+        try:
+            self._stat(path)  # of a link itself: a dangling one takes the name, too
+        except OSError:
+            return False
+        return True
 
     def make_directory(self, path: str) -> None:
         """See `Disk`."""
         with self._changing("mkdir", path):
-            os.makedirs(path, 0o700, exist_ok=True)
+            name, folder = self._at(path)
+            if folder is None:
+                os.makedirs(path, 0o700, exist_ok=True)
+                return
+            # `makedirs` knows no `dir_fd`. The folders in a data path are made one by one.
+            try:
+                os.mkdir(name, 0o700, dir_fd=folder)
+            except FileExistsError:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=folder).st_mode):
+                    raise
 
     def remove_directory(self, path: str) -> None:
         """See `Disk`."""
         with self._changing("rmdir", path):
-            os.rmdir(path)
+            name, folder = self._at(path)
+            os.rmdir(name, dir_fd=folder)
 
     def sync_directory(self, path: str) -> None:
         """See `Disk`."""
-        with _Failing("sync", path):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with _Failing("sync", path), self._directory(path) as fd:
+            os.fsync(fd)
 
     def rename(self, old: str, new: str) -> None:
         """See `Disk`."""
         with self._changing("rename", old):
-            os.rename(old, new)
+            (old_name, from_folder), (new_name, to_folder) = self._at(old), self._at(new)
+            os.rename(old_name, new_name, src_dir_fd=from_folder, dst_dir_fd=to_folder)
 
     def unlink(self, path: str) -> None:
         """See `Disk`."""
         with self._changing("unlink", path):
-            os.unlink(path)
+            name, folder = self._at(path)
+            os.unlink(name, dir_fd=folder)
 
     def file_system(self, path: str) -> FileSystem | None:
         """See `Disk`."""
@@ -359,19 +433,19 @@ class RealDisk:
         # 64-bit Linux) it is the first field, so the others are not declared.
         facts = ctypes.create_string_buffer(_STATFS_BYTES)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = self._open_at(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             return None
         has_facts = hasattr(libc, "syncfs") and libc.fstatfs(fd, facts) == 0
         if has_facts and ctypes.c_long.from_buffer(facts).value in _SYNCFS_MAGICS:  # f_type
-            return RealFileSystem(fd, path, libc.syncfs)
+            return RealFileSystem(fd, path, libc.syncfs, self._stat)
         os.close(fd)
         return None
 
     def free_bytes(self, path: str) -> int:
         """See `Disk`."""
-        with _Failing("stat", path):
-            facts = os.statvfs(path)
+        with _Failing("stat", path), self._directory(path) as fd:
+            facts = os.statvfs(fd)
         return facts.f_bavail * facts.f_frsize
 
     def lock(self, path: str) -> RealFile:
@@ -382,7 +456,7 @@ class RealDisk:
             with _Failing("lock", path):
                 # Go's nsqd locks the folder with flock, too. `lockf` would not see that lock, and
                 # needs a descriptor that is open for writing, which a folder cannot have.
-                fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except DiskError:
             file.close()
             raise
@@ -405,7 +479,7 @@ class ReadOnlyDisk(RealDisk):
     def open(self, path: str) -> RealFile:
         """See `Disk`; the file is opened for reading only."""
         opened = self._open("open", path, os.O_RDONLY)
-        return ReadOnlyFile(opened._fd, opened.path)
+        return ReadOnlyFile(opened.fd, opened.path)
 
     def sync_directory(self, path: str) -> None:
         """Do nothing, since nothing was changed."""

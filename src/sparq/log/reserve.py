@@ -111,6 +111,7 @@ class Reserve:
         floor_bytes: the part that no append may use, as last computed.
         credit_bytes: bytes that logs may take before the disk is checked again.
         is_refusing: whether the last log that asked for space was refused.
+        blocked: why logs get no space whatever is free; None: they may get some.
     """
 
     def __init__(self, disk: Disk, directory: str, file: File, size_bytes: int) -> None:
@@ -125,6 +126,7 @@ class Reserve:
         self.held_bytes = file.size()
         self.target_bytes = self.floor_bytes = 0
         self.is_refusing = False
+        self.blocked: DiskError | None = None
 
     @classmethod
     def open(cls, disk: Disk, data_path: str, size_bytes: int = RESERVE_BYTES) -> "Reserve":
@@ -185,8 +187,9 @@ class Reserve:
         """Let a log take `size_bytes` of the disk.
 
         Raises:
-            DiskError: there is no space for it.
+            DiskError: there is no space for it, or the data path is not where it was.
         """
+        self.refuse_if_blocked()
         self.credit_bytes -= size_bytes
         if self.credit_bytes >= 0 and self.held_bytes >= self.target_bytes:
             return
@@ -209,6 +212,20 @@ class Reserve:
         has_space = not self.is_low and free >= size_bytes + SLACK_BYTES
         self.is_refusing &= not has_space
         return has_space
+
+    def refuse_if_blocked(self) -> None:
+        """Raise DiskError while logs get no space whatever is free."""
+        if (why := self.blocked) is not None:
+            raise DiskError(why.operation, why.path, why.number, text=why.text)
+
+    def check_place(self) -> None:
+        """Refuse logs any space while the data path's folder is not the one that was locked."""
+        try:
+            self._disk.check_place(self._directory)
+        except DiskError as error:
+            self.blocked, self.credit_bytes = error, 0
+        else:
+            self.blocked = None
 
     def release(self, size_bytes: int, purpose: Purpose = Purpose.APPEND) -> bool:
         """Shrink the file by `size_bytes`; False: nothing is left for this purpose.

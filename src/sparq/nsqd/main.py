@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparq.daemon import address, files, start
-from sparq.log.disk import DiskError, File, RealDisk
+from sparq.log.disk import DiskError, RealDisk, RealFile
 from sparq.nsqd import option_checks
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.lifecycle import StartError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparq.nsqd.tls import Certificates
 
 
-def lock(disk: RealDisk, data_path: Path) -> File:
+def lock(disk: RealDisk, data_path: Path) -> RealFile:
     """Lock the data path against a second nsqd, including Go's: both lock the folder itself.
 
     Raises:
@@ -73,7 +73,7 @@ class EarlyResources(NamedTuple):
 
     data_path: Path
     share: files.FileShares
-    held: File
+    held: RealFile
     certificates: Certificates | None
     listeners: Listeners
 

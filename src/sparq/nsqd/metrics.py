@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -215,7 +214,7 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         ("topics", "Topics", len(broker.topics)),
         ("channels", "Channels of all topics", channel_count),
         ("uncommitted_bytes", "Bytes of publishes not yet written to disk", broker.backlog_bytes),
-        ("data_path_free_bytes", "Free bytes on the disk of the data path", _free_bytes(nsqd)),
+        ("data_path_free_bytes", "Free bytes on the disk of the data path", broker.free_bytes()),
         ("memory_objects", "Memory blocks allocated by Python", sys.getallocatedblocks()),
         *_of_reserve(broker),
     ):
@@ -267,11 +266,6 @@ def _of_drains(broker: Broker) -> Iterator[Family]:
         family = Family(f"nsqd_{name}", kind, text)
         family.add(value)
         yield family
-
-
-def _free_bytes(nsqd: Nsqd) -> int:
-    facts = os.statvfs(nsqd.options.data_path or ".")
-    return facts.f_bavail * facts.f_frsize
 
 
 def _delivery(broker: Broker) -> Family:

@@ -183,6 +183,7 @@ async def serve(
     """
     data_path, share, held, certificates, listeners = beginning
     disk = MeasuredDisk(share.logs)
+    disk.keep_to(held)
     if not await take_over(options, disk, data_path, stop):
         return
     broker = await asyncio.to_thread(open_broker, options, disk, data_path)

@@ -74,4 +74,4 @@ class MeasuredDisk(CachingDisk):
 
     def _open(self, operation: str, path: str, flags: int) -> RealFile:
         opened = super()._open(operation, path, flags)
-        return MeasuredFile(opened._fd, opened.path)
+        return MeasuredFile(opened.fd, opened.path)

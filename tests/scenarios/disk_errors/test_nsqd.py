@@ -1,21 +1,21 @@
-"""Health of a real nsqd on a disk whose system calls fail."""
+"""A real nsqd whose system calls fail, or whose data path goes away."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sparq.protocol.commands import fin, pub, rdy, sub
 from tests.support import strace
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.support.v2_client import OK, V2Client
+from tests.support.v2_client import OK, V2Client, drain
 from tests.support.waiting import wait_for
 
 WHY_NOT = strace.missing()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-
+MOVED = "the data path was moved, deleted or replaced"
 REFUSED_SECONDS = 1.2
 """Longer than the time between two probes of the disk."""
 REASONS = {
@@ -34,6 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
         yield server
 
 
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 @pytest.mark.parametrize("error", REASONS)
 def test_ping_fails_while_syncs_fail(server: NsqdServer, error: str) -> None:
     """`/ping` fails as long as publishes are refused because syncs fail, whatever else works.
@@ -63,3 +64,48 @@ def test_ping_fails_while_syncs_fail(server: NsqdServer, error: str) -> None:
         assert log.count("WARNING") <= 3
         wait_for(lambda: server.request("GET", "/ping") == (200, b"OK"))
         assert line.ask(pub("t", b"y")) == OK
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_data_path_that_is_moved_away_refuses_publishes(
+    tmp_path: Path, *, is_replaced: bool
+) -> None:
+    """A data path that was renamed under a running nsqd loses no message, and `/ping` fails.
+
+    Nothing is written to another folder that has taken its name. When it is back, nsqd continues.
+    """
+    with spawn_nsqd(tmp_path) as server, V2Client(server) as line:
+        folder, aside = tmp_path / "nsqd", tmp_path / "aside"
+        acknowledged: dict[str, list[bytes]] = {"old": [], "new": [], "newer": []}
+        refusal = (1, f"E_PUB_FAILED PUB failed {MOVED}".encode())
+
+        def publish(topic: str) -> bool:
+            body = f"{topic} {len(acknowledged[topic])}".encode()
+            answer = line.ask(pub(topic, body))
+            assert answer in (OK, refusal)
+            if answer == OK:
+                acknowledged[topic].append(body)
+            return answer == OK
+
+        assert publish("old")
+        folder.rename(aside)
+        if is_replaced:
+            folder.mkdir()
+        publish("new")
+        wait_for(lambda: server.request("GET", "/ping") == (500, f"NOK - {MOVED}".encode()))
+        assert not publish("old")
+        assert not publish("newer")
+        assert server.request("GET", "/metrics")[0] == 200
+        if is_replaced:
+            assert list(folder.iterdir()) == []
+            folder.rmdir()
+        aside.rename(folder)
+        wait_for(lambda: server.request("GET", "/ping") == (200, b"OK"))
+        assert publish("old")
+        assert publish("newer")
+        server.restart()
+        found = {
+            topic: drain(server, topic, "c") for topic, bodies in acknowledged.items() if bodies
+        }
+
+    assert found == {topic: bodies for topic, bodies in acknowledged.items() if bodies}
