@@ -11,6 +11,7 @@ from sparq.broker.seeking import Landing, Seek
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.testing import Fault
+from tests.broker.dead_letters import requeue
 from tests.broker.harness import BrokerHarness
 
 FILE_BYTES = 2_000
@@ -50,12 +51,14 @@ def test_a_seek_returns_its_landing_and_the_counts(cache_bytes: int) -> None:
     harness.crash()
     first, third = messages[0].index, messages[2].index
 
-    assert landing_of(harness, "earliest") == Landing(first, times[0], 4, 4, first, times[0], False)
-    assert landing_of(harness, third) == Landing(third, times[2], 0, 2, first, times[0], False)
+    assert landing_of(harness, "earliest") == Landing(
+        first, times[0], 4, 4, 0, first, times[0], False
+    )
+    assert landing_of(harness, third) == Landing(third, times[2], 0, 2, 2, first, times[0], False)
     later: SeekTarget = ("time", times[1] + 1)
-    assert landing_of(harness, later) == Landing(third, times[2], 0, 2, first, times[0], False)
+    assert landing_of(harness, later) == Landing(third, times[2], 0, 2, 0, first, times[0], False)
     before: SeekTarget = ("time", times[0] - MINUTE_NS)
-    assert landing_of(harness, before) == Landing(first, times[0], 2, 4, first, times[0], False)
+    assert landing_of(harness, before) == Landing(first, times[0], 2, 4, 0, first, times[0], False)
     end = landing_of(harness, "latest")
     assert (end.time_ns, end.again, end.waiting) == (None, 0, 0)
     assert landing_of(harness, third).again == 2
@@ -107,6 +110,35 @@ def test_a_seek_does_not_count_deferred_messages_that_are_not_due() -> None:
     landing = landing_of(harness, "earliest")
 
     assert (landing.again, landing.waiting) == (1, 1)
+
+
+def test_a_seek_counts_the_messages_that_it_skips() -> None:
+    """`skipped` has the unfinished messages before the place: waiting, in flight, deferred."""
+    harness = BrokerHarness()
+    consumer = harness.consumer("t", "c", rdy=4)
+    harness.publish("t", *(b"%d" % number for number in range(8)))
+    messages = consumer.messages()
+    assert len(messages) == 4
+    consumer.finish([messages[1]])
+    requeue(consumer, [messages[0]], 60_000)
+    consumer.say(commands.rdy(0))
+    consumer.messages()
+    harness.publish("t", b"later", defer_ms=60_000)
+    channel = harness.broker.topics["t"].channels["c"]
+    of = channel.deferred_count(), len(channel.in_flight.indexes())
+    assert of[0] == 2
+
+    def tried(place: SeekTarget) -> int:
+        seek = harness.broker.seek("t", "c", place, harness.clock.now(), dry_run=True)
+        assert seek.landing is not None
+        return seek.landing.skipped
+
+    total = sum(of) + channel.depth()
+    assert total == 8  # one of nine is finished
+    assert (tried("earliest"), tried(messages[0].index)) == (0, 0)
+    assert (tried(messages[1].index), tried(messages[2].index)) == (1, 1)
+    assert tried(messages[3].index) == 2
+    assert tried("latest") == total
 
 
 def test_a_seek_fails_if_the_disk_cannot_be_read() -> None:

@@ -32,6 +32,8 @@ class Landing:
         again: number of messages from there on that are delivered again: the cursor had passed
             them, or they were finished ahead of it.
         waiting: number of messages from there on to deliver now, including `again`.
+        skipped: number of unfinished messages before it, deferred ones included, that the channel
+            does not deliver any more.
         oldest_index: the oldest message in the log; None: the log is empty.
         oldest_time_ns: its publish time, ns since 1970; None: the log is empty.
         older_are_gone: whether the topic had older messages that were deleted or lost.
@@ -41,6 +43,7 @@ class Landing:
     time_ns: int | None
     again: int
     waiting: int
+    skipped: int
     oldest_index: int | None
     oldest_time_ns: int | None
     older_are_gone: bool
@@ -144,6 +147,7 @@ def _go(pending: PendingSeek, index: int, turn: Turn) -> None:
     # Counted before the seek, which clears the state that this looks at.
     again = _ahead(channel, index, channel.cursor) + _finished_ahead(channel, index)
     waiting = _ahead(channel, index, stream.end)
+    skipped = _unfinished_before(channel, index)
     if seek.moves:
         channel.seek(index)
         # Voided at once: the depth would otherwise count deleted messages until the cursor comes
@@ -158,6 +162,7 @@ def _go(pending: PendingSeek, index: int, turn: Turn) -> None:
         time_ns=None,
         again=again,
         waiting=waiting,
+        skipped=skipped,
         oldest_index=log.first_index if kept else None,
         oldest_time_ns=kept[0].first_time_ns if kept else None,
         older_are_gone=log.first_ordinal > 0,
@@ -193,6 +198,17 @@ def _finished_ahead(channel: Channel, index: int) -> int:
         waiting = np.searchsorted(unfinished, end) - np.searchsorted(unfinished, low)
         count += _ahead(channel, low, end) - int(waiting) if low < end else 0
     return count
+
+
+def _unfinished_before(channel: Channel, index: int) -> int:
+    """How many messages before an index the channel has not finished, deferred ones included."""
+    fresh = _ahead(channel, channel.cursor, index)
+    if channel.range_epoch:
+        return fresh
+    passed = int(np.searchsorted(channel.unfinished(), index))
+    for first, end in channel.skips.ranges():
+        fresh -= _ahead(channel, max(first, channel.cursor), min(end, index))
+    return fresh + passed + len(channel.pending_between(channel.cursor, index))
 
 
 def lost_ranges(log: Log, first: int, end: int) -> list[tuple[int, int]]:

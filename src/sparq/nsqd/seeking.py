@@ -83,6 +83,7 @@ def answer_of(landing: Landing) -> dict[str, Any]:
         "time": shown_time(landing.time_ns),
         "again": landing.again,
         "waiting": landing.waiting,
+        "skipped": landing.skipped,
         "oldest_index": None if landing.oldest_index is None else str(landing.oldest_index),
         "oldest_time": shown_time(landing.oldest_time_ns),
         "older_are_gone": landing.older_are_gone,

@@ -51,12 +51,9 @@ async def test_unknown_topics_and_ids_are_explained(site: Site) -> None:
 
 
 async def test_dead_letters_have_their_original_topic(site: Site) -> None:
-    """The list has each dead-letter topic's original topic; its page offers it as the target."""
+    """The list has each dead-letter topic's original topic."""
     await site.nsqds[0].post("/pub?topic=t.dead", b"buried")
-
-    page = await site.get("/dead-letters?topic=t.dead")
-    assert "buried" in words(page)
-    assert '<input name="to" value="t" ' in page
+    assert "buried" in words(await site.get("/dead-letters?topic=t.dead"))
 
     async def lists() -> bool:
         return '>t.dead</a></th><td><a href="/topics/t">t</a></td>' in await site.get(

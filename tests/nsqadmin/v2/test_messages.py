@@ -13,6 +13,7 @@ import pytest
 from sparq.nsqadmin.messages import peek
 from sparq.nsqadmin.messages.peek import SearchPage
 from sparq.nsqadmin.v2 import messages
+from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.nsqadmin.v2.conftest import Api, fill
 from tests.support.waiting import stays, until
 
@@ -122,15 +123,35 @@ async def publish_dead_letters(api: Api, *bodies: str) -> None:
         await (api.one, api.two)[number % 2].post("/pub?topic=t.dead", body.encode())
 
 
-async def test_dead_letters_are_sent_back_and_marked(api: Api) -> None:
-    """A chosen dead letter is published to its original topic; `came_back` counts returns."""
+async def test_letters_return_to_the_channel_that_they_came_from(api: Api) -> None:
+    """Without `to`, letters are redriven: no other channel of their topic gets them."""
+    history = DeadLetterHistory("t", "c", "1" * 16, 3, 1, 1, "a consumer", "requeued")
+    await api.one.post("/topic/create?topic=t.dead")
+    for topic, channel in (("t", "other"), ("t.dead", "x"), ("t.dead", "redrive")):
+        await api.one.post(f"/channel/create?topic={topic}&channel={channel}")
+    await api.one.post("/pub?topic=t.dead", history.seal(b"poison"))
+    (letter,) = (await api.get("/dead-letters", topic="t.dead"))["messages"]
+
+    body = {"topic": "t.dead", "messages": [f"{letter['node']}/{letter['id']}"]}
+    done = await api.post("/dead-letters", body)
+
+    assert {"to": "", "sent": 1, "refused": {}, "errors": {}, "more": False} == done
+    totals = [
+        (await api.get("/messages", topic=topic, channel=channel))["total"]
+        for topic, channel in (("t", "c"), ("t", "other"), ("t.dead", "redrive"), ("t.dead", "x"))
+    ]
+    assert [1, 0, 0, 1] == totals
+
+
+async def test_dead_letters_are_copied_and_marked(api: Api) -> None:
+    """A chosen dead letter is copied to the named topic; `came_back` counts returns."""
     await publish_dead_letters(api, "a", "b", "c")
     page = await api.get("/dead-letters", topic="t.dead")
     assert ("t", ["a", "b", "c"]) == (page["origin"], [m["body"] for m in page["messages"]])
     assert [("", 0)] * 3 == [(m["sent_at"], m["came_back"]) for m in page["marks"].values()]
     keys = [f"{m['node']}/{m['id']}" for m in page["messages"]]
 
-    done = await api.post("/dead-letters", {"topic": "t.dead", "messages": [keys[1]]})
+    done = await api.post("/dead-letters", {"topic": "t.dead", "to": "t", "messages": [keys[1]]})
 
     assert {"to": "t", "sent": 1, "refused": {}, "errors": {}, "more": False} == done
     waiting = await api.get("/messages", topic="t", channel="c")
@@ -143,19 +164,17 @@ async def test_dead_letters_are_sent_back_and_marked(api: Api) -> None:
     assert marks[1]["sent_at"] == marks[3]["last_sent_at"]
 
 
-async def test_all_dead_letters_are_sent_back_once(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_dead_letters_are_copied_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """`all` sends, in batches, each dead letter that was not sent back before."""
     monkeypatch.setattr(messages, "BATCH", 4)
     await publish_dead_letters(api, *(f"letter {number}" for number in range(11)))
     page = await api.get("/dead-letters", topic="t.dead", limit=1)
     first = page["messages"][0]
-    one = {"topic": "t.dead", "messages": [f"{first['node']}/{first['id']}"]}
+    one = {"topic": "t.dead", "to": "t", "messages": [f"{first['node']}/{first['id']}"]}
     assert 1 == (await api.post("/dead-letters", one))["sent"]
 
-    done = await api.post("/dead-letters", {"topic": "t.dead", "all": True})
-    none = await api.post("/dead-letters", {"topic": "t.dead", "all": True})
+    done = await api.post("/dead-letters", {"topic": "t.dead", "to": "t", "all": True})
+    none = await api.post("/dead-letters", {"topic": "t.dead", "to": "t", "all": True})
 
     assert ((10, False), 0) == ((done["sent"], done["more"]), none["sent"])
     waiting = await api.get("/messages", topic="t", channel="c")
@@ -166,11 +185,10 @@ async def test_all_dead_letters_are_sent_back_once(
 
 
 async def test_invalid_requests_send_nothing(api: Api) -> None:
-    """Without messages, a target topic, or the role, nothing is sent."""
+    """Without messages or the role, nothing is sent."""
     await publish_dead_letters(api, "a")
     for body, words in (
         ({"topic": "t.dead"}, "INVALID_BODY: set `messages` or `all`"),
-        ({"topic": "t", "messages": ["x"]}, "INVALID_BODY: `to` is missing"),
         ({"topic": "t.dead", "messages": ["x"]}, "INVALID_BODY: name each message"),
     ):
         received = await api.post("/dead-letters", body, status=400)

@@ -170,7 +170,7 @@ def fill(cluster: Cluster) -> None:
     cluster.create("clicks", "archive", "metrics", "spam")
     cluster.create("payments", "ledger", "fraud")
     cluster.create("emails", "send")
-    cluster.create("orders.dead")
+    cluster.create("orders.dead", "redrive")
     cluster.create("inventory", "sync")
     cluster.create("events#ephemeral", "live#ephemeral")
     agent = {"user_agent": "sparq/0.1.0", "hostname": "app-3f9c"}

@@ -112,7 +112,7 @@ def send_back_twice(cluster: Cluster) -> None:
     """Send a dead letter back to its topic, and publish it as a dead letter again."""
     letters = cluster.admin.get_json("/api/v2/dead-letters?topic=orders.dead")["messages"]
     one = letters[2]
-    named = {"topic": "orders.dead", "messages": [f"{one['node']}/{one['id']}"]}
+    named = {"topic": "orders.dead", "to": "orders", "messages": [f"{one['node']}/{one['id']}"]}
     cluster.admin.post("/api/v2/dead-letters", json.dumps(named).encode())
     cluster.publish("orders.dead", one["body"].encode())
 

@@ -36,6 +36,13 @@ def press_and_confirm(reader: Reader, button: str, verb: str, typed: str = "") -
     dialog.get_by_role("button", name=verb, exact=True).click()
 
 
+def answer_question(reader: Reader, button: str, question: str, verb: str) -> None:
+    """Press a button, and confirm the question that is the answer."""
+    reader.page.get_by_role("button", name=button, exact=True).click()
+    wait_for_notice(reader, question)
+    reader.page.locator("#result").get_by_role("button", name=verb, exact=True).click()
+
+
 def wait_for_notice(reader: Reader, *texts: str) -> None:
     """Wait until the result notice contains the texts."""
     for text in texts:
@@ -179,8 +186,7 @@ def test_messages_are_requeued_finished_cancelled_and_copied(
     wait_for(lambda: nsqd.channel("act.messages", "c")["deferred_count"] == 1)
     reader.open("/messages?topic=act.messages&channel=c&show=waiting")
     select_rows(reader, 0, 1)
-    reader.page.get_by_role("button", name="Finish…").click()
-    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Finish").click()
+    answer_question(reader, "Finish…", "Finish 2 messages in act.messages/c?", "Finish")
     wait_for_notice(reader, "Finished: 2 messages of act.messages/c")
     assert cluster.depth("act.messages", "c") == 4
     reader.until("document.querySelectorAll('tbody input[type=checkbox]').length === 4")
@@ -188,14 +194,19 @@ def test_messages_are_requeued_finished_cancelled_and_copied(
     select_rows(reader, 0)
     reader.page.get_by_role("button", name="Copy to a topic…").click()
     reader.page.locator("[popover]:popover-open input[name=to]").fill("act.copies")
-    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Copy").click()
+    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Copy…").click()
+    wait_for_notice(reader, "Its only channel gets them: c.")
+    reader.page.locator("#result").get_by_role("button", name="Do nothing").click()
+    assert reader.page.locator("#result").inner_text() == ""
+    reader.page.get_by_role("button", name="Copy to a topic…").click()
+    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Copy…").click()
+    reader.page.locator("#result").get_by_role("button", name="Copy").click()
     wait_for_notice(reader, "Copied: 1 message of act.messages/c to act.copies")
     assert cluster.depth("act.copies", "c") == 1
 
     reader.open("/messages?topic=act.messages&channel=c&show=deferred")
     select_rows(reader, 0)
-    reader.page.get_by_role("button", name="Cancel…").click()
-    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Cancel them").click()
+    answer_question(reader, "Cancel…", "Drop 1 deferred message", "Cancel them")
     wait_for_notice(reader, "Cancelled: 1 message of act.messages/c")
     assert nsqd.channel("act.messages", "c")["deferred_count"] == 0
 
@@ -219,7 +230,7 @@ def test_a_message_in_flight_is_requeued(reader: Reader, cluster: Cluster) -> No
     reader.open("/messages?topic=act.flight&channel=c&show=waiting")
     reader.page.locator("tbody th a").first.click()
     assert "held" in reader.text(".body-full")
-    reader.page.get_by_role("button", name="Finish", exact=True).click()
+    answer_question(reader, "Finish…", "Finish 1 message in act.flight/c?", "Finish")
     wait_for_notice(reader, "Finished: 1 message of act.flight/c")
     assert cluster.depth("act.flight", "c") == 0
     reader.wait_for("finished", "#live")
@@ -248,25 +259,32 @@ def test_a_channel_is_moved_back_with_the_chart(reader: Reader, cluster: Cluster
     reader.page.locator("form#seek input[name=to]").fill("earliest")
     reader.page.locator("form#seek input[name=to]").press("Enter")
     reader.wait_for("40 messages would then be waiting", "#live")
-    reader.page.get_by_role("button", name="Move c to earliest").click()
+    answer_question(reader, "Move c to earliest…", "40 messages would be delivered again", "Move")
     wait_for_notice(reader, "Moved: act.replay/c to earliest")
     assert cluster.depth("act.replay", "c") == 40
 
 
-def test_dead_letters_are_sent_back_and_marked(reader: Reader, cluster: Cluster) -> None:
-    """A dead letter returns to the topic its dead-letter topic is named after.
+def test_copied_dead_letters_are_marked(reader: Reader, cluster: Cluster) -> None:
+    """A copy of a dead letter names the channels that get it.
 
     The list marks it as sent back, and as returned if it fails again; the audit page lists the
     copy.
     """
     cluster.create("act.mail", "c")
-    cluster.create("act.mail.dead")
+    cluster.create("act.mail.dead", "redrive")
     cluster.publish("act.mail.dead", b"first", b"second")
-    open_until(reader, "/dead-letters?topic=act.mail.dead", "tbody input[type=checkbox]", 2)
-    select_rows(reader, 1)
-    assert reader.page.locator("#chosen input[name=to]").input_value() == "act.mail"
-    reader.page.get_by_role("button", name="Send back").click()
-    wait_for_notice(reader, "Copied: 1 message of act.mail.dead to act.mail")
+
+    def copy(row: int) -> None:
+        select_rows(reader, row)
+        reader.page.get_by_role("button", name="Copy to a topic…").click()
+        reader.page.locator("[popover]:popover-open input[name=to]").fill("act.mail")
+        reader.press("Enter")
+        wait_for_notice(reader, "Its only channel gets them: c.")
+        reader.page.locator("#result").get_by_role("button", name="Copy").click()
+        wait_for_notice(reader, "Copied: 1 message of act.mail.dead to act.mail")
+
+    open_until(reader, "/dead-letters?topic=act.mail.dead", "button:text-is('Redrive')")
+    copy(1)
     assert cluster.depth("act.mail", "c") == 1
     reader.wait_for("sent back", "#found")
     assert "came back" not in reader.text("#found")
@@ -275,9 +293,7 @@ def test_dead_letters_are_sent_back_and_marked(reader: Reader, cluster: Cluster)
     rows = reader.page.locator("#found tr").all_inner_texts()
     assert ["sent back" in row for row in rows] == [False, True, False, False]
     assert ["came back" in row for row in rows] == [False, False, True, False]
-    select_rows(reader, 2)
-    reader.page.get_by_role("button", name="Send back").click()
-    wait_for_notice(reader, "Copied: 1 message of act.mail.dead to act.mail")
+    copy(2)
     cluster.publish("act.mail.dead", b"second")
     reader.open("/dead-letters?topic=act.mail.dead")
     reader.wait_for("came back 2 times", "#found")
@@ -292,14 +308,13 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
     nsqd = cluster.nsqds[0]
     assert nsqd.request("PUT", "/policies", policies)[0] == 200
     cluster.create("act.poison", "c", "other")
-    cluster.create("act.poison.dead", "back")
     cluster.publish("act.poison", b"bad")
     with V2Client(nsqd) as line:
         assert line.ask(sub("act.poison", "c")) == OK
         line.send(rdy(1))
         (message,) = line.messages(1)
         line.send(b"REQ %s 0\n" % message.id)
-        wait_for(lambda: nsqd.channel("act.poison.dead", "back")["depth"] == 1)
+        wait_for(lambda: nsqd.channel("act.poison.dead", "redrive").get("depth") == 1)
     open_until(reader, "/dead-letters?topic=act.poison.dead", "#found a")
     reader.wait_for("c: requeued by", "#found")
     assert "1 attempt" in reader.text("#found")
@@ -310,10 +325,10 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
     open_until(reader, "/dead-letters?topic=act.poison.dead", redrive)
     select_rows(reader, 0)
     reader.page.get_by_role("button", name="Redrive", exact=True).click()
-    wait_for_notice(reader, "Redriven: 1 message of act.poison.dead/back")
+    wait_for_notice(reader, "Redriven: 1 message of act.poison.dead/redrive")
     assert cluster.depth("act.poison", "c") == 1
     assert cluster.depth("act.poison", "other") == 1
-    assert cluster.depth("act.poison.dead", "back") == 0
+    assert cluster.depth("act.poison.dead", "redrive") == 0
     nsqd.request("DELETE", "/policies")
 
 

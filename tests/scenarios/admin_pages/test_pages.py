@@ -40,7 +40,7 @@ PAGES = {
     "/messages?topic=orders&show=search&go=1&text=A-100001": "A-100001",
     "/replay?topic=orders&channel=shipping": "Published messages",
     "/dead-letters": "orders.dead",
-    "/dead-letters?topic=orders.dead": "Copy the selected messages to a topic",
+    "/dead-letters?topic=orders.dead": "Send the selected letters back",
     "/policies": "What would change",
     "/audit": "Result",
 }

@@ -152,6 +152,7 @@ class Preview:
     Attributes:
         again: messages that would be delivered again, over all nodes.
         waiting: messages that would wait after the seek.
+        skipped: unfinished messages, deferred ones included, that would not be delivered any more.
         older_are_gone: whether some node no longer has messages as old as requested.
         nodes: each node's own answer (docs/http.md, "Replay").
         answers: which nodes could not answer, and why.
@@ -159,6 +160,7 @@ class Preview:
 
     again: int
     waiting: int
+    skipped: int
     older_are_gone: bool
     nodes: dict[str, dict[str, Any]]
     answers: Answers
@@ -168,6 +170,7 @@ class Preview:
         return {
             "again": self.again,
             "waiting": self.waiting,
+            "skipped": self.skipped,
             "older_are_gone": self.older_are_gone,
             "nodes": [{"node": node, **landing} for node, landing in sorted(self.nodes.items())],
         }
@@ -192,13 +195,17 @@ async def seek_preview(
                 node.address, "this is Go's nsqd, which cannot replay", 404, NO_ROUTE
             )
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
-        return await fleet.post(node, "/channel/seek", **wanted)
+        landing = await fleet.post(node, "/channel/seek", **wanted)
+        if not isinstance(landing, dict):
+            raise UpstreamError(node.address, "answer is not a JSON object")
+        return landing
 
     await query_all(chosen, answers, ask)
-    landings = {node: answer for node, answer in answers.found.items() if isinstance(answer, dict)}
+    landings = answers.found
     return Preview(
         sum(number(answer, "again") for answer in landings.values()),
         sum(number(answer, "waiting") for answer in landings.values()),
+        sum(number(answer, "skipped") for answer in landings.values()),
         any(answer.get("older_are_gone") is True for answer in landings.values()),
         landings,
         answers,

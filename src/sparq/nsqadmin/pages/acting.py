@@ -1,7 +1,8 @@
 """Forms: actions that users request on pages, performed by `actions`, with a notice as the answer.
 
 htmx posts a form to the page that it is on; the answer is a notice for `#result`. A refusal is
-shown in the same place, and the answer has its HTTP status.
+shown in the same place, and the answer has its HTTP status. Some actions are answered with a
+question first (`questions`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin import policies
 from sparq.nsqadmin.actions import OF_NODE, OF_POLICIES, ActionRequest, error_of
 from sparq.nsqadmin.messages.peek import by_node
+from sparq.nsqadmin.pages.questions import SURE, Question, question_of
 from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.pages.words import in_words
 from sparq.nsqadmin.services import Services
@@ -172,11 +174,24 @@ def handler(
         try:
             body = await call.body(REQUEST_BYTES_MAX, "BODY_TOO_BIG")
             fields = fields_of(body, call.request.content_type)
-            return await performed(services, renderer, call, form(call.parameters, fields))
+            order = form(call.parameters, fields)
+            question = None if fields.one(SURE) else await question_of(services, order)
+            if question is not None:
+                return _asked(renderer, call, fields, question)
+            return await performed(services, renderer, call, order)
         except HttpError as error:
             return refusal(renderer, error)
 
     return handle
+
+
+def _asked(renderer: Renderer, call: Call, fields: Fields, question: Question) -> web.Response:
+    """A notice with a question: a form that sends the same fields again, and `SURE`."""
+    sent = [(name, one) for name, each in fields.values.items() for one in each]
+    facts = {**question._asdict(), "post": call.request.path_qs, "fields": [*sent, (SURE, "1")]}
+    text = renderer.fragment("question.html", **facts)
+    headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
+    return web.Response(text=text, headers=headers)
 
 
 async def performed(

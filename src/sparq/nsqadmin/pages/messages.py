@@ -6,7 +6,9 @@
 3. Lists are not updated while a user selects messages in them; only the tail is live.
 4. A dead-letter topic is recognised by its name: `orders.dead` belongs to `orders`.
 5. Before a channel is moved, its replay page shows the effect: how many messages would be delivered
-   again at each node, how many would wait then, and whether older ones are gone.
+   again or skipped at each node, how many would wait then, and whether older ones are gone.
+6. Dead letters go back to the channel that they came from, and to no other. A copy, which reaches
+   every channel of its topic, has no default topic.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from sparq.nsqadmin.messages.times import (
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
+from sparq.nsqadmin.pages.questions import skipped_text
+from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
 TABS: Final = {**STATES, "log": "Log", "tail": "Tail", "search": "Search"}
@@ -239,7 +243,7 @@ async def dead_letters(request: PageRequest) -> PageView:
         "rows": [(row, origin(row.topic)) for row in rows if row is not None],
         "topic": topic,
         "channel": "",
-        "to": origin(topic),
+        "made_channel": REDRIVE_CHANNEL,
         "topics": _topics(request),
         "channels": _channels(request, topic),
         "page": None,
@@ -287,6 +291,7 @@ async def replay(request: PageRequest) -> PageView:
         "node": node,
         "nodes": [each.address for each, _ in request.snapshot.channel_nodes(topic, channel)],
         "preview": preview,
+        "skipped": skipped_text(preview.skipped) if preview else "",
         "trouble": trouble,
         "chart": _chart(found),
         "begin": text_of(found.from_ns) if found.from_ns else "",

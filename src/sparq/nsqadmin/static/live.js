@@ -30,6 +30,12 @@ document.addEventListener("htmx:finally:request", (event) => {
   document.querySelector("#result").scrollIntoView({ block: "nearest" });
 });
 
+// "Do nothing": a question in #result disappears.
+document.addEventListener("click", (event) => {
+  const id = event.target.closest?.("button[data-clear]")?.dataset.clear;
+  if (id) document.getElementById(id).replaceChildren();
+});
+
 // A checkbox that checks or unchecks all checkboxes of its list.
 document.addEventListener("change", (event) => {
   const all = event.target.closest?.("input[data-all]");

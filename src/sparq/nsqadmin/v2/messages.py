@@ -20,7 +20,6 @@ from sparq.daemon.http import Call, Content, HttpError
 from sparq.nsqadmin.access.roles import Role
 from sparq.nsqadmin.actions import ActionRequest
 from sparq.nsqadmin.messages import peek as peeking
-from sparq.nsqadmin.messages.dead_letters import origin
 from sparq.nsqadmin.messages.peek import (
     STATES,
     DisplayLimits,
@@ -35,6 +34,7 @@ from sparq.nsqadmin.messages.times import BUCKETS, BUCKETS_MAX, seek_preview, ti
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter, text_in, texts_in
 from sparq.nsqadmin.v2.schemas import plain
+from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 
 BATCH: Final = 50
 ALL_MAX: Final = 10_000
@@ -285,19 +285,20 @@ async def _letters(services: Services, call: Call, arguments: Arguments) -> Any:
 @ENDPOINTS.add(
     "POST",
     "/dead-letters",
-    "publish dead letters to a topic again: those named, or all not sent back yet",
+    "send dead letters back to the channel that they came from: those named, or all not sent yet",
     "SentBack",
     body="SendBack",
 )
 async def _send(services: Services, call: Call, arguments: Arguments) -> Any:
     body = arguments["body"]
     topic = text_in(body, "topic")
-    to = text_in(body, "to") or origin(topic)
-    if not to:
-        raise HttpError(400, "INVALID_BODY: `to` is missing, the topic to send to")
+    to, channel = text_in(body, "to"), text_in(body, "channel") or REDRIVE_CHANNEL
     result: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
     async for batch in _batches(services, topic, body):
-        order = ActionRequest("copy_message", topic, arguments={"ids": batch, "to": to})
+        if to:
+            order = ActionRequest("copy_message", topic, arguments={"ids": batch, "to": to})
+        else:
+            order = ActionRequest("redrive_message", topic, channel, arguments={"ids": batch})
         report = await services.actions.perform(call.request, order)
         for one in report.outcomes:
             answer = one.answer if isinstance(one.answer, dict) else {}

@@ -226,6 +226,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Preview": thing(
         again=COUNT,
         waiting=COUNT,
+        skipped=COUNT,
         older_are_gone=FLAG,
         nodes=array({"type": "object", "required": ["node", "again", "waiting"]}),
         **_ASKED,
@@ -302,7 +303,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "type": "object",
         "properties": {
             "topic": TEXT,
-            "to": {**TEXT, "description": "default: `orders` for the topic `orders.dead`"},
+            "channel": {**TEXT, "description": "where the letters wait; default: redrive"},
+            "to": {
+                **TEXT,
+                "description": "publish copies to this topic instead, for all of its channels",
+            },
             "messages": {**array(TEXT), "description": "`NODE/ID` of each letter"},
             "all": {**FLAG, "description": "send all that were not sent back yet, at most 10,000"},
         },

@@ -8,7 +8,7 @@
    listed by nsqlookupd, so it is not missed: `--expect-nodes=N` fails if fewer than N are found.
 3. `--dry-run` shows what would be done, and does nothing.
 4. Verbs that lose messages (`empty`, `delete`, `tombstone`, `finish`, `cancel`, and a `seek` that
-   skips messages or may drop deferred ones) ask you to type the name. Without a terminal they need
+   skips messages) ask you to type the name. Without a terminal they need
    `--yes`.
 5. `--json` prints one document, or with `export` one per line. Control characters that a terminal
    would interpret are removed from text that others sent.

@@ -1,9 +1,7 @@
 """`seek`: move a channel to another position in the log at each nsqd, and report where it landed.
 
-A dry run comes first. If messages would be skipped (they wait now and would not be delivered
-afterwards), the channel's name must be typed. Deferred messages before the new position are
-dropped, too, and nsqd does not report their number: if the channel has any deferred messages, the
-name must be typed as well.
+A dry run comes first. If messages would be skipped (they wait, are in flight or deferred now, and
+would not be delivered afterwards), the channel's name must be typed.
 """
 
 from __future__ import annotations
@@ -22,14 +20,12 @@ HEADINGS: Final = {
     "new_place": "lands_at",
     "index": "index",
     "note": "note",
-    "deferred_before": "deferred_before",
     "delivered_again": "again",
     "skipped": "skipped",
     "waiting_after": "waiting",
 }
 """The table's headings, and the keys of its cells, which are those of the JSON document."""
 
-EARLIEST: Final = "earliest"
 OLDER_ARE_GONE: Final = "older messages are gone"
 
 
@@ -46,26 +42,17 @@ async def seek(job: Job) -> int:
     if not found.having and not found.errors:
         raise ToolError(f"no nsqd has the {job.what}: nothing was done")
     tried = await _seek(job, found, place, dry_run=True)
-    loses = _loses(rows_of(tried, found), place)
+    skipped = sum(row["skipped"] for row in rows_of(tried))
     if job.options.dry_run:
-        return await _say(job, tried, found)
-    if loses:
-        await job.confirm(job.channel, f"this {loses} of {job.what}")
+        return await _say(job, tried)
+    if skipped:
+        await job.confirm(job.channel, f"this skips {skipped:,} messages of {job.what}")
     where = [one.address for one in tried.done]
     if not where:
-        return await _say(job, tried, found)
+        return await _say(job, tried)
     report = await _seek(job, found, place, dry_run=False, nodes=where)
     report.outcomes += tried.errors
-    return await _say(job, report, found)
-
-
-def _loses(rows: list[dict[str, Any]], place: str) -> str:
-    """Describe the messages that would not be delivered afterwards; "": there are none."""
-    skipped = sum(row["skipped"] for row in rows)
-    deferred = 0 if place == EARLIEST else sum(row["deferred_before"] for row in rows)
-    words = [f"skips {skipped:,} messages"] if skipped else []
-    words += [f"may drop {deferred:,} deferred messages"] if deferred else []
-    return " and ".join(words)
+    return await _say(job, report)
 
 
 async def _seek(
@@ -80,31 +67,28 @@ async def _seek(
     return report
 
 
-def rows_of(report: Report, found: Survey) -> list[dict[str, Any]]:
+def rows_of(report: Report) -> list[dict[str, Any]]:
     """Return a row for each nsqd that answered."""
-    return [_row(one, found.having.get(one.address, {})) for one in report.done]
+    return [_row(one) for one in report.done]
 
 
-def _row(one: StepOutcome, figures: dict[str, Any]) -> dict[str, Any]:
+def _row(one: StepOutcome) -> dict[str, Any]:
     answer = one.answer if isinstance(one.answer, dict) else {}
-    again, waiting = number(answer, "again"), number(answer, "waiting")
-    unfinished = number(figures, "depth") + number(figures, "in_flight_count")
     return {
         "nsqd": one.address,
         "lands_at": answer.get("time"),
         "index": str(answer.get("index", "")),
         "note": OLDER_ARE_GONE if answer.get("older_are_gone") is True else "",
-        "again": again,
-        "skipped": max(0, unfinished + again - waiting),
-        "waiting": waiting,
-        "deferred_before": number(figures, "deferred_count"),
+        "again": number(answer, "again"),
+        "skipped": number(answer, "skipped"),
+        "waiting": number(answer, "waiting"),
         "oldest_time": answer.get("oldest_time"),
     }
 
 
-async def _say(job: Job, report: Report, found: Survey) -> int:
+async def _say(job: Job, report: Report) -> int:
     """Report where the channel landed and where it was not moved; return the exit status."""
-    rows = rows_of(report, found)
+    rows = rows_of(report)
     failed = report.warnings | known({one.address: one.error for one in report.errors})
     failed = {at: in_words(why) for at, why in failed.items()}
     is_dry = bool(job.options.dry_run)
