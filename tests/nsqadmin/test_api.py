@@ -255,7 +255,7 @@ async def test_answers_are_json_of_nsq(by_lookupd: Admin) -> None:
     """Answers have NSQ's two headers, and gzip or deflate if the client accepts it."""
     _, headers, _ = await by_lookupd.raw("GET", "/api/topics")
     assert "application/json; charset=utf-8" == headers["Content-Type"]
-    assert "nsq; version=1.0" == headers["X-NSQ-Content-Type"]
+    assert "nsq; version=1.0" == headers["X-Nsq-Content-Type"]
     for coding in ("gzip", "deflate"):
         _, headers, _ = await by_lookupd.raw("GET", "/metrics", headers={"Accept-Encoding": coding})
         assert coding == headers["Content-Encoding"]

@@ -116,7 +116,7 @@ async def test_a_draining_nsqd_moves_dead_letters(tmp_path: Path) -> None:
 
     async def moved() -> bool:
         topics = (await nsqd.stats())["topics"]
-        return any(one["topic_name"] == "t.dead" and one["depth"] for one in topics)
+        return any(one["topic_name"] == "t.dead" and one["message_count"] for one in topics)
 
     await until(moved)
     await consumer.close()

@@ -46,7 +46,7 @@ async def test_plain_http_is_refused_if_tls_is_required(port: int, https_port: i
         answer.status,
         answer.text,
     )
-    assert "nsq; version=1.0" == answer.headers["X-NSQ-Content-Type"]
+    assert "nsq; version=1.0" == answer.headers["X-Nsq-Content-Type"]
 
 
 async def test_a_site_without_checks_has_the_fast_path(

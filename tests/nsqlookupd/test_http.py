@@ -130,7 +130,7 @@ async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
         ]
     }
     debug = await lookup.get("/debug")
-    assert list(debug) == ["client::", "topic:t:", "topic:u:", "channel:t:c1", "channel:t:c2"]
+    assert list(debug) == ["channel:t:c1", "channel:t:c2", "client::", "topic:t:", "topic:u:"]
     (entry,) = debug["topic:u:"]
     last_update = entry.pop("last_update")
     assert last_update > 1_700_000_000_000_000_000

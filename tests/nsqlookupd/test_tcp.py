@@ -263,11 +263,11 @@ def answer(data: bytes) -> bytes:
 def identify_answer(daemon: Nsqlookupd) -> bytes:
     """The answer to IDENTIFY."""
     facts = {
-        "tcp_port": daemon.tcp_port,
-        "http_port": daemon.http_port,
-        "version": "1.3.0",
         "broadcast_address": "lookup.here",
         "hostname": socket.gethostname(),
+        "http_port": daemon.http_port,
+        "tcp_port": daemon.tcp_port,
+        "version": "1.3.0",
     }
     return answer(json.dumps(facts, separators=(",", ":")).encode())
 

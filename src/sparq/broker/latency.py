@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.options import SECOND_NS
+from sparq.protocol.go_json import number
 
 if TYPE_CHECKING:
     from sparq.log.inspection import LogInspection
@@ -131,7 +132,7 @@ def merged(windows: Iterable[LatencyWindow], quantiles: Sequence[float], mono_ns
 
 
 def _percentile(quantile: float, value_ns: int) -> dict[str, float]:
-    return {"quantile": quantile, "value": value_ns}
+    return {"quantile": number(quantile), "value": value_ns}
 
 
 DELIVERY_BOUNDS_NS: Final = tuple(

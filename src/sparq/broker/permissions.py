@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparq.broker.options import SECOND_NS
+from sparq.protocol.go_json import to_bytes
 from sparq.protocol.names import NAME_SIZE_MAX
 from sparq.protocol.patterns import Pattern, PatternError, StepBudget, TooManySteps
 
@@ -140,7 +141,7 @@ class Permissions:
             "identity_url": self.identity_url,
             "permission_count": self.count,
         }
-        return json.dumps(answer, separators=(",", ":"), ensure_ascii=False).encode()
+        return to_bytes(answer)
 
 
 def granted(identity: str, granted: Iterable[tuple[str, str]], ttl_ns: int) -> Permissions:

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections import deque
 from typing import Final, NamedTuple, NoReturn
@@ -28,6 +27,7 @@ from sparq.log.reading import BlockRead, RangeRead
 from sparq.protocol import layout
 from sparq.protocol.commands import CommitRange, Read, ReadEnds
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.go_json import to_bytes
 from sparq.protocol.instant import Instant
 
 READ_BYTES_MAX: Final = 16 << 20
@@ -169,7 +169,7 @@ class Ranges:
         if len(unfinished):
             channel.seek(min(int(unfinished[0]), channel.cursor))
         answer = {"epoch": epoch, **_described(topic, channel), "created": created}
-        return json.dumps(answer).encode()
+        return to_bytes(answer)
 
     def release(self, session: V2Session) -> None:
         """Drop the holds and waiting READs of a connection that ends."""
@@ -200,7 +200,7 @@ class Ranges:
                 return
         elif command.kind == "after":
             at = log.index_at_ordinal(log.ordinal_at(command.value) + command.count)
-        data = json.dumps(_ends(topic, command, at)).encode()
+        data = to_bytes(_ends(topic, command, at))
         self._answer(session, slot, layout.response(data))
 
     def read(self, session: V2Session, topic: Topic, command: Read) -> None:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sparq.cluster.nodes import Node
+from sparq.protocol import go_json
 
 ALL: Final = "*"
 INT64_SPAN: Final = 1 << 63
@@ -39,6 +40,27 @@ CLIENT_SWITCHES: Final = (
     *("deflate", "snappy", "authed", "tls", "tls_negotiated_protocol_is_mutual"),
 )
 PLACES: Final = ("topology_region", "topology_zone")
+# The members of nsqadmin's JSON objects, in NSQ's order.
+_COUNTS: Final = (
+    *("node", "hostname", "topic_name", "channel_name", "depth", "memory_depth", "backend_depth"),
+)
+_TOPIC_ORDER: Final = (
+    *(*_COUNTS, "message_count", "delivery_msg_count", *DELIVERY),
+    *("nodes", "channels", "paused", "e2e_processing_latency"),
+)
+_CHANNEL_ORDER: Final = (
+    *(*_COUNTS, "in_flight_count", "deferred_count", "requeue_count", "timeout_count"),
+    *("message_count", "delivery_msg_count", *DELIVERY, "client_count"),
+    *("nodes", "clients", "paused", "e2e_processing_latency"),
+)
+_CLIENT_ORDER: Final = (
+    *("node", "remote_address", "version", "client_id", "hostname", "user_agent", "connect_ts"),
+    *("connected", "in_flight_count", "ready_count", "finish_count", "requeue_count"),
+    *("message_count", "sample_rate", "deflate", "snappy", "authed", "auth_identity"),
+    *("auth_identity_url", "node_topology_region", "node_topology_zone", "topology_region"),
+    *("topology_zone", "tls", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"),
+    "tls_negotiated_protocol_is_mutual",
+)
 
 
 @dataclass(slots=True)
@@ -72,7 +94,11 @@ class E2eLatency:
 
     def document(self) -> dict[str, Any]:
         """The JSON object in NSQ's shape."""
-        return {**asdict(self), "percentiles": self.percentiles or None}
+        # In NSQ a percentile is a map of float64, which Go's encoder sorts.
+        sorted_ones = [
+            {name: go_json.number(one[name]) for name in sorted(one)} for one in self.percentiles
+        ]
+        return {**asdict(self), "percentiles": sorted_ones or None}
 
 
 @dataclass(slots=True)
@@ -131,7 +157,7 @@ class ChannelSummary(_Stats):
         # NSQ leaves a sum of 0 out here, but not in a topic.
         if not found["delivery_msg_count"]:
             del found["delivery_msg_count"]
-        return found
+        return _in_order(found, _CHANNEL_ORDER)
 
 
 @dataclass(slots=True)
@@ -149,7 +175,8 @@ class TopicSummary(_Stats):
         """The JSON object in NSQ's shape."""
         channels = [channel.document() for channel in self.channels]
         is_whole = self.node in ("", ALL)
-        return {**self._document(), "channels": (channels or None) if is_whole else channels}
+        listed = (channels or None) if is_whole else channels
+        return _in_order({**self._document(), "channels": listed}, _TOPIC_ORDER)
 
 
 def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[TopicSummary]:
@@ -286,7 +313,7 @@ def client_at(node: Node, client: Mapping[str, Any], now_seconds: float) -> dict
             found[f"node_{name}"] = place
         if place := _text(client, name):
             found[name] = place
-    return found
+    return _in_order(found, _CLIENT_ORDER)
 
 
 def _nearness(client: Mapping[str, Any]) -> tuple[str, int, str, str]:
@@ -295,6 +322,10 @@ def _nearness(client: Mapping[str, Any]) -> tuple[str, int, str, str]:
     is_near = region == client.get("node_topology_region", "")
     is_nearest = is_near and zone == client.get("node_topology_zone", "")
     return client["node"], 0 if is_nearest else 1 if is_near else 2, region, zone
+
+
+def _in_order(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: found[name] for name in names if name in found}
 
 
 def _numbers(stats: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import logging
 import ssl
 import time
@@ -42,6 +41,7 @@ from sparq.daemon.call import (
     unquote_path,
 )
 from sparq.daemon.routes import Methods, Result, Route, RouteTable
+from sparq.protocol.go_json import to_bytes
 
 if TYPE_CHECKING:
     from sparq.daemon.access.access import Access
@@ -59,7 +59,6 @@ __all__ = [
     "answer",
     "parse_query",
     "refusal",
-    "to_json",
     "topic_channel",
     "unquote_path",
 ]
@@ -82,7 +81,7 @@ logger = logging.getLogger(__name__)
 UNAUTHORIZED = 401
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
-_V1_HEADER = {**PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
+_V1_HEADER = {**PLAIN_HEADER, "X-Nsq-Content-Type": "nsq; version=1.0"}
 
 
 class Content(NamedTuple):
@@ -90,13 +89,6 @@ class Content(NamedTuple):
 
     body: bytes
     content_type: str
-
-
-def to_json(value: Any) -> bytes:
-    """Encode a value as compact JSON, as Go does."""
-    # "replace": an nsqd's IDENTIFY may hold half of a surrogate pair, `"\ud800"`. Strict encoding
-    # would refuse it, and nsqlookupd would answer each request for /nodes with 500.
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
@@ -113,7 +105,7 @@ def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
             headers["Content-Type"] = TEXT
         return web.Response(body=body, headers=headers)
     headers["Content-Type"] = JSON
-    return web.Response(body=to_json(result), headers=headers)
+    return web.Response(body=to_bytes(result), headers=headers)
 
 
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
@@ -123,7 +115,9 @@ def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
         headers = {**PLAIN_HEADER, **asks, "Content-Type": TEXT}
         return web.Response(status=error.status, body=error.code.encode(), headers=headers)
     headers = {**_V1_HEADER, **asks, "Content-Type": JSON}
-    return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
+    return web.Response(
+        status=error.status, body=to_bytes({"message": error.code}), headers=headers
+    )
 
 
 class ConnectionRefusal(asyncio.Protocol):

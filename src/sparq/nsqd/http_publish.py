@@ -15,7 +15,6 @@ bytes, and it stays there.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -29,6 +28,7 @@ from sparq.daemon.http import IDLE_SECONDS, JSON, TEXT, HttpError, parse_query
 from sparq.nsqd.http import defer_of, lines_of, publish_error
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
+from sparq.protocol.go_json import to_bytes
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class FastPublishPath:
 def _answer(status: str, content_type: str, body: bytes) -> bytes:
     """Encode an answer, with the same headers as aiohttp's answers."""
     head = (
-        f"HTTP/1.1 {status}\r\nServer: sparq\r\nX-NSQ-Content-Type: nsq; version=1.0\r\n"
+        f"HTTP/1.1 {status}\r\nServer: sparq\r\nX-Nsq-Content-Type: nsq; version=1.0\r\n"
         f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
         f"Date: {formatdate(usegmt=True)}\r\n\r\n"
     )
@@ -285,7 +285,7 @@ class PublishConnection(asyncio.Protocol):
             self._transport.write(self._path.ok())
         else:
             code = publish_error(error).code
-            body = json.dumps({"message": code}, separators=(",", ":")).encode()
+            body = to_bytes({"message": code})
             self._transport.write(_answer("503 Service Unavailable", JSON, body))
         if self._ending:
             self._transport.close()

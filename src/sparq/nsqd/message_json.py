@@ -7,7 +7,6 @@ as JSON in a thread: 1 MiB takes up to 7 ms (measured).
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from sparq.log.inspection import StoredMessage
 from sparq.nsqd.seeking import shown_time
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.durations import SECOND
+from sparq.protocol.go_json import to_text
 from sparq.protocol.layout import INDEX_BITS
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ def body_of(stored: StoredMessage) -> dict[str, Any]:
 
 def bodies_of(found: Iterable[StoredMessage]) -> dict[int, bytes]:
     """Return `body_of` each message as JSON members without the braces, by index."""
-    return {
-        stored.index: to_text(body_of(stored))[1:-1].encode("utf-8", "replace") for stored in found
-    }
+    return {stored.index: to_text(body_of(stored))[1:-1].encode() for stored in found}
 
 
 def unsealed(stored: StoredMessage, body_bytes: int) -> tuple[StoredMessage, Mapping[str, str]]:
@@ -109,11 +107,6 @@ def _moment(mono_ns: int, now: Instant) -> str | None:
 
 def _seconds(nanoseconds: int) -> float:
     return round(nanoseconds / SECOND, 3)
-
-
-def to_text(value: Any) -> str:
-    """Encode a value as compact JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def pieces_of(head: dict[str, Any], body: bytes | None, tail: dict[str, Any]) -> Pieces:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HEADERS = {
     "Server": "sparq",
-    "X-NSQ-Content-Type": "nsq; version=1.0",
+    "X-Nsq-Content-Type": "nsq; version=1.0",
     "Content-Type": "application/json; charset=utf-8",
 }
 

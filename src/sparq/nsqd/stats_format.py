@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import resource
 import sys
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sparq.broker import stats
 from sparq.broker.latency import OFF
 from sparq.program.stdout import sparq_version, version_line
+from sparq.protocol import go_json
 from sparq.protocol.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.protocol.identify import NSQ_VERSION
 
@@ -97,7 +98,7 @@ async def encoded(pieces: Iterable[str | bytes]) -> list[bytes]:
     until = time.perf_counter() + SLICE_SECONDS
     for piece in pieces:
         # One by one: encoding all of them at once would block the loop for milliseconds.
-        found.append(piece if isinstance(piece, bytes) else piece.encode("utf-8", "replace"))
+        found.append(piece if isinstance(piece, bytes) else piece.encode())
         if time.perf_counter() >= until:
             await asyncio.sleep(0)
             until = time.perf_counter() + SLICE_SECONDS
@@ -130,7 +131,7 @@ def _as_dictionary(figures: Any) -> dict[str, Any]:
     return dict(zip(names, values_of(figures), strict=True))
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=_as_dictionary).encode
+_encode = partial(go_json.to_text, default=_as_dictionary)
 
 
 def _members(figures: Any) -> dict[str, Any]:

@@ -143,10 +143,11 @@ class NsqlookupdEndpoints:
 
     def debug(self, _call: Call) -> dict[str, Any]:
         """Return the whole registry."""
-        return {
+        found = {
             f"{category}:{key}:{subkey}": [describe_entry(entry) for entry in entries]
             for category, key, subkey, entries in self._registry.registrations()
         }
+        return dict(sorted(found.items()))
 
     def create_topic(self, call: Call) -> None:
         """Add a topic without a producer."""
@@ -192,14 +193,15 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
     facts = describe(producer)
     # NSQ's /debug has no such field: its `id` is the remote address.
     del facts["remote_address"]
-    return {
+    found = {
         "id": producer.id,
         **facts,
         "last_update": producer.last_update.wall_ns,
         "tombstoned": entry.tombstoned,
         "tombstoned_at": entry.tombstoned_at.wall_ns,
-        **drains_of(producer),
     }
+    # In NSQ this is a map, which Go's encoder sorts.
+    return {**dict(sorted(found.items())), **drains_of(producer)}
 
 
 def exposition(registry: Registry, now: Instant, access: Access | None = None) -> bytes:

@@ -74,12 +74,13 @@ class Nsqlookupd:
         self._listeners = list(listeners or listen(options))
         tcp, http = self._listeners
         self.tcp_port, self.http_port = tcp.port, http.port
+        # In the order of NSQ's answer: a map, which Go's encoder sorts.
         me = {
-            "tcp_port": tcp.port,
-            "http_port": http.port,
-            "version": NSQ_VERSION,
             "broadcast_address": options.broadcast_address,
             "hostname": socket.gethostname(),
+            "http_port": http.port,
+            "tcp_port": tcp.port,
+            "version": NSQ_VERSION,
         }
         await tcp.serve(lambda: LookupConnection(self.registry, me, self.connections, self._guard))
         await self._site.start(http)

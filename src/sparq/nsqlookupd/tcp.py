@@ -29,6 +29,7 @@ from sparq.daemon.address import peer_text
 from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.registry import RegisteredNsqd, Registry
+from sparq.protocol.go_json import to_bytes
 from sparq.protocol.instant import Instant
 from sparq.protocol.lookup import KNOWS_DRAIN
 from sparq.protocol.names import is_valid_name, quote
@@ -241,7 +242,7 @@ class CommandHandlers:
         )
         # Go's nsqd gets NSQ's answer, byte for byte (rule 5).
         me = self._me if producer.draining is None else {**self._me, KNOWS_DRAIN: True}
-        return reply(json.dumps(me, separators=(",", ":")).encode())
+        return reply(to_bytes(me))
 
     def _check_claim(self, producer: RegisteredNsqd) -> None:
         address, ports = producer.broadcast_address, (producer.tcp_port, producer.http_port)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NoReturn
 
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.go_json import to_bytes
 from sparq.protocol.layout import FRAME_OVERHEAD
 from sparq.protocol.option import option
 
@@ -146,7 +147,7 @@ class Granted:
 
     def reply_data(self) -> bytes:
         """The data of the response frame."""
-        return b"OK" if self.reply is None else json.dumps(self.reply).encode()
+        return b"OK" if self.reply is None else to_bytes(self.reply)
 
 
 def negotiate(body: bytes, limits: IdentifyLimits, server: Mapping[str, object]) -> Granted:

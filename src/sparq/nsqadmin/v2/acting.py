@@ -16,7 +16,7 @@ from sparq.cluster.actions import Report
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.access.audit import FILTERS
-from sparq.daemon.http import JSON, Call, HttpError, to_json
+from sparq.daemon.http import JSON, Call, HttpError
 from sparq.nsqadmin.actions import ActionRequest, error_of
 from sparq.nsqadmin.messages.asking import nodes_of
 from sparq.nsqadmin.messages.peek import by_node
@@ -26,6 +26,7 @@ from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter, text_in, texts_in
 from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.v2.stats import LIMIT
+from sparq.protocol.go_json import to_bytes
 
 UNWRITTEN: Final = {503: "the audit log cannot be written"}
 ENDPOINTS: Final = ApiEndpoints()
@@ -87,7 +88,7 @@ def answer_of(report: Report) -> Any:
     }
     if report.result != "failed":
         return answer
-    return web.Response(status=502, body=to_json(answer), headers={"Content-Type": JSON})
+    return web.Response(status=502, body=to_bytes(answer), headers={"Content-Type": JSON})
 
 
 NODE_DRAIN: Final = "/nodes/:node/drain"
