@@ -14,7 +14,7 @@ from aiohttp import web
 
 from sparq.client import Consumer, Producer, PublishError
 from sparq.client.config import Config
-from sparq.client.discovery import Discovery, _Poll
+from sparq.client.discovery import Discovery, Found, _Poll
 from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import scripted, subscribed
@@ -71,6 +71,11 @@ def _producer(nsqd: str) -> dict[str, Any]:
     return {"broadcast_address": host.strip("[]"), "tcp_port": int(port), "http_port": 1}
 
 
+def to_sets(found: list[set[str]]) -> Found:
+    """A receiver of the listed addresses that notes them without their times."""
+    return lambda listed: found.append(set(listed))
+
+
 async def discover_from(
     count: int,
     conversation: Callable[[list[Lookupd], list[set[str]]], Awaitable[None]],
@@ -83,7 +88,7 @@ async def discover_from(
     found: list[set[str]] = []
     config = Config.of(None, {"lookupd_poll_interval": 0.05, **options})
     discovery = Discovery([each.address for each in lookupds], "clicks", config, random.Random(1))
-    task = asyncio.create_task(discovery.run(found.append))
+    task = asyncio.create_task(discovery.run(to_sets(found)))
     try:
         await conversation(lookupds, found)
     finally:
@@ -110,6 +115,49 @@ async def test_answers_are_merged_and_a_failed_nsqlookupd_keeps_its_last() -> No
 
         lookupds[1].lists("d:4")
         await until(lambda: found[-1] == {"a:1", "b:2", "d:4"})
+
+    await discover_from(2, conversation)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_old_answers_count_again_only_while_no_nsqlookupd_answers(
+    silent: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An address has the time of the newest query that listed it, or of the failures if all fail.
+
+    An nsqlookupd that keeps silent fails after ``PATIENCE_SECONDS``, long before its query ends.
+    """
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    monkeypatch.setattr("sparq.client.discovery.PATIENCE_SECONDS", 0.1)
+
+    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
+        times: dict[str, float] = {}
+        now = asyncio.get_running_loop().time
+        lookupds[0].lists("a:1", "b:2")
+        lookupds[1].lists("b:2")
+        discovery = Discovery(
+            [each.address for each in lookupds],
+            "t",
+            Config(lookupd_poll_interval=0.05),
+            random.Random(1),
+            lambda given: [*given, "tunnel:9"],
+        )
+        task = asyncio.create_task(discovery.run(times.update))
+        await until(lambda: times.keys() == {"a:1", "b:2", "tunnel:9"})
+
+        lookupds[0].status = 500
+        lost = now()
+        await until(lambda: min(times["b:2"], times["tunnel:9"]) > lost + 0.3)
+        assert times["a:1"] < lost
+
+        lookupds[1].status = 500
+        if silent:
+            lookupds[1].hanging.set()
+        lost = now()
+        await until(lambda: min(times.values()) > lost)
+        lookupds[1].hanging.clear()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     await discover_from(2, conversation)
 
@@ -199,7 +247,7 @@ async def test_nsqlookupds_can_be_added_and_removed() -> None:
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         config = Config(lookupd_poll_interval=300)
         discovery = Discovery([], "clicks", config, random.Random(1))
-        task = asyncio.create_task(discovery.run(found.append))
+        task = asyncio.create_task(discovery.run(to_sets(found)))
         first, second = (lookupd.address for lookupd in lookupds)
         lookupds[0].lists("x:1")
         lookupds[1].lists("y:2")
@@ -228,7 +276,7 @@ async def test_without_the_last_nsqlookupd_its_nsqds_are_no_longer_listed() -> N
         lookupds[0].lists("a:1")
         config = Config(lookupd_poll_interval=300)
         discovery = Discovery([lookupds[0].address], "t", config, random.Random(1))
-        task = asyncio.create_task(discovery.run(found.append))
+        task = asyncio.create_task(discovery.run(to_sets(found)))
         await until(lambda: found)
         discovery.remove(lookupds[0].address)
         assert found == [{"a:1"}, set()]
@@ -253,7 +301,7 @@ async def test_a_failed_query_ends_what_the_nsqlookupd_said_about_draining() -> 
             random.Random(1),
             on_draining=draining.append,
         )
-        task = asyncio.create_task(discovery.run(found.append))
+        task = asyncio.create_task(discovery.run(to_sets(found)))
         await until(lambda: found and (found[-1], draining[-1]) == ({"a:1"}, {"b:2"}))
         lookupds[0].status = 500
         await until(lambda: (found[-1], draining[-1]) == ({"a:1", "b:2"}, set()), 5)
@@ -278,7 +326,7 @@ async def test_only_nsqds_that_the_filter_returns_are_used(
         found: list[set[str]] = []
         config = Config(lookupd_poll_interval=0.01)
         discovery = Discovery([lookupds[0].address], "t", config, random.Random(1), keep)
-        task = asyncio.create_task(discovery.run(found.append))
+        task = asyncio.create_task(discovery.run(to_sets(found)))
         await until(lambda: "the discovery filter failed" in caplog.text)
         assert found == [{"a:1"}, {"tunnel:9"}]
         task.cancel()
@@ -378,7 +426,7 @@ async def test_a_recheck_leads_to_an_early_query() -> None:
         lookupd.lists("a:1")
         config = Config(lookupd_poll_interval=300, lookupd_poll_jitter=1)
         discovery = Discovery([lookupd.address], "other", config, random.Random(1))
-        task = asyncio.create_task(discovery.run(found.append))
+        task = asyncio.create_task(discovery.run(to_sets(found)))
         await until(lambda: [path for path in lookupd.asked if "other" in path])
         discovery.recheck()
         await until(lambda: len([path for path in lookupd.asked if "other" in path]) == 2)
@@ -406,7 +454,7 @@ async def test_only_a_verified_https_nsqlookupd_gets_the_secret(
     for each in (good, bad):
         each.lists("127.0.0.1:4150")
         await each.start()
-    task = asyncio.create_task(discovery.run(found.append))
+    task = asyncio.create_task(discovery.run(to_sets(found)))
     await until(lambda: found, 30)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -441,7 +489,7 @@ async def test_with_on_draining_draining_nsqds_are_reported_separately() -> None
             random.Random(1),
             on_draining=draining.append,
         )
-        task = asyncio.create_task(discovery.run(apart.append))
+        task = asyncio.create_task(discovery.run(to_sets(apart)))
         await until(lambda: (draining[-1:], apart[-1:]) == ([frozenset({"b:2"})], [{"a:1"}]))
         await until(lambda: found and found[-1] == {"a:1", "b:2"})  # without on_draining
         lookupds[1].status = 500

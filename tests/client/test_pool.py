@@ -49,6 +49,11 @@ class SimulatedConnections:
         return Pool(given, self.serve, self.lost, max_delay=max_delay, rng=random.Random(1))
 
 
+def listed(*addresses: str) -> dict[str, float]:
+    """The addresses, as an nsqlookupd lists them that is asked now."""
+    return dict.fromkeys(addresses, asyncio.get_running_loop().time())
+
+
 async def test_an_address_is_retried_with_growing_bounded_delays() -> None:
     """An address is retried with growing delays up to the limit, until it answers."""
     connections = SimulatedConnections()
@@ -78,10 +83,10 @@ async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None
     connections.up = {"a:1", "b:2"}
     pool = connections.pool("a:1")
     pool.start()
-    pool.update(["b:2"])
+    pool.update(listed("b:2"))
     await until(lambda: len(connections.connected) == 2)
 
-    pool.update([])
+    pool.update(listed())
     await let_all_run()
     assert set(connections.connected) == {"a:1", "b:2"}
 
@@ -91,8 +96,33 @@ async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None
     await until(lambda: "a:1" in connections.connected and "b:2" not in pool._keepers)
     assert connections.tries["b:2"] == 1
 
-    pool.update(["b:2"])
+    pool.update(listed("b:2"))
     await until(lambda: set(connections.connected) == {"a:1", "b:2"})
+    await pool.close()
+
+
+async def test_a_lost_address_is_not_tried_by_an_answer_from_before_the_loss() -> None:
+    """A lost address that is only listed is tried by an answer asked later, or once it is added."""
+    connections = SimulatedConnections()
+    connections.up = {"a:1"}
+    pool = connections.pool()
+    pool.start()
+    old = listed("a:1")
+    pool.update(old)
+    await until(lambda: connections.connected)
+
+    connections.lose("a:1")
+    await until(lambda: connections.losses == 1)
+    pool.update(old)
+    await stays(lambda: connections.tries["a:1"] == 1)
+    assert (["a:1"], {"a:1": "connection lost"}) == (pool.wanted, pool.errors)
+    pool.update(listed("a:1"))
+    await until(lambda: connections.connected)
+
+    connections.lose("a:1")
+    await until(lambda: connections.losses == 2)
+    pool.add("a:1")
+    await until(lambda: connections.connected)
     await pool.close()
 
 
@@ -103,7 +133,7 @@ async def test_each_address_has_one_connection() -> None:
     pool = connections.pool("a:1")
     pool.start()
     for _ in range(5):
-        pool.update(["a:1"])
+        pool.update(listed("a:1"))
         await let_all_run()
     await pool.close()
 
@@ -121,7 +151,7 @@ async def test_a_removed_address_is_not_connected_until_it_is_added_again() -> N
 
     pool.remove("a:1")
     await pool.drop("a:1")
-    pool.update(["a:1"])
+    pool.update(listed("a:1"))
     assert set(connections.connected) == {"b:2"}
     assert pool.given == {"b:2"}
     with pytest.raises(ValueError, match="c:3 is not among"):
@@ -174,7 +204,7 @@ async def test_a_retired_pool_connects_to_nothing(caplog: pytest.LogCaptureFixtu
     await until(lambda: connections.connected)
 
     pool.retire()
-    pool.update(["b:2"])
+    pool.update(listed("b:2"))
     connections.lose("a:1")
     await until(lambda: not pool.errors and not connections.connected)
     await stays(lambda: connections.tries == Counter({"a:1": 1}), 0.15)

@@ -11,7 +11,8 @@ from sparq.spark import options as option_limits
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from tests.spark.range_server import RangeServer, key
 from tests.spark.reading import Follower, indexes, rows_of
-from tests.support.servers import free_port, spawn_nsqd
+from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("no_long_pauses")
 
@@ -44,6 +45,30 @@ def test_an_unreachable_address_at_the_first_start_is_reported_soon(
         reader.initialOffset()
     assert time.monotonic() - begun < 5
     assert 60_000 == reader._options.cluster.timeout_ms
+
+
+def test_a_deleted_topic_of_a_discovered_nsqd_is_not_created_again(readers, tmp_path):
+    """A query of a topic found by nsqlookupd leaves it deleted, and reads it when it is back.
+
+    ATTACH creates a missing topic; only at an nsqd given by address is that wanted.
+    """
+    with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
+        nsqd.post("/pub?topic=clicks", b"x")
+        wait_for(lambda: lookupd.request("GET", "/lookup?topic=clicks")[0] == 200)
+        fleet = readers(nsqd_tcp_addresses="", lookupd_http_addresses=lookupd.http)._fleet
+        fleet.wait_to_begin()
+        [log] = fleet.ends()
+
+        nsqd.post("/topic/delete?topic=clicks")
+        wait_for(lambda: not fleet.ends())
+        for _ in range(10):
+            fleet.refresh()
+            time.sleep(0.02)
+        assert ([], []) == (nsqd.get_json("/stats?format=json")["topics"], fleet.out_of_reach)
+
+        nsqd.post("/pub?topic=clicks", b"y")
+        wait_for(lambda: fleet.refresh() or fleet.ends())
+        assert log not in fleet.ends()
 
 
 def test_a_channel_with_consumers_is_an_error(servers, readers):

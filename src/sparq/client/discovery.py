@@ -3,6 +3,9 @@
 1. Each nsqlookupd is polled independently, and the union of all answers is reported as soon as one
    arrives. So the loss of one nsqlookupd loses no nsqd, and one that hangs delays no other. While
    one fails, its last answer stays valid.
+   Each address is reported with the time at which the newest answer that lists it was asked for.
+   While no nsqlookupd answers (each has failed, or has been silent for ``PATIENCE_SECONDS``), the
+   last answers count as asked for by these queries.
 2. The first query is sent at once; the second after a random part of ``jitter`` x interval, so that
    consumers started together do not query together; then one query per interval.
 3. After the loss of an nsqd (``recheck``), and while an nsqlookupd fails, it is queried sooner:
@@ -25,7 +28,7 @@ import asyncio
 import contextlib
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +44,12 @@ if TYPE_CHECKING:
 log = FieldLogger(__name__)
 
 RECHECK_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 5.0
 
 ASKER: Final = "sparq.client.lookup"
+
+Found = Callable[[Mapping[str, float]], None]
+"""Takes the listed addresses, each with the loop time at which it was asked for."""
 
 Filter = Callable[[list[str]], Iterable[str]]
 """Takes the sorted listed addresses; returns the addresses to connect to."""
@@ -74,8 +81,9 @@ class Discovery:
         self._config = config
         self._rng = rng
         self._filter = keep
-        self._found: Callable[[set[str]], None] = lambda addresses: None
-        self._answers: dict[str, set[str]] = {}
+        self._found: Found = lambda addresses: None
+        self._answers: dict[str, tuple[float, set[str]]] = {}
+        self._unanswered: dict[str, float] = {}
         self._on_draining = on_draining
         self._draining: dict[str, set[str]] = {}
         self._polls: dict[str, _Poll] = {}
@@ -112,6 +120,7 @@ class Discovery:
         del self._polls[url]
         answered = self._answers.pop(url, None) is not None
         self._draining.pop(url, None)
+        self._unanswered.pop(url, None)
         self.errors.pop(shown(url), None)
         if (task := self._asking.pop(url, None)) is not None:
             task.cancel()
@@ -124,7 +133,7 @@ class Discovery:
         for poll in self._polls.values():
             poll.hasten()
 
-    async def run(self, found: Callable[[set[str]], None]) -> None:
+    async def run(self, found: Found) -> None:
         """Poll until cancelled; pass listed addresses to ``found``; wait without nsqlookupds."""
         self._found = found
         if not self._polls:
@@ -157,9 +166,14 @@ class Discovery:
             self._asking[url] = background(work, f"polling {shown(url)}")
 
     async def _ask_often(self, asker: NsqlookupdClient, url: str, poll: _Poll) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             poll.begin()
-            await self._ask(asker, url, poll)
+            silent = loop.call_later(PATIENCE_SECONDS, self._does_not_answer, url, poll)
+            try:
+                await self._ask(asker, url, poll)
+            finally:
+                silent.cancel()
             await poll.pause()
 
     async def _ask(self, asker: NsqlookupdClient, url: str, poll: _Poll) -> None:
@@ -173,35 +187,62 @@ class Discovery:
                 # Only then: each call starts the waits at 1 s again, and so they would not grow.
                 poll.hasten()
             self.errors[place] = text
-            # Not kept, unlike the answer: an nsqd that still drains refuses the next publish, but
-            # one that no longer does would be skipped for as long as the nsqlookupd fails.
-            if self._draining.pop(url, None):
-                self._report()  # if all of them fail, no answer would do so
+            self._does_not_answer(url, poll)
         else:
-            self._answers[url] = {one.address for one in found}
+            self._answers[url] = poll.began, {one.address for one in found}
+            self._unanswered.pop(url, None)
             self._draining[url] = {one.address for one in found if one.draining}
             self.errors.pop(shown(url), None)
             self._report()
 
+    def _does_not_answer(self, url: str, poll: _Poll) -> None:
+        self._unanswered[url] = poll.began
+        # Not kept, unlike the answer: an nsqd that still drains refuses the next publish, but one
+        # that no longer does would be skipped for as long as the nsqlookupd fails.
+        if self._draining.pop(url, None) or self._no_answers:
+            self._report()
+
+    @property
+    def _no_answers(self) -> bool:
+        return self._unanswered.keys() == self._polls.keys()
+
     def _report(self) -> None:
-        listed = set().union(*self._answers.values())
+        listed: dict[str, float] = {}
+        for asked_at, addresses in self._answers.values():
+            listed |= {each: max(asked_at, listed.get(each, asked_at)) for each in addresses}
         draining = frozenset().union(*self._draining.values())
         if self._on_draining is not None:
-            listed -= draining
+            listed = {each: when for each, when in listed.items() if each not in draining}
+        since = self._answered_since()
+        if self._no_answers:
+            listed = {each: max(when, since) for each, when in listed.items()}
         if self._filter is not None:
             try:
-                listed = set(parse_addresses(self._filter(sorted(listed))))
+                kept = parse_addresses(self._filter(sorted(listed)))
             except Exception:
                 # The filter is user code: if it raises, the connections stay as they are.
                 log.exception("the discovery filter failed")
                 return
+            # An address of the filter's own counts as listed by every nsqlookupd that answers.
+            listed = {each: listed.get(each, since) for each in kept}
         if self._on_draining is not None:
             self._on_draining(draining)
         self._found(listed)
 
+    def _answered_since(self) -> float:
+        """Return when the oldest answer was asked for, of the nsqlookupds that answer."""
+        if self._no_answers:
+            return min(self._unanswered.values(), default=0.0)
+        answers = self._answers.items()
+        return min((when for url, (when, _) in answers if url not in self._unanswered), default=0.0)
+
 
 class _Poll:
-    """The poll schedule of one nsqlookupd."""
+    """The poll schedule of one nsqlookupd.
+
+    Attributes:
+        began: when its last query was sent; loop time.
+    """
 
     def __init__(self, interval: float, jitter: float, rng: random.Random) -> None:
         self._interval = interval
@@ -210,7 +251,7 @@ class _Poll:
         self._wait = rng.uniform(0, jitter * interval)
         self._haste = interval
         self._early = asyncio.Event()
-        self._began = 0.0
+        self.began = 0.0
 
     def hasten(self) -> None:
         """Make the next query early."""
@@ -218,7 +259,7 @@ class _Poll:
 
     def begin(self) -> None:
         """Note the time of a query."""
-        self._began = asyncio.get_running_loop().time()
+        self.began = asyncio.get_running_loop().time()
 
     async def pause(self) -> None:
         """Wait until the next query is due."""
@@ -226,7 +267,7 @@ class _Poll:
         soon = min(RECHECK_SECONDS, self._wait)
         # Slept even if hastened: otherwise each lost connection could cause a query at once.
         await asyncio.sleep(soon)
-        due = max(self._began + self._wait, now + soon)
+        due = max(self.began + self._wait, now + soon)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await self._early.wait()

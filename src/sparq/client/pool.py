@@ -4,9 +4,11 @@
    grows exponentially from 0.1 s to ``max_reconnect_delay``, with a random reduction of up to half,
    and is reset once an attempt or connection has lasted longer than the delay.
 2. A discovered nsqd that is no longer listed keeps its connection, since only a loss shows that it
-   is gone; once lost, it is dropped until it is listed again. A given nsqd is never dropped.
-3. So an nsqd that is given or listed is connected within ``max_reconnect_delay`` after it has come
-   back (plus the ``dial_timeout`` of an attempt that had started before).
+   is gone. Once lost, it is only tried again by an answer asked after the loss: a consumer that
+   connects by an older one would create a topic again that has just been deleted there. A given
+   nsqd is never dropped.
+3. So an nsqd that is given, or listed since its loss, is connected within ``max_reconnect_delay``
+   after it has come back (plus the ``dial_timeout`` of an attempt that had started before).
 4. Addresses can be added and removed at any time. A removed address is not connected to, even if
    listed, until it is added again.
 5. Each new connection is logged at info, with nsqd's version; each reason for a failure is logged
@@ -74,7 +76,7 @@ class Pool:
     ) -> None:
         self.errors: dict[str, str] = {}
         self._given = set(given)
-        self._listed: frozenset[str] = frozenset()
+        self._listed: Mapping[str, float] = {}
         self._removed: set[str] = set()
         self._serve = serve
         self._max_delay = max_delay
@@ -94,7 +96,7 @@ class Pool:
     @property
     def wanted(self) -> list[str]:
         """The addresses that are connected or being connected to."""
-        return [address for address in self._given | self._listed if self._wanted(address)]
+        return [address for address in self._given | self._listed.keys() if self._wanted(address)]
 
     def start(self) -> None:
         """Start to connect."""
@@ -105,6 +107,7 @@ class Pool:
         """Keep a connection to this address, listed or not; no effect if it is already kept."""
         self._removed.discard(address)
         self._given.add(address)
+        self._news.set()
         self._keep_wanted()
 
     def remove(self, address: str) -> None:
@@ -113,7 +116,7 @@ class Pool:
         Raises:
             ValueError: the address is not given, listed or connected.
         """
-        if address not in self._given | self._listed | self._keepers.keys():
+        if address not in self._given | self._listed.keys() | self._keepers.keys():
             raise ValueError(f"nsqd {address} is not among the addresses")
         self._given.discard(address)
         self._removed.add(address)
@@ -164,9 +167,10 @@ class Pool:
             for address in sorted(addresses)
         )
 
-    def update(self, listed: Iterable[str]) -> None:
-        """Set the addresses that discovery lists now."""
-        self._listed = frozenset(listed)
+    def update(self, listed: Mapping[str, float]) -> None:
+        """Set the addresses that discovery lists now, each with the loop time it was asked at."""
+        self._listed = listed
+        self._news.set()
         self._keep_wanted()
 
     def retire(self) -> None:
@@ -188,7 +192,7 @@ class Pool:
     def _keep_wanted(self) -> None:
         if not self._started:
             return
-        for address in self._given | self._listed:
+        for address in self._given | self._listed.keys():
             if address not in self._keepers and self._wanted(address):
                 keeper = background(self._keep(address), f"connection to {address}")
                 self._keepers[address] = keeper
@@ -206,11 +210,12 @@ class Pool:
         delay = FIRST_DELAY
         while self._wanted(address):
             began = clock()
+            is_lost = False
             try:
                 lost = await self._serve(address)
+                is_lost = True
                 if self._wanted(address):
                     self._failed(address, str(lost or "connection lost"))
-                self._lost()
             except FAILURES as error:
                 if isinstance(error, WrongPeerError):
                     self._wrong.add(address)
@@ -219,6 +224,19 @@ class Pool:
                 delay = FIRST_DELAY
             await asyncio.sleep(delay * self._rng.uniform(0.5, 1))
             delay = min(delay * 2, self._max_delay)
+            if is_lost:
+                # Not before the delay: an nsqd that deletes a topic closes its connections first,
+                # and reports the deletion to its nsqlookupds right afterwards.
+                self._lost()
+                await self._asked_since(address, clock())
+
+    async def _asked_since(self, address: str, when: float) -> None:
+        """Wait until an answer asked since then lists the address, or until it is not wanted."""
+        while self._wanted(address) and address not in self._given:
+            if self._listed[address] >= when:
+                return
+            self._news.clear()
+            await self._news.wait()
 
     def _failed(self, address: str, reason: str) -> None:
         """Note why there is no connection; log a reason once, not with each attempt."""

@@ -12,8 +12,9 @@ connection affects one log only.
 4. Without a channel (a batch read) nothing is held; only the logs' ends are requested.
 5. An nsqd that does not answer for one topic is not asked about its other topics in the same
    refresh: a hundred topics would take a hundred times the timeout.
-6. ATTACH creates a missing topic, ENDS does not: a topic found by a pattern is checked with ENDS
-   first.
+6. ATTACH creates a missing topic, ENDS does not: a topic that was found, by nsqlookupd or by a
+   pattern, is checked with ENDS first. Otherwise a topic that is deleted while it is read would
+   come back. Only at an nsqd given by address is a missing topic created.
 """
 
 import time
@@ -236,7 +237,8 @@ class TopicConnections:
     def _open(self, member: TopicConnection) -> None:
         before = self.attached
         try:
-            log = member.open(self._channel, creates=not self._topics.pattern)
+            is_given = member.address in self._cluster.nsqd_tcp_addresses
+            log = member.open(self._channel, creates=is_given and not self._topics.pattern)
         except OSError as error:
             member.down(error)
         except (WrongPeerError, NoRangesError) as error:
@@ -283,8 +285,7 @@ class TopicConnections:
             try:
                 member.ends = ends = member.reader.ends(member.topic)
             except (OSError, RemoteError) as error:
-                # A refusal means that the topic was deleted; the next attach creates it with a new
-                # log.
+                # A refusal means that the topic was deleted; the next refresh finds that out.
                 member.down(error)
                 # Only a timeout takes long; a refused connection fails at once, also for other
                 # topics.
