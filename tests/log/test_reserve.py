@@ -9,11 +9,13 @@ from sparq.log.log import Log, LogOptions
 from sparq.log.reserve import (
     BLOCK_BYTES,
     CATALOG_BYTES,
+    RESERVE_BYTES,
     SHARE,
     SLACK_BYTES,
     Account,
     Purpose,
     Reserve,
+    with_reserve,
 )
 from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk
@@ -227,3 +229,19 @@ def test_publishes_are_refused_while_the_reserve_is_low() -> None:
     assert publish(b"after") is None
     assert not reserve.is_low
     assert list(read_all(log).values()) == [b"before", b"after"]
+
+
+def test_a_disk_that_refuses_whatever_is_released_is_given_up_soon() -> None:
+    """If released space does not help, an action is tried a few times, not once for each block."""
+    reserve = Reserve.open(small_disk(1 << 30), "/data")
+    tries: list[int] = []
+
+    def action() -> None:
+        tries.append(reserve.held_bytes)
+        raise DiskError("write", "/data/x", errno.ENOSPC)
+
+    with pytest.raises(DiskError):
+        with_reserve(action, reserve, 100)
+
+    assert tries[0] == RESERVE_BYTES
+    assert len(tries) < 20

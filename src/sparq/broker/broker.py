@@ -41,7 +41,7 @@ from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
 from sparq.broker.trimming import AwaitedSync
 from sparq.broker.turn import Inspected, Reply, TopicTask, Turn
-from sparq.log.disk import Disk
+from sparq.log.disk import Disk, DiskError
 from sparq.log.journal import Journal
 from sparq.log.reserve import FinReserve
 from sparq.log.task import Task
@@ -479,8 +479,11 @@ class Broker:
         return self._topics.fin_reserve()
 
     def free_bytes(self) -> int:
-        """Free bytes on the disk of the data path; raises DiskError."""
-        return self._catalog.disk.free_bytes(self._catalog.data_path)
+        """Free bytes on the disk of the data path; 0: unknown, since the disk does not answer."""
+        try:
+            return self._catalog.disk.free_bytes(self._catalog.data_path)
+        except DiskError:
+            return 0
 
     def not_durable_reason(self, topic_name: str) -> str | None:
         """Why an administrative change to a topic is not complete yet; None: it is complete.

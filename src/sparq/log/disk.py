@@ -444,8 +444,10 @@ class RealDisk:
 
     def free_bytes(self, path: str) -> int:
         """See `Disk`."""
-        with _Failing("stat", path), self._directory(path) as fd:
-            facts = os.statvfs(fd)
+        name, folder = self._at(path)
+        with _Failing("stat", path):
+            # It takes a path or a descriptor, but no path that begins at a descriptor.
+            facts = os.statvfs(path if folder is None or name != "." else folder)
         return facts.f_bavail * facts.f_frsize
 
     def lock(self, path: str) -> RealFile:

@@ -325,10 +325,13 @@ def with_reserve(
         DiskError: it failed for another reason, or its purpose has used up its share of the
             reserve.
     """
+    released = size_bytes
     while True:
         try:
             # In a loop: another thread or program may take the released space first.
             return action()
         except DiskError as error:
-            if not error.is_full or reserve is None or not reserve.release(size_bytes, purpose):
+            if not error.is_full or reserve is None or not reserve.release(released, purpose):
                 raise
+        # Doubled: block by block, a disk that refuses whatever is released took seconds.
+        released *= 2

@@ -8,6 +8,7 @@ inspection, one for housekeeping) and decides when a commit may run in the event
    any order: they wait only for the disk, and each log has one commit at a time.
 2. Finished tasks wait in a queue until the loop's next turn takes them; one wake-up serves all.
 3. `barrier()` returns when all tasks submitted before it are done.
+4. An exception in a thread ends the process: its task would never be done.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from queue import SimpleQueue
 from sparq.broker.turn import TopicTask
 from sparq.log.task import Task, TaskKind
 from sparq.nsqd.timings import COMMITS
+from sparq.program.lifecycle import crash
 from sparq.protocol.instant import Instant
 
 NANOSECONDS = 1_000_000_000
@@ -88,9 +90,13 @@ class Worker:
         self._thread.join()
 
     def _work(self) -> None:
-        while (entry := self._queue.get()) is not None:
-            entry[1].task.run()
-            self._report(*entry)
+        try:
+            while (entry := self._queue.get()) is not None:
+                entry[1].task.run()
+                self._report(*entry)
+        except Exception:
+            # Whoever waits for the task, the stop included, would wait for ever.
+            crash("an internal error in a disk thread ends nsqd")
 
 
 class Committer(Worker):
@@ -103,15 +109,21 @@ class Committer(Worker):
         super().__init__(name, report)
 
     def _work(self) -> None:
-        while entries := self._waiting():
-            by_task = {id(entry[1].task): entry for entry in entries}
-            began = time.perf_counter()
-            for ran in self._run([topic_task.task for _, topic_task in entries]):
-                ended = time.perf_counter()
-                COMMITS.observe(ended - began)
-                began = ended
-                for task in ran:
-                    self._report(*by_task[id(task)])
+        try:
+            while entries := self._waiting():
+                self._commit(entries)
+        except Exception:
+            crash("an internal error in the commit thread ends nsqd")
+
+    def _commit(self, entries: list[tuple[int, TopicTask]]) -> None:
+        by_task = {id(entry[1].task): entry for entry in entries}
+        began = time.perf_counter()
+        for ran in self._run([topic_task.task for _, topic_task in entries]):
+            ended = time.perf_counter()
+            COMMITS.observe(ended - began)
+            began = ended
+            for task in ran:
+                self._report(*by_task[id(task)])
 
     def _waiting(self) -> list[tuple[int, TopicTask]]:
         """Return all waiting tasks, at least one; empty: the thread has to end."""

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from sparq.nsqd.tls import Certificates
 
 
+RARELY_USED = ("numpy.ma", "encodings.ascii", "encodings.idna")
+"""Modules that a library loads at the moment of need, when files may not be opened any more."""
+
+
 def lock(disk: RealDisk, data_path: Path) -> RealFile:
     """Lock the data path against a second nsqd, including Go's: both lock the folder itself.
 

@@ -23,7 +23,7 @@ from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
 from sparq.migration.data_path_import import DataPathImport, GoImportError
 from sparq.migration.topic_import import ImportStopped
-from sparq.nsqd import policy_document
+from sparq.nsqd import main, policy_document
 from sparq.nsqd.disk_threads import instant
 from sparq.nsqd.leaving import ExitWhenDrained
 from sparq.nsqd.lookup_peers import LookupPeers
@@ -212,6 +212,8 @@ async def serve(
     lifecycle.on_hangup(reloader.reload)
     leave = ExitWhenDrained(nsqd, stop)
     leave.start()
+    for name in main.RARELY_USED:
+        await asyncio.to_thread(import_module, name)
     await stop.wait()
     logger.info("NSQ: stopping")
     # HTTP and HTTPS: the first one, TCP, is closed by `Nsqd.stop`.

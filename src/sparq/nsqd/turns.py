@@ -2,6 +2,9 @@
 
 A turn (ARCHITECTURE.md, "The turn") runs once after each group of events: all input received so
 far is applied, each topic gets one disk write, and only then replies and messages are sent.
+
+An exception in a turn ends the process: what it left undone would never be done, while `/ping` and
+clients saw a working nsqd.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sparq.broker.health import ErrorNote
 from sparq.nsqd.disk_threads import DiskThreads, instant
+from sparq.program.lifecycle import crash
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
@@ -114,6 +118,13 @@ class Turns:
 
     def take(self) -> None:
         """Run a turn now."""
+        try:
+            self._take()
+        except Exception:
+            # The rest of the turn is lost: replies, commits, and with them an orderly stop.
+            crash("an internal error in a turn ends nsqd")
+
+    def _take(self) -> None:
         self._is_due = False
         self._run_tasks()
         self._flush()
@@ -225,6 +236,12 @@ class Turns:
             self._tick_timer.cancel()
 
     def _tick(self) -> None:
+        try:
+            self._run_tick()
+        except Exception:
+            crash("an internal error in a timer ends nsqd")
+
+    def _run_tick(self) -> None:
         now = self.runner.now()
         delay = TICK_SECONDS_MAX
         # Never twice in a row: an nsqd that is late for every tick must still apply timeouts.

@@ -9,7 +9,9 @@
    up to two seconds for a large heap, and a second signal during it would kill the process.
 4. This module loads the event loop only to run a daemon, so a daemon that cannot start reports
    the error before that.
-5. SIGHUP never ends a daemon that listens: it does nothing until `on_hangup` sets a handler.
+5. An exception that leaves the state unknown ends the process (`crash`): it must not go on
+   answering `/ping` with work left undone.
+6. SIGHUP never ends a daemon that listens: it does nothing until `on_hangup` sets a handler.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class LoadError(StartError):
 def end_on_signals() -> None:
     """Have SIGINT and SIGTERM end the process at once with status 0, until `run` has its loop.
 
-    For a daemon that already listens but has nothing to clean up yet. SIGHUP is ignored (rule 5).
+    For a daemon that already listens but has nothing to clean up yet. SIGHUP is ignored (rule 6).
     """
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -99,10 +101,20 @@ async def _until_signal(serve: Serve) -> None:
     _end_process()
 
 
-def _end_process() -> None:
+def crash(what: str) -> None:
+    """Log the exception that is being handled, and end the process with status 1, in any thread.
+
+    For an exception that leaves the daemon's state unknown: a supervisor starts it again from what
+    is on the disk.
+    """
+    logger.critical("%s", what, exc_info=True)
+    _end_process(1)
+
+
+def _end_process(status: int = 0) -> None:
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # The stream is closed, its reader has gone, or the signal interrupted a write to it.
         with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
             stream.flush()
-    os._exit(0)
+    os._exit(status)

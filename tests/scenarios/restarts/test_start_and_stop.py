@@ -14,7 +14,14 @@ import pytest
 
 from sparq.protocol.commands import pub, sub
 from tests.nsqd.daemon import Consumer, start, stop
-from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import (
+    NsqdServer,
+    Server,
+    spawn_nsqd,
+    spawn_nsqlookupd,
+    start_first,
+)
+from tests.support.v2_client import V2Client, drain
 from tests.support.waiting import until, until_seen, wait_for
 
 COUNT = 300
@@ -141,3 +148,26 @@ def test_nsqlookupd_gets_the_real_ports_of_port_0(tmp_path: Path, number: signal
         assert f"INFO: HTTP: listening on 127.0.0.1:{node['http_port']}\n" in log
         assert [line for line in log.splitlines() if not LINE.fullmatch(line)] == []
         assert wait_for(lambda: lookupd.get_json("/nodes") == {"producers": []})
+
+
+@pytest.mark.parametrize("place", ["turn", "timer", "thread"])
+def test_an_exception_that_leaves_work_undone_ends_nsqd(tmp_path: Path, place: str) -> None:
+    """An exception in a turn, a timer or a disk thread ends nsqd with status 1 and a log line.
+
+    It does not go on answering `/ping` without being able to stop. Acknowledged messages are kept.
+    """
+    folder = tmp_path / "nsqd"
+    folder.mkdir()
+    flags = (f"--data-path={folder}", "--broadcast-address=127.0.0.1")
+    prefix = ("env", f"PYTHONPATH={Path(__file__).parents[3]}", f"CRASH_IN={place}")
+    with NsqdServer("tests.support.crashing_nsqd", folder, flags, prefix) as server:
+        start_first(server)
+        server.post("/pub?topic=t", b"x")
+        with V2Client(server) as line:
+            line.send(pub("boom", b"y") * 5)
+            wait_for(server.has_ended)
+        assert server.exit_status() == 1
+        assert "FATAL: an internal error in a" in server.log_text
+        assert "AssertionError: boom" in server.log_text
+    with spawn_nsqd(tmp_path) as server:
+        assert drain(server, "t", "c") == [b"x"]
