@@ -9,7 +9,9 @@ import pytest
 from sparq.broker.health import Health
 from sparq.broker.publishing import Trouble
 from sparq.log.disk import DiskError
+from sparq.log.log import CLOCK_TEXT, USED_UP_TEXT
 from sparq.protocol import commands
+from sparq.protocol.instant import CLOCK_END_NS
 from sparq.testing import Fault, MemoryDisk
 from tests.broker.harness import BrokerHarness
 
@@ -59,6 +61,7 @@ def test_a_publish_refused_between_probes_keeps_health_bad() -> None:
     assert health.text(None) == "OK"
 
 
+YEAR_2070_NS = 3_155_760_000 * 10**9
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -154,3 +157,53 @@ def test_a_topic_can_be_deleted_on_a_full_disk() -> None:
 
     harness.consumer("t", "c")
     assert fill(harness) > first * 0.9
+
+
+@pytest.mark.parametrize("wrong_at_start", [False, True])
+def test_a_clock_past_the_last_message_id_refuses_publishes(*, wrong_at_start: bool) -> None:
+    """A wall clock past July 2061 refuses publishes with one reason, and fails health.
+
+    Consumers continue. Once the clock is right again, publishes work, also to topics that were
+    opened meanwhile.
+    """
+    harness = BrokerHarness()
+    harness.consumer("old", "c")
+    harness.publish("old", b"1")
+    right_ns, harness.clock.wall_ns = harness.clock.wall_ns, YEAR_2070_NS
+    if wrong_at_start:
+        harness.restart()
+    harness.pass_time(1.1)
+    assert harness.broker.health() == f"NOK - {CLOCK_TEXT}"
+    assert len([note for note in harness.broker.notes if CLOCK_TEXT in note]) == 1
+    producer = harness.connect()
+    for topic in ("old", "new", "memory#ephemeral"):
+        producer.say(commands.pub(topic, b"2"))
+        assert producer.answers() == [b"E_PUB_FAILED PUB failed " + CLOCK_TEXT.encode()]
+    client = harness.consumer("old", "c", rdy=1)
+    assert client.bodies() == [b"1"]
+    harness.pass_time(5)
+    assert harness.broker.health() == f"NOK - {CLOCK_TEXT}"
+
+    harness.clock.wall_ns = right_ns
+    harness.pass_time(1.1)
+    harness.publish("old", b"3")
+    harness.publish("new", b"4")
+    harness.publish("memory#ephemeral", b"5")
+    harness.pass_time(1.1)
+    harness.pass_time(1.1)
+    assert harness.broker.health() == "OK"
+    harness.restart()
+    assert harness.consumer("new", "c", rdy=1).bodies() == [b"4"]
+
+
+def test_a_topic_whose_message_ids_have_run_out_refuses_publishes() -> None:
+    """If a wrong clock has used a topic's last ids, its publishes are refused; others work."""
+    harness = BrokerHarness()
+    right_ns, harness.clock.wall_ns = harness.clock.wall_ns, CLOCK_END_NS - 64 * 9
+    harness.publish("t", *[b"x"] * 8)
+    harness.clock.wall_ns = right_ns
+    producer = harness.connect()
+    producer.say(commands.mpub("t", [b"y"] * 9))
+    assert producer.answers() == [b"E_MPUB_FAILED MPUB failed " + USED_UP_TEXT.encode()]
+    assert harness.consumer("t", "c", rdy=9).bodies() == [b"x"] * 8
+    harness.publish("u", b"z")

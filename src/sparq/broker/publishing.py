@@ -229,6 +229,7 @@ class Trouble(Enum):
     REMOVAL = "deleting a topic's files"
     OPENING = "opening a topic at the start"
     PLACE = "finding the data path"
+    CLOCK = "assigning message ids: the clock is out of their range"
 
 
 class Failure(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from errno import EOVERFLOW
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -34,13 +35,13 @@ from sparq.log.block import BlockCache
 from sparq.log.disk import DiskError, FileSystem
 from sparq.log.journal import FILE_BYTES, End, Journal
 from sparq.log.ledger import Ledger
-from sparq.log.log import Log, LogOptions
+from sparq.log.log import CLOCK_TEXT, Log, LogOptions
 from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import FinReserve, Reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.instant import Instant
+from sparq.protocol.instant import CLOCK_END_NS, Instant
 from sparq.protocol.names import is_ephemeral
 
 FILE_BYTES_MIN: Final = 256 << 10
@@ -206,6 +207,7 @@ class Topics:
             CatalogError: this version cannot open the data path.
         """
         catalog, report = self._catalog, []
+        self._check_clock(now)
         catalog.load()
         self.policies = self.policies.with_chosen(catalog.policies)
         self.drains.take(catalog.draining)
@@ -410,6 +412,7 @@ class Topics:
 
     def maintain(self, now: Instant) -> None:
         """Retry what failed: removals, openings, and on a failing disk a write."""
+        self._check_clock(now)
         again, self._again = self._again, []
         for removed in again:
             self._turn.submit(removed.removal, None, removed)
@@ -419,6 +422,14 @@ class Topics:
             self._reopen(now)
         if self.is_short and self.journal.number > self.journal.cleaned:
             self._end_journal()
+
+    def _check_clock(self, now: Instant) -> None:
+        health = self._turn.health
+        if now.wall_ns >= CLOCK_END_NS:
+            error = DiskError("write", self._catalog.data_path, EOVERFLOW, text=CLOCK_TEXT)
+            health.fail(Trouble.CLOCK, "", f"publishes are refused: {CLOCK_TEXT}", error)
+        else:
+            health.recover(Trouble.CLOCK)
 
     def _reopen(self, now: Instant) -> None:
         """Try again to open the topic that was tried least recently."""

@@ -186,7 +186,7 @@ class Commit:
     def run(self) -> None:
         """Write and sync; may be called in any thread."""
         appended, target, reserve = self.batch, self.active, self.place.reserve
-        if appended is None and not self.sync:
+        if self.error is not None or (appended is None and not self.sync):
             return
         try:
             if appended is not None and reserve is not None:

@@ -16,6 +16,7 @@ wait are tasks to be run in a thread and handed back: commits to `finish`, block
    ceiling, nor below `floor_index`.
 """
 
+import errno
 import secrets
 import weakref
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from typing import Final
 
 from sparq.log.block import Block, BlockCache, Tail
 from sparq.log.commit import FAILED, ON_DISK, Commit, CommitState, PendingBatch, Stored, Unsynced
-from sparq.log.disk import Disk, FileSystem, ensure_directory
+from sparq.log.disk import Disk, DiskError, FileSystem, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
 from sparq.log.inspection import LogInspection
@@ -36,12 +37,15 @@ from sparq.log.task import TaskKind
 from sparq.log.upkeep import Drop, Upkeep
 from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
-from sparq.protocol.instant import INDEX_EPOCH_NS, Instant, clock_index
+from sparq.protocol.instant import CLOCK_END_NS, INDEX_EPOCH_NS, Instant, clock_index
+from sparq.protocol.layout import INDEX_LIMIT
 
 SECOND_NS: Final = 10**9
 COMMIT: Final = TaskKind.COMMIT
 WRITE: Final = TaskKind.WRITE
 LOG_ID_SIZE: Final = 16
+CLOCK_TEXT: Final = "the clock is past July 2061, when message ids run out"
+USED_UP_TEXT: Final = "the message ids of this topic have run out: an earlier clock was wrong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class Log:
         self.log_id, self.node_id = place.log_id, place.node_id
         self.options = options
         self.end_index = max(clock_index(now.wall_ns), found.ceiling, floor_index)
+        self._is_clocked = now.wall_ns < CLOCK_END_NS
         self.end_ordinal = found.segments[-1].end_ordinal if found.segments else 0
         self.damage, self.torn_bytes = found.damage, found.torn_bytes
         self.due_entries = found.dues
@@ -212,6 +217,12 @@ class Log:
         if not count:
             return self._start(None, sync=False)
         first = self.end_index
+        if now.wall_ns >= CLOCK_END_NS or first > INDEX_LIMIT - count or not self._is_clocked:
+            if (error := self._index_error(count, now)) is not None:
+                commit = self._start(None, sync=False)
+                commit.error = error
+                return commit
+            first = self.end_index
         data, ends = batch.encode_frames(pieces, first, self.place.node_id, now.wall_ns)
         size = batch.batch_size(count, len(data), batch.dues_size(len(dues)) if dues else 0)
         end, wall_ns, unsynced, options = first + count, now.wall_ns, self.unsynced, self.options
@@ -224,6 +235,16 @@ class Log:
             is_due = unsynced.count + count >= options.sync_every
             sync = is_due or unsynced.size_bytes + size > options.unsynced_bytes_max
         return self._start(PendingBatch(block, end, wall_ns, dues, size), sync)
+
+    def _index_error(self, count: int, now: Instant) -> DiskError | None:
+        """Why no index can be assigned; None: the clock has been set right since the start."""
+        if now.wall_ns < CLOCK_END_NS and not self._is_clocked:
+            self._is_clocked = True
+            self.end_index = max(self.end_index, clock_index(now.wall_ns))
+        if now.wall_ns < CLOCK_END_NS and self.end_index <= INDEX_LIMIT - count:
+            return None
+        text = CLOCK_TEXT if now.wall_ns >= CLOCK_END_NS else USED_UP_TEXT
+        return DiskError("write", self.place.directory, errno.EOVERFLOW, text=text)
 
     def limit_files(self, max_bytes_per_file: int) -> None:
         """Limit files to this size from now on (see `LogOptions`)."""

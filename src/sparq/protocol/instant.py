@@ -9,11 +9,16 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from sparq.protocol.layout import INDEX_LIMIT
+
 INDEX_EPOCH_NS: Final = 1_735_689_600_000_000_000
 """2025-01-01T00:00:00Z in nanoseconds since 1970."""
 
 # A log may take one index per unit, 15 million a second, before it runs ahead of the clock.
 INDEX_UNIT_NS: Final = 64
+
+CLOCK_END_NS: Final = INDEX_EPOCH_NS + INDEX_UNIT_NS * INDEX_LIMIT
+"""2061-07-15 in nanoseconds since 1970: at later wall times there are no indexes."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -26,7 +31,9 @@ class Instant(NamedTuple):
 
 
 def clock_index(wall_ns: int) -> int:
-    """The first index of a log created at this wall time (0 before 2025)."""
+    """The first index of a log created at this wall time (0 before 2025, and after the end)."""
+    if wall_ns >= CLOCK_END_NS:
+        return 0
     return max(0, wall_ns - INDEX_EPOCH_NS) // INDEX_UNIT_NS
 
 
