@@ -1,9 +1,11 @@
 """nsqd's HTTP endpoints, over real sockets, with a real broker and a real disk."""
 
+import asyncio
 import errno
 import itertools
 import json
 import struct
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.log.disk import DiskError, RealDisk
+from sparq.log.disk import DiskError, RealDisk, RealFile
 from sparq.nsqd import http
 from sparq.nsqd.http import NsqdEndpoints, lines_of
 from sparq.protocol.commands import sub
@@ -20,6 +22,7 @@ from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.support.waiting import until
 
 SECOND = 1_000_000_000
+HANG_SECONDS = 10.0
 
 
 # Info and health
@@ -352,6 +355,35 @@ async def test_other_methods_are_refused(nsqd: Daemon) -> None:
 
 
 REASON = "input/output error"
+
+
+async def test_a_change_is_answered_in_time_though_another_topic_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another topic's sync hangs, a change gets 503 after its time, and is done later."""
+    nsqd = await start(tmp_path)
+    await nsqd.post("/topic/create?topic=t")
+    monkeypatch.setattr(http, "DONE_SECONDS", 0.1)
+    goes_on = threading.Event()
+    sync = RealFile.sync
+
+    def slow(file: RealFile) -> None:
+        goes_on.wait(HANG_SECONDS)
+        sync(file)
+
+    monkeypatch.setattr(RealFile, "sync", slow)
+    # A large commit runs in the thread, not in the loop.
+    publish = asyncio.create_task(nsqd.ask("POST", "/pub?topic=other", bytes(64 << 10)))
+    await until(lambda: "other" in nsqd.nsqd.broker.topics)
+    try:
+        async with asyncio.timeout(HANG_SECONDS / 2):
+            status, answer = await nsqd.ask("POST", "/topic/pause?topic=t")
+    finally:
+        goes_on.set()
+    assert (503, "NOT_DONE: ") == (status, json.loads(answer)["message"][:10])
+    assert (200, b"OK") == await publish
+    assert (await nsqd.topic("t"))["paused"]
+    await stop(nsqd)
 
 
 async def test_a_deletion_that_fails_on_disk_gets_503(

@@ -47,14 +47,15 @@ def test_each_stronger_role_allows_more() -> None:
 INCLUDED = ("read", "operate", "administer")
 
 
-def test_a_copy_needs_the_role_for_both_topics() -> None:
-    """Otherwise a client could copy messages to a topic that it has no role for."""
-    granted = "operate:mine*"
+def test_a_copy_needs_what_it_does_in_both_topics() -> None:
+    """A copy shows bodies of one topic, and publishes to the other: it needs both roles."""
+    granted = "bodies:mine*,publish:mine*"
 
     assert "POST /message/copy" in allowed(granted, topic="mine1", to="mine2")
     assert "POST /message/copy" not in allowed(granted, topic="mine1", to="other")
     assert "POST /message/copy" not in allowed(granted, topic="other", to="mine1")
-    assert "POST /message/redrive" not in allowed(granted, topic="mine1")
+    assert "POST /message/copy" not in allowed("administer", topic="mine1", to="mine2")
+    assert "POST /message/redrive" not in allowed("operate:mine*", topic="mine1")
 
 
 def test_every_command_has_a_role() -> None:

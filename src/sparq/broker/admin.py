@@ -287,19 +287,29 @@ class Admin:
         self.seek(topic_name, name, target, now)
 
     def seek(
-        self, topic_name: str, name: str, target: SeekTarget, now: Instant, *, dry_run: bool = False
+        self,
+        topic_name: str,
+        name: str,
+        target: SeekTarget,
+        now: Instant,
+        *,
+        dry_run: bool = False,
+        may_skip: bool = True,
     ) -> Seek:
         """Move the channel to another place of the log: replay, or skip ahead.
 
         Messages in flight or deferred are dropped from the channel. Finding a time may need a disk
         read: then the channel moves when the task that is queued now has run. The result has the
         new position once the tasks of this turn and the next have run. A dry run reports the
-        position without moving.
+        position without moving. Without `may_skip`, the channel stays if it would skip unfinished
+        messages: the result is then refused.
         """
         topic, channel = self._channel(topic_name, name)
         if channel.hold is not None:
             raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
-        seek = seeking.begin(self._turn, topic, channel, target, moves=not dry_run)
+        seek = seeking.begin(
+            self._turn, topic, channel, target, Seek(moves=not dry_run, may_skip=may_skip)
+        )
         self._make_durable(topic, now)
         return seek
 

@@ -57,9 +57,13 @@ class Seek:
         landing: the result; None: the channel has not moved yet, or could not.
         error: why the place could not be found; the channel has not moved then.
         moves: whether the channel moves; False: a dry run that only reports the result.
+        may_skip: whether the channel may move past unfinished messages, which drops them.
+        refused: whether the channel stays, because it may not skip.
     """
 
     moves: bool = True
+    may_skip: bool = True
+    refused: bool = False
     landing: Landing | None = None
     error: DiskError | None = None
 
@@ -105,11 +109,8 @@ class FirstRead(NamedTuple):
         _note_time(self.topic, self.first, self.seek)
 
 
-def begin(
-    turn: Turn, topic: Topic, channel: Channel, target: SeekTarget, *, moves: bool = True
-) -> Seek:
-    """Move the channel to another place as soon as that place is known."""
-    seek = Seek(moves)
+def begin(turn: Turn, topic: Topic, channel: Channel, target: SeekTarget, seek: Seek) -> Seek:
+    """Move the channel to another place as soon as that place is known; returns `seek`."""
     _find(PendingSeek(topic, channel, target, seek), turn)
     return seek
 
@@ -148,7 +149,8 @@ def _go(pending: PendingSeek, index: int, turn: Turn) -> None:
     again = _ahead(channel, index, channel.cursor) + _finished_ahead(channel, index)
     waiting = _ahead(channel, index, stream.end)
     skipped = _unfinished_before(channel, index)
-    if seek.moves:
+    seek.refused = seek.moves and bool(skipped) and not seek.may_skip
+    if seek.moves and not seek.refused:
         channel.seek(index)
         # Voided at once: the depth would otherwise count deleted messages until the cursor comes
         # there.

@@ -147,6 +147,7 @@ async def seek(
     to: str,
     *,
     dry_run: bool = False,
+    may_skip: bool = True,
     nodes: Iterable[str] = (),
 ) -> Report:
     """Move a channel's cursor in the log at all nodes that have the topic, or at some of them.
@@ -154,6 +155,7 @@ async def seek(
     Args:
         to: the target, in any form that `/channel/seek` of sparq's nsqd accepts.
         dry_run: only report the effect.
+        may_skip: False: a node at which unfinished messages would be skipped refuses.
         nodes: addresses of nodes; empty: all that have the topic.
     """
     report = Report()
@@ -163,6 +165,7 @@ async def seek(
         chosen = [node for node in producers.value if not wanted or node.address in wanted]
         query = {"topic": topic, "channel": channel, "to": to}
         query |= {"dry_run": "true"} if dry_run else {}
+        query |= {} if may_skip else {"may_skip": "false"}
         await _call_nodes(fleet, report, chosen, "channel/seek", **query)
     return report
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from aiohttp import web
 
 from sparq.protocol.names import is_valid_name
+
+if TYPE_CHECKING:
+    from sparq.daemon.access.access import Caller
 
 BODY_SECONDS = 60.0
 """Maximum time between two pieces of a body; after it the request fails."""
@@ -39,7 +43,12 @@ class Panic(HttpError):
 
 
 class Call:
-    """One request, for a handler."""
+    """One request, for a handler.
+
+    Attributes:
+        caller: the sender; None: the daemon has no access checks.
+        streamed: the streamed answer, once it has begun.
+    """
 
     def __init__(
         self,
@@ -52,6 +61,7 @@ class Call:
         `headers`: headers of every answer of the site.
         """
         self.request = request
+        self.caller: Caller | None = None
         self.parameters: Mapping[str, str] = {}
         self.streamed: web.StreamResponse | None = None
         self._body_seconds = body_seconds

@@ -299,15 +299,16 @@ class Site:
         return self._dressed(response, request)
 
     async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
-        access, failure = self._access, ""
-        refused = None if access is None else access.refusal(route, call)
-        if refused is not None:
-            return refusal(refused, plain=route.plain)
+        access, failure = self._access, None
+        if access is not None:
+            call.caller, refused = access.decide(route, call)
+            if refused is not None:
+                return refusal(refused, plain=route.plain)
         try:
             response = await _handle(route, call)
         except HttpError as error:
             is_plain = route.plain and not isinstance(error, Panic)
-            response, failure = self._refused(call.request, error, plain=is_plain), error.code
+            response, failure = self._refused(call.request, error, plain=is_plain), error
         if access is not None:
             await access.note(route, call, failure)
         return response

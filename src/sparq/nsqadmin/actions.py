@@ -37,7 +37,7 @@ OF_NODE: Final = ("drain_node", "undrain_node")
 TYPED: Final = {
     action
     for action, role in ACTION_ROLES.items()
-    if role == Role.ADMINISTER and action not in OF_NODE
+    if role == Role.ADMINISTER and not action.endswith(("_node", "_message"))
 }
 """Actions that need a typed text: the channel's name, else the topic's name, or `POLICIES`."""
 
@@ -105,6 +105,9 @@ class Actions:
         if do is None:
             raise HttpError(400, "INVALID_ACTION")
         who = self._access.require(request, ACTION_ROLES[order.action])
+        if order.action == "seek_channel" and Role.ADMINISTER not in who.roles:
+            # Skipping unfinished messages has the effect of emptying.
+            order = replace(order, arguments={**order.arguments, "may_skip": False})
         if why := _mistake(order, must_type):
             raise HttpError(400, why)
         if await self._audit.unavailable():
@@ -195,7 +198,8 @@ def _seek(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     to, nodes = order.arguments.get("to"), order.arguments.get("nodes", ())
     if not isinstance(to, str) or not to or isinstance(nodes, str):
         raise ValueError("seek_channel needs `to` and optionally `nodes`, a list")
-    return cluster.seek(fleet, order.topic, order.channel, to, nodes=nodes)
+    may_skip = bool(order.arguments.get("may_skip", True))
+    return cluster.seek(fleet, order.topic, order.channel, to, may_skip=may_skip, nodes=nodes)
 
 
 def _drain(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:

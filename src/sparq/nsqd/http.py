@@ -29,6 +29,7 @@ from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
 from sparq.nsqd.policies import PolicyRoutes
 from sparq.nsqd.redriving import Redriving
+from sparq.nsqd.rights import MAY_EMPTY
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.errors import DRAINING, RemoteError
 from sparq.protocol.frames import BodySlices
@@ -266,18 +267,29 @@ class NsqdEndpoints:
     async def seek_channel(self, call: Call) -> dict[str, Any]:
         """Move a channel's cursor; return its new place and how many messages come again.
 
-        With `dry_run` the cursor stays where it is.
+        With `dry_run` the cursor stays where it is; with `may_skip=false`, also if unfinished
+        messages would be skipped.
         """
         topic, channel = topic_channel(call)
         target = seeking.target_of(call.query.get("to"), time.time_ns())
-        dry_run = call.flag("dry_run", False)
+        dry_run, may_skip = call.flag("dry_run", False), call.flag("may_skip", True)
+        # Skipping unfinished messages has the effect of emptying, so it needs the same role.
+        may_empty = self._nsqd.access is None or self._nsqd.access.allows(call, MAY_EMPTY)
         seek = await self._change(
-            topic, lambda now: self._broker.seek(topic, channel, target, now, dry_run=dry_run)
+            topic,
+            lambda now: self._broker.seek(
+                topic, channel, target, now, dry_run=dry_run, may_skip=may_skip and may_empty
+            ),
         )
         if seek.error is not None:
             raise HttpError(500, f"INTERNAL_ERROR: {seek.error.reason}")
         if seek.landing is None:  # the channel was deleted before the place was found
             raise HttpError(404, "CHANNEL_NOT_FOUND")
+        if seek.refused:
+            skips = f"the seek skips {seek.landing.skipped} unfinished messages"
+            if not may_empty:
+                raise HttpError(403, f"FORBIDDEN: {skips}, which needs the role administer")
+            raise HttpError(409, f"WOULD_SKIP: {skips}")
         return seeking.answer_of(seek.landing)
 
     def _now(self) -> Instant:
@@ -296,18 +308,21 @@ class NsqdEndpoints:
             result = apply(self._now())
         except RemoteError as error:
             raise change_error(error) from error
-        await self._nsqd.wait_until_durable()
-        # The first call may have started more tasks: a seek by time first reads, then writes.
-        await self._nsqd.wait_until_durable()
-        await self._done(topic)
+        try:
+            # One limit for all of it: the tasks of other topics come first, however slow they are.
+            async with asyncio.timeout(DONE_SECONDS):
+                await self._done(topic)
+        except TimeoutError:
+            reason = self._broker.not_durable_reason(topic) or "the disk is busy"
+            raise HttpError(503, f"NOT_DONE: {reason}") from None
         return result
 
     async def _done(self, topic: str) -> None:
-        """Wait until nothing of a topic waits for the disk, at most `DONE_SECONDS`."""
-        deadline = time.monotonic() + DONE_SECONDS
-        while (reason := self._broker.not_durable_reason(topic)) is not None:
-            if time.monotonic() > deadline:
-                raise HttpError(503, f"NOT_DONE: {reason}")
+        """Wait until nothing of a topic waits for the disk."""
+        await self._nsqd.wait_until_durable()
+        # The first call may have started more tasks: a seek by time first reads, then writes.
+        await self._nsqd.wait_until_durable()
+        while self._broker.not_durable_reason(topic) is not None:
             await asyncio.sleep(DONE_POLL_SECONDS)
             await self._nsqd.wait_until_durable()
 

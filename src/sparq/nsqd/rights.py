@@ -1,8 +1,14 @@
 """The roles that each route and each V2 command of nsqd needs, if there is a token file.
 
-Actions that delete messages or names, change settings, end the process or inspect it need
-`administer`; actions that can be undone need `operate`. A test checks that no route and no command
-is missing.
+An action needs the right that its effect needs, whatever its name is:
+
+1. What deletes messages or names, changes settings, ends the process or inspects it needs
+   `administer`. So does a channel's loss of messages: emptying, finishing, cancelling, and a seek
+   that skips unfinished ones, which its handler checks (`MAY_EMPTY`).
+2. What can be undone needs `operate`.
+3. A copy shows bodies of one topic to the consumers of another one, and is a publish there.
+
+A test checks that no route and no command is missing.
 """
 
 from __future__ import annotations
@@ -22,7 +28,8 @@ if TYPE_CHECKING:
     from sparq.daemon.access.access import Access
     from sparq.nsqd.options import NsqdOptions
 
-_FOR_BOTH: Final = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
+MAY_EMPTY: Final = Need(Role.ADMINISTER, "topic")
+"""Whether the sender may make a channel lose unfinished messages."""
 
 RIGHTS: Final[Rights] = {
     ("GET", "/ping"): OPEN,
@@ -49,9 +56,9 @@ RIGHTS: Final[Rights] = {
     ("POST", "/channel/empty"): of_topic(Role.ADMINISTER),
     ("POST", "/channel/delete"): of_topic(Role.ADMINISTER),
     ("POST", "/message/requeue"): of_topic(Role.OPERATE),
-    ("POST", "/message/finish"): of_topic(Role.OPERATE),
-    ("POST", "/message/cancel"): of_topic(Role.OPERATE),
-    ("POST", "/message/copy"): _FOR_BOTH,
+    ("POST", "/message/finish"): of_topic(Role.ADMINISTER),
+    ("POST", "/message/cancel"): of_topic(Role.ADMINISTER),
+    ("POST", "/message/copy"): (Need(Role.BODIES, "topic"), Need(Role.PUBLISH, "to")),
     # A letter names its target topic, and any publisher can forge a letter.
     ("POST", "/message/redrive"): of_all(Role.OPERATE),
     ("GET", "/drain"): of_all(Role.READ),

@@ -16,7 +16,7 @@ from sparq.daemon.access.access import EXPIRED, FORBIDDEN, UNAUTHORISED, Access,
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.rights import OPEN, of_topic
 from sparq.daemon.access.roles import Role
-from sparq.daemon.call import Call
+from sparq.daemon.call import Call, HttpError
 from sparq.daemon.options import AccessOptions
 from sparq.daemon.routes import Route
 from sparq.program.lifecycle import StartError
@@ -65,7 +65,7 @@ def call(route: Route, topic: str = "t1", shown: str = "", **headers: str) -> Ca
 
 def status(access: Access, route: Route, shown: str = "", topic: str = "t1") -> int:
     """Return 200, or the status of the refusal."""
-    refusal = access.refusal(route, call(route, topic, shown))
+    _, refusal = access.decide(route, call(route, topic, shown))
     return 200 if refusal is None else refusal.status
 
 
@@ -150,6 +150,15 @@ def test_a_reload_takes_the_new_file_or_keeps_the_old(
     assert not Access(RIGHTS, token=MASTER).reload()
 
 
+async def served(
+    access: Access, route: Route, request: Call, error: HttpError | None = None
+) -> None:
+    """Do what the HTTP server does before and after a handler, which fails with `error`."""
+    request.caller, refusal = access.decide(route, request)
+    assert refusal is None
+    await access.note(route, request, error)
+
+
 async def entries(log: AuditLog) -> list[dict[str, Any]]:
     """Return all entries, oldest first."""
     return (await log.page(limit=100)).entries[::-1]
@@ -159,10 +168,10 @@ async def test_changes_and_refusals_are_recorded_without_secrets(file: TokenFile
     """Changes and refusals are recorded with user, action, topic and outcome, without secrets."""
     log = AuditLog()
     access = Access(RIGHTS, token=MASTER, token_file=str(file.path), audit=log)
-    await access.note(PAUSE, call(PAUSE, shown=file.part, **{"User-Agent": "curl"}), "")
-    await access.note(PAUSE, call(PAUSE, shown=MASTER), "TOPIC_NOT_FOUND")
-    await access.note(STATS, call(STATS, shown=file.whole), "")
-    await access.note(PUB, call(PUB, shown=file.whole), "")
+    await served(access, PAUSE, call(PAUSE, shown=file.part, **{"User-Agent": "curl"}))
+    await served(access, PAUSE, call(PAUSE, shown=MASTER), HttpError(404, "TOPIC_NOT_FOUND"))
+    await served(access, STATS, call(STATS, shown=file.whole))
+    await served(access, PUB, call(PUB, shown=file.whole))
     status(access, PAUSE, "x" * 40)
     await access.close()
 
@@ -176,6 +185,36 @@ async def test_changes_and_refusals_are_recorded_without_secrets(file: TokenFile
     assert {"to": "earliest"} == found[0]["arguments"]
     text = json.dumps(found)
     assert not any(secret in text for secret in (file.part, MASTER, "secret", "x" * 40))
+
+
+async def test_an_entry_names_who_did_it_though_the_token_is_gone(file: TokenFile) -> None:
+    """A token removed while its request is served is still named; its later requests are not."""
+    log = AuditLog()
+    access = Access(RIGHTS, token_file=str(file.path), audit=log)
+    request = call(PAUSE, shown=file.whole)
+    request.caller, _ = access.decide(PAUSE, request)
+    file.write(file.lines[1])
+    assert access.reload()
+    await access.note(PAUSE, request, None)
+    assert 401 == status(access, PAUSE, file.whole)
+    await access.close()
+
+    found = await entries(log)
+    assert [("whole", "done"), ("", "refused")] == [(one["user"], one["outcome"]) for one in found]
+
+
+async def test_a_handlers_refusal_is_recorded_as_one(file: TokenFile) -> None:
+    """A request that the handler refuses for its effect is counted and recorded as refused."""
+    log = AuditLog()
+    access = Access(RIGHTS, token_file=str(file.path), audit=log)
+    await served(access, PAUSE, call(PAUSE, shown=file.whole), HttpError(403, "FORBIDDEN: why"))
+    await access.close()
+
+    assert 1 == access.refused[FORBIDDEN]
+    (entry,) = await entries(log)
+    assert ("whole", "refused", "FORBIDDEN: why") == tuple(
+        entry[name] for name in ("user", "outcome", "detail")
+    )
 
 
 async def test_refused_commands_are_counted_and_recorded(
@@ -225,5 +264,5 @@ async def test_an_answer_does_not_wait_for_a_slow_disk(
     monkeypatch.setattr(module, "WRITTEN_SECONDS", 0.01)
     access = Access(RIGHTS, token_file=str(file.path), audit=log)
 
-    await access.note(PAUSE, call(PAUSE, shown=file.whole), "")
+    await served(access, PAUSE, call(PAUSE, shown=file.whole))
     assert 1 == len(waits)

@@ -54,10 +54,9 @@ NSQD: Final = {
         ],
         OPERATE,
     ),
-    **dict.fromkeys(
-        [f"/message/{verb}" for verb in ("requeue", "finish", "cancel", "copy")], OPERATE
-    ),
-    **dict.fromkeys(("/channel/seek", "/message/redrive", "GET /config/:opt"), OPERATE),
+    **dict.fromkeys(("/message/requeue", "/message/redrive"), OPERATE),
+    **dict.fromkeys(("/message/finish", "/message/cancel"), ADMINISTER),
+    **dict.fromkeys(("/channel/seek", "GET /config/:opt"), OPERATE),
     "/topic/drain": OPERATE,
     "GET /drain": READ,
     **dict.fromkeys(
@@ -165,6 +164,8 @@ def may(holder: Holder, role: str, path: str) -> bool:
     """Whether the request must not be refused."""
     if role == OPEN:
         return True
+    if path == "/message/copy":
+        return {BODIES, PUBLISH} <= holder.here
     if path in ("/info", "/nodes"):
         return holder.name.endswith(("-all", "-here", "-there", "everything"))
     is_whole = path.startswith(WHOLE) or (path == "/policies" and role == ADMINISTER)
@@ -267,6 +268,46 @@ async def test_requests_with_the_role_succeed(daemon: Any, tmp_path: Path, file:
                 assert status not in (401, 403), (route.path, holder.name)
                 changed += before != await served.state()
         assert changed >= 3
+
+
+@pytest.mark.security("A-3")
+async def test_only_administer_lets_a_channel_lose_messages(
+    tmp_path: Path, shows: Callable[[str], None]
+) -> None:
+    """No request of all weaker roles together makes a channel lose a message, whatever it asks."""
+    (tmp_path / "data").mkdir()
+    token, line = tokens.make("all-others", ",".join(set(INCLUDED) - {ADMINISTER}))
+    boss, administer = tokens.make("boss", ADMINISTER)
+    (tmp_path / "tokens").write_text(f"{line}\n{administer}\n")
+    requests = 0
+    async with nsqd(tmp_path, token_file=str(tmp_path / "tokens")) as (served, _):
+        daemon = daemons.running[-1]
+        channel = daemon.nsqd.broker.topics["t"].channels["c"]
+        log = channel.stream.log
+        before = channel.depth()
+        assert before
+        ids = [f"{daemon.nsqd.broker.node_id << 54 | log.first_index + n:016x}" for n in range(9)]
+        for route in served.routes:
+            if route.method == "GET":
+                continue
+            for to in ("earliest", "latest", "last:1", "-1ms", str(log.written_end - 1), "t2"):
+                requests += 1
+                path = target_of(route).replace("to=earliest", f"to={to}")
+                body = json.dumps({"ids": ids}).encode()
+                await ask(served, route.method, path, header_of(Holder("", token)), body)
+                held = channel.depth() + channel.in_flight.count
+                assert held >= before, (route.path, to)
+        assert daemon.nsqd.broker.topics["t"].channels["c"] is channel
+
+        path = "/channel/seek?topic=t&channel=c&to=latest"
+        assert 403 == await ask(served, "POST", path, header_of(Holder("", token)))
+        assert 409 == await ask(
+            served, "POST", f"{path}&may_skip=false", header_of(Holder("", boss))
+        )
+        assert channel.depth() >= before
+        assert 200 == await ask(served, "POST", path, header_of(Holder("", boss)))
+        assert 0 == channel.depth()
+    shows(f"nsqd: requests below administer {requests}, messages lost to a channel 0")
 
 
 def test_every_command_has_a_role() -> None:

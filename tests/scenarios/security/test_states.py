@@ -150,7 +150,7 @@ async def test_plain_commands_before_a_tls_handshake_are_not_executed(tmp_path: 
     for injected in (pub("injected", b"x"), commands.nop(), sub("injected", "c"), b"\n"):
         async with connected(daemon) as client:
             client.send(asked + injected)
-            assert b'"tls_v1": true' in await client.response()
+            assert b'"tls_v1":true' in await client.response()
             with pytest.raises(Exception, match=r"(?i)alert|wrong|closed|version|handshake|^$"):
                 await client.shake_hands(certificates.client())
                 await client.response()

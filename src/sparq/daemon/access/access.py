@@ -34,7 +34,7 @@ from sparq.program.lifecycle import StartError
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from sparq.daemon.access.rights import Needs, Rights
+    from sparq.daemon.access.rights import Need, Needs, Rights
     from sparq.daemon.call import Call
     from sparq.daemon.options import AccessOptions
     from sparq.daemon.routes import Route
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 UNAUTHORISED, EXPIRED, FORBIDDEN = "unauthorised", "expired", "forbidden"
 REASONS: Final = (UNAUTHORISED, EXPIRED, FORBIDDEN)
 """Reasons for a refusal: no or a wrong token, an expired one, or one without the right."""
+
+HTTP_FORBIDDEN: Final = 403
 
 MASTER: Final = "http-token"
 """The user name in entries for requests with `--http-token`."""
@@ -208,8 +210,12 @@ class Access:
 
     # HTTP
 
-    def refusal(self, route: Route, call: Call) -> HttpError | None:
-        """Return the error for a refused request; None: it is allowed."""
+    def decide(self, route: Route, call: Call) -> tuple[Caller, HttpError | None]:
+        """Return the sender of a request, and the error if it is refused.
+
+        The sender is determined only here, before the handler runs: the token may be removed
+        meanwhile, and the audit entry must still name who did it.
+        """
         needs = self._rights.get((route.method, route.path), UNLISTED)
         caller = self._caller(call.request)
         if self.tokens is None:
@@ -217,22 +223,38 @@ class Access:
             is_met = not asks or caller.name == MASTER
         else:
             is_met = all(need.is_met(caller.grants, call.named) for need in needs)
-        if is_met:
-            return None
+        return caller, None if is_met else self._refusal(route, call, caller, needs)
+
+    def allows(self, call: Call, need: Need) -> bool:
+        """Whether the sender of a request meets a need beyond those of its route.
+
+        For a route whose effect depends on its arguments: a seek that skips messages has the
+        effect of emptying.
+        """
+        if self.tokens is None or call.caller is None:
+            return True
+        return need.is_met(call.caller.grants, call.named)
+
+    def _refusal(self, route: Route, call: Call, caller: Caller, needs: Needs) -> HttpError:
         kind = "publish" if _publishes(needs) else route.method
         detail = caller.reason
         self.refuse(detail, self._entry(route, call, caller, "refused", detail), kind)
         if caller.reason == FORBIDDEN:
-            return HttpError(403, "FORBIDDEN")
+            return HttpError(HTTP_FORBIDDEN, "FORBIDDEN")
         return HttpError(401, "UNAUTHORIZED")
 
-    async def note(self, route: Route, call: Call, failure: str) -> None:
-        """Record a served request if it changes something; `failure`: the error's code or ""."""
+    async def note(self, route: Route, call: Call, error: HttpError | None) -> None:
+        """Record a request that was to change something; `error`: its answer if it failed."""
         needs = self._rights.get((route.method, route.path), UNLISTED)
-        if self._audit is None or route.method == "GET" or _publishes(needs):
+        caller = call.caller
+        if self._audit is None or caller is None or route.method == "GET" or _publishes(needs):
             return
-        outcome: Outcome = "failed" if failure else "done"
-        entry = self._entry(route, call, self._caller(call.request), outcome, failure)
+        if error is not None and error.status == HTTP_FORBIDDEN:
+            # Refused by the handler, because of its effect (`allows`).
+            self.refuse(FORBIDDEN, self._entry(route, call, caller, "refused", error.code))
+            return
+        outcome: Outcome = "failed" if error else "done"
+        entry = self._entry(route, call, caller, outcome, error.code if error else "")
         # The action is done: a disk that hangs delays the answer, but does not withhold it. The
         # write itself goes on (`AuditLog.record`).
         with contextlib.suppress(TimeoutError):
@@ -271,7 +293,7 @@ class Access:
 
 
 def _publishes(needs: Needs) -> bool:
-    return any(need.role == Role.PUBLISH for need in needs)
+    return bool(needs) and all(need.role == Role.PUBLISH for need in needs)
 
 
 def read(path: str, flag: str = "--token-file") -> Tokens | None:

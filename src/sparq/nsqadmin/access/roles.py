@@ -123,8 +123,15 @@ ACTION_ROLES: Final = {
         for what in ("topic", "channel")
     },
     **{
-        f"{verb}_message": Role.OPERATE
-        for verb in ("requeue", "finish", "cancel", "copy", "redrive")
+        f"{verb}_message": role
+        for verb, role in (
+            ("requeue", Role.OPERATE),
+            ("redrive", Role.OPERATE),
+            # A copy shows the bodies to the consumers of another topic.
+            ("copy", Role.OPERATE | Role.BODIES),
+            ("finish", Role.ADMINISTER),
+            ("cancel", Role.ADMINISTER),
+        )
     },
     "seek_channel": Role.OPERATE,
     "tombstone_topic_producer": Role.ADMINISTER,
