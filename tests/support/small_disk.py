@@ -15,6 +15,11 @@ from typing import Self
 
 import pytest
 
+OVERLAY = (
+    'mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work"'
+    ' && mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$2"'
+    " && echo mounted && exec cat"
+)
 MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs "$2" && echo mounted && exec cat'
 
 
@@ -27,10 +32,12 @@ class SmallDisk:
         prefix: the command prefix that runs a program in the namespace.
     """
 
-    def __init__(self, folder: Path, size: str) -> None:
+    def __init__(self, folder: Path, size: str, script: str = MOUNT) -> None:
+        """`size`: of the tmpfs; for another script its first argument, the second is `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._size = size
+        self._script = script
         self._holder, enter = self._mounted()
         self.seen = Path(f"/proc/{self._holder.pid}/root{folder}")
         self.prefix = ("nsenter", "-t", str(self._holder.pid), *enter, "--")
@@ -44,7 +51,7 @@ class SmallDisk:
             ways = []
         for leave, enter in ways:
             holder = subprocess.Popen(
-                ["unshare", leave, "sh", "-c", MOUNT, "sh", self._size, str(self.folder)],
+                ["unshare", leave, "sh", "-c", self._script, "sh", self._size, str(self.folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

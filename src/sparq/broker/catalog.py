@@ -6,6 +6,11 @@ an id (decision 2). The file is replaced as a whole: temporary file, sync, renam
 folder. Until then, the name of a deleted topic's folder in the trash holds the index: so deleting
 needs no space.
 
+Some folders cannot be renamed into the trash: those in the lower layer of an overlay, or any on a
+disk that refuses to rename. Then an empty folder in the trash, whose name ends with the topic's
+folder, records that the topic is deleted, and its files are deleted where they are. A start
+completes that.
+
 `policies.json` has the policies that were set at run time; it is replaced in the same way. So is
 `drain.json`, which has the drains; it does not exist while there are none.
 
@@ -95,6 +100,8 @@ class Catalog:
             self._read_draining()
         for name in disk.listdir(self._path(TRASH)):
             self.retired_index = max(self.retired_index, retired_index_of(name))
+            if marked := marked_folder(name):
+                self.remove_folder(f"{self._path(TOPICS)}/{marked}")
 
     def _read(self) -> None:
         try:
@@ -215,6 +222,19 @@ class Catalog:
             self._sync_folders()
         return folder
 
+    def remove_folder(self, folder: str) -> None:
+        """Delete a topic's folder where it is, durably, if it is there.
+
+        Raises:
+            DiskError: it still exists, perhaps without some of its files.
+        """
+        if self.disk.exists(folder):
+            for name in self.disk.listdir(folder):
+                self.disk.unlink(f"{folder}/{name}")
+            self.disk.sync_directory(folder)
+            self.disk.remove_directory(folder)
+        self.disk.sync_directory(self._path(TOPICS))
+
     def forget_folder(self, topic_name: str) -> None:
         """Remove the folder of a topic that could not be created, if it is empty."""
         with suppress(DiskError):
@@ -245,9 +265,14 @@ class Catalog:
 def retired_index_of(name: str) -> int:
     """The retired index in the name of a trash folder; 0: none, from an older version."""
     try:
-        return int(name.partition("-")[2], 16)
-    except ValueError:
+        return int(name.split("-", 2)[1], 16)
+    except (ValueError, IndexError):
         return 0
+
+
+def marked_folder(name: str) -> str:
+    """The folder of a topic that a trash folder marks as deleted; "": it marks none."""
+    return "".join(name.split("-", 2)[2:])
 
 
 class Removal:
@@ -266,6 +291,7 @@ class Removal:
         self._retired_index = catalog.retired_index
         self.is_deleted = in_trash
         self._folder = folder
+        self._mark = ""
 
     def run(self) -> None:
         """Save the facts before the folder is removed: until then its name holds the index.
@@ -277,6 +303,9 @@ class Removal:
         try:
             if not self.is_deleted:
                 self._discard()
+            if self._mark:
+                self._remove_in_place()
+                return
             # In a thread: deleting 100 MB takes 150 to 230 ms (decision 24).
             for name in catalog.disk.listdir(self._folder):
                 catalog.disk.unlink(f"{self._folder}/{name}")
@@ -290,18 +319,45 @@ class Removal:
     def _discard(self) -> None:
         """Move the folder to the trash; this is possible even on a full disk."""
         catalog = self._catalog
-        if not self._folder.startswith(f"{catalog.data_path}/{TRASH}/"):
+        trash = f"{catalog.data_path}/{TRASH}"
+        if not self._folder.startswith(f"{trash}/") and not self._mark:
             target = catalog.trash_folder(self._retired_index)
-            with_reserve(
-                lambda: catalog.disk.rename(self._folder, target),
-                catalog.reserve,
-                BLOCK_BYTES,
-                Purpose.CATALOG,
-            )
+            try:
+                with_reserve(
+                    lambda: catalog.disk.rename(self._folder, target),
+                    catalog.reserve,
+                    BLOCK_BYTES,
+                    Purpose.CATALOG,
+                )
+            except DiskError as error:
+                if error.is_missing:
+                    raise
+                # Kept from here on: the folder may lose files at once.
+                self._mark = f"{target}-{self._folder.rpartition('/')[2]}"
+                return
             self._folder = target
-        # Even if an earlier attempt has renamed the folder: its syncs may have failed.
-        catalog.disk.sync_directory(f"{catalog.data_path}/{TOPICS}")
-        catalog.disk.sync_directory(f"{catalog.data_path}/{TRASH}")
+        if not self._mark:
+            # Even if an earlier attempt has renamed the folder: its syncs may have failed.
+            catalog.disk.sync_directory(f"{catalog.data_path}/{TOPICS}")
+            catalog.disk.sync_directory(trash)
+            self.is_deleted = True
+
+    def _remove_in_place(self) -> None:
+        """Delete a folder that cannot be renamed; its name is free only after its mark is gone."""
+        catalog, disk = self._catalog, self._catalog.disk
+        trash = f"{catalog.data_path}/{TRASH}"
+        try:
+            disk.make_directory(self._mark)
+            disk.sync_directory(trash)
+        except DiskError as error:
+            # A disk that has no space even for the mark gets some from what is deleted.
+            if not error.is_full:
+                raise
+        catalog.remove_folder(self._folder)
+        catalog.save(catalog.facts())
+        if disk.exists(self._mark):
+            disk.remove_directory(self._mark)
+        disk.sync_directory(trash)
         self.is_deleted = True
 
 

@@ -12,7 +12,8 @@ from sparq.broker.channel import SeekTarget
 from sparq.log.disk import DiskError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.testing import Fault, MemoryDisk
+from sparq.protocol.layout import INDEX_LIMIT
+from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.broker.harness import BrokerHarness
 
 
@@ -396,3 +397,43 @@ def test_an_index_file_without_space_is_tried_once_per_trim() -> None:
     harness.disk.fault = None
     harness.pass_time(2.0)
     assert len([path for path in harness.disk.paths() if path.endswith(".index")]) >= 3
+
+
+class DiskOfLayers(MemoryDisk):
+    """A disk on which the topics' folders cannot be renamed, as in an overlay's lower layer."""
+
+    def step(self, operation: str, path: str) -> None:
+        """Refuse to rename them."""
+        super().step(operation, path)
+        if operation == "rename" and "/topics/" in path and path.count("/") == 3:
+            raise DiskError(operation, path, errno.EXDEV)
+
+
+def test_a_topic_whose_folder_cannot_be_renamed_is_deleted_wholly_or_not_at_all() -> None:
+    """A power cut at any step of the deletion leaves all messages, or no topic."""
+    returned = 0
+    for at in range(1, 100):
+        disk = DiskOfLayers()
+        harness = BrokerHarness(disk)
+        harness.consumer("t", "c")
+        harness.publish("t", b"x", b"y")
+        harness.broker.delete_topic("t", harness.clock.now())
+        disk.fail(Fault(at, None))
+        is_cut = False
+        try:
+            harness.turn()
+            assert harness.broker.not_durable_reason("t") is None
+        except PowerCut:
+            is_cut = True
+        again = BrokerHarness(disk.crash(seed=at))
+        returned += "t" in again.broker.topics
+        assert is_cut or "t" not in again.broker.topics
+        if "t" in again.broker.topics:
+            assert again.broker.topics["t"].stream.log.messages_between(0, INDEX_LIMIT) == 2
+        else:
+            again.publish("t", b"z")
+            again.crash()
+            assert again.consumer("t", "c", rdy=9).bodies() == [b"z"]
+        if not is_cut:
+            break
+    assert 0 < returned < at

@@ -11,6 +11,7 @@ import pytest
 from sparq.protocol.commands import fin, pub, rdy, sub
 from tests.support import strace
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import OVERLAY, SmallDisk
 from tests.support.v2_client import OK, V2Client, drain
 from tests.support.waiting import wait_for
 
@@ -109,3 +110,23 @@ def test_a_data_path_that_is_moved_away_refuses_publishes(
         }
 
     assert found == {topic: bodies for topic, bodies in acknowledged.items() if bodies}
+
+
+def test_a_topic_in_the_lower_layer_of_an_overlay_can_be_deleted(tmp_path: Path) -> None:
+    """A topic whose folder cannot be renamed, since an image contains it, is deleted for good."""
+    with spawn_nsqd(tmp_path) as server:
+        for topic in ("t", "u"):
+            server.post(f"/pub?topic={topic}", b"x")
+        assert server.terminate() == 0
+    (tmp_path / "layers").mkdir()
+    with (
+        SmallDisk(tmp_path / "nsqd", str(tmp_path / "layers"), OVERLAY) as disk,
+        spawn_nsqd(tmp_path, prefix=disk.prefix) as server,
+    ):
+        server.post("/topic/delete?topic=t")
+        assert not (disk.seen / "topics" / "t-t").exists()
+        server.post("/pub?topic=t", b"new")
+        assert server.request("GET", "/ping") == (200, b"OK")
+        server.restart()
+        assert drain(server, "t", "c") == [b"new"]
+        assert drain(server, "u", "c") == [b"x"]
