@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqd.options import NsqdOptions, default_node_id
+from sparq.nsqd.options import ListenOptions, NsqdOptions, default_node_id
 from sparq.program.flags import flags_of, parse
 from tests.support.options import changed
 
@@ -17,7 +17,7 @@ HOUR = 3600 * SECOND
 DEFAULTS = {
     "tcp_address": "0.0.0.0:4150",
     "http_address": "0.0.0.0:4151",
-    "https_address": "0.0.0.0:4152",
+    "https_address": "<host of --http-address>:4152",
     "broadcast_address": socket.gethostname(),
     "broadcast_tcp_port": 0,
     "broadcast_http_port": 0,
@@ -195,3 +195,23 @@ def test_default_node_ids_differ_on_one_host(tmp_path: Path) -> None:
     assert default_node_id(here) != default_node_id(options(f"-data-path={tmp_path}/x"))
     assert len(ids) > 15
     assert all(0 <= node_id < 1024 for node_id in ids)
+
+
+@pytest.mark.parametrize(
+    ("http", "https", "expected"),
+    [
+        ("127.0.0.1:4151", None, "127.0.0.1:4152"),
+        ("0.0.0.0:4151", None, "0.0.0.0:4152"),
+        (":4151", None, ":4152"),
+        ("[::1]:8151", None, "[::1]:4152"),
+        ("/run/nsqd.sock", None, "127.0.0.1:4152"),
+        ("", None, "127.0.0.1:4152"),
+        ("127.0.0.1:4151", "0.0.0.0:4152", "0.0.0.0:4152"),
+        ("127.0.0.1:4151", "", ""),
+    ],
+)
+def test_https_listens_on_the_host_of_http(http: str, https: str | None, expected: str) -> None:
+    """A certificate opens no port to a network that HTTP is not open to, unless a flag says so."""
+    given = {} if https is None else {"https_address": https}
+
+    assert expected == ListenOptions(http_address=http, **given).https

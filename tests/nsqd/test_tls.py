@@ -16,7 +16,7 @@ import pytest
 
 from sparq.daemon.address import HANDSHAKE_SECONDS
 from sparq.nsqd import tls
-from sparq.nsqd.options import NsqdOptions
+from sparq.nsqd.options import HTTPS_ADDRESS, NsqdOptions
 from sparq.nsqd.tls import first_certificate, standard_name
 from sparq.program.lifecycle import StartError
 from sparq.protocol.commands import identify, pub, sub
@@ -496,3 +496,20 @@ async def test_a_silent_client_in_a_handshake_does_not_delay_the_stop(
                 return not daemon.nsqd.clients.connections
 
             await until(all_gone)
+
+
+async def test_without_its_flag_https_opens_no_further_network(
+    tmp_path: Path,
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """HTTPS listens on loopback like HTTP, and a warning says what Go's nsqd would do."""
+    monkeypatch.setattr("sparq.nsqd.options.HTTPS_PORT", 0)
+    daemon = await start(tmp_path, https_address=HTTPS_ADDRESS, **certificates.options())
+    https = daemon.listeners.https
+    await stop(daemon)
+
+    assert https is not None
+    assert https.text.startswith("127.0.0.1:")
+    assert f"--https-address=0.0.0.0:{https.port}" in caplog.text

@@ -64,7 +64,7 @@ def listen(options: NsqdOptions, *, has_tls: bool = False) -> Listeners:
         ListenError: an address cannot be bound.
     """
     tcp, http = options.listen.tcp_address, options.listen.http_address
-    https = options.listen.https_address if has_tls else ""
+    https = options.listen.https if has_tls else ""
     return Listeners(
         address.listen(tcp),
         address.listen(http) if http else None,

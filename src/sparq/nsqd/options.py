@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 NODE_IDS = 1024
 """Number of node ids: a message id has 10 bits for the node."""
 
+HTTPS_PORT = 4152
+HTTPS_ADDRESS = f"<host of --http-address>:{HTTPS_PORT}"
+"""The default of `--https-address`. Go's is 0.0.0.0:4152, also if plain HTTP is not public."""
+
 TOPOLOGY = "topology-aware-consumption"
 REQUIRE, REQUIRE_VERIFY = "require", "require-verify"
 
@@ -50,10 +54,19 @@ class ListenOptions:
         kind=LISTEN,
     )
     https_address: str = option(
-        "0.0.0.0:4152",
-        "address for HTTPS: host:port or a unix socket's path; used only with --tls-cert",
+        HTTPS_ADDRESS,
+        "address for HTTPS: host:port or a unix socket's path; empty: none; used only with"
+        " --tls-cert",
         kind=LISTEN,
     )
+
+    @property
+    def https(self) -> str:
+        """Where HTTPS listens; by default on HTTP's host, so that TLS opens no further network."""
+        if self.https_address != HTTPS_ADDRESS:
+            return self.https_address
+        host, colon, _ = self.http_address.rpartition(":")
+        return f"{host}:{HTTPS_PORT}" if colon else f"127.0.0.1:{HTTPS_PORT}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from aiohttp import web
 from sparq.daemon.http import Gate, Site
 from sparq.nsqd.http import NsqdEndpoints
 from sparq.nsqd.http_publish import FastPublishPath
-from sparq.nsqd.options import NsqdOptions
+from sparq.nsqd.options import HTTPS_ADDRESS, NsqdOptions
 from sparq.protocol.durations import SECOND
 
 if TYPE_CHECKING:
+    from sparq.daemon.address import Listener
     from sparq.nsqd.main import Listeners
     from sparq.nsqd.reload import Reloader
     from sparq.nsqd.server import Nsqd
@@ -54,6 +55,10 @@ def tls_requirement(options: NsqdOptions, https_port: int) -> Gate | None:
 logger = logging.getLogger(__name__)
 
 
+def _is_everywhere(listener: Listener) -> bool:
+    return listener.text.startswith(("0.0.0.0:", "[::]:"))
+
+
 async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Site:
     """Start the HTTP and HTTPS servers on their listeners, if there are any."""
     _, http, https = listeners
@@ -75,4 +80,10 @@ async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Si
     if https is not None and (certificates := nsqd.clients.tls) is not None:
         await site.start(https, certificates.listening_context)
         logger.info("HTTPS: listening on %s", https.text)
+        if options.listen.https_address == HTTPS_ADDRESS and not _is_everywhere(https):
+            logger.warning(
+                "HTTPS: the port is open on the host of --http-address alone, where Go's nsqd"
+                " listens on every address: --https-address=0.0.0.0:%d does that",
+                https.port,
+            )
     return site
