@@ -1,10 +1,11 @@
 """Daemons listen on host:port or on unix sockets."""
 
 import asyncio
+import errno
 import os
 import socket
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -129,3 +130,49 @@ def test_a_regular_file_at_the_sockets_path_is_not_changed(tmp_path: Path) -> No
     with pytest.raises(ListenError, match="address already in use"):
         listen(str(path))
     assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("address", [":0", "0.0.0.0:0", "[::]:0"])
+async def test_a_wildcard_address_listens_on_both_ip_families(address: str) -> None:
+    """As in Go, all three spellings accept IPv4 and IPv6 clients, and are shown as [::]:port."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("needs IPv6")
+    peers = list[str]()
+
+    class Noting(Greeter):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            peers.append(peer_text(transport.get_extra_info("peername")))
+            super().connection_made(transport)
+
+    listener = listen(address)
+    await listener.serve(Noting)
+    for host in ("127.0.0.1", "::1"):
+        reader, writer = await asyncio.open_connection(host, listener.port)
+        own = writer.get_extra_info("sockname")
+
+        assert await reader.read() == b"hello"
+        assert peers.pop() == join(host, own[1])
+        writer.close()
+    assert listener.text == f"[::]:{listener.port}"
+    listener.close()
+
+
+@pytest.mark.parametrize("number", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+@pytest.mark.parametrize("address", [":0", "0.0.0.0:0", "[::]:0"])
+def test_a_machine_without_ipv6_listens_on_ipv4(
+    address: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If IPv6 is switched off, a wildcard address listens on IPv4 alone."""
+    create = socket.create_server
+
+    def without_ipv6(*arguments: Any, **words: Any) -> socket.socket:
+        if words["family"] == socket.AF_INET6:
+            raise OSError(number, "no IPv6")
+        return create(*arguments, **words)
+
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
+    monkeypatch.setattr(socket, "create_server", without_ipv6)
+
+    listener = listen(address)
+    assert listener.text == f"0.0.0.0:{listener.port}"
+    listener.close()

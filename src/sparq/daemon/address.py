@@ -3,17 +3,21 @@
 A listening socket is bound here, before any server uses it, so that port 0 becomes one real port
 (even if a host has several addresses) and a failed start gives the reason in NSQ's words. No event
 loop is needed: clients that connect early wait in the kernel's queue while the loop is loaded.
+
+As in Go, an address without a host, `0.0.0.0` and `[::]` all listen on both IP families: an IPv6
+socket that accepts IPv4 clients, too. `peer_host` shows their addresses as IPv4.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sparq.program.lifecycle import StartError
 
@@ -29,6 +33,8 @@ CLOSE_SECONDS = 1.0
 """How long the TLS shutdown of a connection may take."""
 
 _PORTS = range(65536)
+_WILDCARDS = ("", "0.0.0.0", "::")
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 class ListenError(StartError):
@@ -54,11 +60,19 @@ def join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def peer_host(peer: object) -> str:
+    """Return a peer's IP address; empty for a unix socket.
+
+    An IPv4 client of an IPv6 socket has an address such as `::ffff:10.0.0.1`: its IPv4 address.
+    """
+    host = str(peer[0]) if isinstance(peer, tuple) and len(peer) >= 2 else ""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
 def peer_text(peer: object) -> str:
     """Format a peer's address as NSQ prints it; empty for a unix socket."""
-    if isinstance(peer, tuple) and len(peer) >= 2:
-        return join(str(peer[0]), int(peer[1]))
-    return ""
+    host = peer_host(peer)
+    return join(host, cast("tuple[str, int]", peer)[1]) if host else ""
 
 
 class Listener:
@@ -107,8 +121,9 @@ def listen(address: str) -> Listener:
     """Open a listening socket.
 
     Args:
-        address: `host:port` (no host: every address; port 0: a free one) or a unix socket's path.
-            A socket file that no process listens on any more is replaced.
+        address: `host:port` (no host, `0.0.0.0` or `[::]`: every address of both IP families;
+            port 0: a free one) or a unix socket's path. A socket file that no process listens on
+            any more is replaced.
     Raises:
         ListenError: the address cannot be bound.
     """
@@ -126,12 +141,18 @@ def listen(address: str) -> Listener:
 
 
 def _listen_tcp(host: str, port: int) -> socket.socket:
-    if not host and socket.has_dualstack_ipv6():
-        return socket.create_server(
-            ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
-        )
+    if host in _WILDCARDS:
+        if socket.has_dualstack_ipv6():
+            try:
+                return socket.create_server(
+                    ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+                )
+            except OSError as error:
+                if error.errno not in _NO_IPV6:
+                    raise
+        host = "0.0.0.0"  # a machine without IPv6
     # The first address only: with port 0, a socket for each address would get a port of its own.
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
     return socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
 

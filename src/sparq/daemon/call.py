@@ -14,6 +14,7 @@ from urllib.parse import unquote_plus
 
 from aiohttp import web
 
+from sparq.daemon.address import peer_host
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class Call:
         self._headers = headers or {}
         self._target = request.raw_path
         self._query: dict[str, str] | None = None
+
+    @property
+    def client(self) -> str:
+        """The client's IP address, or "a unix socket"."""
+        return peer_host((self.request.remote or "", 0)) or "a unix socket"
 
     @property
     def path(self) -> str:

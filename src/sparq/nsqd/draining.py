@@ -129,7 +129,7 @@ class DrainRoutes:
 
 def _client_address(call: Call) -> str:
     """Return the client's address, or "a unix socket", cut to `BY_MAX` characters."""
-    return (call.request.remote or "a unix socket")[:BY_MAX]
+    return call.client[:BY_MAX]
 
 
 def _document(drain: Drain | None) -> dict[str, Any]:

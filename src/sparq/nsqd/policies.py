@@ -91,7 +91,7 @@ class PolicyRoutes:
             logger.info(
                 "HTTP: %d policies set by %s, %d settings of topics and channels changed",
                 len(chosen),
-                call.request.remote or "a unix socket",
+                call.client,
                 len(found),
             )
         return {

@@ -28,9 +28,10 @@ def facts(
 
 
 def test_the_peer_and_the_path() -> None:
-    """The path is without query, an IPv6 address without zone; a Unix socket has no address."""
+    """The path is without query, an IPv6 address without zone, an IPv4-mapped one is IPv4."""
     assert ("/topics", "192.0.2.7", 9) == (facts().path, facts().peer, facts().port)
     assert ("fe80::1", 7) == (facts(peer=("fe80::1%eth0", 7)).peer, facts(peer=("::1", 7)).port)
+    assert "192.0.2.7" == facts(peer=("::ffff:192.0.2.7", 9, 0, 0)).peer
     assert ("", 0) == (facts(peer="").peer, facts(peer="").port)
     assert [False, True] == [facts(method=method).writes for method in ("HEAD", "POST")]
 

@@ -65,7 +65,7 @@ def test_nsqd_accepts_the_configuration_file(tmp_path: Path) -> None:
 def test_samples_match_real_lines() -> None:
     """The samples of the version and of log lines match real ones, apart from numbers."""
     version, mistake, log = (block.rstrip("\n") for block in blocks(""))
-    text = "TCP: listening on 0.0.0.0:4150"
+    text = "TCP: listening on [::]:4150"
 
     assert with_zeros(version) == with_zeros(version_line("nsqd"))
     reason = "--msg-timeout=60: write a unit: 60s or 60ms"

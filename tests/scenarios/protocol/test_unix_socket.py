@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,29 @@ async def test_tcp_and_http_work_on_ipv6(tmp_path: Path) -> None:
     (producer,) = json.loads(answer.partition(b"\r\n\r\n")[2])["producers"]
     assert producer["remote_address"].startswith("[::1]:")
     assert "::1" == producer["client_id"]
+
+
+async def test_a_default_host_serves_both_ip_families(tmp_path: Path) -> None:
+    """With NSQ's default host 0.0.0.0, clients connect over IPv4 and IPv6, as with Go's nsqd.
+
+    An IPv4 client is shown with its IPv4 address, and so is whoever changes something over HTTP.
+    """
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("needs IPv6")
+    daemon = await start(tmp_path, tcp_address="0.0.0.0:0", http_address="0.0.0.0:0")
+    clients = [
+        await AsyncV2Client.connect(f"{host}:{daemon.nsqd.tcp_port}")
+        for host in ("127.0.0.1", "[::1]")
+    ]
+    for client in clients:
+        client.send(pub("t", b"x"))
+        assert b"OK" == await client.response()
+    status, answer = await daemon.ask("POST", "/drain")
+    assert 200 == status
+    _, stats = await daemon.ask("GET", "/stats?format=json")
+    for client in clients:
+        await client.close()
+    await stop(daemon)
+
+    assert {"127.0.0.1", "::1"} == {one["client_id"] for one in json.loads(stats)["producers"]}
+    assert "127.0.0.1" == json.loads(answer)["by"]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparq.daemon.address import peer_host
 from sparq.nsqadmin.access.roles import READING
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def facts_of(request: web.BaseRequest, user_header: str) -> AccessRequest:
     """Read a request; `user_header` is the header in which a proxy names the user."""
     headers = request.headers
     peer = request.transport.get_extra_info("peername") if request.transport else None
-    host, port = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else ("", 0)
+    host, port = peer_host(peer), int(peer[1]) if isinstance(peer, tuple) else 0
     agent = headers.get("User-Agent", "")
     scheme = headers.get("X-Forwarded-Proto", "") or headers.get("X-Scheme", "")
     return AccessRequest(
