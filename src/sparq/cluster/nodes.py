@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sparq.client.reasons import one_line
-from sparq.protocol.address import PORT_MAX, Address, lookupd_url
+from sparq.protocol.address import PORT_MAX, Address, lookupd_url, parse_ip
 from sparq.protocol.lookup import topics_of
 from sparq.protocol.names import is_valid_name
 
@@ -89,6 +89,9 @@ def read_node(entry: Mapping[str, Any], at: str = "") -> Node | None:
             return None
         host, port = given_address(at)
     host = one_line(host)
+    # `--broadcast-address=[::1]`: brackets belong to the form host:port, not to the host.
+    if host.startswith("[") and host.endswith("]") and parse_ip(host) is not None:
+        host = host[1:-1]
     address = str(Address(host, port))
     return Node(
         address=address,

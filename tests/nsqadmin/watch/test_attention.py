@@ -141,7 +141,7 @@ def test_silent_and_unregistered_nodes_are_warnings() -> None:
             ' (got response 403 Forbidden "x")',
         ),
         ('got response 500 "x"', 'answered with an error: got response 500 "x"'),
-        ("unreadable statistics: x", "does not answer: unreadable statistics: x"),
+        ("unreadable statistics: x", "is faulty: it sends unreadable statistics: x"),
     ],
     ids=["no token", "no role", "refused", "no figures"],
 )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from sparq.client.reasons import one_line
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
@@ -18,6 +19,7 @@ from sparq.daemon.http import HttpError
 
 Nodes: TypeAlias = dict[str, Node]
 
+QUOTED_MAX: Final = 200
 NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 
 
@@ -73,8 +75,23 @@ async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> tuple[
     return chosen, Answers(errors=errors)
 
 
+async def get_object(fleet: Fleet, node: Node, path: str, /, **query: str) -> dict[str, Any]:
+    """Send a GET request to a node.
+
+    Raises:
+        UpstreamError: the request failed.
+        ValueError: the answer is not a JSON object.
+    """
+    answer = await fleet.get(node, path, **query)
+    if not isinstance(answer, dict):
+        raise ValueError("it is not a JSON object")
+    return answer
+
+
 async def query_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaitable[Any]]) -> None:
-    """Query all nodes at once, and put what they answer into `answers`.
+    """Query all nodes at once, and put what they answer into `answers`: JSON objects.
+
+    `ask` may raise ValueError: the node's answer has another form.
 
     Raises:
         Refused: a node rejects the query; or no node has a result: 404 if it does not exist, 501 if
@@ -83,8 +100,10 @@ async def query_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaita
     results = await asyncio.gather(*map(ask, nodes.values()), return_exceptions=True)
     wrong: UpstreamError | None = None
     for address, answer in zip(nodes, results, strict=True):
-        if not isinstance(answer, BaseException):
+        if isinstance(answer, dict):
             answers.found[address] = answer
+        elif isinstance(answer, ValueError) or not isinstance(answer, BaseException):
+            answers.errors[address] = f"unreadable answer: {one_line(str(answer))[:QUOTED_MAX]}"
         elif not isinstance(answer, UpstreamError):
             raise answer
         elif answer.status == 404 and answer.code == NO_ROUTE:

@@ -19,7 +19,8 @@ from sparq.cluster.cluster_stats import number
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.nsqadmin.messages.asking import Answers, Refused, nodes_of, query_all
+from sparq.nsqadmin.messages.asking import Answers, Refused, get_object, nodes_of, query_all
+from sparq.nsqadmin.messages.checked import checked
 from sparq.nsqadmin.messages.places import ListPosition, Order, Places, places_in, token_of
 from sparq.nsqadmin.messages.times import ns_of
 
@@ -168,7 +169,7 @@ async def _page(
         place = places[node.address]
         # A page may have only messages that were shown already: then look at the next one.
         for _ in range(EMPTY_PAGES_MAX):
-            answer = await fleet.get(node, path, **{**query, "after": place.after})
+            answer = await get_object(fleet, node, path, **{**query, "after": place.after})
             messages = _new(node.address, answer, place)
             is_done, total = answer.get("next") is None, answer.get("total")
             following = ListPosition(
@@ -219,18 +220,19 @@ def _next(answer: dict[str, Any]) -> str:
 def _is_at_end(answer: Any) -> bool:
     """Whether a log page has the log's newest message; later messages are newer than this page."""
     messages, end = answer.get("messages"), answer.get("end_index")
-    if not messages or not isinstance(end, str) or not end.isdigit():
+    if not messages or not isinstance(end, str) or not re.fullmatch(r"[0-9]{1,20}", end):
         return not messages
     return int(messages[-1]["index"]) >= int(end) - 1
 
 
 def _new(node: str, answer: Any, place: ListPosition) -> list[Message]:
     """The messages of a node's page that have not been shown yet."""
-    listed = answer.get("messages") if isinstance(answer, dict) else None
+    listed = answer.get("messages")
+    messages = [checked(message) for message in (listed if isinstance(listed, list) else ())]
     return [
         {**message, "node": node}
-        for message in (listed if isinstance(listed, list) else ())
-        if isinstance(message, dict) and (place.last is None or _order(message) > place.last)
+        for message in messages
+        if place.last is None or _order(message) > place.last
     ]
 
 
@@ -328,9 +330,13 @@ async def search(
     query = {"topic": topic, **sought.query(), **show.query(), "budget_ms": str(budget_ms)}
     query["limit"] = str(math.ceil(show.limit / max(1, len(wanted))))
 
+    lists: dict[str, list[Message]] = {}
+
     async def ask(node: Node) -> Any:
         after = places[node.address].after
-        return await fleet.get(node, "/topic/search", **{**query, "after": after})
+        answer = await get_object(fleet, node, "/topic/search", **{**query, "after": after})
+        lists[node.address] = _new(node.address, answer, ListPosition())
+        return answer
 
     await query_all(wanted, answers, ask)
     messages = []
@@ -339,9 +345,10 @@ async def search(
         if answer is None:  # the node failed: its messages are left out of the search
             places[node] = ListPosition(is_done=True, progress=1.0)
             continue
-        messages += _new(node, answer, ListPosition())
+        messages += lists[node]
         progress = answer.get("progress")
-        part = float(progress) if isinstance(progress, int | float) else 0.0
+        is_part = isinstance(progress, int | float) and 0 <= progress <= 1
+        part = float(progress) if is_part else 0.0
         is_done = answer.get("done") is True or answer.get("next") is None
         places[node] = ListPosition(
             _next(answer), progress=1.0 if is_done else part, is_done=is_done
@@ -372,10 +379,12 @@ async def find(
     nodes, answers = await nodes_of(fleet, topic, show.nodes)
     query = {"topic": topic, "channel": channel, "id": message_id, **show.query()}
     del query["limit"]
-    await query_all(nodes, answers, lambda node: fleet.get(node, "/message", **query))
-    found = answers.found.items()
-    messages = [{**one, "node": node} for node, one in found if isinstance(one, dict)]
-    return messages, answers
+
+    async def ask(node: Node) -> Any:
+        return checked(await get_object(fleet, node, "/message", **query))
+
+    await query_all(nodes, answers, ask)
+    return [{**one, "node": node} for node, one in answers.found.items()], answers
 
 
 async def whole_body(fleet: Fleet, topic: str, message_id: str, node: str) -> bytes:

@@ -104,7 +104,7 @@ async def times(
             spans += _spans(answer)
             if answer.get("cursor_time"):
                 cursors[node] = ns_of(answer["cursor_time"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             answers.errors[node] = "unreadable times"
     if not spans:
         return Times(None, None, [], cursors, answers)
@@ -197,15 +197,15 @@ async def seek_preview(
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
         landing = await fleet.post(node, "/channel/seek", **wanted)
         if not isinstance(landing, dict):
-            raise UpstreamError(node.address, "answer is not a JSON object")
-        return landing
+            raise ValueError("it is not a JSON object")
+        return landing | {name: number(landing, name) for name in ("again", "waiting", "skipped")}
 
     await query_all(chosen, answers, ask)
     landings = answers.found
     return Preview(
-        sum(number(answer, "again") for answer in landings.values()),
-        sum(number(answer, "waiting") for answer in landings.values()),
-        sum(number(answer, "skipped") for answer in landings.values()),
+        sum(answer["again"] for answer in landings.values()),
+        sum(answer["waiting"] for answer in landings.values()),
+        sum(answer["skipped"] for answer in landings.values()),
         any(answer.get("older_are_gone") is True for answer in landings.values()),
         landings,
         answers,

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from sparq.nsqadmin.watch import words
+from sparq.nsqadmin.watch.node_stats import SECONDS_MAX
 
 UNKNOWN: Final = "\N{EN DASH}"
 MINUS: Final = "\N{MINUS SIGN}"
@@ -96,7 +97,8 @@ def lag(duration: float | None) -> str:
 
 def moment(at: float | None) -> str:
     """`2026-11-23 12:00:00` in UTC, from seconds since 1970."""
-    if not at:
+    # Nodes and clients report times; a time of another millennium is unknown.
+    if not at or not 0 < at <= SECONDS_MAX:
         return UNKNOWN
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
@@ -108,7 +110,7 @@ def clock(at: float) -> str:
 
 def ago(at: float | None, now: float | None = None) -> str:
     """`5 min ago`, from seconds since 1970."""
-    if not at:
+    if not at or not 0 < at <= SECONDS_MAX:
         return UNKNOWN
     return f"{words.duration(max(0.0, (time.time() if now is None else now) - at))} ago"
 

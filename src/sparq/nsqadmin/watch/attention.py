@@ -26,6 +26,9 @@ SHOWN_MAX: Final = 3
 ANSWERED, UNAUTHORIZED, FORBIDDEN = (f"got response{code}" for code in ("", " 401", " 403"))
 """How the texts of errors begin if the daemon has answered (`cluster.upstream`)."""
 
+FAULTY: Final = ("unreadable statistics", "impossible statistics")
+"""How they begin if its answer cannot be used (`node_stats.read_stats`)."""
+
 GROWTH_MIN: Final = 1.0
 """Messages per second; slower growth gets no notice."""
 
@@ -146,6 +149,8 @@ def _of_error(error: str) -> str:
         return f"requires a token: set --upstream-token to a token that is valid there ({error})"
     if error.startswith(FORBIDDEN):
         return f"does not allow the token of --upstream-token to read all topics ({error})"
+    if error.startswith(FAULTY):
+        return f"is faulty: it sends {error}"
     if error.startswith(ANSWERED):
         return f"answered with an error: {error}"
     return f"does not answer: {error}"

@@ -3,7 +3,8 @@
 1. Only the fields in use are decoded, and no document is kept: 20 nodes with 10,000 channels each
    would be a gigabyte of dictionaries, but are 25 MB of columns.
 2. An answer is not trusted: names that NSQ does not allow are left out, counts are limited to 0 to
-   2^53, and texts are cut to one line.
+   2^53, and texts are cut to one line. An answer with an impossible time is refused as a whole: the
+   node is named as faulty, and keeps its last figures.
 3. Go's nsqd does not report how many messages were finished. For it, this is the number of messages
    that came, less those that are still there. Go's nsqd is recognised by its missing
    `sparq_version`.
@@ -37,6 +38,9 @@ COUNTS: Final = (
 AT: Final = {name: place for place, name in enumerate(COUNTS)}
 COUNTERS: Final = COUNTS[:5]
 COUNT_MAX: Final = 1 << 53
+SECONDS_MAX: Final = 253_402_300_799
+"""The last second that has a four-digit year, since 1970; also the maximum of an age."""
+
 NO_NAME: Final = " "
 """Replaces a channel's empty name, which would mean its topic; NSQ allows neither name."""
 
@@ -178,6 +182,9 @@ def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float)
             raise ValueError("the statistics have no version")
         rows, numbers = _numbered(document.topics or [], names)
         counts = _counts(rows)
+        oldest = _oldest(rows, document.sparq_version is not None)
+        if not 0 <= document.start_time <= SECONDS_MAX:
+            raise ValueError(f"impossible statistics: start_time is {document.start_time}")
     except (msgspec.MsgspecError, RecursionError, OverflowError) as error:
         raise ValueError(f"unreadable statistics: {one_line(str(error))}") from None
     names.seen(numbers, at_seconds)
@@ -191,7 +198,7 @@ def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float)
         document.reserve is not None and document.reserve.is_short,
         numbers,
         counts,
-        _oldest(rows, own is not None),
+        oldest,
         dict(_readers(rows, numbers)),
         document.draining,
     )
@@ -266,6 +273,9 @@ def _oldest(rows: _Rows, is_sparq: bool) -> Figures:
     ages = np.zeros(len(rows))
     known = [channel.oldest_waiting_seconds for channel in rows.channels]
     ages[len(rows.topics) :] = np.array(known, np.float64)
+    if np.any(np.abs(ages) > SECONDS_MAX):
+        raise ValueError(f"impossible statistics: an age is {np.nanmax(np.abs(ages)):.3g} seconds")
+    np.maximum(ages, 0.0, out=ages)
     return np.nan_to_num(ages) if is_sparq else ages
 
 
@@ -273,4 +283,6 @@ def _readers(rows: _Rows, numbers: Numbers) -> Iterator[tuple[int, Reader]]:
     for place, row in enumerate(rows.channels, len(rows.topics)):
         if row.range_reader:
             address, query = one_line(row.range_reader), one_line(row.range_query or "")
-            yield int(numbers[place]), Reader(address, query, row.range_commit_seconds)
+            age = row.range_commit_seconds
+            is_known = age is not None and 0 <= age <= SECONDS_MAX
+            yield int(numbers[place]), Reader(address, query, age if is_known else None)
