@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from sparq.cli import TOOLS
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+DAEMONS = ("nsqd", "nsqlookupd", "nsqadmin")
 INTERRUPTED = """
 import os, signal, sys
 from sparq import scripts
@@ -21,7 +25,7 @@ from sparq import scripts
 class AtImport:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name == "sparq.program":
+        if name == "sparq.program.mistakes":
             os.kill(os.getpid(), signal.NUMBER)
 
 signal.signal(signal.SIGINT, HANDLER)
@@ -70,8 +74,8 @@ def _interrupted(script: str, number: str, handler: str) -> subprocess.Completed
     return _run(program.replace("HANDLER", handler))
 
 
-def _run(program: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program]
+def _run(program: str, *prefix: str) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, sys.executable, "-c", program]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
@@ -80,12 +84,42 @@ def test_each_script_is_a_program_of_that_name() -> None:
     assert {name: f"sparq.scripts:{name}" for name in SCRIPTS} == SCRIPTS
 
 
-@pytest.mark.parametrize("script", ["nsqd", "nsq_tail"])
-def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(script: str) -> None:
-    """The program ends by SIGINT and prints nothing, not even Python's traceback."""
+@pytest.mark.parametrize(("script", "status"), [("nsqd", 0), ("nsq_tail", -signal.SIGINT)])
+def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(script: str, status: int) -> None:
+    """A daemon ends with 0, a tool by SIGINT; neither prints anything, such as a traceback."""
     done = _interrupted(script, "SIGINT", "signal.default_int_handler")
 
-    assert (-signal.SIGINT, "", "") == (done.returncode, done.stdout, done.stderr)
+    assert (status, "", "") == (done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_sigterm_while_it_is_loaded_ends_process_1(script: str) -> None:
+    """SIGTERM during the imports ends the first process of a container, too.
+
+    There the kernel drops a signal that has no handler. Daemons end with 0, the others with 143.
+    """
+    if os.geteuid() or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare")
+    program = INTERRUPTED.replace("SCRIPT", script).replace("NUMBER", "SIGTERM")
+    program = program.replace("HANDLER", "signal.default_int_handler")
+    done = _run(program, "unshare", "--pid", "--fork", "--kill-child")
+
+    status = 0 if script in DAEMONS else 128 + signal.SIGTERM
+    assert (status, "", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_sigterm_at_any_time_of_a_start_ends_a_daemon(tmp_path: Path) -> None:
+    """SIGTERM ends a daemon whenever it comes: by the signal before any code of its own ran."""
+    delays = [0.02 * 1.5**n for n in range(9)]
+    command = [sys.executable, "-m", "sparq.nsqd", "--tcp-address=127.0.0.1:0"]
+    for delay in delays:
+        with subprocess.Popen(
+            [*command, "--http-address=127.0.0.1:0", f"--data-path={tmp_path}"],
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            time.sleep(delay)
+            process.terminate()
+            assert process.wait(20) in (0, -signal.SIGTERM), delay
 
 
 def test_ctrl_c_that_is_ignored_stays_so() -> None:

@@ -19,7 +19,7 @@ from sparq.protocol.commands import pub
 from tests.support.servers import free_port
 from tests.support.v2_client import OK, V2Client
 
-MODULES_MAX = 141
+MODULES_MAX = 143
 """Python loads about 60, the command line, logging and sockets the rest; it was 730 before."""
 
 HEAVY = (
@@ -36,14 +36,14 @@ def counted(self, *backlog):
     print(json.dumps(sorted(sys.modules)), flush=True)
 socket.socket.listen = counted
 
-from MODULE.main import main
-sys.exit(main(["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]))
+from sparq.scripts import SCRIPT
+sys.exit(SCRIPT(["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]))
 """
 
 
 def loaded_when_listening(module: str, folder: Path) -> list[set[str]]:
     """Return the modules loaded when each of the two ports begins to listen."""
-    program = AT_LISTEN.replace("MODULE", module)
+    program = AT_LISTEN.replace("SCRIPT", module.removeprefix("sparq."))
     with subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=folder,
@@ -119,7 +119,7 @@ def test_a_signal_during_the_start_ends_the_daemon_with_status_0(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     """A signal immediately after the ports open ends the daemon with status 0, no traceback."""
-    program = AT_LISTEN.replace("MODULE", module)
+    program = AT_LISTEN.replace("SCRIPT", module.removeprefix("sparq."))
     with subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=tmp_path,

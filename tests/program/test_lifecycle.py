@@ -68,23 +68,6 @@ def test_sighup_does_not_end_a_daemon() -> None:
     assert (out, process.returncode) == ("stopped\n", 0)
 
 
-def test_sighup_does_not_end_a_daemon_that_starts() -> None:
-    """SIGHUP before there is an event loop does nothing; SIGTERM still ends with status 0."""
-    code = """
-        import signal
-        from sparq.program import lifecycle
-
-        lifecycle.end_on_signals()
-        signal.raise_signal(signal.SIGHUP)
-        print("alive", flush=True)
-        signal.raise_signal(signal.SIGTERM)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-
-    assert (ended.stdout, ended.returncode) == (b"alive\n", 0)
-
-
 def test_a_failed_start_is_fatal() -> None:
     """A failed start is logged as FATAL in NSQ's words, with exit status 1."""
     with start(fails=True) as process:

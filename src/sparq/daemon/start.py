@@ -50,8 +50,6 @@ def main(
     level = log_lines.chosen_level(log.level, log.verbose)
     log_lines.set_up(log.prefix, level, log.format, utc=log.utc, repeats=log.repeats)
     logger.info("%s", version)
-    # Before `begin`, which opens the ports: from then on a supervisor may send a signal.
-    lifecycle.end_on_signals()
     try:
         beginning = begin(options)
     except lifecycle.StartError as error:

@@ -2,6 +2,6 @@
 
 import sys
 
-from sparq.nsqadmin.main import main
+from sparq.scripts import nsqadmin
 
-sys.exit(main())
+sys.exit(nsqadmin())

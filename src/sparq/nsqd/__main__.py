@@ -2,7 +2,7 @@
 
 import sys
 
-from sparq.nsqd.main import main
+from sparq.scripts import nsqd
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(nsqd())

@@ -2,6 +2,6 @@
 
 import sys
 
-from sparq.nsqlookupd.main import main
+from sparq.scripts import nsqlookupd
 
-sys.exit(main())
+sys.exit(nsqlookupd())

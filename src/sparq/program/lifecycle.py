@@ -2,7 +2,8 @@
 
 1. SIGINT and SIGTERM set one event; the daemon then shuts down in its own order. Further signals
    have no effect, up to the very end; SIGKILL ends the daemon at once, and the log survives it. A
-   signal that arrives before there is an event loop also ends the process with status 0.
+   signal that arrives before there is an event loop also ends the process with status 0: see
+   `sparq.scripts`, which also ignores SIGHUP until then.
 2. Raising `StartError` is the only way to report that a daemon cannot start: it is logged as
    FATAL, and the exit status is 1.
 3. When a daemon has stopped, its process exits at once and skips Python's own teardown: that takes
@@ -25,10 +26,10 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sparq.program.early_signals import ENDING
+
 if TYPE_CHECKING:
     import asyncio
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +42,6 @@ class StartError(Exception):
 
 class LoadError(StartError):
     """A daemon cannot start because of what is in its data path; the text is logged as it is."""
-
-
-def end_on_signals() -> None:
-    """Have SIGINT and SIGTERM end the process at once with status 0, until `run` has its loop.
-
-    For a daemon that already listens but has nothing to clean up yet. SIGHUP is ignored (rule 6).
-    """
-    for number in STOPPING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda _number, _frame: _end_process())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def on_hangup(reload: Callable[[], None]) -> None:
@@ -92,7 +82,7 @@ async def _until_signal(serve: Serve) -> None:
     stop: asyncio.Event = import_module("asyncio").Event()
     loop = _loop()
     # An event and not an exception such as KeyboardInterrupt, which could end a turn half-way.
-    for number in STOPPING:
+    for number in ENDING:
         loop.add_signal_handler(number, stop.set)
     on_hangup(lambda: None)
     await serve(stop)

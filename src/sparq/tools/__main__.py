@@ -2,7 +2,7 @@
 
 import sys
 
-from sparq.tools import commands
+from sparq import scripts
 
 PROGRAMS = (
     *("nsq_check", "nsq_stat", "nsq_tail"),
@@ -12,4 +12,4 @@ PROGRAMS = (
 name, words = "".join(sys.argv[1:2]), sys.argv[2:]
 if name not in PROGRAMS:
     sys.exit(f"python -m sparq.tools: {name or 'nothing'} is not one of {', '.join(PROGRAMS)}")
-sys.exit(getattr(commands, name)(words))
+sys.exit(getattr(scripts, name)(words))

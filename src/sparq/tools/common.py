@@ -25,6 +25,7 @@ from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.client.producer import Producer
+from sparq.program.early_signals import default_action
 from sparq.program.logging import set_up
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
@@ -278,7 +279,7 @@ async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
     def mean_it() -> None:
         for number in handled:
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, default_action())
 
     for number in handled:
         loop.add_signal_handler(number, signalled)
