@@ -47,6 +47,7 @@ GO_NSQ: dict[str, Any] = {
     "msg_timeout": 0.0,
     "max_msg_size": 0,
     "auth_secret": "",
+    "auth_without_tls": False,
     "lookupd_authorization": True,
 }
 """go-nsq's options and their defaults, except for the host and client names that it fills in."""

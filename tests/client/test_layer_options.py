@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparq.client import Config
-from sparq.client.layer_options import PLAIN, LayerOptions
+from sparq.client.layer_options import PLAIN, LayerOptions, check_lookupd_status
 from tests.client.certificates import Certificates, certificates
 
 SECRET = "open sesame"
@@ -138,9 +138,26 @@ def test_the_secret_is_not_shown(kind: type[LayerOptions]) -> None:
 
 def test_nsqlookupds_get_the_secret_unless_it_is_switched_off() -> None:
     """nsqlookupds get the secret as a bearer token, as from go-nsq, unless it is switched off."""
-    assert LayerOptions(auth_secret="key").lookupd_headers() == {"Authorization": "Bearer key"}
-    assert LayerOptions(auth_secret="key", lookupd_authorization=False).lookupd_headers() == {}
-    assert PLAIN.lookupd_headers() == {}
+    url, key = "https://lookupd:4161/lookup", {"Authorization": "Bearer key"}
+    assert key == LayerOptions(auth_secret="key").lookupd_headers(url)
+    assert {} == LayerOptions(auth_secret="key", lookupd_authorization=False).lookupd_headers(url)
+    assert {} == PLAIN.lookupd_headers(url)
+
+
+def test_an_http_nsqlookupd_gets_the_secret_only_with_auth_without_tls() -> None:
+    """Over http the secret is not sent; a refusal then says so, and names both remedies."""
+    url, key = "http://lookupd:4161/lookup", {"Authorization": "Bearer key"}
+    careful, careless = (
+        LayerOptions(auth_secret="key", auth_without_tls=on) for on in (False, True)
+    )
+    assert ({}, key) == (careful.lookupd_headers(url), careless.lookupd_headers(url))
+
+    for status in (401, 403):
+        with pytest.raises(ValueError, match=f"status {status}.* https URL, or set auth_without"):
+            check_lookupd_status(careful, url, status)
+        for other in (careless, PLAIN, LayerOptions(auth_secret="k", lookupd_authorization=False)):
+            check_lookupd_status(other, url, status)
+    check_lookupd_status(careful, url, 404)
 
 
 def test_the_document_has_every_option() -> None:

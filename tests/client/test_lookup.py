@@ -28,13 +28,21 @@ async def test_a_query_sends_the_secret_unless_it_is_switched_off() -> None:
     """A query sends the secret as a bearer token, unless lookupd_authorization is False."""
     document = listed(("a", 1))
     async with peer({"/lookup": answer(document)}) as lookupd:
-        assert document == await ask(lookupd.address, Config(auth_secret="open sesame"))
+        given = Config(auth_secret="open sesame", auth_without_tls=True)
+        assert document == await ask(lookupd.address, given)
         assert "Bearer open sesame" == headers_of(lookupd)["authorization"]
-        quiet = Config(auth_secret="open sesame", lookupd_authorization=False)
-        assert document == await ask(lookupd.address, quiet)
-        assert "authorization" not in headers_of(lookupd)
+        for quiet in ({"lookupd_authorization": False}, {"auth_without_tls": False}):
+            assert document == await ask(lookupd.address, Config.of(given, quiet))
+            assert "authorization" not in headers_of(lookupd)
 
-    assert ["GET /lookup?topic=t"] * 2 == lookupd.asked
+    assert ["GET /lookup?topic=t"] * 3 == lookupd.asked
+
+
+async def test_a_refusal_without_the_secret_says_that_it_was_not_sent() -> None:
+    """A 401 over http says that the secret was not sent, and how to send it."""
+    async with peer({"/lookup": answer(b"", "401 Unauthorized")}) as lookupd:
+        with pytest.raises(ConnectionError, match="401, and without TLS the secret is not sent"):
+            await ask(lookupd.address, Config(auth_secret="open sesame"))
 
 
 async def test_no_redirect_is_followed() -> None:

@@ -92,7 +92,9 @@ async def test_a_failing_nsqlookupd_is_logged_once(caplog: pytest.LogCaptureFixt
 async def test_the_secret_is_sent() -> None:
     """The secret is sent in the header that consumers use."""
     async with site(listing("a")) as (address, asked):
-        await topic_finder(address, config=Config(auth_secret="s3cr3t")).known()
+        await topic_finder(
+            address, config=Config(auth_secret="s3cr3t", auth_without_tls=True)
+        ).known()
 
     assert "Bearer s3cr3t" == asked[0].headers["Authorization"]
 

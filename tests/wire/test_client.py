@@ -25,6 +25,7 @@ HERE = "127.0.0.1:4150"
 IDENTITY = {"client_id": "me", "feature_negotiation": True}
 ALL = {"tls_v1": True, "snappy": True, "deflate": True, "max_rdy_count": 2500}
 SECRET = "open sesame"
+SHOWN: dict[str, Any] = {"auth_secret": SECRET, "auth_without_tls": True}
 KINDS: dict[tuple[str, ...], dict[str, bool]] = {
     (): {},
     ("tls",): {"tls_v1": True},
@@ -89,7 +90,7 @@ def test_upgrades_come_in_their_order(
     """
     server = Counterpart({**ALL, "auth_required": auth}, server_context(files))
     server.after_handshake = frame(0, b"_heartbeat_") + frame(2, b"m" * 40)
-    client = new_handshake(options_of(files, auth_secret=SECRET, **KINDS[layers]))
+    client = new_handshake(options_of(files, **SHOWN, **KINDS[layers]))
     exchange(client, server, size)
 
     assert client.stage is Stage.READY
@@ -279,6 +280,29 @@ def test_a_secret_is_sent_only_if_nsqd_requires_it() -> None:
     assert [line for _, line, _ in server.received] == [b"IDENTIFY"]
 
 
+@pytest.mark.parametrize("layers", [{}, {"snappy": True}], ids=["plain", "snappy"])
+def test_a_secret_is_not_sent_without_tls(files: Certificates, layers: dict[str, bool]) -> None:
+    """Without TLS no secret is sent, except to a unix socket, or with `auth_without_tls`.
+
+    The error names both remedies, also for an nsqd that requires TLS.
+    """
+    facts = {**ALL, "auth_required": True, "tls_required": True}
+    server = Counterpart(facts)
+    client = new_handshake(LayerOptions(auth_secret=SECRET, **layers))
+    with pytest.raises(AuthRequiredError, match=r"127.0.0.1:4150 .* tls_v1, or auth_without_tls"):
+        exchange(client, server)
+    assert [b"IDENTIFY"] == [line for _, line, _ in server.received]
+    assert b"" == client.output()
+
+    for options, address in (
+        (LayerOptions(auth_secret=SECRET, auth_without_tls=True, **layers), HERE),
+        (LayerOptions(auth_secret=SECRET, **layers), "/run/nsqd.sock"),
+    ):
+        server = Counterpart(facts)
+        exchange(new_handshake(options, address), server)
+        assert (b"AUTH", SECRET.encode()) == server.received[1][1:]
+
+
 def test_the_error_for_a_missing_secret_names_the_option() -> None:
     """The error for a missing secret names the option and the nsqd."""
     with pytest.raises(AuthRequiredError, match=r"127.0.0.1:4150 .* option auth_secret"):
@@ -298,7 +322,7 @@ def test_a_refusal_of_a_secret_is_passed_on(refusal: str) -> None:
     server = Counterpart({"auth_required": True})
     server.on_auth = lambda secret: frame(1, refusal.encode())
     with pytest.raises(RemoteError) as refused:
-        exchange(new_handshake(LayerOptions(auth_secret=SECRET)), server)
+        exchange(new_handshake(LayerOptions(**SHOWN)), server)
 
     assert f"{refused.value.code} {refused.value.text}" == refusal
     assert refused.value.fatal
@@ -309,7 +333,7 @@ def test_heartbeats_before_the_answer_to_auth_get_nops() -> None:
     """Heartbeats before AUTH's answer get NOPs, and are not taken for the answer."""
     server = Counterpart({"auth_required": True})
     server.before_auth = 2 * frame(0, b"_heartbeat_")
-    client = new_handshake(LayerOptions(auth_secret=SECRET))
+    client = new_handshake(LayerOptions(**SHOWN))
     exchange(client, server)
 
     assert client.stage is Stage.READY

@@ -5,7 +5,7 @@ SparqClientError
 ├── ConnectionLostError       the connection ended; unanswered commands may have been executed
 ├── WrongPeerError            the peer is not an nsqd (the HTTP port, for example)
 ├── TlsError                  TLS is configured and could not be established
-├── AuthRequiredError         nsqd requires AUTH, and no secret is configured
+├── AuthRequiredError         nsqd requires AUTH, and no secret is set, or there is no TLS for it
 ├── PublishError              a publish was given up; says how often it was sent and not answered
 ├── ProducerFullError         max_pending_bytes wait to be published; this publish was not accepted
 ├── ClosedError               the producer or consumer is closed, or the consumer not started

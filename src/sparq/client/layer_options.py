@@ -33,6 +33,9 @@ OLD_CIPHERS: Final = "DEFAULT@SECLEVEL=0"
 
 LAYER_RANGES: Final[Mapping[str, tuple[float, float]]] = {"deflate_level": (1, 9)}
 
+DENIED: Final = (401, 403)
+"""HTTP statuses that ask for a secret, or for another one."""
+
 _FILES: Final = ("tls_root_ca_file", "tls_cert", "tls_key")
 
 
@@ -52,6 +55,8 @@ class LayerOptions:
         deflate_level: from 1 (fastest) to 9 (smallest); nsqd may lower it.
         auth_secret: sent with AUTH to an nsqd that requires it, and to nsqlookupds (see
             ``lookupd_authorization``). It is not in the repr, but pickled with the other options.
+        auth_without_tls: send the secret over a network without TLS as well, in plain text: to
+            nsqds without TLS, and to nsqlookupds over ``http``.
         lookupd_authorization: send the secret to nsqlookupds, as ``Authorization: Bearer``.
     """
 
@@ -65,6 +70,7 @@ class LayerOptions:
     deflate: bool = False
     deflate_level: int = 6
     auth_secret: str = field(default="", repr=False)
+    auth_without_tls: bool = False
     lookupd_authorization: bool = True
 
     def __post_init__(self) -> None:
@@ -118,11 +124,32 @@ class LayerOptions:
             check_host=check_host,
         )
 
-    def lookupd_headers(self) -> dict[str, str]:
+    def lookupd_headers(self, url: str) -> dict[str, str]:
         """Return the HTTP headers of a query to an nsqlookupd."""
-        if not self.auth_secret or not self.lookupd_authorization:
+        if not self._is_for_lookupds or _is_exposed(self, url):
             return {}
         return {"Authorization": f"Bearer {self.auth_secret}"}
+
+    @property
+    def _is_for_lookupds(self) -> bool:
+        return bool(self.auth_secret and self.lookupd_authorization)
+
+
+def check_lookupd_status(options: LayerOptions, url: str, status: int) -> None:
+    """Check that a query was not refused for want of the secret that was not sent.
+
+    Raises:
+        ValueError: it was; the text says what to do.
+    """
+    if status in DENIED and options._is_for_lookupds and _is_exposed(options, url):
+        raise ValueError(
+            f"status {status}, and without TLS the secret is not sent: give the nsqlookupd as an "
+            "https URL, or set auth_without_tls to send it in plain text"
+        )
+
+
+def _is_exposed(options: LayerOptions, url: str) -> bool:
+    return not options.auth_without_tls and not url.startswith("https:")
 
 
 def check_option(

@@ -1,7 +1,7 @@
 """Query nsqlookupds with asyncio: connections, TLS and the secret for `protocol.lookup`.
 
 An ``https`` nsqlookupd is verified as nsqds are. The secret, if configured, is sent with each query
-(``lookupd_authorization``). Cookies are not kept.
+over ``https`` (``lookupd_authorization``, ``auth_without_tls``). Cookies are not kept.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from sparq.client.config import Config
+from sparq.client.layer_options import check_lookupd_status
 from sparq.client.reasons import http_reason
 from sparq.protocol import lookup
 from sparq.protocol.bounded import collected
@@ -37,7 +38,7 @@ class NsqlookupdClient:
         """Open the HTTP session."""
         self._session = aiohttp.ClientSession(
             timeout=self._timeout,
-            headers={**lookup.HEADERS, **self._config.lookupd_headers()},
+            headers=lookup.HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
@@ -62,7 +63,10 @@ class NsqlookupdClient:
     async def _answer(self, url: URL) -> Any:
         is_tls = url.scheme == "https"
         context: ssl.SSLContext | bool = self._config.tls_context() if is_tls else True
-        async with self._session.get(url, allow_redirects=False, ssl=context) as response:
+        headers = self._config.lookupd_headers(str(url))
+        asking = self._session.get(url, allow_redirects=False, ssl=context, headers=headers)
+        async with asking as response:
+            check_lookupd_status(self._config, str(url), response.status)
             chunks = response.content.iter_chunked(CHUNK_SIZE)
             body = await collected(chunks, lookup.ANSWER_BYTES_MAX)
         return lookup.answer(response.status, body)

@@ -83,6 +83,8 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     auth_secret : str
         For nsqds that require AUTH. No log line, plan, progress or error shows it. But it is part
         of the options that Spark sends to the executors, so protect that connection too.
+    auth_without_tls : bool, default false
+        Send the secret without TLS as well, in plain text.
     lookupd_authorization : bool, default true
         Send the secret to nsqlookupds, as ``Authorization: Bearer``.
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from sparq.client.errors import WrongPeerError
-from sparq.client.layer_options import LayerOptions
+from sparq.client.layer_options import LayerOptions, check_lookupd_status
 from sparq.protocol import lookup
 from sparq.protocol.bounded import check_size
 from sparq.spark.options import ClusterOptions
@@ -118,7 +118,7 @@ class NsqdDiscovery:
         else:
             url = urlsplit(lookup.question(address, "lookup", topic=one))
         connection = _connection(url.scheme, url.hostname or "", url.port, self._layers)
-        headers = {**lookup.HEADERS, **self._layers.lookupd_headers()}
+        headers = {**lookup.HEADERS, **self._layers.lookupd_headers(url.geturl())}
         # As bytes: http.client encodes text as Latin-1, and raises for a secret with other
         # characters.
         sent = {name: value.encode() for name, value in headers.items()}
@@ -129,6 +129,7 @@ class NsqdDiscovery:
             body = response.read(lookup.ANSWER_BYTES_MAX + 1)
         finally:
             connection.close()
+        check_lookupd_status(self._layers, url.geturl(), response.status)
         check_size(len(body), lookup.ANSWER_BYTES_MAX)
         return lookup.answer(response.status, body)
 

@@ -8,7 +8,8 @@ IDENTIFY ──▶ JSON ──▶ [TLS handshake ──▶ OK] ──▶ [compre
    next layer, so data received in clear is never taken for data received over TLS.
 2. If TLS was requested and is not granted, that is an error; if compression is not granted, the
    connection goes on without it.
-3. A secret is sent only to an nsqd that requires AUTH, and only after the upgrades.
+3. A secret is sent only to an nsqd that requires AUTH, and only after the upgrades: over TLS, or
+   over a unix socket, or in plain text if the options allow that.
 4. A size is checked before memory is used for it: an answer has at most `ANSWER_BYTES_MAX` bytes.
 """
 
@@ -75,6 +76,10 @@ class RequestedLayers(Protocol):
     @property
     def auth_secret(self) -> str:
         """The secret for an nsqd that requires AUTH; "": none."""
+
+    @property
+    def auth_without_tls(self) -> bool:
+        """Whether the secret may be sent over a network without TLS."""
 
     def identify_fields(self) -> dict[str, Any]:
         """Return the fields of IDENTIFY that request the layers."""
@@ -254,6 +259,12 @@ class ClientConnection:
         if not secret:
             raise AuthRequiredError(
                 f"nsqd {self._address} requires AUTH: set the option auth_secret"
+            )
+        is_local = self._address.startswith("/")
+        if not (self.layers.tls or is_local or self._options.auth_without_tls):
+            raise AuthRequiredError(
+                f"nsqd {self._address} requires AUTH, and without TLS the secret is not sent: set "
+                "the option tls_v1, or auth_without_tls to send it in plain text"
             )
         self._send(commands.auth(secret.encode()))
 

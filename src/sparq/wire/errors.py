@@ -36,7 +36,7 @@ class TlsError(SparqClientError):
 
 
 class AuthRequiredError(SparqClientError):
-    """nsqd requires AUTH, and no secret is configured."""
+    """nsqd requires AUTH, and no secret is configured, or it would be sent without TLS."""
 
 
 def tls_reason(error: ssl.SSLError) -> str:

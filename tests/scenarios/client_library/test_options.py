@@ -82,6 +82,7 @@ EFFECTS: Final = {
     "deflate": LAYERS + "test_publish_and_consume",
     "deflate_level": OPTIONS + "test_deflate_level_is_negotiated",
     "auth_secret": LAYERS + "test_publish_and_consume",
+    "auth_without_tls": LAYERS + "test_invalid_secrets_are_reported",
     "lookupd_authorization": OPTIONS + "test_lookupd_authorization_sends_the_secret",
 }
 
@@ -352,7 +353,7 @@ async def test_lookupd_authorization_sends_the_secret(sent: bool) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
-    options = {"auth_secret": SECRET, "lookupd_authorization": sent}
+    options = {"auth_secret": SECRET, "auth_without_tls": True, "lookupd_authorization": sent}
     async with (
         listening(answer) as address,
         Consumer("t", "c", lookupd_http_addresses=address, **options),

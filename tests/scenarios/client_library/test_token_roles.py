@@ -54,7 +54,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def producer_with_token(cluster: Cluster, name: str) -> AsyncIterator[Producer]:
     """A producer that authenticates with a token."""
     secret = cluster.shown[name]
-    async with Producer([cluster.nsqd.tcp], auth_secret=secret) as producer:
+    options = {"auth_secret": secret, "auth_without_tls": True}
+    async with Producer([cluster.nsqd.tcp], **options) as producer:
         yield producer
 
 
@@ -71,6 +72,7 @@ async def test_auth_secret_can_be_a_token(cluster: Cluster) -> None:
         lookupd_http_addresses=cluster.lookupd.http,
         lookupd_poll_interval=0.2,
         auth_secret=cluster.shown["worker"],
+        auth_without_tls=True,
     ) as consumer:
         async with asyncio.timeout(30):
             async for message in consumer:
@@ -90,6 +92,7 @@ async def test_without_lookupd_authorization_lookups_get_401(cluster: Cluster) -
         lookupd_http_addresses=cluster.lookupd.http,
         lookupd_poll_interval=0.2,
         auth_secret=cluster.shown["worker"],
+        auth_without_tls=True,
         lookupd_authorization=False,
     ) as consumer:
         await until(lambda: "401" in str(consumer.errors))

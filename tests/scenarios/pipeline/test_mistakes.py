@@ -106,6 +106,11 @@ ADDRESSES = [
     ),
     Case(
         "--data={tmp}/data --lookupd-http-address={guarded_lookupd} --source=auth_secret=wrong",
+        ("--source", "auth_without_tls"),
+    ),
+    Case(
+        "--data={tmp}/data --lookupd-http-address={guarded_lookupd} --source=auth_secret=wrong"
+        " --source=auth_without_tls=true",
         ("--source", "E_AUTH_FAILED"),
     ),
     Case(f"{NEEDED} --metrics-address={{taken}}", ("--metrics-address", "{taken}", "in use")),

@@ -157,7 +157,13 @@ async def test_a_lookup_follows_no_redirect_with_its_secret() -> None:
 
             async with (
                 web(redirect) as address,
-                Consumer("t", "c", lookupd_http_addresses=address, auth_secret="s") as consumer,
+                Consumer(
+                    "t",
+                    "c",
+                    lookupd_http_addresses=address,
+                    auth_secret="s",
+                    auth_without_tls=True,
+                ) as consumer,
             ):
                 await until(lambda c=consumer: c.errors)
                 assert list(consumer.errors.values()) == [f"status {status}"]

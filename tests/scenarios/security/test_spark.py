@@ -40,7 +40,9 @@ def publish(server: NsqdServer, topic: str, bodies: list[bytes]) -> None:
     """Publish with the secret to a new topic with a channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel=copy")
-    connection = BlockingConnection(server.tcp, layers=LayerOptions(auth_secret=SECRET))
+    connection = BlockingConnection(
+        server.tcp, layers=LayerOptions(auth_secret=SECRET, auth_without_tls=True)
+    )
     assert connection.ask(commands.mpub(topic, bodies)) == b"OK"
     connection.close()
 
@@ -48,7 +50,12 @@ def publish(server: NsqdServer, topic: str, bodies: list[bytes]) -> None:
 async def consume(server: NsqdServer, topic: str, count: int) -> list[bytes]:
     """Consume `count` messages of the topic with the secret."""
     consumer = Consumer(
-        topic, "copy", nsqd_tcp_addresses=server.tcp, auth_secret=SECRET, max_in_flight=count
+        topic,
+        "copy",
+        nsqd_tcp_addresses=server.tcp,
+        auth_secret=SECRET,
+        auth_without_tls=True,
+        max_in_flight=count,
     )
     bodies = []
     async with consumer:
@@ -104,7 +111,12 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
     ):
         publish(server, "clicks", bodies)
         publish(server, "copied", [b"first"])
-        options = {"topic": "clicks", "nsqd_tcp_addresses": server.tcp, "auth_secret": SECRET}
+        options = {
+            "topic": "clicks",
+            "nsqd_tcp_addresses": server.tcp,
+            "auth_secret": SECRET,
+            "auth_without_tls": "true",
+        }
         options["nsqdTimeoutMs"] = "120000"
         ran = run_program(
             [sys.executable, "-m", "tests.scenarios.security.spark_run"],

@@ -30,6 +30,7 @@ EFFECTS = {
     "deflate": "wire/test_client.py::test_identify_contains_the_key_of_every_upgrade",
     "deflate_level": "scenarios/client_library/test_options.py::test_deflate_level_is_negotiated",
     "auth_secret": "test_layers.py::test_a_batch_is_read",
+    "auth_without_tls": "test_mistakes.py::test_wrong_credentials_are_named_in_the_error",
     "lookupd_authorization": "spark/test_discovery.py::"
     "test_an_https_nsqlookupd_is_verified_and_gets_the_secret",
     "channel": "spark/test_source.py::test_the_cursor_follows_sparks_commits",

@@ -66,7 +66,9 @@ def publish(nsqd, topic: str, bodies: list[bytes]) -> None:
     """Publish with MPUBs of 100 messages, to a topic with a channel."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=any")
-    connection = BlockingConnection(nsqd.tcp, layers=LayerOptions(auth_secret=SECRET))
+    connection = BlockingConnection(
+        nsqd.tcp, layers=LayerOptions(auth_secret=SECRET, auth_without_tls=True)
+    )
     for at in range(0, len(bodies), 100):
         assert connection.ask(commands.mpub(topic, bodies[at : at + 100])) == b"OK"
     connection.close()

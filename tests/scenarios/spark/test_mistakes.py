@@ -151,6 +151,11 @@ def test_wrong_credentials_are_named_in_the_error(guarded, credentials, files):
     assert begin(**address, **credentials)
     assert begin(**address, **credentials, **compressed)
 
+    said = mistake(**address, auth_secret=SECRET)
+    assert "set the option tls_v1, or auth_without_tls" in said
+    plain = {"auth_secret": SECRET, "auth_without_tls": "true"}
+    assert "TLS required" in mistake(**address, **plain)
+
     careless = {**credentials, "tls_root_ca_file": "", "tls_insecure_skip_verify": "true"}
     assert begin(**address, **careless)
     for changed, text in (

@@ -82,6 +82,7 @@ def nsqds(open_nsqd: NsqdServer, guarded_nsqd: NsqdServer) -> dict[bool, NsqdSer
 def options_of(files: Certificates, kind: str, secret: str = "") -> dict[str, Any]:
     """Options for these layers, which trust the tests' CA."""
     options: dict[str, Any] = dict(KINDS[kind], auth_secret=secret)
+    options["auth_without_tls"] = "tls_v1" not in options
     if "tls_v1" in options:
         options["tls_root_ca_file"] = str(files.authority)
     return options
@@ -224,19 +225,21 @@ async def test_invalid_secrets_are_reported(
     """A missing or wrong secret, or one without permission, is reported without showing it."""
     topic, tcp = own_topic(request), guarded_nsqd.tcp
     assert "set the option auth_secret" in await refusal_of(tcp)
-    refused = await refusal_of(tcp, auth_secret="guess")
+    assert "set the option tls_v1, or auth_without_tls" in await refusal_of(tcp, auth_secret=SECRET)
+    refused = await refusal_of(tcp, auth_secret="guess", auth_without_tls=True)
     assert "E_AUTH_FAILED AUTH failed" in refused
     assert "guess" not in refused
     with pytest.raises(AuthRequiredError, match="auth_secret"):
         BlockingConnection(tcp)
     with pytest.raises(RemoteError, match="E_AUTH_FAILED") as failed:
-        BlockingConnection(tcp, layers=LayerOptions(auth_secret="guess"))
+        BlockingConnection(tcp, layers=LayerOptions(auth_secret="guess", auth_without_tls=True))
     assert "guess" not in repr(failed.value)
 
-    async with Producer(tcp, auth_secret=READER) as producer:
+    reading: dict[str, Any] = {"auth_secret": READER, "auth_without_tls": True}
+    async with Producer(tcp, **reading) as producer:
         with pytest.raises(RemoteError, match="E_UNAUTHORIZED AUTH failed for PUB"):
             await producer.publish(topic, b"1")
-    async with Consumer(topic, "c", nsqd_tcp_addresses=tcp, auth_secret=READER) as consumer:
+    async with Consumer(topic, "c", nsqd_tcp_addresses=tcp, **reading) as consumer:
         await until(lambda: consumer.connections, WAIT_SECONDS)
     asked = await open_connection(tcp, Config(**options_of(files, "tls", SECRET)))
     assert asked.authorization["identity"] == "somebody"
@@ -251,7 +254,8 @@ async def test_a_publish_waits_for_an_expired_permission(tmp_path: Path) -> None
         spawn_nsqd(tmp_path, f"--auth-http-address={authd.address}") as nsqd,
     ):
         authd.ttl = 1
-        options: dict[str, Any] = {"auth_secret": SECRET, "max_reconnect_delay": 0.1}
+        options: dict[str, Any] = {"auth_secret": SECRET, "auth_without_tls": True}
+        options["max_reconnect_delay"] = 0.1
         async with Producer(nsqd.tcp, publish_timeout=WAIT_SECONDS, **options) as producer:
             await producer.publish("t", b"1")
             authd.in_order = False

@@ -54,7 +54,7 @@ def options() -> Config:
     assert_type(config.tls_context(check_host=False), ssl.SSLContext)
     assert_type(config.identify(), dict[str, Any])
     assert_type(config.identify_fields(), dict[str, Any])
-    assert_type(config.lookupd_headers(), dict[str, str])
+    assert_type(config.lookupd_headers("https://lookupd"), dict[str, str])
     return config
 
 
