@@ -58,13 +58,27 @@ async def test_requests_have_nsqs_header_and_the_token() -> None:
     assert "\r\nAccept-Encoding: identity\r\n" in head
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_the_token_goes_to_trusted_addresses_alone(trusted: bool) -> None:
+    """A listed address gets the token if it is trusted; else a 401 says why it was not sent."""
+    refused = {"/x": answer({"message": "UNAUTHORIZED"}, "401 Unauthorized")}
+    async with peer(refused) as there, Upstream(token="secret") as upstream:
+        upstream.know({there.address: trusted})
+        with pytest.raises(UpstreamError) as error:
+            await upstream.get(there.address, "/x")
+
+    (head,) = there.heads
+    assert trusted is ("Authorization: Bearer secret" in head)
+    assert trusted is not error.value.reason.startswith("requires a token, which was not sent")
+
+
 async def test_unknown_daemons_are_not_called(upstream: Upstream) -> None:
     """Unknown daemons, and those no longer known, are refused without a connection."""
     async with peer({"/x": answer({})}) as there:
         assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
-        upstream.know([there.address])
+        upstream.know({there.address: False})
         await upstream.get(there.address, "/x")
-        upstream.know(["127.0.0.1:1"])
+        upstream.know({"127.0.0.1:1": False})
         assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
 
     assert 1 == there.connections
@@ -76,7 +90,7 @@ async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
     async with peer({"/x": answer({})}) as trap:
         to = f"Location: http://{trap.address}/x"
         async with peer({"/x": answer(b"", status, to)}) as there:
-            upstream.know([there.address])
+            upstream.know({there.address: False})
             error = await refused(upstream, there.address)
 
     assert int(status[:3]) == error.status

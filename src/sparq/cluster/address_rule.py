@@ -36,12 +36,22 @@ class AddressRule:
     Args:
         lookupds: the configured nsqlookupds.
         allowed: IP addresses, networks, host names or `*.domain`; empty: the rule above.
+        vouches: whether `allowed` names the operator's own nodes, which may get the token.
+
+    Attributes:
+        vouches: an address that this rule allows is one that the operator named.
 
     Raises:
         ValueError: an entry of `allowed` is none of these.
     """
 
-    def __init__(self, lookupds: Iterable[str] = (), allowed: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        lookupds: Iterable[str] = (),
+        allowed: Iterable[str] = (),
+        *,
+        vouches: bool = True,
+    ) -> None:
         self._networks = []
         self._names: list[str] = []
         for text in allowed:
@@ -53,6 +63,7 @@ class AddressRule:
                     raise ValueError(f"{text!r} is not {what}") from None
                 self._names.append(text.lower())
         self._is_listed = bool(self._networks or self._names)
+        self.vouches = vouches and self._is_listed
         self._is_local = any(is_here(URL(lookupd_url(text)).host or "") for text in lookupds)
 
     def refusal(self, host: str, port: int) -> str:

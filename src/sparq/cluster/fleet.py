@@ -118,7 +118,7 @@ class Fleet:
         if not answers:
             return Gathered(self._last, errors, LOOKUPD, failed=True)
         self._last = merged(lists)
-        places = [node.at for node in self._last]
+        places = self.trusted(self._last)
         # An nsqlookupd that did not answer may still list nodes known from before: those stay
         # allowed. Once all answer, only the nodes that they list now are allowed.
         (self.upstream.know_too if len(lists) < len(self.lookupds) else self.upstream.know)(places)
@@ -131,9 +131,10 @@ class Fleet:
         answers, errors = await self._look_up("lookup", topic=topic)
         found: dict[str, Node] = {}
         for address, answer in answers.items():
-            for node in self._listed(address, answer, errors):
+            listed = self._listed(address, answer, errors)
+            self.upstream.know_too(self.trusted(listed))
+            for node in listed:
                 found.setdefault(node.address, node)
-        self.upstream.know_too(node.at for node in found.values())
         return Gathered([*found.values()], errors, LOOKUPD, failed=not answers)
 
     async def node(self, address: str) -> Node:
@@ -250,6 +251,10 @@ class Fleet:
         """Query nodes concurrently: the answers and the errors, both by the nodes' addresses."""
         by_address = {node.address: node for node in nodes}
         return await gathered(by_address, lambda address: ask(by_address[address]))
+
+    def trusted(self, nodes: Iterable[Node]) -> dict[str, bool]:
+        """Return the addresses of listed nodes, and whether each may get the operator's token."""
+        return {node.at: node.authenticated or self._reach.vouches for node in nodes}
 
     def _listed(self, lookupd: str, answer: Any, errors: dict[str, str]) -> list[Node]:
         """The nodes in an nsqlookupd's answer that may be called."""

@@ -37,6 +37,7 @@ class Node:
         topics: each topic with whether it is tombstoned there.
         remote_addresses: `nsqlookupd/peer` for each nsqlookupd that lists it; None: configured.
         out_of_date: another node has a higher version.
+        authenticated: it showed the nsqlookupd that lists it a valid token.
     """
 
     address: str
@@ -52,6 +53,7 @@ class Node:
     remote_addresses: tuple[str, ...] | None = None
     topics: tuple[tuple[str, bool], ...] = ()
     out_of_date: bool = False
+    authenticated: bool = False
 
     def is_on(self, lookupd: str) -> bool:
         """Whether this nsqlookupd lists the node."""
@@ -105,6 +107,7 @@ def read_node(entry: Mapping[str, Any], at: str = "") -> Node | None:
         topology_region=_text(entry, "topology_region"),
         remote_address=_text(entry, "remote_address"),
         topics=tuple(sorted(topics_of(entry))),
+        authenticated=entry.get("authenticated") is True,
     )
 
 
@@ -132,11 +135,14 @@ def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
     """
     by_tcp: dict[tuple[str, int], Node] = {}
     sources: dict[tuple[str, int], list[str]] = {}
+    authenticated = set()
     for lookupd, nodes in lists:
         for node in nodes:
             key = (node.broadcast_address, node.tcp_port)  # NSQ's own key
             # The first nsqlookupd's entry counts; the others only add the address they know it by.
             by_tcp.setdefault(key, node)
+            if node.authenticated:
+                authenticated.add(node.address)
             sources.setdefault(key, []).append(f"{lookupd}/{node.remote_address or NOT_TOLD}")
     newest = max((version_of(node.version) for node in by_tcp.values()), default=())
     found = [
@@ -144,6 +150,7 @@ def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
             node,
             remote_addresses=tuple(sources[key]),
             out_of_date=version_of(node.version) < newest,
+            authenticated=node.address in authenticated,
         )
         for key, node in by_tcp.items()
     ]

@@ -4,9 +4,12 @@
    add others. Redirects are not followed, cookies not kept, and answers not decompressed.
 2. A host name is resolved at the time of the call, and the resulting IP addresses are checked too
    (`address_rule.AddressRule`): a name cannot lead to an address that would not be called itself.
-3. If a daemon demands TLS (403 with `https_port`, as NSQ's nsqd replies), the request is repeated
+3. The token is sent only to daemons that the operator named, and to nodes that registered with a
+   token of their own or whose addresses the operator allows (`trusted`). Anybody can register with
+   an nsqlookupd that requires no token, and would otherwise be given the operator's.
+4. If a daemon demands TLS (403 with `https_port`, as NSQ's nsqd replies), the request is repeated
    over HTTPS at that port.
-4. Every failure becomes an `UpstreamError`, whose text has no control characters.
+5. Every failure becomes an `UpstreamError`, whose text has no control characters.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Self
 
@@ -36,9 +39,14 @@ CALLS_MAX: Final = 64
 DNS_SECONDS: Final = 10
 QUOTED_MAX: Final = 500
 CHUNK_BYTES: Final = 65_536
-OK, FORBIDDEN, MISSING = 200, 403, 404
+OK, UNAUTHORIZED, FORBIDDEN, MISSING = 200, 401, 403, 404
 NO_ROUTE: Final = "NOT_FOUND"
 LOOKUPD_HINT: Final = "is this nsqlookupd's HTTP port (4161 by default)?"
+NOT_SHOWN: Final = (
+    "requires a token, which was not sent, because anybody may register this address: run"
+    " nsqlookupd with --require-token, or name the node with --nsqd-http-address (in nsqadmin also"
+    " with --allow-node-address)"
+)
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
@@ -98,11 +106,10 @@ class Upstream:
         self.failures = 0
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)
         self._tls = tls
-        self._headers = {**lookup.HEADERS}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._token = {"Authorization": f"Bearer {token}"} if token else {}
         self._own: frozenset[str] = frozenset()
         self._found: frozenset[str] = frozenset()
+        self._trusted: frozenset[str] = frozenset()
         self._call_slots = asyncio.Semaphore(CALLS_MAX)
 
     async def __aenter__(self) -> Self:
@@ -129,7 +136,7 @@ class Upstream:
         return aiohttp.ClientSession(
             connector=connector,
             timeout=self._timeout,
-            headers=self._headers,
+            headers=lookup.HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
@@ -138,12 +145,17 @@ class Upstream:
         """Set the addresses that the operator configured; they are called unchecked."""
         self._own = frozenset(addresses)
 
-    def know(self, addresses: Iterable[str]) -> None:
-        """Set the other addresses that may be called; replaces those set before."""
-        self._found = frozenset(addresses)
+    def know(self, addresses: Mapping[str, bool]) -> None:
+        """Set the other addresses that may be called, and whether each may get the token.
 
-    def know_too(self, addresses: Iterable[str]) -> None:
-        """Add addresses that may be called."""
+        They replace those set before.
+        """
+        self._found = frozenset(addresses)
+        self._trusted = frozenset(address for address, trusted in addresses.items() if trusted)
+
+    def know_too(self, addresses: Mapping[str, bool]) -> None:
+        """Add addresses that may be called, and whether each may get the token."""
+        self._trusted |= {address for address, trusted in addresses.items() if trusted}
         self._found |= frozenset(addresses)
 
     def _refusal(self, host: str, ip: str) -> str:
@@ -235,11 +247,15 @@ class Upstream:
         if address not in self._own and address not in self._found:
             raise UpstreamError(address, "not a node of this cluster: request not sent")
         self.calls += 1
+        has_token = address in self._own or address in self._trusted
+        headers = {**(self._token if has_token else {})}
+        if content_type:
+            headers["Content-Type"] = content_type
         size_max = size_max or ANSWER_BYTES_MAX
         try:
             # Not left to aiohttp, which counts the wait for its own limit as part of the timeout.
             async with self._call_slots:
-                ask = partial(self._exchange, method, body=body, kind=content_type)
+                ask = partial(self._exchange, method, body=body, headers=headers)
                 status, reason, answer = await ask(url, size_max=size_max)
                 if status == FORBIDDEN and url.scheme == "http" and (port := _https_port(answer)):
                     url = url.with_scheme("https").with_port(port)
@@ -249,20 +265,22 @@ class Upstream:
             raise UpstreamError(address, http_reason(error)) from None
         if status != OK:
             self.failures += 1
+            if status == UNAUTHORIZED and self._token and not has_token:
+                raise UpstreamError(address, NOT_SHOWN, status, _code(answer))
             shown = json.dumps(_text(answer), ensure_ascii=False)
             words = f"got response {status} {one_line(reason)} {shown}"
             raise UpstreamError(address, words, status, _code(answer))
         return answer
 
     async def _exchange(
-        self, method: str, url: URL, *, body: bytes, kind: str, size_max: int
+        self, method: str, url: URL, *, body: bytes, headers: Mapping[str, str], size_max: int
     ) -> tuple[int, str, bytes]:
         session = self._questions if method == "GET" else self._orders
         async with session.request(
             method,
             url,
             data=body or None,
-            headers={"Content-Type": kind} if kind else None,
+            headers=headers,
             allow_redirects=False,
         ) as response:
             answer = await collected(response.content.iter_chunked(CHUNK_BYTES), size_max)

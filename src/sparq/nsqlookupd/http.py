@@ -176,8 +176,13 @@ class NsqlookupdEndpoints:
 
 
 def describe(producer: RegisteredNsqd) -> dict[str, Any]:
-    """Return a producer's fields for consumers."""
-    return {name: getattr(producer, name) for name in TOLD}
+    """Return a producer's fields for consumers.
+
+    `authenticated` is there only if it is true, so that the JSON stays NSQ's: nsqadmin and the
+    tools send their token to no other node.
+    """
+    found = {name: getattr(producer, name) for name in TOLD}
+    return {**found, "authenticated": True} if producer.authenticated else found
 
 
 def drains_of(producer: RegisteredNsqd) -> dict[str, Any]:

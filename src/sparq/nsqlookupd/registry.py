@@ -32,6 +32,7 @@ class RegisteredNsqd:
         draining: whether it refuses publishes, so that producers go elsewhere; consumers go on.
             None: the nsqd does not support draining.
         draining_topics: single topics that refuse publishes, registered or not.
+        authenticated: whether it had to show a valid token, and did.
     """
 
     id: str
@@ -45,6 +46,7 @@ class RegisteredNsqd:
     topology_region: str
     last_update: Instant
     draining: bool | None = None
+    authenticated: bool = False
     draining_topics: set[str] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
     channels: set[tuple[str, str]] = field(default_factory=set)

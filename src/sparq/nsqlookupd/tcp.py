@@ -229,6 +229,7 @@ class CommandHandlers:
         producer = read_producer(body, self._peer_id, self._remote_address, self._now())
         if self._shown is not None and (reason := self._shown.take(body)):
             raise ClientError(f"E_UNAUTHORIZED IDENTIFY {reason}")
+        producer.authenticated = self._shown is not None
         self._check_claim(producer)
         self.producer = producer
         self._registry.add(producer)

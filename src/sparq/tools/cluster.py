@@ -110,6 +110,6 @@ async def opened(
     lookupds = split_texts(options.lookupd_http_addresses)
     async with upstream_of(options, "") as upstream:
         # Tools that show figures ask every listed nsqd, even on loopback, as Go's tools do.
-        anywhere = AddressRule(allowed=("0.0.0.0/0", "::/0"))
+        anywhere = AddressRule(allowed=("0.0.0.0/0", "::/0"), vouches=False)
         fleet = Fleet(upstream, nsqds=nsqds, lookupds=lookupds, reach=anywhere)
         yield ClusterPoller(fleet, topic, channel)

@@ -7,7 +7,12 @@ nsqadmin can show and change, and the token appears in none of its output.
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +22,7 @@ import pytest
 from sparq.daemon.access import tokens
 from sparq.protocol import commands
 from tests.nsqadmin.test_main import spawn_nsqadmin
+from tests.nsqlookupd.mistakes import PEER, identify
 from tests.support.servers import AdminServer, NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
@@ -182,3 +188,89 @@ def test_without_read_access_nsqadmin_shows_nothing(
         assert b"one" not in admin.request("GET", "/api/v2/messages?topic=t&channel=c")[1]
         if token:
             says_nothing_of(cluster.files[token].read_text().strip(), admin, told, answer)
+
+
+ANSWERS = {
+    "/stats": {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": []},
+    "/info": {"version": "1.3.0"},
+}
+
+
+def register(lookupd: Server, port: int, *more: bytes) -> socket.socket:
+    """Register a stranger that listens on this HTTP port with an nsqlookupd, for the topic `t`."""
+    peer = socket.create_connection(("127.0.0.1", lookupd.tcp_port), 10)
+    facts = {**PEER, "broadcast_address": "127.0.0.1", "http_port": port}
+    peer.sendall(b"  V1" + identify(facts) + b"REGISTER t\n" + b"".join(more))
+    return peer
+
+
+class Stranger(http.server.ThreadingHTTPServer):
+    """An HTTP server that answers like an nsqd, and keeps what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), StrangersAnswers)
+        self.heads: list[str] = []
+
+
+class StrangersAnswers(http.server.BaseHTTPRequestHandler):
+    """Answers any request."""
+
+    def do_GET(self) -> None:
+        """Keep the request's head, and answer."""
+        assert isinstance(self.server, Stranger)
+        self.server.heads.append(f"{self.requestline}\n{self.headers}")
+        body = json.dumps(ANSWERS.get(self.path.partition("?")[0], {})).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_PUT = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    """A stranger's HTTP server, in a thread."""
+    with Stranger() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_stranger_gets_no_token(tmp_path: Path, stranger: Stranger) -> None:
+    """Who registers without a token is asked, but is shown the token of no request.
+
+    nsqadmin reads and changes topics, and so does `sparq admin`.
+    """
+    secret = "the-token-of-the-administrator-1"
+    port = stranger.server_address[1]
+    with spawn_nsqlookupd(tmp_path) as lookupd, register(lookupd, port):
+        flags = (f"--lookupd-http-address={lookupd.http}", f"--upstream-token={secret}")
+        with spawn_nsqadmin(tmp_path, *flags) as admin:
+            wait_for(lambda: any("/stats" in head for head in stranger.heads))
+            for body in ({"action": "pause"}, {"action": "empty"}):
+                asked(admin.http_port, "POST", "/api/topics/t", body)
+            asked(admin.http_port, "DELETE", "/api/topics/t")
+        for words in (["list"], ["pause", "t"], ["delete", "t", "--yes"]):
+            command = [sys.executable, "-m", "sparq.cli", "admin", *words]
+            where = [f"--lookupd-http-address={lookupd.http}", f"--token={secret}"]
+            subprocess.run([*command, *where], capture_output=True, timeout=60, check=False)
+
+    assert any("POST /topic/pause" in head for head in stranger.heads)
+    assert [] == [head for head in stranger.heads if secret in head or "Authorization" in head]
+
+
+def test_a_node_that_showed_a_token_gets_it(cluster: Cluster, stranger: Stranger) -> None:
+    """nsqlookupd names the nodes that showed it a token, and a stranger cannot register there."""
+    port = stranger.server_address[1]
+    with register(cluster.lookupd, port) as peer:
+        assert b"E_UNAUTHORIZED" in peer.recv(1000)
+    token = cluster.files["all"].read_text().strip()
+    _, answer = asked(cluster.lookupd.http_port, "GET", "/nodes", token=token)
+
+    assert [True] == [one["authenticated"] for one in json.loads(answer)["producers"]]

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.cluster.upstream import NOT_SHOWN
 from sparq.nsqadmin.watch.merge import STATES
 from sparq.nsqadmin.watch.rows import LEVELS, ChannelRow, Level, Lookupd, NodeRow, Notice, TopicRow
 from sparq.nsqadmin.watch.tables import ColumnTable
@@ -145,6 +146,8 @@ def _of_state(node: NodeRow, time: float) -> str:
 
 def _of_error(error: str) -> str:
     """Describe why a query of a daemon failed, and how to fix it if the token was refused."""
+    if error.startswith(NOT_SHOWN):
+        return error
     if error.startswith(UNAUTHORIZED):
         return f"requires a token: set --upstream-token to a token that is valid there ({error})"
     if error.startswith(FORBIDDEN):

@@ -223,7 +223,7 @@ class ClusterWatch:
             if not node.is_listed:
                 # The latest answer, which does not list this node, has replaced the addresses that
                 # may be called.
-                self._fleet.upstream.know_too([node.node.at])
+                self._fleet.upstream.know_too(self._fleet.trusted([node.node]))
             requests.append(node.start(self._ask))
         await _answered(requests, until)
         self._forget_old()
