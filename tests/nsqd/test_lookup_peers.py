@@ -417,3 +417,26 @@ def test_malformed_answers_are_refused(body: bytes) -> None:
     """A malformed answer raises ValueError and no other exception."""
     with pytest.raises(ValueError, match="answer "):
         channels_of(200, body)
+
+
+async def test_a_change_is_sent_at_once(
+    two_lookupds: list[Nsqlookupd], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once connected, a change has been written when `on_changes` returns, before any reply.
+
+    The answer may be there before the task that reads it knows of the change.
+    """
+    caplog.set_level(logging.WARNING, "sparq.nsqd.lookup_peers")
+    async with FakeNsqd(address_of(two_lookupds[0])) as nsqd:
+        nsqd.create("first")
+        await until(lambda: registered(two_lookupds[0]) == ["first*"])
+        for number in range(lookup_peers.COMMANDS_AT_ONCE + 50):
+            nsqd.create(f"t{number}#ephemeral")
+            if number < 30:
+                # What is written now is read in the next pass of the loop by nsqlookupd, which
+                # runs in this process.
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert f"t{number}#ephemeral*" in registered(two_lookupds[0])
+        await until(lambda: len(registered(two_lookupds[0])) == number + 2)
+    assert caplog.messages == []

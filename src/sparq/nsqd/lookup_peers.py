@@ -5,7 +5,9 @@ Each nsqlookupd has its own task and its own connection (docs/protocol.md, "How 
 1. A peer that is slow, dead or sends wrong answers does not affect the other peers or the broker.
    Only a new topic's first delivery waits for the peers, for at most 5 s.
 2. On each new connection everything is registered again; changes follow in order. Changes while a
-   peer is disconnected are not queued: the next registration includes them.
+   peer is disconnected are not queued: the next registration includes them. Otherwise a change is
+   written at once, in the turn that makes it and before the turn's replies: who looks up a topic
+   after the OK of its first publish finds it, also an #ephemeral one, whose OK waits for no disk.
 3. A lost connection is noticed at once. The first retry comes after 0.1 s, later ones at growing
    intervals of at most 0.8 s (P16), so a restarted nsqlookupd knows this nsqd within a second. If
    the same error repeats, it is not logged as a warning again.
@@ -22,14 +24,14 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparq.broker.drain_file import NONE, Draining
 from sparq.daemon import address
 from sparq.nsqd.options import http_timeouts
-from sparq.protocol import lookup
+from sparq.protocol import go_json, lookup
 from sparq.protocol.bounded import collected
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_ephemeral
@@ -127,16 +129,21 @@ class Peer:
         self._drains = drains
         self._introduced = NONE
         self._reply_bytes_max = reply_bytes_max
+        self._writer: asyncio.StreamWriter | None = None  # once everything has been registered
         self._news: deque[bytes] = deque()
+        self._unanswered: deque[bytes] = deque()
         self._has_news = asyncio.Event()
         self._retry_seconds = RETRY_SECONDS_MIN
         self._trouble = ""
 
     def tell(self, line: bytes) -> None:
-        """Queue a command; it is dropped while the peer is disconnected (rule 2)."""
-        if self.http_address is not None:
-            self._news.append(line)
-            self._has_news.set()
+        """Send a command; it is dropped while the peer is disconnected (rule 2)."""
+        if self.http_address is None:
+            return
+        self._news.append(line)
+        self._has_news.set()
+        if self._writer is not None and len(self._unanswered) < COMMANDS_AT_ONCE:
+            self._send_news(self._writer)
 
     async def run(self) -> None:
         """Keep the connection open, reconnecting until the task is cancelled."""
@@ -161,16 +168,23 @@ class Peer:
             self._trouble = ""
             self.tried.set()
             # Drains come first, so that nsqlookupd sends no producer here in between.
-            lines = drain_commands(self._introduced, self._drains()) if self.knows_drain else []
-            await self._exchange(reader, writer, lines + self._everything())
+            if self.knows_drain:
+                self._news.extend(drain_commands(self._introduced, self._drains()))
+            self._news.extend(self._everything())
+            await self._settle(reader, writer)
             # Only now: one that accepts connections but no registration is retried less often, too.
             self._retry_seconds = RETRY_SECONDS_MIN
+            self._writer = writer
             while True:
-                await self._wait(reader)
-                await self._exchange(reader, writer, self._take_news() or [b"PING\n"])
+                first = await self._wait(reader)
+                if not self._unanswered and not self._news:
+                    self._news.append(b"PING\n")
+                await self._settle(reader, writer, first)
         finally:
-            self.http_address = None
-            self._take_news()
+            self.http_address = self._writer = None
+            self._news.clear()
+            self._unanswered.clear()
+            self._has_news.clear()
             writer.close()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -195,20 +209,32 @@ class Peer:
         # From here on changes are queued; the registration that follows has the present state.
         self.http_address = address.join(str(host), port) if isinstance(port, int) else ""
 
-    async def _exchange(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lines: list[bytes]
+    async def _settle(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes = b""
     ) -> None:
-        """Send commands and check that each is answered with OK."""
-        for part in parts(lines, COMMANDS_AT_ONCE):
-            writer.write(b"".join(part))
-            for line in part:
-                reply = await self._reply(reader)
-                if reply != b"OK":
-                    raise PeerError(f"answered {line.decode().strip()} with {reply[:200]!r}")
+        """Send the queued commands and check that each command is answered with OK.
 
-    async def _reply(self, reader: asyncio.StreamReader) -> bytes:
+        `first` is the first byte of the first answer, if it has been read.
+        """
+        while self._unanswered or self._news:
+            if not self._unanswered:
+                self._send_news(writer)
+            line = self._unanswered.popleft()
+            reply, first = await self._reply(reader, first), b""
+            if reply != b"OK":
+                raise PeerError(f"answered {line.decode().strip()} with {reply[:200]!r}")
+        self._has_news.clear()
+
+    def _send_news(self, writer: asyncio.StreamWriter) -> None:
+        """Send the next commands of the queue, in its order."""
+        room = min(len(self._news), COMMANDS_AT_ONCE - len(self._unanswered))
+        lines = [self._news.popleft() for _ in range(room)]
+        writer.write(b"".join(lines))
+        self._unanswered.extend(lines)
+
+    async def _reply(self, reader: asyncio.StreamReader, first: bytes = b"") -> bytes:
         async with asyncio.timeout(REPLY_SECONDS):
-            head = await reader.readexactly(4)
+            head = first + await reader.readexactly(4 - len(first))
             # As a size it would be 1.2 GB; the usual mistake is nsqlookupd's HTTP port in the flag.
             if head == b"HTTP":
                 raise PeerError("speaks HTTP: use nsqlookupd's TCP port (4160 by default)")
@@ -219,29 +245,32 @@ class Peer:
                 )
             return self._hide(await reader.readexactly(size))
 
-    async def _wait(self, reader: asyncio.StreamReader) -> None:
-        """Wait until a command is queued or a PING is due; raise if the connection ends."""
-        # nsqlookupd sends nothing unasked, so the read ends only with the connection. Without it, a
-        # lost connection would be noticed at the next PING, up to 15 s later.
-        ending = asyncio.ensure_future(reader.read(1))
+    async def _wait(self, reader: asyncio.StreamReader) -> bytes:
+        """Wait until there is a command to send or to check, or a PING is due.
+
+        Returns the first byte of an answer that has already arrived, else nothing.
+
+        Raises:
+            PeerError: the connection has ended, or the peer sends something unasked.
+        """
+        # Without the read, a lost connection would be noticed at the next PING, up to 15 s later.
+        reading = asyncio.ensure_future(reader.read(1))
         news = asyncio.ensure_future(self._has_news.wait())
-        both = (ending, news)
+        both = (reading, news)
         try:
             await asyncio.wait(both, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if ending.done():
-                raise PeerError("sent unexpected data" if await ending else "closed the connection")
         finally:
             # Wait for the cancelled read, too: a stream lets only one coroutine read, and `_reply`
             # is next.
             for future in both:
                 future.cancel()
             await asyncio.wait(both)
-
-    def _take_news(self) -> list[bytes]:
-        news = list(self._news)
-        self._news.clear()
-        self._has_news.clear()
-        return news
+        if reading.cancelled():
+            return b""
+        first = reading.result()
+        if first and self._unanswered:
+            return first
+        raise PeerError("sent unexpected data" if first else "closed the connection")
 
 
 class LookupPeers:
@@ -393,7 +422,7 @@ def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
     }
     if nsqd.lookupd_token:  # Go's nsqlookupd ignores it
         facts["token"] = nsqd.lookupd_token
-    body = json.dumps(facts).encode()
+    body = go_json.to_bytes(facts)
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
 
 
@@ -401,12 +430,6 @@ def _client_error() -> type[Exception]:
     """Return the base class of aiohttp's errors for failed requests."""
     error: type[Exception] = import_module("aiohttp").ClientError
     return error
-
-
-def parts(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
-    """Split a list into parts of at most `size`."""
-    for at in range(0, len(lines), size):
-        yield lines[at : at + size]
 
 
 def channels_of(status: int, body: bytes) -> list[str]:

@@ -76,7 +76,7 @@ class Turns:
         runner: runs the broker's disk work.
         by_session: the connections by session.
         waiting: connections that have paused reading until a turn resumes it.
-        on_changes: called when topics or channels were created or deleted.
+        on_changes: called when topics or channels were created or deleted, before a turn's replies.
     """
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -127,6 +127,10 @@ class Turns:
     def _take(self) -> None:
         self._is_due = False
         self._run_tasks()
+        if self.broker.turn.changes:
+            self._log_changes()
+            # Before the replies: then nsqlookupd has a new topic before its first OK is read.
+            self.on_changes()
         self._flush()
         if self.waiting:
             # A copy: connections that resume leave the set.
@@ -193,13 +197,10 @@ class Turns:
                 ticket.answered(error)
 
     def _follow_up(self) -> None:
-        """Finish the turn: schedule another one, log and report changes, set the next tick."""
+        """Finish the turn: schedule another one, log notes, set the next tick."""
         broker, runner, turn = self.broker, self.runner, self.broker.turn
         if (turn.topics or turn.tasks) and broker.busy:
             self.schedule()
-        if turn.changes:
-            self._log_changes()
-            self.on_changes()
         if turn.health.notes:
             self._log_notes()
         # Something due earlier moves the tick: a deferral of 20 ms once waited for the regular tick

@@ -5,8 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sparq.protocol.commands import pub
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.support.waiting import until_seen
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import until_seen, wait_for
 
 
 def ports(lookupd: Server, topic: str) -> list[int]:
@@ -87,3 +89,18 @@ async def test_a_dead_nsqlookupd_delays_publishes_less_than_two_seconds(tmp_path
             assert time.monotonic() - began < 2
             nsqd.post("/channel/create?topic=t&channel=c")
             await until_seen(lambda: nsqd.channel("t", "c")["depth"] == 1, seconds=6)
+
+
+def test_a_topic_is_found_right_after_the_ok_of_its_first_publish(tmp_path: Path) -> None:
+    """A look-up right after the OK finds the nsqd, also for an #ephemeral topic, as with Go's."""
+    with (
+        spawn_nsqlookupd(tmp_path) as lookupd,
+        spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd,
+        V2Client(nsqd) as client,
+    ):
+        nsqd.post("/topic/create?topic=first")
+        wait_for(lambda: ports(lookupd, "first") == both(nsqd))
+        for number in range(30):
+            topic = f"t{number}#ephemeral"
+            assert client.ask(pub(topic, b"x")) == OK
+            assert ports(lookupd, topic.replace("#", "%23")) == both(nsqd), topic
