@@ -56,7 +56,11 @@ PROMISES = (
         "After kill -9, a message is not delivered again if its FIN was followed by an answered "
         "command on the same connection. After a power cut, at most the messages finished in the "
         "last sync interval are delivered again. Duplicates never exceed the messages in flight "
-        "plus the FINs that were not synced.",
+        "plus the FINs that were not synced. The only exception: while the disk refuses every "
+        "write to a ledger, for another reason than lack of space or after the reserve is used up "
+        "(`/ping` gives the reason), FINs are kept in memory alone and answers do not wait. They "
+        "are written as soon as the disk accepts them; if nsqd is killed before, these messages "
+        "are delivered again.",
         ("crash", "kill", "power", "model", "net", "mixed"),
     ),
     Promise(
@@ -94,7 +98,8 @@ PROMISES = (
         "and the requeued messages (20 bytes each) fit into half of the reserve, which is an "
         "eighth of the disk, at most 16 MiB. When space is available again, publishing resumes "
         "within a second, without a restart. Emptying and deleting topics and channels needs no "
-        "space. No acknowledged message is lost, and no refused message is stored.",
+        "space. This includes a quota of btrfs that refuses to write, rename and truncate and "
+        "allows only deleting. No acknowledged message is lost, and no refused message is stored.",
         ("full", "simulate", "museum"),
     ),
     Promise(
@@ -103,7 +108,9 @@ PROMISES = (
         "After a failed sync, nsqd does not trust the file any more: it writes the unsynced "
         "messages to a new segment and syncs them there before it acknowledges anything else. A "
         "failed read is retried; a page that cannot be read loses its batch only. None of these "
-        "failures stops nsqd.",
+        "failures stops nsqd, and `/ping` reports them until the same operation works again. A "
+        "refused message is delivered in one case only: it was written, its sync failed, and the "
+        "disk then refused every change, so that it could not be removed, until nsqd was killed.",
         ("ioerror", "simulate"),
     ),
     Promise(

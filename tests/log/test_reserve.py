@@ -62,8 +62,8 @@ def test_errors_other_than_a_full_disk_prevent_the_start() -> None:
         Reserve.open(disk, "/data")
 
 
-def test_a_check_ends_a_refusal_once_there_is_space() -> None:
-    """`check_space` returns whether there is space; it can end a refusal but never begins one."""
+def test_a_check_tells_whether_there_is_space() -> None:
+    """`check_space` returns whether there is space; it neither ends a refusal nor begins one."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
     assert not reserve.check_space(8 << 20)
@@ -75,7 +75,7 @@ def test_a_check_ends_a_refusal_once_there_is_space() -> None:
     assert not reserve.check_space(8 << 20)
     assert reserve.is_short
     assert reserve.check_space(1 << 20)
-    assert not reserve.is_short
+    assert reserve.is_short
 
 
 def test_ledgers_use_the_reserve_and_restore_refills_it() -> None:
@@ -245,3 +245,19 @@ def test_a_disk_that_refuses_whatever_is_released_is_given_up_soon() -> None:
 
     assert tries[0] == RESERVE_BYTES
     assert len(tries) < 20
+
+
+def test_a_quota_that_refuses_to_truncate_is_met_by_deleting() -> None:
+    """Where the disk refuses to shrink a file, the reserve is deleted and made again smaller."""
+    disk = small_disk(1 << 30)
+    reserve = Reserve.open(disk, "/data")
+    disk.fail(Fault(1, errno.EDQUOT, frozenset({"truncate"}), times=10**6))
+
+    assert reserve.release(100)
+    assert 0 < len(disk.data("/data/reserve")) == reserve.held_bytes < RESERVE_BYTES
+    disk.fail(Fault(1, errno.EDQUOT, frozenset({"truncate", "unlink"}), times=10**6))
+    assert not reserve.release(100)
+    disk.fail(Fault(1, errno.EDQUOT, frozenset({"truncate"}), times=10**6))
+    reserve.restore()
+    assert len(disk.data("/data/reserve")) == reserve.held_bytes == RESERVE_BYTES
+    assert disk.paths() == ["/data/reserve"]

@@ -20,6 +20,11 @@ OVERLAY = (
     ' && mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$2"'
     " && echo mounted && exec cat"
 )
+IMAGE = 'mount -o loop "$1" "$2" && echo mounted && exec cat'
+QUOTA = (
+    'mount -o loop "$1" "$2" && btrfs quota enable "$2" && btrfs qgroup limit 40M 0/5 "$2"'
+    " && echo mounted && exec cat"
+)
 MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs "$2" && echo mounted && exec cat'
 
 

@@ -175,7 +175,9 @@ class Catalog:
         finally:
             file.close()
         # Only after the sync: a power cut could otherwise leave the new name without its contents.
-        disk.rename(temporary, self._path(name))
+        with_reserve(
+            lambda: disk.rename(temporary, self._path(name)), reserve, BLOCK_BYTES, purpose
+        )
         disk.sync_directory(self.data_path)
 
     def probe(self, size_bytes: int) -> None:

@@ -211,6 +211,7 @@ class DiskProbe:
             self._has_room = self._reserve.check_space(self._enough_bytes)
             if self._has_room and self._store_bytes:
                 self._store(self._store_bytes)
+            self._reserve.is_refusing &= not self._has_room
         except DiskError as error:
             self.error = error
 

@@ -216,6 +216,9 @@ class Commit:
     def fail(self, error: DiskError) -> None:
         """Record an error: nothing is stored."""
         self.error = error
+        # A quota is in no figure about free space: only the write shows it.
+        if error.is_full and self.place.reserve is not None:
+            self.place.reserve.is_refusing = True
         self.go(CommitEvent.FAIL if error.restored else CommitEvent.SPOIL)
 
     def _next_file(self) -> ActiveSegment | None:

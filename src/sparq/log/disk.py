@@ -23,6 +23,7 @@ from typing import Final, Protocol
 Buffer = bytes | bytearray | memoryview
 
 PAGE_BYTES: Final = 4096
+RESERVE_STEP_BYTES: Final = 256 << 10
 _SYNCFS_KERNEL: Final = 5, 17
 """Since 5.8 syncfs reports file data that could not be written, since 5.17 all other errors."""
 _SYNCFS_MAGICS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E})
@@ -213,7 +214,9 @@ class RealFile:
         except OSError as error:
             failure = DiskError("write", self.path, error.errno or errno.EIO)
             try:
-                os.ftruncate(self.fd, offset)
+                # Not if nothing was written: a quota refuses to truncate, too.
+                if os.fstat(self.fd).st_size > offset:
+                    os.ftruncate(self.fd, offset)
             except OSError:
                 failure.restored = False
             raise failure from error
@@ -256,7 +259,10 @@ class RealFile:
     def reserve(self, size: int) -> None:
         """See `File`."""
         with _Failing("reserve", self.path):
-            os.posix_fallocate(self.fd, 0, size)
+            # In steps: btrfs frees an extent only as a whole, so of one that was allocated at once
+            # `truncate` would free nothing.
+            for at in range(os.fstat(self.fd).st_size, size, RESERVE_STEP_BYTES):
+                os.posix_fallocate(self.fd, at, min(RESERVE_STEP_BYTES, size - at))
 
     def size(self) -> int:
         """See `File`."""

@@ -29,6 +29,7 @@ Blocks begin at 1,024 and at multiples of 8::
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -296,7 +297,7 @@ class Checkpoint:
                 file.sync()
             finally:
                 file.close()
-            self._disk.rename(beside, path)
+            with_reserve(lambda: self._disk.rename(beside, path), reserve, BLOCK_BYTES, purpose)
         except DiskError:
             self._forget(beside)
             raise
@@ -321,8 +322,10 @@ class Checkpoint:
                     self._disk.unlink(f"{self._directory}/{name}")
             for file in self._replaced:
                 # An open file keeps its disk space even after it was deleted. It is not closed
-                # here, since a sync of it may run in another thread.
-                file.truncate(0)
+                # here, since a sync of it may run in another thread. A quota refuses to truncate;
+                # then the space is free once the ledger closes the file.
+                with suppress(DiskError):
+                    file.truncate(0)
             if self._reserve is not None and self._reserve.is_low:
                 self._reserve.restore()
         except DiskError:

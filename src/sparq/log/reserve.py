@@ -18,10 +18,14 @@ reserves the space of a delete when it accepts a put).
    space, and to two blocks per ledger in addition to the floor, so that each ledger can reach the
    size at which its checkpoint takes no more space than it frees.
 6. Several threads shrink and fill the file: its length is the only state that counts.
+7. A quota (of btrfs) refuses to shrink a file, to rename one and to write into allocated space, and
+   is in no figure about free space; deleting a file is all that it allows. Then the reserve is
+   deleted and made again, smaller by a step. To fill it up, space for a step must be left over.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
@@ -45,6 +49,9 @@ HEADER_BYTES: Final = 1024 + 64
 FINISH_BYTES: Final = 64
 """Approximate bytes that a single FIN in a turn adds to a ledger: range, cursor, block."""
 FILE_NAME: Final = "reserve"
+STEP_NAME: Final = "reserve.step"
+QUOTA_STEP_BYTES: Final = 1 << 20
+"""What is given back or left at a time under a quota: a rename alone may need 200 KiB."""
 
 
 class Purpose(Enum):
@@ -127,6 +134,7 @@ class Reserve:
         self.target_bytes = self.floor_bytes = 0
         self.is_refusing = False
         self.blocked: DiskError | None = None
+        self._has_quota = False
 
     @classmethod
     def open(cls, disk: Disk, data_path: str, size_bytes: int = RESERVE_BYTES) -> "Reserve":
@@ -135,6 +143,8 @@ class Reserve:
         Raises:
             DiskError: the file cannot be made or opened.
         """
+        if disk.exists(step := f"{data_path}/{STEP_NAME}"):
+            disk.unlink(step)  # left by a kill
         path = f"{data_path}/{FILE_NAME}"
         file = disk.open(path) if disk.exists(path) else disk.create(path)
         reserve = cls(disk, data_path, file, size_bytes)
@@ -209,9 +219,7 @@ class Reserve:
             DiskError: the disk cannot be queried.
         """
         free = self.restore()
-        has_space = not self.is_low and free >= size_bytes + SLACK_BYTES
-        self.is_refusing &= not has_space
-        return has_space
+        return not self.is_low and free >= size_bytes + SLACK_BYTES
 
     def refuse_if_blocked(self) -> None:
         """Raise DiskError while logs get no space whatever is free."""
@@ -228,22 +236,43 @@ class Reserve:
             self.blocked = None
 
     def release(self, size_bytes: int, purpose: Purpose = Purpose.APPEND) -> bool:
-        """Shrink the file by `size_bytes`; False: nothing is left for this purpose.
-
-        Raises:
-            DiskError: the file cannot be cut.
-        """
-        size = self._file.size()
+        """Shrink the file by `size_bytes`; False: nothing is left for this purpose, or it fails."""
         kept = self._kept_from(purpose, size_bytes)
+        if self._has_quota:
+            size_bytes = max(size_bytes, min(QUOTA_STEP_BYTES, self.target_bytes // SHARE))
         # Whole blocks, since a file system frees no parts of them.
-        left = max(kept, (size - blocks(size_bytes)) // BLOCK_BYTES * BLOCK_BYTES)
-        if left >= size:
+        left = max(kept, (self.held_bytes - blocks(size_bytes)) // BLOCK_BYTES * BLOCK_BYTES)
+        if left >= self.held_bytes:
             return False
         # Set before the file shrinks: otherwise `admit` could give the space to a log in another
         # thread.
         self.held_bytes = left
-        self._file.truncate(left)
+        try:
+            try:
+                self._file.truncate(left)
+            except DiskError:
+                self._has_quota = True
+                self._replace(left)
+        except DiskError:
+            return False
         return True
+
+    def _replace(self, size_bytes: int) -> None:
+        """Delete the file, and make it again with this size if there is space (rule 7).
+
+        Raises:
+            DiskError: it cannot be deleted, or there is no file now.
+        """
+        path = f"{self._directory}/{FILE_NAME}"
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+        self._file.close()
+        self.held_bytes = 0
+        self._file = self._disk.create(path)
+        if size_bytes:
+            with suppress(DiskError):
+                self._file.reserve(size_bytes)
+        self.held_bytes = self._file.size()
 
     def holds(self, size_bytes: int, purpose: Purpose) -> bool:
         """Whether `size_bytes` are available for this purpose, on the disk or in the reserve."""
@@ -277,15 +306,34 @@ class Reserve:
         if growth <= 0:
             return free
         try:
-            # Allocated, not just extended: a sparse file would hold no space.
-            self._file.reserve(self.held_bytes + growth)
+            with self._step_left_over():
+                # Allocated, not just extended: a sparse file would hold no space.
+                self._file.reserve(self.held_bytes + growth)
+            self.held_bytes = self._file.size()
         except DiskError as error:
-            # Something else took the space first: the file's size tells how much it got.
-            if not error.is_full:
+            # Something else took the space first: the file's size tells how much it got. Or another
+            # thread has just replaced the file, or is filling it up.
+            if not error.is_full and error.number not in (errno.EBADF, errno.EEXIST):
                 raise
-        finally:
+            self._has_quota |= error.number == errno.EDQUOT
             self.held_bytes = self._file.size()
         return self._disk.free_bytes(self._directory)
+
+    @contextmanager
+    def _step_left_over(self) -> Iterator[None]:
+        """Under a quota, take the space that must be left over, and free it afterwards."""
+        if not self._has_quota:
+            yield
+            return
+        path = f"{self._directory}/{STEP_NAME}"
+        file = self._disk.create(path)
+        try:
+            file.reserve(2 * min(QUOTA_STEP_BYTES, self.target_bytes // SHARE))
+            yield
+        finally:
+            file.close()
+            with suppress(DiskError):
+                self._disk.unlink(path)
 
     def _measure(self, room_bytes: int) -> None:
         """Adjust the target to the free space, including what the reserve has of it."""

@@ -35,6 +35,10 @@ def erase(disk: Disk, path: str) -> None:
         while size > STEP_BYTES:
             size -= STEP_BYTES
             file.truncate(size)
+    except DiskError as error:
+        # A full disk or quota that refuses to truncate still deletes.
+        if not error.is_full:
+            raise
     finally:
         file.close()
     disk.unlink(path)
@@ -68,7 +72,13 @@ class Drop:
                 return
             # The name goes first: after a crash, a shortened segment would look like damage.
             gone = self.path + GONE
-            disk.rename(self.path, gone)
+            try:
+                disk.rename(self.path, gone)
+            except DiskError as error:
+                if not error.is_full:
+                    raise
+                disk.unlink(self.path)
+                return
             disk.sync_directory(self.place.directory)
             erase(disk, gone)
         except DiskError as error:
