@@ -1,6 +1,7 @@
 """client.subscription: messages in flight, their timeouts, and lost connections."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -53,6 +54,60 @@ async def test_a_waiting_message_past_msg_timeout_is_dropped() -> None:
             peer.deliver(2)
 
             assert (await anext(consumer)).id == "0000000000000002"
+
+
+@pytest.mark.parametrize("way", ["singly", "batch"])
+async def test_a_late_response_counts_as_expired(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``stale`` turns true with the timeout; later responses are sent, but count as expired.
+
+    No timer has run by then. A warning says once what to do, however many are late.
+    """
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 100
+        async with consumer_of(nsqd, rdy_redistribute_interval=5.0, max_in_flight=9) as consumer:
+            peer = await subscribed(nsqd)
+            for number in range(3):
+                peer.deliver(number)
+            await until(lambda: consumer.in_flight == 3)
+            held = await anext(consumer.batches(3, wait=1))
+            messages = [held] if way == "batch" else list(held)
+            ended = held.expires_at
+            if way == "singly":
+                assert not messages[0].stale
+                await until(lambda: messages[0].stale)
+                assert ended <= time.monotonic() < ended + 1
+                messages[0].touch()
+                assert messages[0].stale, "a late touch is too late as well"
+            await until(lambda: time.monotonic() > ended)
+            messages.pop().requeue(0)
+            for message in messages:
+                message.finish()
+            await until(lambda: len(nsqd.lines(b"FIN", b"REQ")) == 3)
+
+            counters = consumer.counters
+            assert (3, 0, 0) == (counters.expired, counters.finished, counters.requeued)
+            assert 0 == consumer.in_flight
+    [line] = [each.getMessage() for each in caplog.records if "msg_timeout" in each.getMessage()]
+    assert "within msg_timeout (0.1 s)" in line
+    assert "call touch()" in line
+
+
+async def test_the_first_of_two_deliveries_to_one_consumer_counts_as_expired() -> None:
+    """A message that comes again while its handler still runs has expired, and counts once."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=9) as consumer:
+        peer = await subscribed(nsqd)
+        peer.deliver(1)
+        first = await anext(consumer)
+        peer.deliver(1)
+        second = await anext(consumer)
+        assert (first.stale, second.stale, consumer.in_flight) == (True, False, 1)
+        first.finish()
+        second.finish()
+
+        counters = consumer.counters
+        assert (1, 1, 0) == (counters.expired, counters.finished, consumer.in_flight)
 
 
 async def test_touch_keeps_a_message_from_expiring() -> None:

@@ -32,6 +32,7 @@ class Inbox:
     def __init__(self, expire: Callable[[float], None]) -> None:
         self.ended = False
         self._expire = expire
+        self._expired_until = 0.0
         self._hurried = False
         # `take` opens a group only once the one before it was taken, so `_opened` comes first.
         self._arrived: deque[ReceivedMessages] = deque()
@@ -66,7 +67,7 @@ class Inbox:
             while opened:
                 message = opened.popleft()
                 # The fast path of `_is_fresh`, without a call per message.
-                if (not message.stale and message.expires_at > now) or self._is_fresh(message, now):
+                if message.expires_at > now or self._is_fresh(message, now):
                     return message
             if not self._arrived:
                 break
@@ -84,11 +85,12 @@ class Inbox:
                 count -= 1
         while count and self._arrived:
             received = self._arrived[0]
-            if not self._is_fresh(received, now) or len(received) <= count:
+            is_fresh = self._is_fresh(received, now)
+            if not is_fresh or len(received) <= count:
                 self._arrived.popleft()
             else:
                 received = received.split(count)
-            if not received.stale:
+            if is_fresh:
                 found.append(received)
                 count -= len(received)
         return found
@@ -135,10 +137,12 @@ class Inbox:
 
     def _is_fresh(self, each: ReceivedMessages | Message, now: float) -> bool:
         """Whether nsqd still waits for a response."""
-        if not each.stale and each.expires_at <= now:
+        if each.expires_at > now:
+            return True
+        if each.expires_at > self._expired_until:  # one call for all that expired until now
             self._expire(now)
-            each.stale = True
-        return not each.stale
+            self._expired_until = now
+        return False
 
     def _put_back(self, found: list[ReceivedMessages | Message]) -> None:
         for each in reversed(found):

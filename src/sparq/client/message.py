@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
@@ -48,10 +49,8 @@ class Message:
         raw_id: its id as on the wire, 16 bytes.
         responded: whether it was finished or requeued.
         auto_respond: whether a consumer with a handler responds when the handler is done.
-        expires_at: when its message timeout ends; monotonic seconds.
+        expires_at: when its message timeout ends; monotonic seconds; -inf: its connection is lost.
         untouched_until: when its timeout would have ended without a ``touch``.
-        stale: whether nsqd redelivers it regardless of the response, because its timeout is over
-            or its connection is lost.
     """
 
     __slots__ = (
@@ -63,7 +62,6 @@ class Message:
         "expires_at",
         "raw_id",
         "responded",
-        "stale",
         "timestamp_ns",
         "untouched_until",
     )
@@ -75,13 +73,20 @@ class Message:
         self.timestamp_ns, self.attempts, self.raw_id, self.body = decoded
         self.expires_at = self.untouched_until = expires_at
         self.responded = False
-        self.stale = False
         self.auto_respond = True
 
     @property
     def id(self) -> str:
         """The id: 16 hexadecimal digits."""
         return self.raw_id.decode("ascii", "replace")
+
+    @property
+    def stale(self) -> bool:
+        """Whether nsqd redelivers it regardless of the response.
+
+        Its timeout is over, or its connection is lost.
+        """
+        return self.expires_at <= time.monotonic()
 
     @property
     def letter(self) -> Mapping[str, str] | None:

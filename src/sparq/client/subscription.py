@@ -3,7 +3,9 @@
 1. It tracks messages in flight and sends the responses. Messages that arrive together are kept
    together (`ReceivedMessages`) until the program accesses one of them: counting, expiring and
    responding to a thousand messages costs as much as for one.
-2. It reports each response to the consumer (backoff, RDY) *before* it sends the response, so that
+2. A message expires when its timeout is over: its ``expires_at`` decides, not a timer. A response
+   after that is sent, since nsqd may not have noticed yet, but it counts as expired.
+3. It reports each response to the consumer (backoff, RDY) *before* it sends the response, so that
    nsqd sees ``RDY 0`` before the ``REQ`` that caused it.
 """
 
@@ -19,6 +21,7 @@ from sparq.client.backoff import BackoffSignal
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import DONE, Connection
 from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.client.log_fields import FieldLogger
 from sparq.client.message import Message
 from sparq.client.rdy import RdyWindow
 from sparq.protocol import commands
@@ -26,10 +29,15 @@ from sparq.protocol.dead_letters import unseal
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
 
+log = FieldLogger(__name__)
+
 RDY_COUNT_MAX: Final = 2500
 """NSQ's default for ``--max-rdy-count``, if nsqd does not report its own."""
 
 NEVER: Final = float("inf")
+GONE: Final = -NEVER
+
+WARN_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -38,11 +46,11 @@ class Counters:
 
     Attributes:
         received: messages delivered; a redelivery counts again.
-        finished: FINs sent.
-        requeued: REQs sent, with or without backoff.
+        finished: FINs sent in time.
+        requeued: REQs sent in time, with or without backoff.
         touched: TOUCHes sent.
         given_up: messages delivered more than ``max_attempts`` times.
-        expired: messages whose timeout ended without a response; nsqd redelivers them.
+        expired: messages without a response in time; nsqd redelivers them.
         lost: messages in flight when their connection was lost; nsqd redelivers them.
     """
 
@@ -64,15 +72,14 @@ class ReceivedMessages:
 
     Attributes:
         attempts: the highest ``attempts`` of any message.
-        expires_at: when their message timeout ends; monotonic seconds.
+        expires_at: when their message timeout ends; monotonic seconds; -inf: connection lost.
         untouched_until: when their timeout would have ended without a touch.
         responded: whether they were finished or requeued.
-        stale: whether nsqd redelivers them regardless of the response.
     """
 
     __slots__ = (
         *("_run", "_subscription", "attempts"),
-        *("expires_at", "responded", "stale", "untouched_until"),
+        *("expires_at", "responded", "untouched_until"),
     )
 
     def __init__(self, subscription: Subscription, run: MessageRun, expires_at: float) -> None:
@@ -81,7 +88,6 @@ class ReceivedMessages:
         self.attempts = run.attempts_max
         self.expires_at = self.untouched_until = expires_at
         self.responded = False
-        self.stale = False
 
     def __len__(self) -> int:
         return len(self._run)
@@ -94,17 +100,17 @@ class ReceivedMessages:
     def split(self, count: int) -> ReceivedMessages:
         """Remove the first ``count`` messages and return them as a new ``ReceivedMessages``."""
         first = ReceivedMessages(self._subscription, self._run.split(count), self.untouched_until)
-        first.expires_at, first.stale = self.expires_at, self.stale
-        if not self.stale:
+        first.expires_at = self.expires_at
+        if self in self._subscription.unopened:
             self._subscription.unopened[first] = None
         return first
 
     def open(self) -> list[Message]:
         """Return the messages as separate objects, each with its own response."""
         messages = self._subscription.open(self, self._run)
-        if self.stale or self.responded:
+        if self.responded:
             for message in messages:
-                message.stale, message.responded = self.stale, self.responded
+                message.responded = True
         return messages
 
     def finish(self) -> Awaitable[None]:
@@ -163,6 +169,7 @@ class Subscription:
         self._counters = counters
         self._received = received
         self._answering = answering
+        self._warn_at = 0.0
         connection.on_messages = self._messages_received
 
     @property
@@ -207,16 +214,23 @@ class Subscription:
         if received not in self.unopened:
             return messages
         del self.unopened[received]
-        before = len(self.outstanding)
-        self.outstanding.update((message.raw_id, message) for message in messages)
-        # An id already outstanding was redelivered: it counts only once.
-        self.window.in_flight -= before + len(messages) - len(self.outstanding)
+        outstanding = self.outstanding
+        before = len(outstanding)
+        older = [found for each in messages if (found := outstanding.get(each.raw_id)) is not None]
+        outstanding.update((message.raw_id, message) for message in messages)
+        # An id already outstanding was redelivered: its earlier delivery has expired at nsqd.
+        for message in older:
+            message.expires_at = GONE
+        self._counters.expired += len(older)
+        self.window.in_flight -= before + len(messages) - len(outstanding)
         return messages
 
     # Responses to one message: message.Responder
 
     def finish(self, message: Message) -> Awaitable[None]:
         """Send FIN; a faster copy of `_answer`, as most messages take this path."""
+        if message.expires_at <= time.monotonic():
+            return self._answer(message, commands.fin(message.raw_id), BackoffSignal.SUCCESS)
         raw_id, connection = message.raw_id, self.connection
         if self.outstanding.get(raw_id) is message:
             del self.outstanding[raw_id]
@@ -247,24 +261,56 @@ class Subscription:
 
     def _touched(self, each: Message | ReceivedMessages) -> None:
         """Restart the message timeout, within nsqd's ``--max-msg-timeout``."""
-        latest = each.untouched_until + self._touchable
-        each.expires_at = min(time.monotonic() + self._timeout, latest)
+        now = time.monotonic()
+        if now < each.expires_at:
+            each.expires_at = min(now + self._timeout, each.untouched_until + self._touchable)
 
     def _answer(self, message: Message, command: bytes, outcome: BackoffSignal) -> Awaitable[None]:
-        outstanding = self.outstanding
-        if outstanding.get(message.raw_id) is message:
-            del outstanding[message.raw_id]
-            self.window.in_flight -= 1
+        is_late = message.stale
+        if self.outstanding.get(message.raw_id) is message:
+            del self.outstanding[message.raw_id]
+            self._left(1, is_late)
+        return self._send_answer(1, command, outcome, is_late)
+
+    def _send_answer(
+        self, count: int, command: bytes, outcome: BackoffSignal, is_late: bool
+    ) -> Awaitable[None]:
         connection = self.connection
         if not connection.live:
             return DONE
-        if outcome is BackoffSignal.SUCCESS:
-            self._counters.finished += 1
+        if is_late:
+            self._warn()
+            if outcome is BackoffSignal.SUCCESS:
+                outcome = BackoffSignal.NEUTRAL
+        elif outcome is BackoffSignal.SUCCESS:
+            self._counters.finished += count
         else:
-            self._counters.requeued += 1
+            self._counters.requeued += count
         self._answering(outcome)
         connection.send(command)
         return connection.drained()
+
+    def _left(self, count: int, is_late: bool) -> None:
+        """Count messages as no longer in flight, and as expired if their timeout is over."""
+        self.window.in_flight -= count
+        if is_late:
+            self._counters.expired += count
+            self._warn()
+
+    def _warn(self) -> None:
+        """Warn of expired messages, once a minute: a small timeout would fill the log."""
+        now = time.monotonic()
+        if now < self._warn_at or not self.live:
+            return
+        self._warn_at = now + WARN_SECONDS
+        log.warning(
+            "nsqd %s: messages were not answered within msg_timeout (%g s), so nsqd delivers them "
+            "again and they are handled twice: raise msg_timeout, call touch() during long work, "
+            "or lower max_in_flight",
+            self.address,
+            self._timeout,
+            extra={"nsqd": self.address},
+        )
 
     def requeue_delay(self, delay: float | None, attempts: int) -> float:
         """Return the requeue delay in seconds: as given, or a default that grows with attempts."""
@@ -279,19 +325,11 @@ class Subscription:
         self, received: ReceivedMessages, command: bytes, outcome: BackoffSignal
     ) -> Awaitable[None]:
         """Send the responses to an unopened group; in the backoff they are one outcome."""
-        count = len(received)
+        count, is_late = len(received), received.expires_at <= time.monotonic()
         if received in self.unopened:
             del self.unopened[received]
-            self.window.in_flight -= count
-        if not self.live:
-            return DONE
-        if outcome is BackoffSignal.SUCCESS:
-            self._counters.finished += count
-        else:
-            self._counters.requeued += count
-        self._answering(outcome)
-        self.connection.send(command)
-        return self.connection.drained()
+            self._left(count, is_late)
+        return self._send_answer(count, command, outcome, is_late)
 
     def touch_all(self, received: ReceivedMessages, ids: list[bytes]) -> Awaitable[None]:
         """Send TOUCH for an unopened group."""
@@ -305,26 +343,20 @@ class Subscription:
     # Ending
 
     def expire(self, now: float) -> None:
-        """Drop messages whose timeout is over: mark them stale, and count them as expired."""
+        """Drop messages whose timeout is over from those in flight, and count them as expired."""
         for received in [each for each in self.unopened if each.expires_at <= now]:
-            received.stale = True
             del self.unopened[received]
-            self._count_expired(len(received))
+            self._left(len(received), is_late=True)
         for message in [each for each in self.outstanding.values() if each.expires_at <= now]:
-            message.stale = True
             del self.outstanding[message.raw_id]
-            self._count_expired(1)
-
-    def _count_expired(self, count: int) -> None:
-        self.window.in_flight -= count
-        self._counters.expired += count
+            self._left(1, is_late=True)
 
     def forget(self) -> None:
         """Mark all messages in flight as stale: the connection is lost."""
         for received in self.unopened:
-            received.stale = True
+            received.expires_at = GONE
         for message in self.outstanding.values():
-            message.stale = True
+            message.expires_at = GONE
         self._counters.lost += self.window.in_flight
         self.unopened.clear()
         self.outstanding.clear()

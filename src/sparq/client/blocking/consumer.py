@@ -210,7 +210,7 @@ class BlockingConsumer(SessionHandle):
         with contextlib.suppress(IndexError):  # another thread may take the last message
             while self._ready:
                 message = self._ready.popleft()
-                if not message.stale and message.expires_at > time.monotonic():
+                if not message.stale:
                     return message
         return None
 
