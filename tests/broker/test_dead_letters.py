@@ -311,7 +311,7 @@ def test_identify_mentions_envelopes_only_on_request() -> None:
             )
         )
         (answer,) = client.answers()
-        assert asks == (b'"dead_letter_envelopes": true' in answer)
+        assert asks == (b'"dead_letter_envelopes":true' in answer)
 
 
 def test_a_redriven_message_goes_only_to_its_original_channel() -> None:

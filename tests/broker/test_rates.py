@@ -117,11 +117,8 @@ def test_held_publishes_are_refused_when_their_topic_is_deleted() -> None:
         assert 4 == sum(ticket.answers[0] is not None for ticket in tickets)
 
 
-def test_a_change_of_policies_releases_held_publishes() -> None:
-    """A change of policies releases all held publishes.
-
-    Otherwise later publishes would overtake them.
-    """
+def test_a_changed_rate_releases_held_publishes() -> None:
+    """A change of a topic's rate releases its held publishes: later ones would overtake them."""
     harness = BrokerHarness(max_client_publish_rate=RATE)
     consumer = harness.consumer("t", "c", rdy=2_500)
     client = harness.connect()
@@ -130,6 +127,20 @@ def test_a_change_of_policies_releases_held_publishes() -> None:
     send_publishes(client, 15, 50)
     assert [b"OK"] * 65 == client.answers()
     assert list(range(65)) == [int(body) for body in consumer.bodies()]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [Policy("other", "", {"max_publish_rate": 1}), Policy("t", "", {"max_topic_messages": 99})],
+)
+def test_other_changes_leave_held_publishes_to_their_rate(changed: Policy) -> None:
+    """A policy for another topic, or for something else, releases nothing past the rate."""
+    harness = BrokerHarness(max_publish_rate=RATE)
+    tickets = [publish(harness) for _ in range(15)]
+    answered = sum(bool(ticket.answers) for ticket in tickets)
+    harness.broker.configure_policies([changed])
+    harness.turn()
+    assert answered == sum(bool(ticket.answers) for ticket in tickets) < 15
 
 
 @pytest.mark.parametrize("seed", range(10))

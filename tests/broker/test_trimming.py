@@ -142,7 +142,7 @@ def test_a_seek_works_while_a_consumer_is_connected() -> None:
 
 
 def test_a_channel_above_its_lag_limit_drops_its_oldest_messages() -> None:
-    """A channel above `max_channel_lag_bytes` drops its oldest messages, in whole segments.
+    """A channel above `max_channel_lag_bytes` drops its oldest messages.
 
     They are counted and the segments deleted. The rest is delivered.
     """
@@ -155,23 +155,59 @@ def test_a_channel_above_its_lag_limit_drops_its_oldest_messages() -> None:
     slow = harness.channel("t", "slow")
     assert slow.voided_count > 0
     assert slow.voided_count + slow.depth == 30
-    assert sum(segment.size_bytes for segment in segments(harness)) <= 50_000
+    assert sum(segment.size_bytes for segment in segments(harness)) <= 50_000 + FILE_BYTES
     assert any("t:slow is too far behind" in note for note in harness.broker.notes)
     assert len(harness.consumer("t", "slow", rdy=100).messages()) == slow.depth
 
 
-def test_a_lag_limit_in_time_keeps_the_newest_segment() -> None:
-    """`max_channel_lag_time_ns` drops old unread messages in whole segments.
+@pytest.mark.parametrize("how", ["", "crash", "restart"])
+@pytest.mark.parametrize(
+    ("option", "count"),
+    [("max_channel_lag_time_ns", "voided_count"), ("message_ttl_ns", "expired_count")],
+)
+def test_an_age_limit_holds_at_low_rates(option: str, count: str, how: str) -> None:
+    """Messages older than the limit are dropped one by one, though the file is far from full.
 
-    The newest segment is kept.
+    After a restart, their times are read from the file.
     """
-    harness = harness_with_small_files(max_channel_lag_time_ns=10 * 10**9)
-    harness.consumer("t", "c")
-    fill(harness, 30)
-    harness.pass_time(1000.0)
+    harness = BrokerHarness(**{option: 5 * 10**9})
+    harness.consumer("t", "c").close()
+    for _ in range(10):
+        harness.publish("t", b"few")
+        harness.advance(1.0)
+    if how:
+        getattr(harness, how)()
+    for _ in range(2):
+        harness.pass_time(1.1)
+    few = harness.channel("t", "c")
+    lost = getattr(few, count)
+    harness.pass_time(5.0)
     after_trims(harness)
 
-    assert 1 <= harness.channel("t", "c").depth <= 3
+    assert 2 <= few.depth <= 4
+    assert few.depth + lost == 10
+    assert harness.channel("t", "c").depth == 0
+    assert getattr(harness.channel("t", "c"), count) == 10
+    harness.publish("t", b"new")
+    assert [b"new"] == harness.consumer("t", "c", rdy=9).bodies()
+
+
+@pytest.mark.parametrize("how", ["", "crash", "restart"])
+def test_a_limit_in_bytes_holds_within_one_file(how: str) -> None:
+    """A channel keeps its newest messages within the limit, though the file is far from full."""
+    harness = BrokerHarness(max_channel_lag_bytes=1_000)
+    harness.consumer("t", "c").close()
+    for number in range(100):
+        harness.publish("t", b"%066d" % number)
+    if how:
+        getattr(harness, how)()
+    after_trims(harness)
+
+    depth = harness.channel("t", "c").depth
+    # With its header and its share of the batch, a message takes 100 to 200 bytes.
+    assert 4 <= depth <= 10
+    bodies = harness.consumer("t", "c", rdy=100).bodies()
+    assert [b"%066d" % number for number in range(100 - depth, 100)] == bodies
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])

@@ -35,6 +35,13 @@ def test_extents_equal_a_list_of_batches(
     assert found == stored
     assert extents.messages == len(stored)
     assert extents.messages_between(asked, 200) == len({i for i in stored if asked <= i < 200})
+    low = extents.within_bytes(asked * 100, 999)
+    listed = [extents[number] for number in range(len(extents))]
+    # Of an extent that is cut, the messages count as equally large.
+    kept = [e.size * (e.end - max(e.first, low)) / (e.end - e.first) for e in listed if e.end > low]
+    assert sum(kept) <= asked * 100
+    older = [e for e in listed if e.first < low][-1:]
+    assert not older or sum(e.size for e in listed if e.first >= older[0].first) > asked * 100
     position = extents.position(asked)
     later = [i for i in stored if i >= asked]
     assert (position == len(extents)) == (not later)

@@ -18,7 +18,7 @@
 7. With `--message-ttl`, a message published longer ago is not delivered, neither for the first time
    nor again; it is finished instead. The publish time counts, also for deferred messages. The age
    is checked when a message comes up for delivery; messages that no consumer asks for are removed
-   in whole files (see `trimming`). After a clock was set back, older messages can follow newer.
+   soon after (see `trimming`). After a clock was set back, older messages can follow newer.
 8. With `max_attempts`, a message that comes up for delivery after that many attempts is a dead
    letter: it is added to `DeliveryContext.letters` and not sent to a consumer.
 """

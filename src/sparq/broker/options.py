@@ -99,14 +99,14 @@ class QueueSettings:
     )
     max_channel_lag_bytes: int = option(
         0,
-        "maximum unread bytes per channel; beyond this, its oldest unread messages are dropped, a"
-        " file at a time, and counted (0: unlimited)",
+        "maximum unread bytes per channel; beyond this, its oldest unread messages are dropped and"
+        " counted (0: unlimited)",
         least=0,
     )
     max_channel_lag_time_ns: int = option(
         0,
-        "maximum age of a channel's unread messages; older ones are dropped, a file at a time, and"
-        " counted (0: unlimited)",
+        "maximum age of a channel's unread messages; older ones are dropped and counted (0:"
+        " unlimited)",
         least=0,
     )
     max_attempts: int = option(

@@ -20,7 +20,14 @@ from sparq.broker.dead_letters import for_one
 from sparq.broker.delivery import DeliveryContext, Sampler, deliver
 from sparq.broker.latency import Histogram, LatencyWindow
 from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
-from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
+from sparq.broker.options import (
+    MILLISECOND_NS,
+    NEVER,
+    BrokerOptions,
+    LimitReached,
+    QueueSettings,
+    check_limit,
+)
 from sparq.broker.policies import Scope
 from sparq.broker.publishing import Answered, Outcome, Publishing, Trouble
 from sparq.broker.recovery import recover_due, recover_mark, restore, topic_state
@@ -335,8 +342,11 @@ class Topic:
     def take_scope(self, scope: Scope) -> None:
         """Apply changed policies."""
         self.scope = scope
-        self.settings = self.trimming.settings = scope.topic
-        self.publishing.release(NEVER)  # under new rates, later publishes could overtake held ones
+        before, self.settings = self.settings, scope.topic
+        self.trimming.settings = scope.topic
+        if _rates(before) != _rates(scope.topic):
+            # Under new rates, later publishes could overtake held ones.
+            self.publishing.release(NEVER)
         for channel in self.channels.values():
             channel.settings = scope.channel(channel.name)
 
@@ -463,7 +473,8 @@ class Topic:
         self._keep_up()
         outcome.notes += self.trimming.limit_lag(self.name, now)
         outcome.tasks += self.trimming.trim(now)
-        return bool(outcome.tasks or outcome.notes or (writer and writer.ledger.has_news))
+        has_news = writer is not None and writer.ledger.has_news
+        return bool(outcome.tasks or outcome.notes or self.stream.reads or has_news)
 
     def _take_drop(self, drop: Drop, _now: Instant) -> None:
         self.outcome.notes += self.trimming.dropped(drop)
@@ -516,3 +527,7 @@ class Topic:
         IndexWrite: _take_upkeep,
         LeftoverRemoval: _take_upkeep,
     }
+
+
+def _rates(settings: QueueSettings) -> tuple[int, int]:
+    return settings.max_publish_rate, settings.max_client_publish_rate

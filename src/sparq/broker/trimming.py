@@ -10,13 +10,14 @@
    otherwise it stays, since the next commit would have to create a new one.
 4. If the disk has no space even for the ledger, finished files are deleted anyway: nothing else
    frees space, and deleted messages cannot be delivered again.
-5. Retention and lag limits work on whole files, as deletion does; a file is as old as its newest
-   message. Retention only keeps files: files that a channel needs stay anyway, and a file stays if
-   either of the two options keeps it. A lag limit voids a channel's messages that its cursor has
-   not reached, oldest first, so that a channel without consumers does not fill the disk. Messages
-   in flight, requeued or deferred stay; each keeps only its own file. The active file is neither
-   deleted nor voided.
-6. An administrator's change of a topic is made durable here, too, whether it frees files or not:
+5. Retention works on whole files, as deletion does; a file is as old as its newest message.
+   Retention only keeps files: files that a channel needs stay anyway, and a file stays if either of
+   the two options keeps it.
+6. A lag limit voids a channel's messages that its cursor has not reached, oldest first, so that a
+   channel without consumers does not fill the disk. It works on messages, not on files: at a low
+   rate one file may hold the messages of weeks. Messages in flight, requeued or deferred stay; each
+   keeps only its own file.
+7. An administrator's change of a topic is made durable here, too, whether it frees files or not:
    its ledger records have to be synced first.
 """
 
@@ -233,20 +234,36 @@ class Trimming:
         if self._writer is None:
             return notes
         for channel in self._channels.values():
-            if has_lag_limit(channel):
-                self._limit_lag(channel, now)
+            self._limit_lag(channel, now)
             if channel.counts.voided_count or channel.counts.expired_count:
                 notes += _loss_notes(topic, channel, now)
         return notes
 
     def _limit_lag(self, channel: Channel, now: Instant) -> None:
-        segments, settings = self._stream.log.segments(), channel.settings
-        most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
-        # Two calls, since operators see two counts: a lag limit, and an age limit.
-        voided = channel.overrun(lag_floor(segments, most_bytes, most_ns, now))
-        channel.counts.voided_count += voided
-        expired = channel.overrun(lag_floor(segments, 0, settings.message_ttl_ns, now))
-        channel.counts.expired_count += expired
+        settings, log = channel.settings, self._stream.log
+        # Two counts for operators: messages beyond a lag limit, and messages beyond an age limit.
+        if settings.max_channel_lag_bytes:
+            floor = log.index_within_bytes(settings.max_channel_lag_bytes)
+            channel.counts.voided_count += channel.overrun(floor)
+        if settings.max_channel_lag_time_ns:
+            voided = self._drop_older(channel, now.wall_ns - settings.max_channel_lag_time_ns)
+            channel.counts.voided_count += voided
+        if settings.message_ttl_ns:
+            expired = self._drop_older(channel, now.wall_ns - settings.message_ttl_ns)
+            channel.counts.expired_count += expired
+
+    def _drop_older(self, channel: Channel, wall_ns: int) -> int:
+        """Drop a channel's unread messages published before a time; returns how many."""
+        log = self._stream.log
+        if channel.cursor >= self._stream.end:
+            return 0
+        floor = log.index_at_time(wall_ns)
+        if floor is None:
+            # The read is done by the next call, a second later, whose extent is nearly always the
+            # same one.
+            self._stream.want([log.load_time(wall_ns)], channel.name)
+            return 0
+        return channel.overrun(floor)
 
 
 def expired(
@@ -284,37 +301,6 @@ def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
     if expired:
         notes.append(f"{name}: {expired} messages were too old to be delivered")
     return notes
-
-
-def has_lag_limit(channel: Channel) -> bool:
-    """Whether a channel's lag is limited."""
-    settings = channel.settings
-    return bool(
-        settings.max_channel_lag_bytes
-        or settings.max_channel_lag_time_ns
-        or settings.message_ttl_ns
-    )
-
-
-def lag_floor(segments: Sequence[SegmentInfo], most_bytes: int, most_ns: int, now: Instant) -> int:
-    """The index before which a channel may have nothing unread; 0: no limit is reached.
-
-    Args:
-        segments: all files of the log, ascending.
-        most_bytes: maximum unread bytes; 0: unlimited.
-        most_ns: maximum age of unread messages; 0: unlimited.
-        now: the current time; the wall clock counts.
-    """
-    floor = 0
-    if not most_bytes and not most_ns:
-        return floor
-    newer = _newer_bytes(segments)
-    for segment in segments:
-        too_far = most_bytes and newer[segment.path] + segment.size_bytes > most_bytes
-        too_old = most_ns and now.wall_ns - segment.last_time_ns > most_ns
-        if segment.sealed and (too_far or too_old):
-            floor = segment.end_index
-    return floor
 
 
 def _newer_bytes(segments: Sequence[SegmentInfo]) -> dict[str, int]:

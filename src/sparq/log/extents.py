@@ -121,6 +121,16 @@ class Extents:
         count = int(np.searchsorted(filled, max_bytes, "right"))
         return count, int(filled[count - 1]) if count else 0
 
+    def within_bytes(self, max_bytes: int, end: int) -> int:
+        """Return the index from which on the extents take at most `max_bytes`; `end`: none does."""
+        filled = np.cumsum(np.array(self._sizes[::-1], np.int64))
+        whole = int(np.searchsorted(filled, max_bytes, "right"))
+        if whole == len(self):
+            return self.firsts[0] if whole else end
+        extent = self[len(self) - whole - 1]
+        room = max_bytes - (int(filled[whole - 1]) if whole else 0)
+        return extent.end - (extent.end - extent.first) * room // extent.size
+
     def at_time(self, wall_ns: int) -> int:
         """Find the first extent with a message published at or after this time, or len(self)."""
         # No binary search: the times do not ascend if the clock was set back.

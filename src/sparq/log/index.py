@@ -200,6 +200,18 @@ class Index:
             total += segment.extents.messages_between(first, end)
         return total
 
+    def within_bytes(self, max_bytes: int) -> int:
+        """Return the index from which on the log has at most `max_bytes`; 0: all of it has.
+
+        Within the extent that exceeds them, all messages count as equally large.
+        """
+        left = max_bytes
+        for segment in reversed(self.segments):
+            if segment.size > left:
+                return segment.extents.within_bytes(left, segment.end_index)
+            left -= segment.size
+        return 0
+
     def at_time(self, wall_ns: int) -> tuple[Segment, int] | None:
         """Find the first extent with a message published at or after this time, or None."""
         # From the oldest on, since times do not ascend if the clock was set back.

@@ -463,6 +463,10 @@ class Log:
         """
         return self._index.first_at_time(wall_ns, self.written_end, self.block)
 
+    def index_within_bytes(self, max_bytes: int) -> int:
+        """See `Index.within_bytes`."""
+        return self._index.within_bytes(max_bytes)
+
     def load_time(self, wall_ns: int) -> BlockRead:
         """Return a task that reads what `index_at_time` needs."""
         return self._read(self._index.at_time(wall_ns))

@@ -158,11 +158,10 @@ def test_without_consumers_expired_messages_are_deleted_by_file() -> None:
 def test_each_note_counts_the_messages_since_the_last_one() -> None:
     """A channel's expired messages are reported at most once a minute, each message once."""
     harness = broker_with_ttl()
-    consumer = harness.consumer("t", "c", rdy=0)
+    harness.consumer("t", "c", rdy=0)
     for count in (3, 4):
         fill(harness, 0, count)
         harness.pass_time(61)
-        consumer.say(commands.rdy(1))
         harness.pass_time(61)
 
     notes = [note for note in harness.broker.notes if "too old" in note]

@@ -101,15 +101,15 @@ def fall_behind(server: FlagServer, name: str) -> None:
 
 
 def max_channel_lag_bytes(server: FlagServer) -> None:
-    """A channel keeps at most this many unread bytes; files of older messages are deleted."""
+    """A channel keeps at most this many unread bytes."""
     fall_behind(server, "behind")
     wait_for(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
 
 
 def max_channel_lag_time(server: FlagServer) -> None:
-    """Unread messages older than this are dropped, except those in the newest file."""
+    """Unread messages older than this are dropped, however few they are."""
     fall_behind(server, "late")
-    wait_for(lambda: server.channel("late", "c")["depth"] <= 3)
+    wait_for(lambda: server.channel("late", "c")["depth"] == 0)
 
 
 def message_ttl(server: FlagServer) -> None:
