@@ -8,23 +8,23 @@ from sparq.broker.counts import REPORT_NS, ChannelCounts, ReportedLosses
 def test_a_loss_is_reported_once() -> None:
     """A report has what was lost since the previous one; there is at most one per minute."""
     losses = ReportedLosses()
-    assert (0, 0) == losses.unreported((0, 0), 0)
-    assert (2, 1) == losses.unreported((2, 1), 10)
-    assert (0, 0) == losses.unreported((5, 1), 10 + REPORT_NS - 1)
-    assert (3, 3) == losses.unreported((5, 4), 10 + REPORT_NS)
-    assert (0, 0) == losses.unreported((5, 4), 10 + 2 * REPORT_NS)
+    assert (0, 0) == losses.unreported(0, 0, mono_ns=0)
+    assert (2, 1) == losses.unreported(2, 1, mono_ns=10)
+    assert (0, 0) == losses.unreported(5, 1, mono_ns=10 + REPORT_NS - 1)
+    assert (3, 3) == losses.unreported(5, 4, mono_ns=10 + REPORT_NS)
+    assert (0, 0) == losses.unreported(5, 4, mono_ns=10 + 2 * REPORT_NS)
 
 
 def test_a_late_loss_is_reported_at_once() -> None:
     """Reports without losses delay no report."""
     losses = ReportedLosses()
-    assert (0, 0) == losses.unreported((0, 0), REPORT_NS)
-    assert (1, 0) == losses.unreported((1, 0), REPORT_NS + 1)
+    assert (0, 0) == losses.unreported(0, 0, mono_ns=REPORT_NS)
+    assert (1, 0) == losses.unreported(1, 0, mono_ns=REPORT_NS + 1)
 
 
 def test_the_counts_of_two_channels_are_apart() -> None:
     """A channel's report does not delay that of another channel."""
     first, second = ChannelCounts(voided_count=3), ChannelCounts(expired_count=4)
-    assert (3, 0) == first.unreported_losses(5)
-    assert (0, 4) == second.unreported_losses(5)
-    assert (0, 0) == first.unreported_losses(2 * REPORT_NS)
+    assert (3, 0, 0) == first.unreported_losses(5)
+    assert (0, 4, 0) == second.unreported_losses(5)
+    assert (0, 0, 0) == first.unreported_losses(2 * REPORT_NS)

@@ -57,6 +57,22 @@ def test_a_message_becomes_a_dead_letter_after_max_attempts() -> None:
         assert [] == dead_letter_bodies(harness)
 
 
+def test_dead_letters_are_reported_once_a_minute() -> None:
+    """The log says how many messages of a channel became dead letters, not each one."""
+    harness = harness_with_limit()
+    consumer = harness.consumer("t", "c", rdy=10)
+    for bodies in ((b"one",), (b"two", b"three"), (b"four",)):
+        harness.publish("t", *bodies)
+        exhaust(consumer)
+        harness.pass_time(1.1)
+    harness.pass_time(61)
+
+    notes = [note for note in harness.broker.notes if "kept coming back" in note]
+    assert [f"channel t:c: moved {count} messages" for count in (1, 3)] == [
+        note.partition(" that kept")[0] for note in notes
+    ]
+
+
 def test_a_dead_letter_topic_without_a_channel_gets_one_to_redrive_from() -> None:
     """The first dead letter of a topic without a channel creates the channel `redrive`.
 

@@ -7,6 +7,7 @@ that the state already gives, such as a channel's depth or `message_count`, is n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import sub
 from typing import Final
 
 from sparq.broker.options import SECOND_NS
@@ -16,22 +17,22 @@ REPORT_NS: Final = 60 * SECOND_NS
 
 
 class ReportedLosses:
-    """Two counts of losses, and what they were at the last report to the operator."""
+    """Counts of losses, and what they were at the last report to the operator."""
 
     def __init__(self) -> None:
-        self._reported = (0, 0)
+        self._reported: tuple[int, ...] = ()
         self._next_report_ns = 0
 
-    def unreported(self, counts: tuple[int, int], mono_ns: int) -> tuple[int, int]:
+    def unreported(self, *counts: int, mono_ns: int) -> tuple[int, ...]:
         """Return by how much the counts have risen since the last report, for the next report.
 
-        (0, 0): they have not risen, or the last report was less than a minute ago.
+        All are 0: they have not risen, or the last report was less than a minute ago.
         """
-        if counts == self._reported or mono_ns < self._next_report_ns:
-            return 0, 0
-        first, second = counts[0] - self._reported[0], counts[1] - self._reported[1]
+        before = self._reported or (0,) * len(counts)
+        if counts == before or mono_ns < self._next_report_ns:
+            return (0,) * len(counts)
         self._reported, self._next_report_ns = counts, mono_ns + REPORT_NS
-        return first, second
+        return tuple(map(sub, counts, before))
 
 
 @dataclass(slots=True)
@@ -63,9 +64,10 @@ class ChannelCounts:
     global_msg_count: int = 0
     _losses: ReportedLosses = field(default_factory=ReportedLosses)
 
-    def unreported_losses(self, mono_ns: int) -> tuple[int, int]:
-        """Return how many voided and expired messages to report now (see `ReportedLosses`)."""
-        return self._losses.unreported((self.voided_count, self.expired_count), mono_ns)
+    def unreported_losses(self, mono_ns: int) -> tuple[int, ...]:
+        """Return how many voided, expired and dead-lettered messages to report now."""
+        counts = self.voided_count, self.expired_count, self.dead_letter_count
+        return self._losses.unreported(*counts, mono_ns=mono_ns)
 
 
 @dataclass(slots=True)
@@ -87,6 +89,6 @@ class TopicCounts:
     held_count: int = 0
     _losses: ReportedLosses = field(default_factory=ReportedLosses)
 
-    def unreported_losses(self, mono_ns: int) -> tuple[int, int]:
+    def unreported_losses(self, mono_ns: int) -> tuple[int, ...]:
         """Return how many refused and given-up messages to report now (see `ReportedLosses`)."""
-        return self._losses.unreported((self.refused_count, self.given_up_count), mono_ns)
+        return self._losses.unreported(self.refused_count, self.given_up_count, mono_ns=mono_ns)

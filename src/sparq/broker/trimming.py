@@ -36,6 +36,7 @@ from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.segment import SegmentInfo
 from sparq.log.upkeep import Drop
+from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.instant import Instant
 
 NOT_ON_DISK: Final = "not on disk yet"
@@ -235,8 +236,7 @@ class Trimming:
             return notes
         for channel in self._channels.values():
             self._limit_lag(channel, now)
-            if channel.counts.voided_count or channel.counts.expired_count:
-                notes += _loss_notes(topic, channel, now)
+            notes += _loss_notes(topic, channel, now)
         return notes
 
     def _limit_lag(self, channel: Channel, now: Instant) -> None:
@@ -293,13 +293,16 @@ def expired(
 
 
 def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
-    """Notes for the operator about messages that a channel has lost, at most once a minute."""
-    voided, expired = channel.counts.unreported_losses(now.mono_ns)
+    """Notes about messages that a channel has lost or moved, at most once a minute."""
+    voided, expired, dead = channel.counts.unreported_losses(now.mono_ns)
     name, notes = f"channel {topic}:{channel.name}", []
     if voided:
         notes.append(f"{name} is too far behind: dropped its {voided} oldest unread messages")
     if expired:
         notes.append(f"{name}: {expired} messages were too old to be delivered")
+    if dead:
+        where = dead_letter_topic(topic)
+        notes.append(f"{name}: moved {dead} messages that kept coming back to the topic {where}")
     return notes
 
 

@@ -71,7 +71,7 @@ class NsqdEndpoints:
         return [
             Route("GET", "/ping", self.ping, plain=True, log=False),
             Route("GET", "/info", self.info),
-            Route("GET", "/stats", self.stats),
+            Route("GET", "/stats", self.stats, log=False),
             Route("GET", "/metrics", self.metrics, plain=True, log=False),
             Route("POST", "/pub", self.publish, log=False),
             Route("POST", "/mpub", self.multi_publish, log=False),
