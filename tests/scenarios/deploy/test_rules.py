@@ -93,10 +93,9 @@ def test_with_minutes_as_seconds_changes_nothing_else() -> None:
 
 def test_alert_and_nsqadmin_agree_on_dead_letter_topics() -> None:
     """The alert and nsqadmin's page recognise the same topics as dead-letter topics."""
-    (pattern, again) = re.findall(r'topic=~"\(\?i\)([^"]+)"', text(alerting.ALERTS))
+    (pattern,) = set(re.findall(r'topic=~"\(\?i\)([^"]+)"', text(alerting.ALERTS)))
     found = re.compile(pattern, re.IGNORECASE)
 
-    assert pattern == again
     for name in (*GIVEN_UP, *NOT_GIVEN_UP):
         assert bool(origin(name)) == bool(found.fullmatch(name)) == (name in GIVEN_UP), name
 
