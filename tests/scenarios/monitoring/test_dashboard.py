@@ -1,32 +1,38 @@
-"""The Grafana dashboard uses only metrics that nsqd exposes to Prometheus."""
+"""The Grafana dashboards use only metrics that the daemons expose to Prometheus."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparq.protocol.commands import pub, sub
 from tests.nsqd.daemon import Consumer, start, stop
+from tests.support.servers import AdminServer, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
-DASHBOARD: dict[str, Any] = json.loads((ROOT / "dashboards/nsqd.json").read_text())
+DASHBOARDS: dict[str, Any] = {
+    name: json.loads((ROOT / f"dashboards/{name}.json").read_text())
+    for name in ("nsqd", "nsqlookupd", "nsqadmin")
+}
 MONITORING = ROOT / "docs/monitoring.md"
 OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus itself adds to what it scrapes."""
 
-SELECTOR = re.compile(r"\b((?:nsqd|process|python)_\w+)(?:\{([^}]*)\})?")
+SELECTOR = re.compile(r"\b((?:nsqd|nsqlookupd|nsqadmin|process|python)_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\b(?:by|without)\s*\(([^)]*)\)")
 
 
-def expressions() -> list[tuple[str, str]]:
-    """Return every query of the dashboard with its legend."""
-    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+def expressions(name: str) -> list[tuple[str, str]]:
+    """Return every query of a dashboard with its legend."""
+    dashboard = DASHBOARDS[name]
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     targets = [target for panel in panels for target in panel["targets"]]
     found = [(target["expr"], target["legendFormat"]) for target in targets]
-    variables = DASHBOARD["templating"]["list"]
+    variables = dashboard["templating"]["list"]
     return found + [(v["definition"], "") for v in variables if v["type"] == "query"]
 
 
@@ -52,29 +58,56 @@ async def scraped(folder: Path) -> dict[str, set[str]]:
         return bool((await nsqd.channel("t", "c"))["finish_count"])
 
     await until(is_finished)
+    await nsqd.ask("POST", "/channel/create?topic=t&channel=waits")
+    await nsqd.ask("POST", "/pub?topic=t", b"x")
     status, body = await nsqd.ask("GET", "/metrics")
     await consumer.close()
     await stop(nsqd)
     assert status == 200
+    return samples_of(body)
+
+
+def samples_of(exposition: bytes) -> dict[str, set[str]]:
+    """Return the names of the samples, with the labels of each."""
     samples: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(body.decode()):
+    for family in text_string_to_metric_families(exposition.decode()):
         for sample in family.samples:
             samples.setdefault(sample.name, set()).update(sample.labels)
     return samples
 
 
-async def test_every_query_uses_existing_metrics_and_labels(tmp_path: Path) -> None:
-    """Every metric in a query is exposed; every label belongs to the metric or to Prometheus."""
-    samples = await scraped(tmp_path)
-    assert len(expressions()) > 30
-
-    for expression, legend in expressions():
+def check_queries(name: str, samples: dict[str, set[str]]) -> None:
+    for expression, legend in expressions(name):
         names = [name for name, _ in SELECTOR.findall(expression)]
         assert names, expression
-        for name in names:
-            assert name in samples, expression
-            unknown = labels_named(expression, legend) - samples[name] - OF_PROMETHEUS
+        for found in names:
+            assert found in samples, expression
+            unknown = labels_named(expression, legend) - samples[found] - OF_PROMETHEUS
             assert (expression, unknown) == (expression, set())
+
+
+async def test_every_query_uses_existing_metrics_and_labels(tmp_path: Path) -> None:
+    """Every metric in a query is exposed; every label belongs to the metric or to Prometheus."""
+    check_queries("nsqd", await scraped(tmp_path))
+
+
+def test_queries_of_nsqlookupd_and_nsqadmin_use_existing_metrics(tmp_path: Path) -> None:
+    """The dashboards of nsqlookupd and nsqadmin query only what these expose."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("anybody read -\n")
+    tokens.chmod(0o600)
+    with spawn_nsqlookupd(tmp_path, f"--token-file={tokens}") as lookupd:
+        assert 401 == lookupd.request("POST", "/topic/create?topic=t")[0]
+        with spawn_nsqd(tmp_path) as nsqd:
+            places = (f"--nsqd-http-address={nsqd.http}",)
+            with AdminServer("sparq.nsqadmin", tmp_path, places) as admin:
+                admin.start()
+                shown = samples_of(admin.request("GET", "/metrics")[1])
+        known = samples_of(lookupd.request("GET", "/metrics")[1])
+    known["nsqlookupd_topic_producers"] = {"topic"}  # no nsqd has registered one
+
+    check_queries("nsqlookupd", known)
+    check_queries("nsqadmin", shown)
 
 
 async def test_every_metric_is_documented(tmp_path: Path) -> None:
@@ -91,10 +124,22 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
     assert named == own, "docs/monitoring.md: the tables of metrics"
 
 
-def test_panels_do_not_overlap() -> None:
+def test_the_dashboard_of_nsqd_shows_what_an_operator_looks_for_at_night() -> None:
+    """Dead letters, what was dropped or refused, the oldest waiting, the reserve and drains."""
+    queried = {name for text, _ in expressions("nsqd") for name, _ in SELECTOR.findall(text)}
+
+    assert {
+        *("nsqd_channel_dead_letters_total", "nsqd_channel_voided_total"),
+        *("nsqd_topic_refused_total", "nsqd_channel_oldest_waiting_seconds"),
+        *("nsqd_reserve_bytes", "nsqd_draining"),
+    } <= queried
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_do_not_overlap(name: str) -> None:
     """Panels fit into 24 columns, do not overlap, and have unique ids."""
     taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+    for panel in DASHBOARDS[name]["panels"]:
         at = panel["gridPos"]
         cells = {
             (x, y)
@@ -104,5 +149,5 @@ def test_panels_do_not_overlap() -> None:
         assert at["x"] + at["w"] <= 24
         assert not cells & taken
         taken |= cells
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    ids = [panel["id"] for panel in DASHBOARDS[name]["panels"]]
     assert len(set(ids)) == len(ids)
