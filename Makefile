@@ -127,9 +127,11 @@ site: $(READY) ## build the documentation as a site with search: build/site/html
 proofs: $(READY) ## run every proof, in about 90 minutes, and write GUARANTEES.md (ARGS=)
 	@$(BIN)/python -m proofs $(ARGS)
 
-# One proof: make crash, make power ... (N= its size, SEED=, ARGS=). CONTRIBUTING.md lists them.
+# One proof: make crash, make power ... (N= its size, SEED=, ARGS=; full, ioerror and power: FS=ext4, xfs, btrfs or
+# btrfs-quota). CONTRIBUTING.md lists them.
 $(PROOFS): $(READY)
-	@$(BIN)/python -m proofs.$@ $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m proofs.$@ $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FS),--file-system $(FS)) $(ARGS)
 
 spark-cluster: $(READY) ## proof: the pipeline on a local Spark cluster, N= clicks, with kills (SEED= ARGS=)
 	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -61,9 +61,9 @@ SHARES = {
     "pwritev2": 40,
     "fsync": 30,
     "openat": 40,
-    "unlink": 12,
-    "mkdir": 7,
-    "rename": 1,
+    "unlinkat": 12,
+    "mkdirat": 7,
+    "renameat": 1,
 }
 """Points per system call, out of 520: about as many as nsqd makes of each in a second."""
 CONTROL_POINTS = (("writev", 20), ("pwrite64", 30), ("writev", 40), ("pwrite64", 30))

@@ -32,6 +32,8 @@ LIFE_SECONDS = 6.0
 LIFE_SECONDS_MIN = 0.7
 POLL_SECONDS = 0.05
 LOG_SHOWN = 3000
+IN_DATA = re.compile(r'at\(\d+, "')
+"""A call that begins at a folder's descriptor: nsqd's calls on its data do."""
 CALL = re.compile(r"^\d+ +(\w+)\(")
 
 
@@ -50,11 +52,10 @@ def before_data(scratch: Path, *calls: str, module: str = NSQD) -> Counter[str]:
     folder = scratch / "counted"
     folder.mkdir()
     with started(folder, module, prefix=prefix) as server:
-        data = str(server.folder)
         server.terminate()
     found: Counter[str] = Counter()
     for line in record.read_text(errors="replace").splitlines():
-        if f'"{data}/' in line:
+        if IN_DATA.search(line):
             break
         if call := CALL.search(line):
             found[call[1]] += 1
@@ -178,8 +179,10 @@ class Rig:
     def traced(self, rule: Rule, dark: bool = False) -> Iterator[strace.Record]:
         """Launch nsqd under strace; after the block, count the life and its failed calls."""
         record = strace.Record(self.server.folder.parent / f"record {self.history.kills}")
-        paths = (str(self.topic_folder),) if rule.in_topic else ()
-        opens = "" if rule.in_topic or "fdatasync" not in rule.faults[0][0] else "openat,rename"
+        folder = self.topic_folder
+        # nsqd names it from the descriptor of its data path.
+        paths = (str(folder), f"{folder.parent.name}/{folder.name}") if rule.in_topic else ()
+        opens = "" if rule.in_topic or "fdatasync" not in rule.faults[0][0] else "openat,renameat"
         self.server.prefix = strace.fail(rule.faults, record.path, opens, paths)
         self.server.launch()
         yield record

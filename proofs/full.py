@@ -33,13 +33,14 @@ from pathlib import Path
 import pytest
 from tests.support import strace
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.support.small_disk import SmallDisk
+from tests.support.small_disk import IMAGE, QUOTA, QUOTA_BYTES, SmallDisk
 from tests.support.v2_client import OK, V2Client, drain, fin_each
 
-from proofs import faults, outcome
+from proofs import faults, file_systems, outcome
 from proofs.checker import Verdict
 from proofs.daemon_fixture import NSQD, data_folder, started, wait_until
 from proofs.faults import Rig, Rule
+from proofs.file_systems import Disks
 from proofs.full_parts.crowd import Crowd, Shape, crowd, line_of
 from proofs.full_parts.remedies import Remedies, remedies
 from proofs.outcome import Outcome, Plan, progress, skipped
@@ -57,9 +58,11 @@ SMALL = Shape(4, 20)
 """For short runs, and for the control."""
 ALL_SHAPES_FROM = 100
 """From this many points on, all shapes are tried."""
+FULL_REASONS = ("no space left on device", "disk quota exceeded")
 TOPIC, CHANNEL = "proof", "late"
 MIB = 1 << 20
-DISK, DISK_BYTES, FREE_BYTES = "24m", 24 * MIB, 12 * MIB
+DISK, FREE_BYTES = "24m", 12 * MIB
+IMAGE_MIB = {"ext4": 64, "xfs": 320, "btrfs": 128, "btrfs-quota": 128}
 REFUSED = 2_000
 """Number of PUBs to a full disk, in a full run, before the first FIN."""
 FINISHES = 10_000
@@ -70,12 +73,16 @@ FILL_EVERY = 500
 READY = 2500
 RESUMED_SECONDS = 30.0
 SHORT_SHARE, SHORT_BODIES = 0.3, 10
+WRITES = "pwrite64,pwritev2"
 POINTS = (
     Rule((("pwrite64", "ENOSPC", "4{first}+9"),), 16),
     Rule((("pwritev2", "ENOSPC", "{first}+4"),), 10),
     Rule((("pwrite64,pwritev2", "ENOSPC", "3{first}+5"),), 20),
-    Rule((("openat,mkdir,rename", "ENOSPC", "{first}+2"),), 6, in_topic=True),
+    Rule((("openat,mkdirat,renameat", "ENOSPC", "{first}+2"),), 6, in_topic=True),
     Rule((("fallocate", "ENOSPC", "1"), ("pwrite64", "ENOSPC", "3{first}+7")), 16),
+    # As a quota does, until the kill.
+    Rule((("ftruncate,renameat", "EDQUOT", "1+"), (WRITES, "EDQUOT", "3{first}+5")), 30),
+    Rule((("ftruncate,renameat", "EDQUOT", "1+"), (WRITES, "EDQUOT", "9{first}+")), 30),
 )
 LIVES_MAX = 40
 
@@ -114,7 +121,7 @@ class Filler:
         self.refusals = 0
         self.wrong: list[str] = []
 
-    def publish(self, line: V2Client, count: int, reason: str = "no space left on device") -> bool:
+    def publish(self, line: V2Client, count: int, *reasons: str) -> bool:
         """Send a PUB or an MPUB; return whether it was acknowledged. Check an error's text."""
         bodies = [self.chance.randbytes(BODY_BYTES) for _ in range(count)]
         name, command = ("PUB", pub(TOPIC, bodies[0])) if count == 1 else ("MPUB", b"")
@@ -122,7 +129,8 @@ class Filler:
         if answer == OK:
             self.acknowledged += bodies
             return True
-        if text != f"E_{name}_FAILED {name} failed {reason}".encode():
+        given = text.decode().removeprefix(f"E_{name}_FAILED {name} failed ")
+        if given not in (reasons or FULL_REASONS):
             self.wrong.append(f"{name} was answered {kind} {text!r}")
         self.refused += bodies
         self.refusals += 1
@@ -140,11 +148,14 @@ class Filler:
             self.wrong.append(what)
 
 
-def fill_completely(folder: Path, seed: int, finishes: int, module: str = NSQD) -> CompletelyFull:
+def fill_completely(
+    folder: Path, seed: int, finishes: int, module: str = NSQD, file_system: str = ""
+) -> CompletelyFull:
     """Fill a disk, finish messages, kill nsqd, free space, and drain."""
     own = folder / "nsqd"
-    with SmallDisk(own, DISK) as disk:
-        disk.ballast(DISK_BYTES - max(FREE_BYTES * finishes // FINISHES, FREE_BYTES // 4))
+    with disk_at(own, file_system) as disk:
+        wanted = max(FREE_BYTES * finishes // FINISHES, FREE_BYTES // 4)
+        disk.leave(wanted, QUOTA_BYTES if file_system == "btrfs-quota" else None)
         place = folder if module == NSQD else own
         with started(place, module, (f"--max-bytes-per-file={MIB}",), disk.prefix) as server:
             create(server)
@@ -169,6 +180,16 @@ def fill_completely(folder: Path, seed: int, finishes: int, module: str = NSQD) 
         resumed_seconds=seconds,
         wrong=filler.wrong,
     )
+
+
+def disk_at(folder: Path, file_system: str) -> SmallDisk:
+    """A small disk of this kind; "": a tmpfs."""
+    if not file_system:
+        return SmallDisk(folder, DISK)
+    folder.mkdir(parents=True)
+    image = folder.parent / "image"
+    file_systems.make(image, file_system, IMAGE_MIB[file_system])
+    return SmallDisk(folder, str(image), QUOTA if file_system == "btrfs-quota" else IMAGE)
 
 
 def create(server: NsqdServer) -> None:
@@ -281,7 +302,9 @@ def prove(plan: Plan) -> Outcome:
     finishes = min(FINISHES, plan.count * 80)
     with data_folder(plan.keep) as folder:
         try:
-            full = fill_completely(folder / "fill_completely", plan.seed, finishes)
+            full = fill_completely(
+                folder / "fill_completely", plan.seed, finishes, NSQD, plan.file_system
+            )
         except pytest.skip.Exception as without:
             return skipped(PROMISES, str(without))
         cut = short(folder, plan.seed, max(4, round(plan.count * SHORT_SHARE)))
@@ -295,7 +318,9 @@ def prove(plan: Plan) -> Outcome:
         held, control = holds(full, cut, rig, verdict), ""
         held = held and all(found.holds for found in crowds) and not remedied.wrong
         if plan.control:
-            unreserved = fill_completely(folder / "control", plan.seed, finishes, NO_RESERVE)
+            unreserved = fill_completely(
+                folder / "control", plan.seed, finishes, NO_RESERVE, plan.file_system
+            )
             crowded_out = crowd(folder / "crowd-control", SMALL, NO_CHECKPOINTS)
             control = (
                 f"without reserved space: FINs undone {unreserved.redelivered:,} · "
@@ -352,4 +377,4 @@ def figures(full: CompletelyFull, cut: Short, rig: Rig, verdict: Verdict) -> str
 
 
 if __name__ == "__main__":
-    sys.exit(outcome.run("full", prove, count=130, of="points without space"))
+    sys.exit(outcome.run("full", prove, count=130, of="points without space", disks=Disks.GIVEN))

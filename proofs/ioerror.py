@@ -7,6 +7,8 @@ kinds of runs:
 - starts: only the N-th call of a kind fails. nsqd starts, or exits and logs the reason;
 - loads: every n-th call of a kind fails, while publishers and consumers work. nsqd keeps running,
   refuses messages that it cannot store, and never syncs a file again after a failed sync of it;
+  From some moment on, each kind of call that changes files is refused until the kill, as by a
+  quota, a read-only disk or a broken one;
 - blackouts: every sync fails. nsqd must acknowledge nothing.
 
 At the end nsqd starts without faults, everything is drained, and the checker counts. A message that
@@ -28,6 +30,7 @@ from proofs import faults, outcome
 from proofs.checker import Verdict
 from proofs.daemon_fixture import data_folder
 from proofs.faults import Rig, Rule, placed
+from proofs.file_systems import Disks
 from proofs.outcome import Outcome, Plan, progress, skipped
 
 PROMISES = ("P8",)
@@ -39,15 +42,15 @@ STARTS = {
     "fsync": 5,
     "fdatasync": 3,
     "getdents64": 4,
-    "rename": 1,
+    "renameat": 1,
     "flock": 1,
     "fallocate": 1,
-    "mkdir": 1,
+    "mkdirat": 1,
 }
 """For a kind of call with number N: N starts, in which its first, second, ... N-th call fails."""
 START_SHARE = 0.16
 CUT = ("ftruncate", "EIO", "1+2")
-LOADS = (
+LOADS: tuple[Rule, ...] = (
     Rule((("fdatasync", "EIO", "{first}+4"),), 14),
     Rule((("pwrite64", "EIO", "4{first}+9"),), 20),
     Rule((("fsync", "EIO", "{first}+3"),), 8),
@@ -57,10 +60,18 @@ LOADS = (
     Rule((("fdatasync,fsync", "EIO", "{first}+2"),), 16),
     Rule((("openat", "EMFILE", "{first}+3"),), 5, in_topic=True),
     Rule((("pwrite64,pwritev2", "EIO", "3{first}+7"), CUT), 16),
-    Rule((("unlink,rename,mkdir,rmdir", "EIO", "{first}+2"),), 10),
+    Rule((("unlinkat,renameat,mkdirat", "EIO", "{first}+2"),), 10),
     Rule((("fdatasync", "EIO", "{first}+3"), ("openat", "EIO", "{later}+5")), 16),
     Rule((("openat", "EMFILE", "{later}+3"),), 12),
 )
+UNTIL_KILL = (
+    *(("pwrite64,pwritev2", error) for error in ("EIO", "EROFS", "EDQUOT")),
+    *(("ftruncate", "EIO"), ("renameat", "EDQUOT"), ("unlinkat", "EROFS"), ("mkdirat", "EDQUOT")),
+    *(("fallocate", "EDQUOT"), ("fdatasync", "EIO"), ("fsync", "EIO")),
+    ("pwrite64,pwritev2,ftruncate,renameat,unlinkat,mkdirat,fallocate,fdatasync,fsync", "EROFS"),
+)
+"""Calls that change files, each refused from some moment on until the kill."""
+LOADS += tuple(Rule(((calls, error, "3{first}+"),), 6) for calls, error in UNTIL_KILL)
 BAD_READS = 40
 """Number of consecutive failed reads: enough to fail every retry, as bad pages do."""
 DARK = Rule((("fdatasync", "EIO", "1+"),), 12)
@@ -173,4 +184,4 @@ def figures(rig: Rig, verdict: Verdict) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(outcome.run("ioerror", prove, count=320, of="faults"))
+    sys.exit(outcome.run("ioerror", prove, count=320, of="faults", disks=Disks.GIVEN))

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from proofs import file_systems
+from proofs.file_systems import FILE_SYSTEMS, Disks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,14 @@ class Plan:
         count: size of the run; the proof's help says what it counts.
         control: whether to run the control too.
         keep: a new folder that keeps the data of the proof; None: its data is deleted.
+        file_system: the kind of file system that it runs on; "": that of the temporary folders.
     """
 
     seed: int
     count: int
     control: bool = True
     keep: Path | None = None
+    file_system: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ def run(
     *,
     count: int,
     of: str,
+    disks: Disks = Disks.NONE,
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Run a proof from the command line, and print its report.
@@ -88,6 +95,7 @@ def run(
         prove: the proof.
         count: default of `--count`.
         of: unit of `--count`, for the help.
+        disks: whether it can run on several kinds of file systems.
         arguments: command-line arguments; None: those of the process.
 
     Returns:
@@ -101,13 +109,25 @@ def run(
     parser.add_argument("--no-control", action="store_true", help="leave the control run out")
     parser.add_argument("--keep", type=Path, help="keep what it writes in this new folder")
     parser.add_argument("--json", type=Path, help="write the outcome to this file, too")
+    if disks is not Disks.NONE:
+        text = "run on a file system of this kind, in an image (needs root)"
+        parser.add_argument("--file-system", choices=FILE_SYSTEMS, default="", help=text)
     given = parser.parse_args(arguments)
     repeat = f"make {verb} SEED={given.seed}" + (
         f" N={given.count}" if given.count != count else ""
     )
+    kind = "" if disks is Disks.NONE else given.file_system
+    if kind and disks is Disks.GIVEN and not file_systems.lacking(kind):
+        if file_systems.INSIDE not in os.environ:
+            return file_systems.rerun_apart()
+        file_systems.use(kind)
+    repeat += f" FS={kind}" if kind else ""
     print(f"repeat with: {repeat}", flush=True)
     began = time.monotonic()
-    outcome = prove(Plan(given.seed, given.count, not given.no_control, given.keep))
+    if kind and (needs := file_systems.lacking(kind)):
+        outcome = skipped((), needs)
+    else:
+        outcome = prove(Plan(given.seed, given.count, not given.no_control, given.keep, kind))
     seconds = round(time.monotonic() - began, 1)
     outcome = replace(outcome, verb=verb, repeat=repeat, seconds=seconds)
     if given.json is not None:

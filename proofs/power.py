@@ -1,10 +1,10 @@
 """Power cuts of an nsqd under load, and a count of the losses: `make power`. Needs root.
 
-nsqd's data path is an ext4 file system of its own, in an image file mounted through a loop device.
-A cut copies the image while nsqd is stopped: writes that had not reached the device are not in the
-copy. The copy is mounted, which replays its journal, opened by the broker in this process, drained,
-and compared with what publishers and consumers had received by then. `make simulate` covers data
-that a drive's own cache would lose.
+nsqd's data path is a file system of its own (ext4, or another kind with FS=), in an image file
+mounted through a loop device. A cut copies the image while nsqd is stopped: writes that had not
+reached the device are not in the copy. The copy is mounted, which replays its journal, opened by
+the broker in this process, drained, and compared with what publishers and consumers had received by
+then. `make simulate` covers data that a drive's own cache would lose.
 
 With `--sync-every=1` no acknowledged message may be lost; with 2500 at most 2,500 messages per
 topic and cut. A FIN that was answered longer ago than `--sync-timeout` may not be undone, no MPUB
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,29 +26,11 @@ from typing import Any
 
 from proofs import outcome
 from proofs.daemon_fixture import ROOT
+from proofs.file_systems import APART, Disks, lacking
 from proofs.outcome import Outcome, Plan, skipped
 
 PROMISES = ("P2", "P3", "P9", "P15")
-PROGRAMS = ("setpriv", "unshare", "mount", "umount", "mkfs.ext4", "cp")
-APART = (
-    *("setpriv", "--pdeathsig=KILL"),
-    *("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"),
-    "--mount-proc",
-)
-"""Starts a command in its own namespaces; the command ends with the process that started it."""
 RELAXED_LOST_MAX = 2_500
-
-
-def lacking() -> str:
-    """Return what this machine lacks, as "needs ...", or an empty string."""
-    if os.geteuid() != 0:
-        return "needs root (to mount a disk image)"
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    if missing:
-        return f"needs {', '.join(missing)}"
-    if not Path("/dev/loop-control").exists():
-        return "needs loop devices"
-    return ""
 
 
 def cut_apart(plan: Plan, folder: Path) -> dict[str, Any]:
@@ -57,6 +38,7 @@ def cut_apart(plan: Plan, folder: Path) -> dict[str, Any]:
     words = [*APART, sys.executable, "-m", "proofs.power_parts.inside", str(folder)]
     words += [f"--seed={plan.seed}", f"--count={plan.count}"]
     words += ["--control"] if plan.control else []
+    words += [f"--kind={plan.file_system or 'ext4'}"]
     subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
     found = json.loads((folder / "outcome.json").read_text())
     assert isinstance(found, dict)
@@ -65,7 +47,7 @@ def cut_apart(plan: Plan, folder: Path) -> dict[str, Any]:
 
 def prove(plan: Plan) -> Outcome:
     """Run the proof and its control."""
-    lack = lacking()
+    lack = lacking(plan.file_system or "ext4")
     if lack:
         return skipped(PROMISES, lack)
     with tempfile.TemporaryDirectory(prefix="sparq-power-") as folder:
@@ -95,4 +77,5 @@ def prove(plan: Plan) -> Outcome:
 
 
 if __name__ == "__main__":
-    sys.exit(outcome.run("power", prove, count=300, of="power cuts with sync-every=1"))
+    strict = "power cuts with sync-every=1"
+    sys.exit(outcome.run("power", prove, count=300, of=strict, disks=Disks.OWN))

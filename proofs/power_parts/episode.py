@@ -89,12 +89,14 @@ class Episode:
         folder: holds the image and its copies; a tmpfs.
         module: sparq's nsqd, or one with a guard switched off.
         sync_every: value of its flag.
+        kind: the kind of its file system.
     """
 
     seed: int
     folder: Path
     module: str
     sync_every: int
+    kind: str
     histories: dict[str, History] = field(default_factory=dict)
     consumers: list[Watcher] = field(default_factory=list)
     publishers: list[Publisher] = field(default_factory=list)
@@ -105,7 +107,7 @@ class Episode:
         """Run the load, and make `count` cuts."""
         disk = self.folder / "disk"
         image.copy(self.folder / "empty", disk)
-        with image.mounted(disk, self.folder / "mount") as device:
+        with image.mounted(disk, self.folder / "mount", self.kind) as device:
             data = self.folder / "mount" / "data"
             data.mkdir(mode=0o700)
             os.environ["PYTHONPATH"] = str(ROOT)

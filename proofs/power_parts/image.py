@@ -1,6 +1,6 @@
 """A disk in a file: created, mounted, and copied at one moment, as a power cut leaves it.
 
-1. The file is on a tmpfs and holds an ext4 file system, mounted through a loop device. Data that
+1. The file is on a tmpfs and holds a file system, mounted through a loop device. Data that
    was not written to the device is not in the file: dirty pages, an uncommitted journal.
 2. A copy counts only if the device wrote nothing while it was made: it is the disk at one moment.
 3. Cleanup does not depend on this code: unmounting frees the loop device, and all mounts go with
@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SIZE_MIB = 128
-JOURNAL_MIB = 4
+from proofs.file_systems import mount, run
+
+SIZES_MIB = {"ext4": 128, "xfs": 320, "btrfs": 160, "btrfs-quota": 160}
 COPIES_MAX = 50
 WRITES_DONE, IN_FLIGHT = 4, 8
 """Fields of a block device's `stat` file."""
@@ -26,31 +26,15 @@ class Unstable(Exception):
     """The device never stopped writing for as long as a copy takes."""
 
 
-def run(*words: str | Path) -> None:
-    """Run a program, which must succeed."""
-    done = subprocess.run(list(map(str, words)), check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise OSError(f"{words[0]}: {done.stderr.strip()}")
-
-
-def make(path: Path) -> None:
-    """Create an empty ext4 file system on which the kernel does no background work."""
-    with path.open("wb") as file:
-        file.truncate(SIZE_MIB << 20)
-    ready = "lazy_itable_init=0,lazy_journal_init=0"
-    run("mkfs.ext4", "-q", "-F", "-m", "0", "-J", f"size={JOURNAL_MIB}", "-E", ready, path)
-
-
 def copy(source: Path, target: Path) -> None:
     """Copy a file, without its holes."""
     run("cp", "--sparse=auto", source, target)
 
 
 @contextmanager
-def mounted(image: Path, at: Path) -> Iterator[str]:
-    """Mount the image, and yield the name of its loop device."""
-    at.mkdir(exist_ok=True)
-    run("mount", "-o", "loop,noatime,noinit_itable", image, at)
+def mounted(image: Path, at: Path, kind: str) -> Iterator[str]:
+    """Mount the image of this kind of file system, and yield the name of its loop device."""
+    mount(image, at, kind)
     try:
         yield device_of(at)
     finally:

@@ -20,6 +20,7 @@ from tests.support.v2_client import Message
 from proofs import bodies
 from proofs.checker import Verdict, check, lost_commands
 from proofs.daemon_fixture import NSQD
+from proofs.file_systems import make, run
 from proofs.history import History
 from proofs.outcome import progress
 from proofs.power_parts import image
@@ -121,11 +122,11 @@ class CountingDisk(RealDisk):
         return file
 
 
-def check_cut(cut: Cut, folder: Path, sums: Sums) -> None:
+def check_cut(cut: Cut, folder: Path, kind: str, sums: Sums) -> None:
     """Open the data path that a cut has left, drain it, and compare."""
     at = folder / "after"
     sums.cuts += 1
-    with image.mounted(cut.image, at):
+    with image.mounted(cut.image, at, kind):
         clock = ManualClock(time.time_ns())
         options = BrokerOptions(sync_every=RELAXED_EVERY)
         try:
@@ -179,16 +180,18 @@ def note(history: History, channel: str, one: Message) -> None:
         noted.delivered(author.key)
 
 
-def cut_power(seed: int, folder: Path, count: int, sync_every: int, *modules: str) -> Sums:
+def cut_power(
+    given: argparse.Namespace, folder: Path, count: int, sync_every: int, *modules: str
+) -> Sums:
     """Make `count` cuts, in episodes that alternate between these modules, and check them."""
     sums = Sums()
     for module in itertools.cycle(modules):
         if sums.cuts >= count:
             break
-        episode = Episode(seed + sums.cuts, folder, module, sync_every)
+        episode = Episode(given.seed + sums.cuts, folder, module, sync_every, given.kind)
         for cut in episode.cuts(min(CUTS_OF_EPISODE, count - sums.cuts)):
             lost, wrong = sums.lost, sums.wrong
-            check_cut(cut, folder, sums)
+            check_cut(cut, folder, given.kind, sums)
             if module != NO_SYNC and (sums.wrong > wrong or (sync_every == 1 and sums.lost > lost)):
                 show(cut)
         progress(f"{sums.cuts} cuts with --sync-every={sync_every}, lost {sums.lost:,}")
@@ -211,27 +214,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--control", action="store_true")
+    parser.add_argument("--kind", default="ext4")
     given = parser.parse_args(arguments)
     answer = given.folder / "outcome.json"
     folder: Path = given.folder / "disks"
     folder.mkdir()
     try:
-        image.run("mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES},mode=0700", "tmpfs", folder)
-        image.make(folder / "empty")
-        with image.mounted(folder / "empty", folder / "mount"):
+        run("mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES},mode=0700", "tmpfs", folder)
+        make(folder / "empty", given.kind, image.SIZES_MIB[given.kind])
+        with image.mounted(folder / "empty", folder / "mount", given.kind):
             pass
     except OSError as error:
         answer.write_text(json.dumps({"skipped": f"needs loop mounts ({error})"}))
         return 0
-    strict = cut_power(given.seed, folder, given.count, 1, NSQD, SHARED_SYNCS)
+    strict = cut_power(given, folder, given.count, 1, NSQD, SHARED_SYNCS)
     relaxed_count = max(2, given.count // RELAXED_SHARE)
     found = {
         "strict": asdict(strict),
-        "relaxed": asdict(cut_power(given.seed, folder, relaxed_count, RELAXED_EVERY, NSQD)),
+        "relaxed": asdict(cut_power(given, folder, relaxed_count, RELAXED_EVERY, NSQD)),
     }
     if given.control:
         some = min(CONTROL_CUTS, given.count)
-        found["control"] = asdict(cut_power(given.seed, folder, some, 1, NO_SYNC))
+        found["control"] = asdict(cut_power(given, folder, some, 1, NO_SYNC))
     answer.write_text(json.dumps(found))
     return 0
 

@@ -54,4 +54,4 @@ def test_crash_points_count_from_the_first_call() -> None:
 def test_files_opened_before_the_data_are_not_counted() -> None:
     """For openat, N counts from nsqd's first data file."""
     assert "inject=openat:signal=KILL:when=703" in Point("openat", 3).prefix(700)
-    assert "inject=unlink:signal=KILL:when=3" in Point("unlink", 3).prefix(700)
+    assert "inject=unlinkat:signal=KILL:when=3" in Point("unlinkat", 3).prefix(700)

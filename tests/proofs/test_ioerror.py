@@ -10,7 +10,7 @@ from tests.support import strace
 
 needs_strace = pytest.mark.skipif(bool(strace.missing()), reason=strace.missing() or "-")
 RECORD = """\
-7 openat(AT_FDCWD</x>, "/x/1.log", O_RDWR|O_CREAT|O_EXCL, 0600) = 9</x/1.log>
+7 openat(3</x>, "1.log", O_RDWR|O_CREAT|O_EXCL, 0600) = 9</x/1.log>
 7 fdatasync(9</x/1.log> <unfinished ...>
 8 fdatasync(5</x/ledger>)     = -1 EIO (Input/output error) (INJECTED)
 7 <... fdatasync resumed>)    = -1 EIO (Input/output error) (INJECTED)
@@ -53,7 +53,7 @@ def test_a_file_that_is_synced_again_is_found(tmp_path: Path) -> None:
     assert ["/x/1.log"] == record.synced_again()
     record.path.write_text(RECORD + RECORD.splitlines()[0] + "\n" + again)
     assert [] == record.synced_again()
-    renamed = 'rename("/x/1.next", "/x/1.log") = 0'
+    renamed = 'renameat(3</x>, "1.next", 3</x>, "1.log") = 0'
     record.path.write_text(RECORD + f"7 {renamed}\n" + again)
     assert [] == record.synced_again()
     record.path.write_text(RECORD + f"7 {renamed.replace('1.log', '2.log')}\n" + again)

@@ -8,17 +8,18 @@ import pytest
 from proofs.daemon_fixture import ROOT, wait_until
 from proofs.outcome import Plan
 
-from proofs import power
+from proofs import file_systems, power
 
 DIES_MOUNTED = """
 import os, sys
 from pathlib import Path
+from proofs.file_systems import make, run
 from proofs.power_parts import image
 
 folder = Path(sys.argv[1])
-image.run("mount", "-t", "tmpfs", "tmpfs", folder)
-image.make(folder / "left")
-with image.mounted(folder / "left", folder / "at") as device:
+run("mount", "-t", "tmpfs", "tmpfs", folder)
+make(folder / "left", "ext4", 128)
+with image.mounted(folder / "left", folder / "at", "ext4") as device:
     print(device, flush=True)
     os._exit(3)
 """
@@ -40,9 +41,9 @@ def test_acknowledged_messages_survive_a_power_cut() -> None:
 
 def test_nothing_stays_mounted(tmp_path: Path) -> None:
     """A proof that dies with its disk mounted leaves no mount and no loop device."""
-    if power.lacking():
-        pytest.skip(power.lacking())
-    words = [*power.APART, sys.executable, "-c", DIES_MOUNTED, str(tmp_path)]
+    if file_systems.lacking("ext4"):
+        pytest.skip(file_systems.lacking("ext4"))
+    words = [*file_systems.APART, sys.executable, "-c", DIES_MOUNTED, str(tmp_path)]
     died = subprocess.run(words, check=False, capture_output=True, text=True, cwd=ROOT)
     device = died.stdout.strip()
     if not device:
@@ -56,12 +57,12 @@ def test_nothing_stays_mounted(tmp_path: Path) -> None:
 
 def test_killing_a_proof_ends_its_processes(tmp_path: Path) -> None:
     """Killing a proof also ends the processes in its namespaces."""
-    if power.lacking():
-        pytest.skip(power.lacking())
+    if file_systems.lacking("ext4"):
+        pytest.skip(file_systems.lacking("ext4"))
     beat = tmp_path / "beat"
     inner = f"while :; do echo x >> {beat}; sleep 0.02; done"
     outer = "import subprocess, sys; subprocess.run(sys.argv[1:])"
-    words = [sys.executable, "-c", outer, *power.APART, "sh", "-c", inner]
+    words = [sys.executable, "-c", outer, *file_systems.APART, "sh", "-c", inner]
     with subprocess.Popen(words) as started:
         wait_until(beat.exists, "begun")
         started.kill()

@@ -22,9 +22,10 @@ OVERLAY = (
 )
 IMAGE = 'mount -o loop "$1" "$2" && echo mounted && exec cat'
 QUOTA = (
-    'mount -o loop "$1" "$2" && btrfs quota enable "$2" && btrfs qgroup limit 40M 0/5 "$2"'
+    'mount -o loop "$1" "$2" && btrfs quota enable "$2" && btrfs qgroup limit 41943040 0/5 "$2"'
     " && echo mounted && exec cat"
 )
+QUOTA_BYTES = 41_943_040
 MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs "$2" && echo mounted && exec cat'
 
 
@@ -85,6 +86,12 @@ class SmallDisk:
         """Fill `size_bytes` with another file."""
         with (self.seen / "ballast").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
+
+    def leave(self, size_bytes: int, quota_bytes: int | None = None) -> None:
+        """Fill all but `size_bytes` with another file; the disk or the quota has that left."""
+        facts = os.statvfs(self.seen)
+        free = facts.f_bavail * facts.f_frsize if quota_bytes is None else quota_bytes
+        self.ballast(free - size_bytes)
 
     def drop_ballast(self) -> None:
         """Delete that file."""

@@ -23,7 +23,8 @@ FAST = (*QUIET, "--seccomp-bpf")
 CHECK_SECONDS = 30
 INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
 SYNC = re.compile(r"fdatasync\(\d+<([^>]*)>")
-CREATED = re.compile(r'(?:openat\([^"]*|rename\("[^"]*", )"([^"]*)"')
+PLACE = r'(?:AT_FDCWD|\d+)<([^>]*)>, "([^"]*)"'
+CREATED = re.compile(rf'(?:openat\(|renameat\([^"]*"[^"]*", ){PLACE}')
 
 
 def missing() -> str:
@@ -99,9 +100,9 @@ class Record:
         pending: dict[str, str] = {}
         for line in self.text().splitlines():
             thread = line.split(" ", 1)[0]
-            is_new = "O_CREAT" in line or "rename(" in line
+            is_new = "O_CREAT" in line or "renameat(" in line
             if is_new and (made := CREATED.search(line)):
-                failed.discard(made[1])
+                failed.discard(str(Path(made[1], made[2])))
             if begun := SYNC.search(line):
                 pending[thread] = begun[1]
                 if begun[1] in failed and begun[1].endswith(".log"):

@@ -70,9 +70,16 @@ class Opening:
         """Whether the files were opened or failed to: not if a journal has to be read first."""
         self._open_files = open_files
 
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether to open the topic later, without a start."""
+        # A file whose sync has failed is not synced again by the same process, and only a start
+        # writes a journal back.
+        return self.is_read and self.error is not None and self.error.operation != "sync"
+
     def run(self) -> None:
         """Read the files."""
-        self.is_read = True
+        self.is_read, self.error = True, None
         try:
             self.found = self._open_files()
         except DiskError as error:
@@ -235,10 +242,7 @@ class Topics:
             report += _sync_together(file_system, openings)
         for opening in openings:
             report += self.opened(opening, now)
-        # Only a start writes a journal back: until then the others lack messages.
-        self._to_reopen += [
-            opening.name for opening in openings if opening.error and opening.is_read
-        ]
+        self._to_reopen += [opening.name for opening in openings if opening.may_be_retried]
         for folder in catalog.trashed():
             # Folders that cannot be removed stay in the trash until the next start.
             self._turn.submit(Removal(catalog, folder, in_trash=True), None)
@@ -441,7 +445,7 @@ class Topics:
     def reopened(self, opening: Opening, now: Instant) -> None:
         """Add a topic whose files could be read, or try it again later."""
         self._reopening = False
-        if opening.error is not None:
+        if opening.may_be_retried:
             self._to_reopen.append(opening.name)
         self._turn.health.notes += self.opened(opening, now)
 

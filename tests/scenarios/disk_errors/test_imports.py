@@ -22,7 +22,7 @@ FAULTS = (
     ("openat", "EMFILE"),
     ("fdatasync,fsync", "EIO"),
     ("pwrite64,pwritev,pwritev2", "ENOSPC"),
-    ("pread64,rename,unlink,ftruncate", "EIO"),
+    ("pread64,renameat,unlinkat,ftruncate", "EIO"),
 )
 GETS = (
     *(
