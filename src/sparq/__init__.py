@@ -44,6 +44,7 @@ def connect(
     Raises:
         ValueError: an address or an option is not valid, or no address is given.
         TypeError: an option does not exist or has the wrong type.
+        RuntimeError: a library such as gevent has replaced Python's threads.
     """
     session: type[Session] = import_module("sparq.client.blocking.session").Session
     return session(

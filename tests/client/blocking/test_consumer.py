@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -237,6 +238,28 @@ def test_a_fetched_message_past_its_timeout_is_dropped(session: Session) -> None
 
         assert first.stale
         assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
+
+
+def test_a_signal_handler_that_interrupts_a_receive_cannot_receive(session: Session) -> None:
+    """A ``receive`` in a signal handler that interrupts another one raises, and loses nothing."""
+    raised: list[RuntimeError] = []
+    with session.consumer("interrupted", "c") as consumer:
+
+        def handle(*_: object) -> None:
+            with pytest.raises(RuntimeError, match="wait for each other") as error:
+                consumer.receive(10)
+            raised.append(error.value)
+            fill(session, "interrupted", 1)
+
+        usual = signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            message = consumer.receive(10)
+        finally:
+            signal.signal(signal.SIGALRM, usual)
+        message.finish()
+
+    assert (b"0", 1) == (message.body, len(raised))
 
 
 def test_expiry_is_checked_on_each_receive(session: Session) -> None:

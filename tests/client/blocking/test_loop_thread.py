@@ -215,6 +215,50 @@ def test_code_that_interrupts_a_post_may_post(thread: LoopThread) -> None:
     assert [1, 3] == done
 
 
+@pytest.mark.parametrize("way", ["call", "submit"])
+def test_a_signal_handler_may_call_where_it_interrupts_a_wait(
+    thread: LoopThread, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler may make a blocking call although the wait that it interrupts holds a lock.
+
+    The loop's thread sets the outcome of that wait, and must not wait for the lock.
+    """
+    allocate = threading._allocate_lock  # type: ignore[attr-defined] # called in Condition.wait
+    done: list[int] = []
+
+    async def sleep(seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        return 1
+
+    def interrupted_within() -> object:
+        monkeypatch.setattr(threading, "_allocate_lock", allocate)
+        signal.raise_signal(signal.SIGUSR1)
+        return allocate()
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("deadlock")
+
+    usual = signal.signal(signal.SIGUSR1, lambda *_: done.append(thread.call(sleep, 0.1)))
+    usual_alarm = signal.signal(signal.SIGALRM, give_up)
+    monkeypatch.setattr(threading, "_allocate_lock", interrupted_within)
+    signal.alarm(10)
+    try:
+        found = thread.call(sleep, 0.05) if way == "call" else thread.submit(sleep, 0.05).result()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGUSR1, usual)
+        signal.signal(signal.SIGALRM, usual_alarm)
+
+    assert (1, [1]) == (found, done)
+
+
+def test_patched_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a library has replaced Python's threads, no loop thread is made: it would hang."""
+    monkeypatch.setattr("_thread.start_new_thread", lambda *_: 0)
+    with pytest.raises(RuntimeError, match=r"'tests' has replaced.*patch_all\(thread=False\)"):
+        LoopThread()
+
+
 def _use_in_forked_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None:
     for use in (lambda: thread.call(add, 1, 2), lambda: thread.post(print)):
         try:

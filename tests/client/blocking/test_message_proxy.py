@@ -87,6 +87,20 @@ def test_a_publish_larger_than_the_limit_is_admitted_alone() -> None:
     assert 1 == limit.count
 
 
+def test_leave_does_not_wait_for_a_thread_in_enter() -> None:
+    """``leave`` waits for no lock: a signal handler may interrupt ``enter`` and make a call."""
+    limit = ByteLimit(10)
+    limit.enter(10)
+    with limit._lock:
+        leaving = threading.Thread(target=limit.leave, args=(10,), daemon=True)
+        leaving.start()
+        leaving.join(10)
+        assert not leaving.is_alive()
+    limit.enter(10)
+
+    assert 1 == limit.count
+
+
 def test_an_interrupted_wait_counts_no_bytes() -> None:
     """A wait that Ctrl-C interrupts counts no bytes: the whole limit is free afterwards."""
     limit = ByteLimit(10)

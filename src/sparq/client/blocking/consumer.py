@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from threading import Lock
+from threading import RLock
 from typing import Any, Final, cast
 
 from sparq.client.batch import Batch
@@ -36,6 +36,10 @@ FETCHED_MAX: Final = 1_000
 """Maximum number of messages passed to the program at a time, besides ``max_in_flight``."""
 
 NOTHING_CAME: Final = "no message arrived in time"
+INTERRUPTED: Final = (
+    "a signal handler waits for a message, and has interrupted this thread's wait for one: "
+    "the two would wait for each other"
+)
 
 Redirect = Callable[[Sequence[Message]], list[Message]]
 
@@ -85,7 +89,8 @@ class BlockingConsumer(SessionHandle):
         self.counters: Counters = self._consumer.counters
         self._ready: deque[Message] = deque()
         # `Fetcher.next` may be called by one thread at a time.
-        self._refilling = Lock()
+        self._refill_lock = RLock()
+        self._refilling = False
         self._fetcher = Fetcher(thread, _fetched(self._consumer, self._ready, redirect))
         self._start()
 
@@ -196,14 +201,20 @@ class BlockingConsumer(SessionHandle):
     def _refill(self, deadline: float | None) -> bool:
         """Wait for more messages; False at the end. Other threads may take them first."""
         seconds = seconds_until(deadline)
-        if not self._refilling.acquire(timeout=-1 if seconds is None else seconds):
+        if not self._refill_lock.acquire(timeout=-1 if seconds is None else seconds):
             raise TimeoutError(NOTHING_CAME)
+        # The lock is this thread's, also if a signal handler has interrupted its wait below.
+        if self._refilling:
+            self._refill_lock.release()
+            raise RuntimeError(INTERRUPTED)
+        self._refilling = True
         try:
             return bool(self._ready) or self._fetcher.next(deadline) is not None
         except TimeoutError:
             raise TimeoutError(NOTHING_CAME) from None
         finally:
-            self._refilling.release()
+            self._refilling = False
+            self._refill_lock.release()
 
     def _pop(self) -> Message | None:
         """Return the first fetched message that is not stale; None: there is none."""

@@ -5,16 +5,20 @@
 2. Several posts cost one wake-up of the loop: they are run together.
 3. An interrupted ``call`` (Ctrl-C) cancels its work, so that no work without an owner is left. Work
    given to ``submit`` goes on, even if a wait for it is interrupted.
-4. After ``close`` the thread has ended. Without ``close`` it ends when its object is collected or
+4. The loop's thread waits for no lock that another thread can hold. So a signal handler may use a
+   session, even if it interrupts a call of the same session.
+5. After ``close`` the thread has ended. Without ``close`` it ends when its object is collected or
    the program exits, with a ``ResourceWarning``; it never delays the exit.
-5. A forked child does not have the thread: every use raises ``ClosedError``, and ``close`` does
+6. A forked child does not have the thread: every use raises ``ClosedError``, and ``close`` does
    nothing.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import threading
@@ -22,7 +26,8 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import uvloop
@@ -37,7 +42,14 @@ FORKED: Final = (
     "this session belongs to the process that made it: in a forked process, make a new one"
 )
 INSIDE: Final = "blocking call from the session's own thread: it would deadlock"
+PATCHED: Final = (
+    "{!r} has replaced Python's threads, and a session cannot run on its thread under them: "
+    "call gevent's monkey.patch_all(thread=False), or use the session in another process"
+)
 FORGOTTEN: Final = "a session was not closed: use it in a with block, or call its close()"
+
+LOCK_SECONDS: Final = 0.001
+"""Time for a future's lock, and until the next attempt; usually it is held for microseconds."""
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 _begun: set[asyncio.Future[Any]] = set()
@@ -45,14 +57,22 @@ _begun: set[asyncio.Future[Any]] = set()
 
 
 class LoopThread:
-    """A running event loop that other threads can call."""
+    """A running event loop that other threads can call.
+
+    Raises:
+        RuntimeError: a library such as gevent has replaced Python's threads.
+    """
 
     def __init__(self) -> None:
+        if not inspect.isbuiltin(_thread.start_new_thread):
+            library = _thread.start_new_thread.__module__.partition(".")[0]
+            raise RuntimeError(PATCHED.format(library))
         self._unusable = ""
         # Reentrant: the garbage collector or a signal handler may run while the lock is held.
         self._lock = threading.RLock()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waking = False
+        self._calling = False
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         # Not a method: the thread must not keep this object alive, whose finalizer ends it.
         self._thread = threading.Thread(
@@ -72,16 +92,15 @@ class LoopThread:
             RuntimeError: the caller is on the loop's own thread.
         """
         self._check_outside()
-        with self._lock:
-            self.check()
-            coroutine = _await(work, *arguments, **named)
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        outcome: Future[T] = Future()
+        tasks: list[asyncio.Future[T]] = []
         try:
-            return future.result()
-        except CancelledError:
-            raise ClosedError(CLOSED) from None
+            self.post(begin, partial(work, **named), arguments, outcome, tasks)
+            return outcome.result()
         except BaseException:
-            future.cancel()
+            if not outcome.done():  # interrupted
+                with contextlib.suppress(ClosedError):
+                    self.post(_cancel, tasks)
             raise
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -101,7 +120,8 @@ class LoopThread:
         with self._lock:
             self.check()
             self._posted.append((function, arguments))
-            if not self._waking:
+            # A signal handler that interrupts `_wake` may wait for what it posts.
+            if not self._waking or self._calling:
                 self._wake()
 
     def submit(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
@@ -111,7 +131,6 @@ class LoopThread:
             ClosedError: the loop has ended, or belongs to another process.
         """
         outcome: Future[T] = Future()
-        outcome.set_running_or_notify_cancel()
         self.post(begin, work, arguments, outcome)
         return outcome
 
@@ -157,11 +176,13 @@ class LoopThread:
 
     def _wake(self) -> None:
         try:
-            self._waking = True
+            self._waking = self._calling = True
             self._loop.call_soon_threadsafe(self._do_posted)
         except BaseException:  # after Ctrl-C here, the next post wakes the loop
             self._waking = False
             raise
+        finally:
+            self._calling = False
 
     def _do_posted(self) -> None:
         # Reset first: a function posted from here on may miss this round and needs a new wake-up.
@@ -181,22 +202,54 @@ async def _await(work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P
 
 
 def begin(
-    work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], outcome: Future[T]
+    work: Callable[..., Awaitable[T]],
+    arguments: tuple[Any, ...],
+    outcome: Future[T],
+    tasks: list[asyncio.Future[T]] | None = None,
 ) -> None:
-    """On the loop: start to await ``work(*arguments)``; ``outcome`` carries the result."""
+    """On the loop: start to await ``work(*arguments)``; ``outcome`` carries the result.
+
+    Args:
+        work: what to call.
+        arguments: its arguments.
+        outcome: gets the result or the error.
+        tasks: gets the task, for `_cancel`.
+    """
     task = asyncio.ensure_future(_await(work, *arguments))
+    if tasks is not None:
+        tasks.append(task)
     _begun.add(task)
     task.add_done_callback(_begun.discard)
     task.add_done_callback(lambda done: _settle(done, outcome))
 
 
+def _cancel(tasks: list[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+
+
 def _settle(task: asyncio.Future[T], outcome: Future[T]) -> None:
     if task.cancelled():
-        outcome.set_exception(ClosedError(CLOSED))
+        when_unlocked(outcome, outcome.set_exception, ClosedError(CLOSED))
     elif (error := task.exception()) is not None:
-        outcome.set_exception(error)
+        when_unlocked(outcome, outcome.set_exception, error)
     else:
-        outcome.set_result(task.result())
+        when_unlocked(outcome, outcome.set_result, task.result())
+
+
+def when_unlocked(future: Future[Any], function: Callable[..., object], *arguments: Any) -> None:
+    """On the loop: call a function that takes a future's lock, as soon as no thread holds it.
+
+    A signal handler may have interrupted the thread that holds it, and wait for this loop.
+    """
+    if future._condition.acquire(timeout=LOCK_SECONDS):
+        try:
+            function(*arguments)
+        finally:
+            future._condition.release()
+    else:
+        loop = asyncio.get_running_loop()
+        loop.call_later(LOCK_SECONDS, when_unlocked, future, function, *arguments)
 
 
 def _run(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:

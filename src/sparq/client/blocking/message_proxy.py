@@ -5,12 +5,14 @@
 2. A batch makes its ``Message`` objects only when the program accesses one, and only on the
    session's thread.
 3. ``ByteLimit`` admits a limited number of bytes at a time, but always one publish, however large.
-   A wait can be interrupted (Ctrl-C); the bytes then do not count.
+   A wait can be interrupted (Ctrl-C); the bytes then do not count. ``leave`` waits for no lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Awaitable, Sequence
 from functools import partial
 
@@ -83,29 +85,53 @@ class BlockingBatch(Batch):
 
 
 class ByteLimit:
-    """A byte limit: admits publishes while they fit, and makes the rest wait.
-
-    Attributes:
-        count: number of admitted publishes.
-    """
+    """A byte limit: admits publishes while they fit, and makes the rest wait."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.count = 0
         self._bytes_max = bytes_max
-        self._bytes = 0
-        self._changed = threading.Condition()
+        self._count = self._bytes = 0
+        # Held only to count. Reentrant: a signal handler may run while it is held.
+        self._lock = threading.RLock()
+        self._left: deque[int] = deque()
+        self._waiting: deque[threading.Lock] = deque()
+
+    @property
+    def count(self) -> int:
+        """The number of admitted publishes."""
+        with self._lock:
+            self._count_left()
+            return self._count
 
     def enter(self, size: int) -> None:
         """Wait until ``size`` bytes fit, and count them."""
-        with self._changed:
-            while self.count and self._bytes + size > self._bytes_max:
-                self._changed.wait()
-            self.count += 1
-            self._bytes += size
+        while not self._admits(size):
+            news = threading.Lock()
+            news.acquire()
+            self._waiting.append(news)
+            # Again: bytes may have left before `leave` could know of this wait.
+            if self._admits(size):
+                return
+            news.acquire()
 
     def leave(self, size: int) -> None:
         """Stop counting ``size`` bytes."""
-        with self._changed:
-            self.count -= 1
-            self._bytes -= size
-            self._changed.notify_all()
+        self._left.append(size)
+        with contextlib.suppress(IndexError):  # another thread may wake the last one
+            while self._waiting:
+                self._waiting.popleft().release()
+
+    def _admits(self, size: int) -> bool:
+        with self._lock:
+            self._count_left()
+            if self._count and self._bytes + size > self._bytes_max:
+                return False
+            self._count += 1
+            self._bytes += size
+            return True
+
+    def _count_left(self) -> None:
+        with contextlib.suppress(IndexError):  # a signal handler may count the last one
+            while self._left:
+                size = self._left.popleft()
+                self._count -= 1
+                self._bytes -= size

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from sparq.client.blocking.handle import SessionHandle, awaited
-from sparq.client.blocking.loop_thread import LoopThread, begin
+from sparq.client.blocking.loop_thread import LoopThread, begin, when_unlocked
 from sparq.client.blocking.message_proxy import ByteLimit
 from sparq.client.errors import ProducerFullError
 from sparq.client.log_fields import FieldLogger
@@ -108,7 +108,7 @@ class BlockingProducer(SessionHandle):
         # Refers to the producer, so that it is not collected while a future has no outcome.
         outcome.add_done_callback(lambda _: self._byte_limit.leave(size))
         try:
-            self._thread.post(_begin, outcome, ways, *arguments)
+            self._thread.post(when_unlocked, outcome, _begin, outcome, ways, *arguments)
         except BaseException:  # Ctrl-C: it may be posted, and the caller never gets the future
             outcome.cancel()
             raise
@@ -163,10 +163,8 @@ def _begin(outcome: Future[Receipt], ways: Ways, *arguments: Any) -> None:
     without_waiting, waiting = ways
 
     def on_done(result: Receipt | Exception) -> None:
-        if isinstance(result, Exception):
-            outcome.set_exception(result)
-        else:
-            outcome.set_result(result)
+        has_failed = isinstance(result, Exception)
+        when_unlocked(outcome, outcome.set_exception if has_failed else outcome.set_result, result)
 
     try:
         without_waiting(*arguments, on_done)
