@@ -1,10 +1,12 @@
 """A daemon ends with status 0 on a signal, and with 1 if it cannot start."""
 
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +22,7 @@ PROGRAM = """
         if {reloads}:
             lifecycle.on_hangup(lambda: print("reloaded", flush=True))
             print("ready", flush=True)
-        await stop.wait()
+        await lifecycle.until_stopped(stop)
         print("stopped", flush=True)
 
     log_lines.set_up("[p] ", logging.INFO)
@@ -42,6 +44,39 @@ def test_a_signal_ends_a_daemon_with_status_0(number: signal.Signals) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "uvloop\n"
         process.send_signal(number)
+        out, err = process.communicate()
+
+    assert (out, err, process.returncode) == ("stopped\n", "", 0)
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_systemd_hears_when_a_daemon_is_ready_and_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_abstract: bool
+) -> None:
+    """READY=1 once the daemon listens and STOPPING=1 at the signal, at a path or an @name."""
+    name = f"@{tmp_path}" if is_abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(10)
+        manager.bind(name.replace("@", "\0"))
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        with start() as process:
+            ready = manager.recv(100)
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+            said = (ready, manager.recv(100), process.returncode)
+
+    assert (b"READY=1", b"STOPPING=1", 0) == said
+
+
+def test_a_service_manager_that_has_gone_does_not_end_a_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that nobody reads changes nothing."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    with start() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "uvloop\n"
+        process.send_signal(signal.SIGTERM)
         out, err = process.communicate()
 
     assert (out, err, process.returncode) == ("stopped\n", "", 0)

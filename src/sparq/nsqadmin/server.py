@@ -279,5 +279,5 @@ async def serve(
             daemon.reload(wanted)
 
     lifecycle.on_hangup(reload)
-    await stop.wait()
+    await lifecycle.until_stopped(stop)
     await daemon.stop()

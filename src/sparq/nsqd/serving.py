@@ -214,7 +214,7 @@ async def serve(
     leave.start()
     for name in main.RARELY_USED:
         await asyncio.to_thread(import_module, name)
-    await stop.wait()
+    await lifecycle.until_stopped(stop)
     logger.info("NSQ: stopping")
     # HTTP and HTTPS: the first one, TCP, is closed by `Nsqd.stop`.
     for listener in listeners[1:]:

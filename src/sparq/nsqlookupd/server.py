@@ -139,5 +139,5 @@ async def serve(
             daemon.reload()
 
     lifecycle.on_hangup(reload)
-    await stop.wait()
+    await lifecycle.until_stopped(stop)
     await daemon.stop()

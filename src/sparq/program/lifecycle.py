@@ -13,6 +13,8 @@
 5. An exception that leaves the state unknown ends the process (`crash`): it must not go on
    answering `/ping` with work left undone.
 6. SIGHUP never ends a daemon that listens: it does nothing until `on_hangup` sets a handler.
+7. A service manager that asks for it (systemd's Type=notify) hears when the daemon listens and when
+   it begins to stop.
 """
 
 from __future__ import annotations
@@ -47,6 +49,30 @@ class LoadError(StartError):
 def on_hangup(reload: Callable[[], None]) -> None:
     """Call `reload` in the event loop at each SIGHUP from now on."""
     _loop().add_signal_handler(signal.SIGHUP, reload)
+
+
+async def until_stopped(stop: asyncio.Event) -> None:
+    """Wait for the event, in a daemon that listens; the service manager hears of both moments."""
+    _notify(b"READY=1")
+    await stop.wait()
+    _notify(b"STOPPING=1")
+
+
+def _notify(state: bytes) -> None:
+    """Tell the service manager, if there is one, by the datagram of sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):  # Linux' abstract sockets
+        address = f"\0{address[1:]}"
+    socket = import_module("socket")
+    # A manager that has gone must not end the daemon.
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line,
+    ):
+        line.setblocking(False)
+        line.sendto(state, address)
 
 
 def _loop() -> asyncio.AbstractEventLoop:

@@ -61,7 +61,7 @@ def _systemd() -> None:
 
 def test_each_daemon_has_a_unit() -> None:
     """Each of the three daemons has a unit and a sample configuration file."""
-    assert sorted(PROGRAMS) == [unit.stem for unit in UNITS]
+    assert sorted([*PROGRAMS, "nsqd@"]) == [unit.stem for unit in UNITS]
     assert sorted(PROGRAMS) == sorted(path.stem for path in DEPLOY.glob("*.toml"))
 
 
@@ -73,8 +73,9 @@ def test_systemd_verifies_the_units(tmp_path: Path) -> None:
         text = unit.read_text(encoding="utf-8")
         assert "/opt/sparq/bin/" in text
         (tmp_path / unit.name).write_text(text.replace("/opt/sparq/bin", here))
+    names = [unit.name.replace("@.", "@1.") for unit in UNITS]
 
-    verified = run("systemd-analyze", "verify", *(str(tmp_path / unit.name) for unit in UNITS))
+    verified = run("systemd-analyze", "verify", *(str(tmp_path / name) for name in names))
 
     assert (0, "", "") == (verified.returncode, verified.stdout, verified.stderr)
 
@@ -97,19 +98,41 @@ def test_the_daemon_accepts_execstart_and_the_sample_file(unit: Path) -> None:
     (start,) = settings(unit, "ExecStart")
     program, *words = shlex.split(start)
     options = PROGRAMS[Path(program).name]
-    sample = DEPLOY / f"{unit.stem}.toml"
-    assert f"--config=/etc/nsq/{sample.name}" in words
+    sample = DEPLOY / f"{unit.stem.rstrip('@')}.toml"
+    own = sample.name.replace(".", "-%i.") if unit.stem.endswith("@") else sample.name
+    assert f"--config=/etc/nsq/{own}" in words
     words = [re.sub(r"^--config=.*", f"--config={sample}", word) for word in words]
     keys = {flag.key for flag in flags_of(options)}
 
-    taken: Any = parse(options, unit.stem, "", words)
+    taken: Any = parse(options, sample.stem, "", words)
 
     assert set() == set(tomllib.loads(sample.read_text(encoding="utf-8"))) - keys
-    if unit.stem == "nsqadmin":
+    if sample.stem == "nsqadmin":
         assert all(":4161" in address for address in taken.lookupd_http_addresses)
     else:
         assert value(taken, "broadcast_address").endswith(".example")
     assert settings(unit, "ExecReload") == ["/bin/kill -HUP $MAINPID"]
+    assert settings(unit, "Type") == ["notify"]
+
+
+def test_the_template_is_the_unit_of_nsqd_with_its_own_file_and_data() -> None:
+    """nsqd@.service differs from nsqd.service in the name, the file and the data path alone."""
+    one, many = (
+        (DEPLOY / "systemd" / name).read_text(encoding="utf-8").partition("[Unit]")[2]
+        for name in ("nsqd.service", "nsqd@.service")
+    )
+
+    assert many.count("%i") == 4
+    assert one == many.replace("-%i", "").replace(" %i", "")
+
+
+def test_the_sample_of_nsqd_first_says_what_another_machine_needs() -> None:
+    """Before any setting, nsqd.toml says how nsqadmin on another machine reaches this nsqd."""
+    text = (DEPLOY / "nsqd.toml").read_text(encoding="utf-8")
+    first = " ".join(text.partition("\nbroadcast_address")[0].replace("\n#", " ").split())
+
+    (address,) = re.findall(r'on another machine need http_address = "([^"]+)"', first)
+    assert ("0.0.0.0:4151", True) == (address, "token_file" in first)
 
 
 @pytest.mark.parametrize(
