@@ -262,6 +262,7 @@ def test_rates_are_truncated_as_in_go() -> None:
         {"topics": 1},
         {"topics": ["t"]},
         {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": "7"}]}]},
+        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": 10**400}]}]},
         {"topics": [{"topic_name": "t", "channels": [[]]}]},
         {"topics": [{}]},
     ],

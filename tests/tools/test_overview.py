@@ -139,8 +139,8 @@ def test_lag_is_depth_divided_by_the_finish_rate() -> None:
 
 
 def test_the_oldest_message_of_all_nsqds_counts() -> None:
-    """The highest reported age counts; Go's nsqd reports none, and invalid ages are ignored."""
-    ages: list[Any] = [3.5, 12, None, "old", -1]
+    """The highest reported age counts; Go's nsqd reports none, and negative ages are ignored."""
+    ages: list[Any] = [3.5, 12, None, -1]
     samples = {
         f"{number}:1": sample_of(
             stats(topic("t", 1, channel("c", 1, 1, oldest_waiting_seconds=age))), 0
@@ -317,3 +317,39 @@ def test_the_worst_state_comes_first() -> None:
 
     ordered = sorted(rows, key=lambda row: row.state, reverse=True)
     assert ["b", "a", "e", "c", "d"] == [row.channel for row in ordered]
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"oldest_waiting_seconds": HUGE},
+        {"oldest_waiting_seconds": math.inf},
+        {"oldest_waiting_seconds": "old"},
+        {"depth": HUGE},
+        {"message_count": -HUGE},
+        {"channel_name": 5},
+        {"channel_name": ["c"]},
+    ],
+)
+def test_impossible_figures_are_a_faulty_node(figures: dict[str, Any]) -> None:
+    """What an nsqd says is data: figures beyond 64 bits or of another type are one ValueError."""
+    with pytest.raises(ValueError, match="unreadable statistics"):
+        sample_of(stats(topic("t", 1, {**channel("c", 1, 1), **figures})), 1.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        stats(start_time=HUGE),
+        {"topics": 5, "start_time": 1, "health": "OK"},
+        {"topics": ["t"], "start_time": 1, "health": "OK"},
+        {"topics": [{**topic("t", 1), "channels": ["c"]}], "start_time": 1, "health": "OK"},
+    ],
+)
+def test_answers_of_another_form_are_a_faulty_node(answer: dict[str, Any]) -> None:
+    """A huge start time, and lists of other things than objects, are one ValueError."""
+    with pytest.raises(ValueError, match="unreadable statistics"):
+        sample_of(answer, 1.0)

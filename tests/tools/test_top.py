@@ -29,6 +29,7 @@ from sparq.program.flags import flags_of
 from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.pipes import PipeOutput
 from sparq.tools.top import Options, watch
+from tests.cluster.peers import NSQD, answer, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
@@ -120,6 +121,27 @@ async def test_json_has_the_same_rows(nsqd: NsqdServer, tmp_path: Path) -> None:
     )
     assert (1, {}, {}) == tuple(documents[1][name] for name in ("nsqds", "gone", "errors"))
     assert datetime.fromisoformat(documents[1]["time"]).tzinfo is not None
+
+
+async def test_a_faulty_node_is_named_and_the_others_are_shown(
+    nsqd: NsqdServer, tmp_path: Path
+) -> None:
+    """Impossible figures of one nsqd: `sparq top` and `sparq admin list` name it, show the rest."""
+    topics = b'[{"topic_name": "clicks", "message_count": 1, "depth": 1e999, "paused": false}]'
+    stats = answer(b'{"health": "OK", "start_time": 1%s, "topics": %s}' % (b"0" * 400, topics))
+    async with peer({**NSQD, "/stats": stats}) as faulty:
+        words = [f"--nsqd-http-address={nsqd.http}", f"--nsqd-http-address={faulty.address}"]
+        await watched(tmp_path, "--json", "--once", "--interval=10ms", *words, "--topic=clicks")
+        listing = [sys.executable, "-m", "sparq.cli", "admin", "list", "--json", *words]
+        ran = await asyncio.create_subprocess_exec(*listing, stdout=asyncio.subprocess.PIPE)
+        out, _ = await ran.communicate()
+
+    document, listed = json.loads((tmp_path / "lines").read_text()), json.loads(out)
+    assert ["archive", "metrics"] == [row["channel"] for row in document["rows"]]
+    assert ["clicks"] == [row["topic"] for row in listed["rows"] if row["topic"] == "clicks"]
+    for errors in (document["errors"], listed["errors"]):
+        assert "unreadable statistics" in errors.pop(faulty.address)
+        assert {} == errors
 
 
 async def test_a_channel_whose_consumers_finish_nothing_is_stuck(

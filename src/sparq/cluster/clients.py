@@ -7,11 +7,14 @@ to one line. Topics and channels with names that NSQ does not allow are skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from sparq.protocol.names import is_valid_name
+
+Count = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""An integer of 64 bits, as all of NSQ's are: nobody can compute with a larger one."""
 
 
 # gc=False: these structs cannot form cycles, so the garbage collector need not track them.
@@ -25,13 +28,13 @@ class Client(msgspec.Struct, gc=False):
     hostname: str = ""
     remote_address: str = ""
     user_agent: str = ""
-    ready_count: int = 0
-    in_flight_count: int = 0
-    message_count: int = 0
-    finish_count: int = 0
-    requeue_count: int = 0
-    connect_ts: int = 0
-    sample_rate: int = 0
+    ready_count: Count = 0
+    in_flight_count: Count = 0
+    message_count: Count = 0
+    finish_count: Count = 0
+    requeue_count: Count = 0
+    connect_ts: Count = 0
+    sample_rate: Count = 0
     tls: bool = False
     deflate: bool = False
     snappy: bool = False

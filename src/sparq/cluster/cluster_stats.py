@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from sparq.cluster.nodes import Node
 from sparq.protocol import go_json
@@ -22,6 +22,9 @@ from sparq.protocol import go_json
 ALL: Final = "*"
 INT64_SPAN: Final = 1 << 63
 NANOSECONDS: Final = 1_000_000_000
+AGE_SECONDS_MAX: Final = 253_402_300_799
+"""The last second that has a four-digit year, since 1970: no message can be older."""
+
 DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 TOPIC_SUMS: Final = ("depth", "backend_depth", "message_count", *DELIVERY)
 CHANNEL_SUMS: Final = (
@@ -260,7 +263,27 @@ def latency_in(stats: Mapping[str, Any]) -> E2eLatency:
 def number(of: Mapping[str, Any], key: str) -> int:
     """An integer field of a JSON object; 0 if it is missing, or no int64 as all of NSQ's are."""
     value = of.get(key)
-    return value if type(value) is int and -INT64_SPAN <= value < INT64_SPAN else 0
+    return value if is_int64(value) else 0
+
+
+def is_int64(value: Any) -> TypeGuard[int]:
+    """Whether a figure is an integer of 64 bits, as all of NSQ's are; JSON has larger ones."""
+    # Not `isinstance`: in Python, JSON's true is an int as well.
+    return type(value) is int and -INT64_SPAN <= value < INT64_SPAN
+
+
+def age_seconds(of: Mapping[str, Any], key: str) -> float | None:
+    """An age that sparq's nsqd reports; None if it is missing, as in Go's, or negative.
+
+    Raises:
+        TypeError: it is no number, or more than `AGE_SECONDS_MAX`.
+    """
+    value = of.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not value <= AGE_SECONDS_MAX:
+        raise TypeError(f"{key} is not a possible number of seconds")
+    return float(value) if value >= 0 else None
 
 
 def _parts(

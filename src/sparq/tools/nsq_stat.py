@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from sparq.cluster.cluster_stats import is_int64
 from sparq.protocol.address import parse_address
 from sparq.protocol.durations import SECOND
 from sparq.tools.cluster import ClusterPoller, opened
@@ -134,7 +135,7 @@ def _parts(answer: dict[str, Any], topic: str, channel: str) -> Iterator[StatSam
 
 def _number(stats: dict[str, Any], name: str) -> int:
     value = stats.get(name, 0)
-    if not isinstance(value, int):
+    if not is_int64(value):
         raise ValueError(f"{name} in /stats is not a number")
     return value
 

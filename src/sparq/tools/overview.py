@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparq.client.reasons import one_line
+from sparq.cluster.cluster_stats import age_seconds, is_int64
 from sparq.protocol.names import is_valid_name
 
 STUCK_SECONDS: Final = 10.0
@@ -113,7 +114,7 @@ def sample_of(stats: Mapping[str, Any], at_seconds: float) -> NsqdSample:
         counts = dict(_counts(stats["topics"] or ()))
         health = one_line(str(stats["health"]))
         return NsqdSample(at_seconds, _number(stats, "start_time"), counts, health)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"unreadable statistics: {error!r}") from None
 
 
@@ -146,20 +147,14 @@ def _channel(channel: Mapping[str, Any]) -> Counts:
         channel["paused"] is True,
         # A Spark query is not a client, and holds the channel only while it reads.
         int(bool(channel.get("range_reader") or channel.get("range_query"))),
-        _seconds(channel, "oldest_waiting_seconds"),
+        age_seconds(channel, "oldest_waiting_seconds"),
     )
-
-
-def _seconds(of: Mapping[str, Any], key: str) -> float | None:
-    """Return a number of seconds that an nsqd may report; Go's does not."""
-    value = of.get(key)
-    return float(value) if isinstance(value, int | float) and value >= 0 else None
 
 
 def _number(of: Mapping[str, Any], key: str) -> int:
     value = of[key]
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{key} is not a number")
+    if not is_int64(value):
+        raise TypeError(f"{key} is not a number of 64 bits")
     return value
 
 

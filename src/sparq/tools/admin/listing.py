@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from yarl import URL
 
+from sparq.cluster.cluster_stats import age_seconds, number
 from sparq.cluster.fleet import Gathered
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
@@ -21,6 +22,7 @@ from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.reading import known, producers_of
 from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.overview import sample_of
 
 TOPIC: Final = ("topic", "channels", "depth", "messages", "paused", "nsqds")
 FIGURES: Final = (
@@ -59,6 +61,12 @@ async def list_them(job: Job) -> int:
         raise UsageError("--nodes takes no topic")
     stats = await _stats(job)
     job.errors |= stats.errors
+    for address, document in [*stats.value.items()]:
+        try:
+            sample_of(document, 0.0)
+        except ValueError as error:  # the others are listed: one faulty nsqd must not hide them
+            job.errors[address] = str(error)
+            del stats.value[address]
     if stats.failed and not job.errors and not job.topic:
         raise ToolError("no nsqd found")
     if job.options.nodes:
@@ -175,17 +183,10 @@ def summed(channels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     figures: dict[str, Any] = {
         name: sum(number(channel, key) for channel in channels) for name, key in COUNTERS.items()
     }
-    ages = [channel.get("oldest_waiting_seconds") for channel in channels]
-    known = [age for age in ages if isinstance(age, int | float)]
-    figures["oldest_seconds"] = max(known, default=None)
+    ages = [age_seconds(channel, "oldest_waiting_seconds") for channel in channels]
+    figures["oldest_seconds"] = max((age for age in ages if age is not None), default=None)
     figures["paused"] = any(channel.get("paused") is True for channel in channels)
     return figures
-
-
-def number(of: Mapping[str, Any], key: str) -> int:
-    """Return a figure that a daemon reports, or 0 if it is not an integer."""
-    value = of.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 async def audit(job: Job) -> int:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sparq.cluster.cluster_stats import INT64_SPAN, number
 from sparq.cluster.fleet import Fleet, Gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
@@ -52,7 +53,7 @@ class Survey:
 def waiting_in(figures: dict[str, Any]) -> int:
     """Return the number of unfinished messages of a topic or channel."""
     names = ("depth", "in_flight_count", "deferred_count")
-    return sum(value for name in names if isinstance(value := figures.get(name), int))
+    return sum(number(figures, name) for name in names)
 
 
 async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
@@ -162,10 +163,18 @@ def messages_in(answer: Any, address: str) -> list[Message]:
 
 
 def message_in(one: Any, address: str) -> Message | None:
-    """Return a message with its nsqd's address; None if it is not a message."""
+    """Return a message with its nsqd's address; None if it is not a message.
+
+    Impossible figures are left out: nobody can compute with them.
+    """
     if not isinstance(one, dict) or not isinstance(one.get("id"), str):
         return None
-    return {"node": address, **one}
+    possible = {
+        name: value
+        for name, value in one.items()
+        if not isinstance(value, int | float) or abs(value) < INT64_SPAN
+    }
+    return {"node": address, **possible}
 
 
 def by_time(message: Message) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sparq.cluster import actions
+from sparq.cluster.cluster_stats import number
 from sparq.cluster.nodes import Node
 from sparq.cluster.redriving import RedriveProgress
 from sparq.cluster.redriving import redrive as redrive_at
@@ -83,9 +84,8 @@ def _totals(job: Job, found: Survey) -> dict[str, int]:
     left = job.options.limit or sys.maxsize
     totals = {}
     for address, figures in found.having.items():
-        depth = figures.get("depth")
-        if address in found.nodes and isinstance(depth, int):
-            totals[address] = min(left, depth)
+        if address in found.nodes:
+            totals[address] = min(left, max(0, number(figures, "depth")))
             left -= totals[address]
     return totals
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.actions import Report, StepOutcome
+from sparq.cluster.cluster_stats import number
 from sparq.tools.admin.job import Job, in_words
-from sparq.tools.admin.listing import number
 from sparq.tools.admin.reading import Survey, known, survey
 from sparq.tools.command_line import ToolError
 
