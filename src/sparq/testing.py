@@ -481,6 +481,9 @@ class MemoryDisk:
         """Return the space that ``size_bytes`` of a file take, in whole blocks."""
         return -(-size_bytes // self.block_bytes) * self.block_bytes
 
+    def settle(self, path: str) -> None:
+        """See `sparq.log.disk.Disk`: space is free at once."""
+
     def check_place(self, path: str) -> None:
         """See `sparq.log.disk.Disk`. It does not count as an operation."""
         if path not in self._names:

@@ -163,6 +163,9 @@ class Disk(Protocol):
     def lock(self, path: str) -> File:
         """Lock a folder or file (made if missing) until the result is closed; fails if locked."""
 
+    def settle(self, path: str) -> None:
+        """Have the folder's file system count deleted files as free space; never fails."""
+
     def check_place(self, path: str) -> None:
         """Fail if the folder's path does not lead to it any more: it was moved or deleted."""
 
@@ -447,6 +450,14 @@ class RealDisk:
             return RealFileSystem(fd, path, libc.syncfs, self._stat)
         os.close(fd)
         return None
+
+    def settle(self, path: str) -> None:
+        """See `Disk`. btrfs frees space when it commits: every 30 seconds, or with `syncfs`."""
+        # Not a subclass's: a failure here says nothing about any file.
+        if (system := RealDisk.file_system(self, path)) is not None:
+            with suppress(DiskError):
+                system.sync()
+            system.close()
 
     def free_bytes(self, path: str) -> int:
         """See `Disk`."""

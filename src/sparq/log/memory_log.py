@@ -93,6 +93,9 @@ class VoidDisk:
     def file_system(self, path: str) -> None:
         """Return None: there is none to sync."""
 
+    def settle(self, path: str) -> None:
+        """Do nothing."""
+
     def check_place(self, path: str) -> None:
         """Do nothing."""
 

@@ -50,6 +50,8 @@ FINISH_BYTES: Final = 64
 """Approximate bytes that a single FIN in a turn adds to a ledger: range, cursor, block."""
 FILE_NAME: Final = "reserve"
 STEP_NAME: Final = "reserve.step"
+SETTLE_CHECKS: Final = 10
+"""Number of checks without space until the file system is told to count what was deleted."""
 QUOTA_STEP_BYTES: Final = 1 << 20
 """What is given back or left at a time under a quota: a rename alone may need 200 KiB."""
 
@@ -135,6 +137,7 @@ class Reserve:
         self.is_refusing = False
         self.blocked: DiskError | None = None
         self._has_quota = False
+        self._checks_to_settle = SETTLE_CHECKS
 
     @classmethod
     def open(cls, disk: Disk, data_path: str, size_bytes: int = RESERVE_BYTES) -> "Reserve":
@@ -219,6 +222,13 @@ class Reserve:
             DiskError: the disk cannot be queried.
         """
         free = self.restore()
+        if self.is_low or free < size_bytes + SLACK_BYTES:
+            # Once a second at most: it may wait for the disk.
+            self._checks_to_settle -= 1
+            if self._checks_to_settle <= 0:
+                self._checks_to_settle = SETTLE_CHECKS
+                self._disk.settle(self._directory)
+                free = self.restore()
         return not self.is_low and free >= size_bytes + SLACK_BYTES
 
     def refuse_if_blocked(self) -> None:

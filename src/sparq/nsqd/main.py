@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparq.nsqd.tls import Certificates
 
 
-RARELY_USED = ("numpy.ma", "encodings.ascii", "encodings.idna")
+RARELY_USED = ("numpy.ma", "ctypes", "encodings.ascii", "encodings.idna")
 """Modules that a library loads at the moment of need, when files may not be opened any more."""
 
 
