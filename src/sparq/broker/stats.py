@@ -149,11 +149,6 @@ def channels_of(topic: Topic, channel_name: str | None) -> list[Channel]:
     return [] if channel is None else [channel]
 
 
-def producers_of(broker: Broker) -> list[V2Session]:
-    """The sessions that have published."""
-    return [session for session in broker.sessions.values() if session.pub_counts]
-
-
 def of_topic(topic: Topic, now: Instant) -> TopicStats:
     """A topic's own statistics; `channels` is left empty."""
     log, depth, counts = topic.stream.log, topic.depth(), topic.counts

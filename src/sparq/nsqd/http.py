@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from sparq.daemon.access.roles import Role
 from sparq.daemon.debug import Debug
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.daemon.prometheus_text import CONTENT_TYPE
@@ -29,7 +30,6 @@ from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
 from sparq.nsqd.policies import PolicyRoutes
 from sparq.nsqd.redriving import Redriving
-from sparq.nsqd.rights import MAY_EMPTY
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.errors import DRAINING, RemoteError
 from sparq.protocol.frames import BodySlices
@@ -124,13 +124,15 @@ class NsqdEndpoints:
 
     async def stats(self, call: Call) -> Content:
         """Return the statistics of topics, channels and clients."""
-        query = call.query
+        query, access = call.query, self._nsqd.access
         wanted = stats_format.StatsRequest(
             query.get("topic") or None,
             query.get("channel") or None,
             call.flag("include_clients", True),
             call.flag("include_mem", True),
             self._start_ns,
+            # Who may read one topic is not shown the clients of the others.
+            all_producers=access is None or access.allows(call, Role.READ),
         )
         as_json = query.get("format") == "json"
         pieces = (stats_format.json_pieces if as_json else stats_format.text_pieces)(
@@ -274,7 +276,8 @@ class NsqdEndpoints:
         target = seeking.target_of(call.query.get("to"), time.time_ns())
         dry_run, may_skip = call.flag("dry_run", False), call.flag("may_skip", True)
         # Skipping unfinished messages has the effect of emptying, so it needs the same role.
-        may_empty = self._nsqd.access is None or self._nsqd.access.allows(call, MAY_EMPTY)
+        access = self._nsqd.access
+        may_empty = access is None or access.allows(call, Role.ADMINISTER, topic)
         seek = await self._change(
             topic,
             lambda now: self._broker.seek(

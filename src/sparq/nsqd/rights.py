@@ -4,7 +4,7 @@ An action needs the right that its effect needs, whatever its name is:
 
 1. What deletes messages or names, changes settings, ends the process or inspects it needs
    `administer`. So does a channel's loss of messages: emptying, finishing, cancelling, and a seek
-   that skips unfinished ones, which its handler checks (`MAY_EMPTY`).
+   that skips unfinished ones, which its handler checks.
 2. What can be undone needs `operate`.
 3. A copy shows bodies of one topic to the consumers of another one, and is a publish there.
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sparq.daemon.access.access import Access
     from sparq.nsqd.options import NsqdOptions
 
-MAY_EMPTY: Final = Need(Role.ADMINISTER, "topic")
-"""Whether the sender may make a channel lose unfinished messages."""
 
 RIGHTS: Final[Rights] = {
     ("GET", "/ping"): OPEN,

@@ -78,6 +78,7 @@ class StatsRequest(NamedTuple):
         clients: whether to list the clients.
         memory: whether to include the memory figures.
         start_ns: when nsqd started (ns since 1970).
+        all_producers: False: list only clients that have published to the topic.
     """
 
     topic: str | None
@@ -85,6 +86,7 @@ class StatsRequest(NamedTuple):
     clients: bool
     memory: bool
     start_ns: int
+    all_producers: bool = True
 
 
 async def gathered(pieces: Iterable[str]) -> bytes:
@@ -177,7 +179,7 @@ def json_pieces(broker: Broker, wanted: StatsRequest, now: Instant) -> Iterator[
     if wanted.memory:
         yield f',"memory":{_encode(memory_figures())}'
     yield ',"producers":'
-    sessions = stats.producers_of(broker) if topics is not None and wanted.clients else ()
+    sessions = _producers(broker, wanted) if topics is not None else []
     if sessions:
         yield from _list(_client_json(session, wanted.topic) for session in sessions)
     else:
@@ -201,6 +203,17 @@ def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
         "finishes": reserve.finishes,
         "is_short": reserve.is_short,
     }
+
+
+def _producers(broker: Broker, wanted: StatsRequest) -> list[V2Session]:
+    """Return the sessions that have published; as in NSQ, also to other topics than the wanted."""
+    if not wanted.clients:
+        return []
+    return [
+        session
+        for session in broker.sessions.values()
+        if (session.pub_counts if wanted.all_producers else wanted.topic in session.pub_counts)
+    ]
 
 
 def _with_channels(
@@ -267,7 +280,7 @@ def text_pieces(broker: Broker, wanted: StatsRequest, now: Instant) -> Iterator[
         heading = "\n"
     if heading != "\n":
         yield "\nTopics: None\n"
-    sessions = stats.producers_of(broker) if topics is not None and wanted.clients else ()
+    sessions = _producers(broker, wanted) if topics is not None else []
     yield "\nProducers:\n" if sessions else "\nProducers: None\n"
     for session in sessions:
         yield f"   {client_line(stats.of_client(session, wanted.topic), now.wall_ns)}\n"

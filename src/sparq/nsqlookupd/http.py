@@ -131,12 +131,17 @@ class NsqlookupdEndpoints:
             ],
         }
 
-    def nodes(self, _call: Call) -> dict[str, Any]:
-        """Return all active nsqds with their topics."""
-        nodes = []
+    def nodes(self, call: Call) -> dict[str, Any]:
+        """Return all active nsqds with their topics; with a token, those that it has a role for."""
+        nodes, access = [], self._access
         for producer, topics in self._registry.nodes(self._now()):
-            tombstones = [hidden for _, hidden in topics]
-            names = [topic for topic, _ in topics]
+            shown = [
+                (topic, hidden)
+                for topic, hidden in topics
+                if access is None or access.allows(call, Role.FIND, topic)
+            ]
+            tombstones = [hidden for _, hidden in shown]
+            names = [topic for topic, _ in shown]
             node = {**describe(producer), "tombstones": tombstones, "topics": names}
             nodes.append({**node, **drains_of(producer)})
         return {"producers": nodes}

@@ -121,6 +121,26 @@ async def test_responses_show_only_the_tokens_name(token_nsqd: TokenNsqd, tmp_pa
             assert token_nsqd.shown["web"].encode() not in stats
 
 
+async def test_a_token_for_one_topic_shows_no_client_of_another(
+    token_nsqd: TokenNsqd, tmp_path: Path
+) -> None:
+    """/stats of one topic lists its own producers for a token that may read only that topic."""
+    for name, granted in (("all", "publish,read"), ("a", "publish:a"), ("reads", "read:a")):
+        token_nsqd.give(name, granted)
+    async with (
+        token_nsqd.running(tmp_path) as daemon,
+        token_nsqd.connection("all") as stranger,
+        token_nsqd.connection("a") as own,
+    ):
+        assert [OK] * 2 == [await stranger.ask(c.pub("b", b"x")), await own.ask(c.pub("a", b"x"))]
+        listed = {}
+        for name in ("all", "reads"):
+            shown = f"Authorization: Bearer {token_nsqd.shown[name]}\r\n\r\n".encode()
+            _, _, body = await daemon.raw("GET /stats?format=json&topic=a HTTP/1.1", shown)
+            listed[name] = [one["auth_identity"] for one in json.loads(body)["producers"]]
+    assert {"all": ["all", "a"], "reads": ["a"]} == listed
+
+
 async def test_a_removed_tokens_connections_are_closed(
     token_nsqd: TokenNsqd, tmp_path: Path
 ) -> None:

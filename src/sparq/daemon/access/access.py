@@ -23,7 +23,7 @@ from sparq.daemon.access import tokens
 from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.audit_file import AuditEntry, Outcome
 from sparq.daemon.access.grants import Grant
-from sparq.daemon.access.rights import UNLISTED
+from sparq.daemon.access.rights import UNLISTED, Need
 from sparq.daemon.access.roles import WORDS, Role, Via
 from sparq.daemon.access.tokens import Token, TokenFileError, Tokens
 from sparq.daemon.address import peer_text
@@ -34,7 +34,7 @@ from sparq.program.lifecycle import StartError
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from sparq.daemon.access.rights import Need, Needs, Rights
+    from sparq.daemon.access.rights import Needs, Rights
     from sparq.daemon.call import Call
     from sparq.daemon.options import AccessOptions
     from sparq.daemon.routes import Route
@@ -225,15 +225,15 @@ class Access:
             is_met = all(need.is_met(caller.grants, call.named) for need in needs)
         return caller, None if is_met else self._refusal(route, call, caller, needs)
 
-    def allows(self, call: Call, need: Need) -> bool:
-        """Whether the sender of a request meets a need beyond those of its route.
+    def allows(self, call: Call, role: Role, topic: str = "") -> bool:
+        """Whether the sender of a request has a role beyond those that its route needs.
 
         For a route whose effect depends on its arguments: a seek that skips messages has the
-        effect of emptying.
+        effect of emptying. `topic`: for this topic; "": for all.
         """
         if self.tokens is None or call.caller is None:
             return True
-        return need.is_met(call.caller.grants, call.named)
+        return Need(role, "topic").is_met(call.caller.grants, lambda _: topic)
 
     def _refusal(self, route: Route, call: Call, caller: Caller, needs: Needs) -> HttpError:
         kind = "publish" if _publishes(needs) else route.method
