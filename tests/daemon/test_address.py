@@ -75,14 +75,35 @@ async def test_port_0_is_replaced_by_the_assigned_port(address: str) -> None:
 
 
 async def test_a_taken_port_is_refused() -> None:
-    """A port in use raises ListenError with NSQ's text, the address and the reason."""
+    """A port in use raises ListenError with NSQ's text, the address and the reason.
+
+    So it does if another process has bound the port and begins to listen first.
+    """
     listener = listen("127.0.0.1:0")
+    other = listen(f"127.0.0.1:{listener.port}")
+    await listener.serve(Greeter)
+    text = f"listen (127.0.0.1:{listener.port}) failed - address already in use"
 
     with pytest.raises(ListenError) as refused:
         listen(f"127.0.0.1:{listener.port}")
-
-    text = f"listen (127.0.0.1:{listener.port}) failed - address already in use"
     assert str(refused.value) == text
+    with pytest.raises(ListenError) as refused:
+        await other.serve(Greeter)
+    assert str(refused.value) == text
+    other.close()
+    listener.close()
+
+
+async def test_a_tcp_port_accepts_only_once_it_is_served() -> None:
+    """Between bind and `serve` a client is refused at once, and does not wait for an answer."""
+    listener = listen("127.0.0.1:0")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", listener.port)
+
+    await listener.serve(Greeter)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    assert await reader.read() == b"hello"
+    writer.close()
     listener.close()
 
 
@@ -163,15 +184,15 @@ def test_a_machine_without_ipv6_listens_on_ipv4(
     address: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If IPv6 is switched off, a wildcard address listens on IPv4 alone."""
-    create = socket.create_server
 
-    def without_ipv6(*arguments: Any, **words: Any) -> socket.socket:
-        if words["family"] == socket.AF_INET6:
-            raise OSError(number, "no IPv6")
-        return create(*arguments, **words)
+    class WithoutIpv6(socket.socket):
+        def bind(self, where: Any) -> None:
+            if self.family == socket.AF_INET6:
+                raise OSError(number, "no IPv6")
+            super().bind(where)
 
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
-    monkeypatch.setattr(socket, "create_server", without_ipv6)
+    monkeypatch.setattr(socket, "socket", WithoutIpv6)
 
     listener = listen(address)
     assert listener.text == f"0.0.0.0:{listener.port}"

@@ -1,4 +1,4 @@
-"""Few modules are loaded before a daemon's ports open, so that they open quickly.
+"""Few modules are loaded before a daemon's ports are bound, and it accepts only what it answers.
 
 The tests count modules instead of measuring time, so a busy machine does not affect them.
 """
@@ -18,6 +18,7 @@ import pytest
 from sparq.protocol.commands import pub
 from tests.support.servers import free_port
 from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
 
 MODULES_MAX = 143
 """Python loads about 60, the command line, logging and sockets the rest; it was 730 before."""
@@ -27,23 +28,23 @@ HEAVY = (
     *("numpy", "prometheus_client", "rich", "ssl", "tomllib", "uvloop", "xxhash", "yarl"),
 )
 
-AT_LISTEN = """
+AT_BIND = """
 import json, socket, sys
 
-listen = socket.socket.listen
-def counted(self, *backlog):
-    listen(self, *backlog)
+bind = socket.socket.bind
+def counted(self, where):
+    bind(self, where)
     print(json.dumps(sorted(sys.modules)), flush=True)
-socket.socket.listen = counted
+socket.socket.bind = counted
 
 from sparq.scripts import SCRIPT
 sys.exit(SCRIPT(["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]))
 """
 
 
-def loaded_when_listening(module: str, folder: Path) -> list[set[str]]:
-    """Return the modules loaded when each of the two ports begins to listen."""
-    program = AT_LISTEN.replace("SCRIPT", module.removeprefix("sparq."))
+def loaded_when_bound(module: str, folder: Path) -> list[set[str]]:
+    """Return the modules loaded when each of the two ports is bound."""
+    program = AT_BIND.replace("SCRIPT", module.removeprefix("sparq."))
     with subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=folder,
@@ -57,44 +58,56 @@ def loaded_when_listening(module: str, folder: Path) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("module", ["sparq.nsqd", "sparq.nsqlookupd"])
-def test_both_ports_listen_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
-    """Both ports listen before asyncio, numpy, HTTP and other heavy modules are loaded."""
-    for modules in loaded_when_listening(module, tmp_path):
+def test_both_ports_are_bound_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
+    """A taken port is reported before asyncio, numpy, HTTP and other heavy modules are loaded."""
+    for modules in loaded_when_bound(module, tmp_path):
         assert modules.isdisjoint(HEAVY), modules.intersection(HEAVY)
         assert len(modules) <= MODULES_MAX, len(modules)
 
 
-WITHOUT_AIOHTTP = """
+HELD = """
 import sys, time
 from pathlib import Path
 
 class Late:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        while name == "aiohttp" and not Path("go-on").exists():
+        while name == "MODULE" and not Path("go-on").exists():
+            Path("held").touch()
             time.sleep(0.005)
 
 sys.meta_path.insert(0, Late)
 
-from sparq.nsqd.main import main
-sys.exit(main(sys.argv[1:]))
+from sparq.scripts import nsqd
+sys.exit(nsqd(sys.argv[1:]))
 """
+"""An nsqd that loads a module only when a file exists."""
 
 
-def test_the_first_publish_does_not_wait_for_http(tmp_path: Path) -> None:
-    """While a thread loads aiohttp, TCP clients are answered and HTTP clients wait."""
+@pytest.mark.parametrize(("held", "serves_tcp"), [("numpy", False), ("aiohttp", True)])
+def test_a_port_accepts_only_clients_that_it_answers(
+    held: str, serves_tcp: bool, tmp_path: Path
+) -> None:
+    """While nsqd loads what a port needs, the port refuses clients; TCP does not wait for HTTP."""
     tcp, http = free_port(), free_port()
-    (tmp_path / "late.py").write_text(WITHOUT_AIOHTTP)
+    (tmp_path / "late.py").write_text(HELD.replace("MODULE", held))
     command = [
         *(sys.executable, "late.py"),
         *(f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}"),
     ]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         try:
+            wait_for((tmp_path / "held").exists)
+            for port in (http,) if serves_tcp else (http, tcp):
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", port), timeout=30)
+            if serves_tcp:
+                with connected(tcp) as publisher:
+                    assert V2Client(publisher).ask(pub("t", b"x")) == OK
+            (tmp_path / "go-on").touch()
             with connected(tcp) as publisher, connected(http) as asker:
-                asker.sendall(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
                 assert V2Client(publisher).ask(pub("t", b"x")) == OK
-                (tmp_path / "go-on").touch()
+                asker.sendall(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
                 assert asker.recv(1000).startswith(b"HTTP/1.1 200 OK")
         finally:
             process.kill()
@@ -118,8 +131,8 @@ def connected(port: int) -> socket.socket:
 def test_a_signal_during_the_start_ends_the_daemon_with_status_0(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    """A signal immediately after the ports open ends the daemon with status 0, no traceback."""
-    program = AT_LISTEN.replace("SCRIPT", module.removeprefix("sparq."))
+    """A signal immediately after a port is bound ends the daemon with status 0, no traceback."""
+    program = AT_BIND.replace("SCRIPT", module.removeprefix("sparq."))
     with subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=tmp_path,

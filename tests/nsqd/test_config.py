@@ -28,7 +28,7 @@ def level_kept() -> Iterator[None]:
 
 @pytest.mark.behaviour("TestHTTPconfig")
 async def test_lookupd_addresses(nsqd: Daemon) -> None:
-    """A PUT of a JSON list replaces the addresses, returns them and takes effect."""
+    """A PUT of a JSON list replaces the addresses, takes effect and is returned; null: none."""
     path = "/config/nsqlookupd_tcp_addresses"
     assert await nsqd.ask("GET", path) == (200, b"[]")
     wanted = b'["127.0.0.1:1","localhost:2"]'
@@ -38,6 +38,8 @@ async def test_lookupd_addresses(nsqd: Daemon) -> None:
     for bad in (b"127.0.0.1:1", b'{"a":1}', b"[1]", b"[null]", b"[" * 90, b"\xff"):
         assert await nsqd.ask("PUT", path, bad) == (400, INVALID_VALUE)
     assert await nsqd.ask("GET", path) == (200, wanted)
+    assert await nsqd.ask("PUT", path, b"null") == (200, b"null")
+    assert not nsqd.peers._peers
     assert await nsqd.ask("PUT", path, b"[]") == (200, b"[]")
 
 

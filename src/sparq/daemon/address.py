@@ -1,8 +1,8 @@
 """Addresses to listen on: `host:port` or the path of a unix socket, distinguished as in NSQ.
 
-A listening socket is bound here, before any server uses it, so that port 0 becomes one real port
-(even if a host has several addresses) and a failed start gives the reason in NSQ's words. No event
-loop is needed: clients that connect early wait in the kernel's queue while the loop is loaded.
+A socket is bound here before slow modules are loaded, so that port 0 becomes one real port (even if
+a host has several addresses) and a failed start gives the reason in NSQ's words at once. A TCP port
+accepts connections from `serve` on, when they are answered; until then clients are refused.
 
 As in Go, an address without a host, `0.0.0.0` and `[::]` all listen on both IP families: an IPv6
 socket that accepts IPv4 clients, too. `peer_host` shows their addresses as IPv4.
@@ -76,7 +76,7 @@ def peer_text(peer: object) -> str:
 
 
 class Listener:
-    """A listening socket, and its server once there is one.
+    """A bound socket, and its server once there is one.
 
     `port` is the port actually bound, -1 for a unix socket; `text` is the address as a text.
     """
@@ -92,16 +92,25 @@ class Listener:
     async def serve(
         self, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Accept connections, each with its own protocol from `factory`; with `tls`, over TLS."""
+        """Accept connections, each with its own protocol from `factory`; with `tls`, over TLS.
+
+        Raises:
+            ListenError: another process listens at the address.
+        """
         # Imported here, because sockets are bound before the event loop's modules are loaded.
         loop: asyncio.AbstractEventLoop = import_module("asyncio").get_running_loop()
         listen_on = loop.create_unix_server if self._path else loop.create_server
+        try:
+            self._sock.listen(BACKLOG)  # uvloop would only log an error
+        except OSError as error:  # another process, which was starting, too, listens by now
+            raise ListenError(_failed(self.text, error)) from error
         if tls is None:
-            self._server = await listen_on(factory, sock=self._sock)
+            self._server = await listen_on(factory, sock=self._sock, backlog=BACKLOG)
         else:
             self._server = await listen_on(
                 factory,
                 sock=self._sock,
+                backlog=BACKLOG,
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=CLOSE_SECONDS,
@@ -118,7 +127,7 @@ class Listener:
 
 
 def listen(address: str) -> Listener:
-    """Open a listening socket.
+    """Bind a socket to listen at an address.
 
     Args:
         address: `host:port` (no host, `0.0.0.0` or `[::]`: every address of both IP families;
@@ -129,24 +138,26 @@ def listen(address: str) -> Listener:
     """
     host_port = split(address)
     try:
-        sock = _listen_unix(address) if host_port is None else _listen_tcp(*host_port)
+        sock = _listen_unix(address) if host_port is None else _bind_tcp(*host_port)
     except OSError as error:
-        number = error.errno or 0
-        reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
-        raise ListenError(f"listen ({address}) failed - {reason}") from error
+        raise ListenError(_failed(address, error)) from error
     except ValueError as error:  # a host with an empty label (UnicodeError), or a null character
         raise ListenError(f"listen ({address}) failed - invalid address") from error
     sock.setblocking(False)
     return Listener(sock)
 
 
-def _listen_tcp(host: str, port: int) -> socket.socket:
+def _failed(address: str, error: OSError) -> str:
+    number = error.errno or 0
+    reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
+    return f"listen ({address}) failed - {reason}"
+
+
+def _bind_tcp(host: str, port: int) -> socket.socket:
     if host in _WILDCARDS:
         if socket.has_dualstack_ipv6():
             try:
-                return socket.create_server(
-                    ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
-                )
+                return _bound(socket.AF_INET6, "::", port)
             except OSError as error:
                 if error.errno not in _NO_IPV6:
                     raise
@@ -154,7 +165,20 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
     # The first address only: with port 0, a socket for each address would get a port of its own.
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
-    return socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
+    return _bound(family, str(where[0]), port)
+
+
+def _bound(family: int, host: str, port: int) -> socket.socket:
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _listen_unix(path: str) -> socket.socket:
@@ -165,6 +189,7 @@ def _listen_unix(path: str) -> socket.socket:
         if _is_stale_socket(path):
             os.unlink(path)
         listener.bind(path)
+        # At once: another daemon that starts would take a socket that does not listen for stale.
         listener.listen(BACKLOG)
     except (OSError, ValueError):
         listener.close()

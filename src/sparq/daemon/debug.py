@@ -19,11 +19,15 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 from typing import TypeVar
 
-from sparq.daemon.http import Call, HttpError, Route
+from aiohttp import web
+
+from sparq.daemon.call import PLAIN_HEADER
+from sparq.daemon.http import TEXT, Call, HttpError, Route
+from sparq.daemon.routes import Handler
 from sparq.daemon.token import without_secrets
 
 SAMPLES_A_SECOND = 100
@@ -39,6 +43,7 @@ _PATHS = ("cmdline", "profile", "symbol", "heap", "goroutine", "block", "threadc
 _Found = TypeVar("_Found")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NANOSECONDS = 1_000_000_000
+_NO_SNIFFING = {"Content-Type": TEXT, "X-Content-Type-Options": "nosniff"}
 
 
 def stack_of(frame: FrameType | None) -> str:
@@ -110,8 +115,8 @@ class Debug:
 
     def routes(self) -> list[Route]:
         """Return the routes of every daemon."""
-        handlers = {name: getattr(self, name) for name in _PATHS}
-        routes = [Route("GET", "/debug/pprof/", self.index, plain=True, private=True)]
+        handlers = {name: _page(getattr(self, name)) for name in _PATHS}
+        routes = [Route("GET", "/debug/pprof/", _page(self.index), plain=True, private=True)]
         for name, handler in handlers.items():
             routes.append(Route("GET", f"/debug/pprof/{name}", handler, plain=True, private=True))
             if name == "symbol":
@@ -194,6 +199,17 @@ class Debug:
         finally:
             ended.set()
             self._busy = False
+
+
+def _page(handler: Callable[[Call], str | Awaitable[str]]) -> Handler:
+    """Return the handler with the header that Go adds to the pages below /debug/pprof/."""
+
+    async def page(call: Call) -> web.Response:
+        found = handler(call)
+        text = found if isinstance(found, str) else await found
+        return web.Response(text=text, headers={**PLAIN_HEADER, **_NO_SNIFFING})
+
+    return page
 
 
 def _seconds(call: Call) -> float:

@@ -1,7 +1,7 @@
 """The start of any daemon: command line, essential resources, then the slow imports.
 
-Mistakes are reported, and the ports are open, within a tenth of a second: before slow modules
-(event loop, arrays, HTTP) are imported.
+Mistakes are reported, such as ports that are taken, within a tenth of a second: before slow modules
+(event loop, arrays, HTTP) are imported. The server accepts connections once they are loaded.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sparq.daemon.http import Call, HttpError, Route
+from sparq.daemon.http import JSON, Call, Content, HttpError, Route
 from sparq.daemon.token import hidden, public
 from sparq.program.flags import flags_of
 from sparq.program.logging import LEVELS, parse_level
@@ -68,7 +68,10 @@ class ConfigRoutes:
         if name == "log_level":
             self._reloader.set_log_level(read_level(body))
         elif name == "nsqlookupd_tcp_addresses":
-            self._reloader.set_lookupd_addresses(read_addresses(body))
+            addresses = read_addresses(body)
+            self._reloader.set_lookupd_addresses(addresses or [])
+            if addresses is None:  # as in Go, where no list differs from an empty one
+                return Content(b"null", JSON)
         else:
             raise HttpError(400, "INVALID_OPTION")
         return self._value(name)
@@ -101,16 +104,18 @@ def read_level(body: bytes) -> int:
         raise HttpError(400, "INVALID_VALUE") from None
 
 
-def read_addresses(body: bytes) -> list[str]:
-    """Read a JSON list of `host:port`.
+def read_addresses(body: bytes) -> list[str] | None:
+    """Read a JSON list of `host:port`, or null.
 
     Raises:
-        HttpError: 400 INVALID_VALUE, the body is not a JSON list of strings.
+        HttpError: 400 INVALID_VALUE, the body is neither null nor a JSON list of strings.
     """
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         raise HttpError(400, "INVALID_VALUE") from None
+    if found is None:
+        return None
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise HttpError(400, "INVALID_VALUE")
     return found

@@ -284,6 +284,7 @@ class LookupPeers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._http: aiohttp.ClientSession | None = None
         self._told_of = NONE
+        nsqd.turns.on_changes = lambda: None  # they stay queued until `start`
 
     async def start(self) -> None:
         """Connect to every nsqlookupd, in the background."""

@@ -202,9 +202,10 @@ async def serve(
         reloader.load_certificates = certificates.load
     await nsqd.start(listeners.tcp)
     logger.info("TCP: listening on %s", listeners.tcp.text)
-    await peers.start()
     web = await asyncio.to_thread(import_module, "sparq.nsqd.site")
     site: Site = await web.start_http(nsqd, reloader, listeners)
+    # Only now: nsqlookupd gives its clients both ports.
+    await peers.start()
     # The modules stay, too; they are half of the objects that a full collection would traverse.
     gc.freeze()
     reports = Statsd(nsqd)

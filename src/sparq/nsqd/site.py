@@ -1,7 +1,7 @@
 """nsqd's HTTP and HTTPS servers: the code that needs aiohttp, loaded after TCP clients are served.
 
 Loading takes a quarter of a second; `serving.serve` does it in a thread, so that the start does not
-wait for it. Clients that connect earlier wait in the kernel's queue.
+wait for it. Until then the HTTP ports refuse clients.
 """
 
 from __future__ import annotations

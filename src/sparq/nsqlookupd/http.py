@@ -147,10 +147,11 @@ class NsqlookupdEndpoints:
         return {"producers": nodes}
 
     def debug(self, _call: Call) -> dict[str, Any]:
-        """Return the whole registry."""
+        """Return the registrations that have a producer, as NSQ does."""
         found = {
             f"{category}:{key}:{subkey}": [describe_entry(entry) for entry in entries]
             for category, key, subkey, entries in self._registry.registrations()
+            if entries
         }
         return dict(sorted(found.items()))
 
