@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -33,11 +37,36 @@ class Traces:
         self._exporter = InMemorySpanExporter()
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.telemetry = Telemetry(tracer_provider=provider, carry_context=carry_context)
+        self._metrics = InMemoryMetricReader()
+        self.telemetry = Telemetry(
+            tracer_provider=provider,
+            meter_provider=MeterProvider([self._metrics]),
+            carry_context=carry_context,
+        )
 
     def of(self, kind: SpanKind) -> list[ReadableSpan]:
         """Return the finished spans of a kind."""
         return [span for span in self._exporter.get_finished_spans() if span.kind is kind]
+
+    def counted(self) -> dict[tuple[str, ...], int]:
+        """Return the count of each series: metric, operation, channel and error."""
+        found = {}
+        document = json.loads(self._metrics.get_metrics_data().to_json())
+        for metric in document["resource_metrics"][0]["scope_metrics"][0]["metrics"]:
+            for point in metric["data"]["data_points"]:
+                about = point["attributes"]
+                assert {"messaging.system", "messaging.destination.name"} <= about.keys()
+                keys = ("operation.name", "destination.subscription.name")
+                labels = [about.get(f"messaging.{key}", "") for key in keys]
+                name = metric["name"].removeprefix("messaging.")
+                series = (name, *labels, about.get("error.type", ""))
+                found[series] = point["count"] if "count" in point else point["value"]
+        return found
+
+    @property
+    def settled(self) -> list[ReadableSpan]:
+        """The spans of responses."""
+        return self.of(SpanKind.CLIENT)
 
     @property
     def published(self) -> list[ReadableSpan]:
@@ -201,6 +230,71 @@ async def test_spans_of_failures_have_the_status_error(nsqd: NsqdServer) -> None
     assert [StatusCode.ERROR, StatusCode.UNSET] == [s.status.status_code for s in traces.published]
     assert [StatusCode.ERROR, StatusCode.UNSET] == [s.status.status_code for s in traces.processed]
     assert "E_BAD_MESSAGE" in str(traces.published[0].status.description)
+
+
+async def test_metrics_and_settle_spans_follow_the_conventions(nsqd: NsqdServer) -> None:
+    """Publishes, deliveries and responses have metrics; a response is a child of its handling.
+
+    What fails has ``error.type``: nsqd's code, or the class of the exception.
+    """
+    traces = Traces(carry_context=True)
+
+    def handle(message: Message) -> None:
+        if message.attempts == 1:
+            raise KeyError("first")
+
+    options: dict[str, Any] = {"default_requeue_delay": 0.0}
+    handler = traces.telemetry.handler(handle)
+    async with Producer(nsqd.tcp) as producer:
+        traced = traces.telemetry.producer(producer)
+        with pytest.raises(RemoteError):
+            await traced.multi_publish("measured", [b"1", b"x" * (2 << 20)])
+        await traced.publish("measured", b"x")
+        async with consumer_of(nsqd, "measured", handler=handler, **options):
+            await until(lambda: len(traces.settled) == 2)
+
+    assert {
+        ("client.operation.duration", "publish", "", ""): 1,
+        ("client.operation.duration", "publish", "", "E_BAD_MESSAGE"): 1,
+        ("client.operation.duration", "requeue", "c", ""): 1,
+        ("client.operation.duration", "finish", "c", ""): 1,
+        ("client.sent.messages", "publish", "", ""): 1,
+        ("client.sent.messages", "publish", "", "E_BAD_MESSAGE"): 2,
+        ("client.consumed.messages", "process", "c", ""): 2,
+        ("process.duration", "process", "c", ""): 1,
+        ("process.duration", "process", "c", "KeyError"): 1,
+    } == traces.counted()
+    assert ["requeue measured", "finish measured"] == [span.name for span in traces.settled]
+    assert [ids(span) for span in traces.processed] == [parent(span) for span in traces.settled]
+    assert "settle" == attributes(traces.settled[0])["messaging.operation.type"]
+    assert "E_BAD_MESSAGE" == attributes(traces.published[0])["error.type"]
+    assert "KeyError" == attributes(traces.processed[0])["error.type"]
+
+
+@pytest.mark.parametrize("way", ["message", "batch"])
+async def test_a_late_response_has_the_error_type_expired(nsqd: NsqdServer, way: str) -> None:
+    """The span of a response after the message timeout has ``error.type`` expired."""
+    traces, topic = Traces(carry_context=False), f"late-{way}"
+    async with Producer(nsqd.tcp) as producer:
+        await producer.publish(topic, b"x")
+    async with consumer_of(nsqd, topic, msg_timeout=1.0) as consumer:
+        if way == "message":
+            message = await anext(consumer)
+            with traces.telemetry.processing(message, consumer):
+                await until(lambda: message.stale)
+                await message.finish()
+        else:
+            batch = await anext(consumer.batches(1))
+            with traces.telemetry.processing_batch(batch, consumer):
+                await until(lambda: batch.expires_at < time.monotonic())
+                await batch.requeue(0)
+
+    [span] = traces.settled
+    assert ("expired", StatusCode.ERROR) == (
+        attributes(span)["error.type"],
+        span.status.status_code,
+    )
+    assert parent(span) == ids(traces.processed[0])
 
 
 async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:

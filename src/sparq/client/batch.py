@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast, overload
 
 from sparq.client.arguments import check_delay
@@ -35,12 +36,13 @@ class Batch(Sequence[Message]):
         responded: whether the batch was finished or requeued as a whole.
     """
 
-    __slots__ = ("_messages", "_parts", "responded")
+    __slots__ = ("_around", "_messages", "_parts", "responded")
 
     def __init__(self, parts: Iterable[ReceivedMessages | Message]) -> None:
         self.responded = False
         self._parts = list(parts)
         self._messages: list[Message] | None = None
+        self._around: Callable[[str], AbstractContextManager[object]] = nullcontext
 
     def __len__(self) -> int:
         return size_of(self._parts)
@@ -83,7 +85,8 @@ class Batch(Sequence[Message]):
         """
         self._check()
         self.responded = True
-        return self._answer(lambda part, _is_first: part.finish())
+        with self._around("finish"):
+            return self._answer(lambda part, _is_first: part.finish())
 
     def requeue(
         self, delay_seconds: float | None = None, *, backoff: bool = True
@@ -98,9 +101,10 @@ class Batch(Sequence[Message]):
             check_delay(delay_seconds)
         self._check()
         self.responded = True
-        return self._answer(
-            lambda part, is_first: part.requeue(delay_seconds, backoff=backoff and is_first)
-        )
+        with self._around("requeue"):
+            return self._answer(
+                lambda part, is_first: part.requeue(delay_seconds, backoff=backoff and is_first)
+            )
 
     def touch(self) -> Awaitable[None]:
         """Send TOUCH for each message without a response, as ``Message.touch`` does.
@@ -110,6 +114,10 @@ class Batch(Sequence[Message]):
         """
         self._check()
         return self._answer(lambda part, _is_first: part.touch())
+
+    def observe(self, around: Callable[[str], AbstractContextManager[object]]) -> None:
+        """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
+        self._around = around
 
     def _check(self) -> None:
         if self.responded:

@@ -1,11 +1,15 @@
-"""OpenTelemetry spans for publishing and handling messages; needs the extra ``otel``.
+"""OpenTelemetry spans and metrics for publishing, handling and settling; needs the extra ``otel``.
 
 1. This module is loaded only by programs that import it, and does nothing until they use a
    ``Telemetry``.
 2. A PRODUCER span lasts from before a publish until nsqd's OK, a CONSUMER span while a message or a
-   batch is handled. Names and attributes follow OpenTelemetry's messaging conventions;
-   ``messaging.system`` is ``nsq``. Spans contain no bodies and no secrets.
-3. The trace context travels with a message only if both sides set ``carry_context``. It is in an
+   batch is handled. A CLIENT span is the response to it, FIN or REQ, a child of the CONSUMER span.
+   Names and attributes follow OpenTelemetry's messaging conventions; ``messaging.system`` is
+   ``nsq``. Spans contain no bodies and no secrets.
+3. The conventions' four metrics have the spans' attributes without ids and sizes, so that there are
+   few series. ``error.type``, of spans and metrics, is nsqd's code, the class of the exception, or
+   ``expired`` for a response after the message timeout.
+4. The trace context travels with a message only if both sides set ``carry_context``. It is in an
    `envelope` in front of the body, which other consumers of the topic receive as part of the body.
 """
 
@@ -14,19 +18,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from sparq.client.arguments import parse_nsqd
 from sparq.client.log_fields import current
-from sparq.client.message import Message
+from sparq.client.message import Message, Responder
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
 from sparq.protocol.envelope import seal, unseal
+from sparq.protocol.errors import RemoteError
 
 try:
-    from opentelemetry import context, trace
+    from opentelemetry import context, metrics, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError(
@@ -39,7 +45,14 @@ LINKS_MAX: Final = 128
 _CARRIER: Final = TraceContextTextMapPropagator()
 """Carries ``traceparent`` and ``tracestate``, not baggage, which may hold private data."""
 
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+"""The conventions' buckets for durations."""
+
+EXPIRED: Final = "expired"
+
 Attributes = dict[str, str | int]
+Settling = Callable[[str], contextlib.AbstractContextManager[object]]
+"""Opens the span around a response; takes its name, ``finish`` or ``requeue``."""
 
 
 class Source(Protocol):
@@ -56,9 +69,16 @@ class Bodies(Protocol):
     def bodies(self) -> list[bytes]:
         """The published bytes of each message."""
 
+    @property
+    def expires_at(self) -> float:
+        """When the first message timeout of the batch ends; monotonic seconds."""
+
+    def observe(self, around: Settling) -> None:
+        """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
+
 
 class Telemetry:
-    """Makes spans for producers and consumers.
+    """Makes spans and metrics for producers and consumers.
 
     ::
 
@@ -75,6 +95,7 @@ class Telemetry:
 
     Args:
         tracer_provider: makes the tracer; None: OpenTelemetry's global provider.
+        meter_provider: the same for metrics.
         carry_context: put the trace context of a publish in front of each body, and remove it when
             messages are handled, so that the spans of both sides form one trace.
 
@@ -83,10 +104,33 @@ class Telemetry:
     """
 
     def __init__(
-        self, *, tracer_provider: trace.TracerProvider | None = None, carry_context: bool = False
+        self,
+        *,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+        carry_context: bool = False,
     ) -> None:
         self._tracer = trace.get_tracer("sparq.client", tracer_provider=tracer_provider)
         self._carry_context = carry_context
+        meter = metrics.get_meter("sparq.client", meter_provider=meter_provider)
+
+        def duration(name: str, text: str) -> metrics.Histogram:
+            return meter.create_histogram(
+                name, "s", text, explicit_bucket_boundaries_advisory=SECONDS
+            )
+
+        self._operation_duration = duration(
+            "messaging.client.operation.duration", "Duration of publishes and responses."
+        )
+        self._process_duration = duration(
+            "messaging.process.duration", "Duration of handling messages."
+        )
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Number of messages published."
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Number of deliveries handled."
+        )
 
     # Publishing
 
@@ -103,18 +147,29 @@ class Telemetry:
             with telemetry.publishing("clicks", [b"..."]) as bodies:
                 blocking_producer.multi_publish("clicks", bodies)
         """
-        attributes = _about("publish", "send", topic)
+        with self._publishing(topic, bodies) as (sealed, _):
+            yield sealed
+
+    @contextlib.contextmanager
+    def _publishing(
+        self, topic: str, bodies: Sequence[bytes]
+    ) -> Iterator[tuple[list[bytes], Attributes]]:
+        """Yield the bodies to publish, and the attributes of the metrics, to be added to."""
+        about = _about("publish", "send", topic)
+        size: Attributes = {"messaging.batch.message_count": len(bodies)}
         if len(bodies) == 1:
-            attributes["messaging.message.body.size"] = len(bodies[0])
-        else:
-            attributes["messaging.batch.message_count"] = len(bodies)
+            size = {"messaging.message.body.size": len(bodies[0])}
         with self._tracer.start_as_current_span(
-            f"publish {topic}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+            f"publish {topic}", kind=trace.SpanKind.PRODUCER, attributes=about | size
         ):
             fields: dict[str, str] = {}
             if self._carry_context:
                 _CARRIER.inject(fields)
-            yield [seal(fields, body) for body in bodies] if fields else list(bodies)
+            try:
+                with _timed(self._operation_duration, about):
+                    yield [seal(fields, body) for body in bodies] if fields else list(bodies), about
+            finally:
+                self._sent.add(len(bodies), about)
 
     # Handling
 
@@ -148,15 +203,18 @@ class Telemetry:
             bodies = [body for _, body in opened]
             carried = (_span_context(fields) for fields, _ in opened if fields)
             links = [trace.Link(each) for each in islice(carried, LINKS_MAX)]
-        attributes = _about("process", "process", consumer.topic, consumer.channel)
-        attributes["messaging.batch.message_count"] = len(bodies)
+        about = _about("process", "process", consumer.topic, consumer.channel)
+        size: Attributes = {"messaging.batch.message_count": len(bodies)}
+        self._consumed.add(len(bodies), about)
         with self._tracer.start_as_current_span(
             f"process {consumer.topic}",
             kind=trace.SpanKind.CONSUMER,
-            attributes=attributes,
+            attributes=about | size,
             links=links,
         ):
-            yield bodies
+            batch.observe(self._settling(about, size, batch))
+            with _timed(self._process_duration, about):
+                yield bodies
 
     @contextlib.contextmanager
     def _processing(self, message: Message, topic: str, channel: str) -> Iterator[None]:
@@ -164,14 +222,81 @@ class Telemetry:
         if self._carry_context:
             fields, message.body = unseal(message.body)
             parent = _CARRIER.extract(fields) if fields else None
-        attributes = _about("process", "process", topic, channel) | _server(message.nsqd)
-        attributes["messaging.message.id"] = message.id
-        attributes["messaging.message.body.size"] = len(message.body)
-        attributes["messaging.nsq.attempts"] = message.attempts
+        about = _about("process", "process", topic, channel) | _server(message.nsqd)
+        known: Attributes = {"messaging.message.id": message.id}
+        sizes: Attributes = {
+            "messaging.message.body.size": len(message.body),
+            "messaging.nsq.attempts": message.attempts,
+        }
+        self._consumed.add(1, about)
         with self._tracer.start_as_current_span(
-            f"process {topic}", parent, kind=trace.SpanKind.CONSUMER, attributes=attributes
+            f"process {topic}",
+            parent,
+            kind=trace.SpanKind.CONSUMER,
+            attributes=about | known | sizes,
         ):
-            yield
+            settling = self._settling(about, known, message)
+            message.redirect(lambda responder: _Settler(responder, settling))
+            with _timed(self._process_duration, about):
+                yield
+
+    def _settling(
+        self, process: Attributes, known: Attributes, settled: Message | Bodies
+    ) -> Settling:
+        """Return what opens the spans of the responses, as children of the present span."""
+        parent = context.get_current()
+
+        @contextlib.contextmanager
+        def settling(name: str) -> Iterator[None]:
+            topic = process["messaging.destination.name"]
+            operation = {"messaging.operation.name": name, "messaging.operation.type": "settle"}
+            about = process | operation
+            about.pop("error.type", None)  # of the handler that has failed
+            with (
+                self._tracer.start_as_current_span(
+                    f"{name} {topic}",
+                    parent,
+                    kind=trace.SpanKind.CLIENT,
+                    attributes=about | known,
+                ) as span,
+                _timed(self._operation_duration, about),
+            ):
+                if settled.expires_at <= time.monotonic():
+                    about["error.type"] = EXPIRED
+                    span.set_attribute("error.type", EXPIRED)
+                    span.set_status(trace.StatusCode.ERROR, "the message timeout has passed")
+                yield
+
+        return settling
+
+
+class _Settler:
+    """A ``Responder`` that opens a span for each response."""
+
+    __slots__ = ("_responder", "_settling")
+
+    def __init__(self, responder: Responder, settling: Settling) -> None:
+        self._responder = responder
+        self._settling = settling
+
+    @property
+    def address(self) -> str:
+        """The nsqd's ``host:port`` or path."""
+        return self._responder.address
+
+    def finish(self, message: Message) -> Awaitable[None]:
+        """Send FIN."""
+        with self._settling("finish"):
+            return self._responder.finish(message)
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
+        """Send REQ."""
+        with self._settling("requeue"):
+            return self._responder.requeue(message, delay, backoff)
+
+    def touch(self, message: Message) -> Awaitable[None]:
+        """Send TOUCH."""
+        return self._responder.touch(message)
 
 
 class TracedProducer:
@@ -188,37 +313,62 @@ class TracedProducer:
         self, topic: str, body: bytes, *, timeout_seconds: float | None = None
     ) -> Receipt:
         """Publish one message, as ``Producer.publish`` does."""
-        with self._telemetry.publishing(topic, (body,)) as [sealed]:
+        with self._telemetry._publishing(topic, (body,)) as ([sealed], about):
             return _noted(
-                await self._producer.publish(topic, sealed, timeout_seconds=timeout_seconds)
+                await self._producer.publish(topic, sealed, timeout_seconds=timeout_seconds), about
             )
 
     async def multi_publish(
         self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
     ) -> Receipt:
         """Publish several messages, as ``Producer.multi_publish`` does."""
-        with self._telemetry.publishing(topic, bodies) as sealed:
+        with self._telemetry._publishing(topic, bodies) as (sealed, about):
             return _noted(
-                await self._producer.multi_publish(topic, sealed, timeout_seconds=timeout_seconds)
+                await self._producer.multi_publish(topic, sealed, timeout_seconds=timeout_seconds),
+                about,
             )
 
     async def publish_deferred(
         self, topic: str, body: bytes, delay_seconds: float, *, timeout_seconds: float | None = None
     ) -> Receipt:
         """Publish a deferred message, as ``Producer.publish_deferred`` does."""
-        with self._telemetry.publishing(topic, (body,)) as [sealed]:
+        with self._telemetry._publishing(topic, (body,)) as ([sealed], about):
             return _noted(
                 await self._producer.publish_deferred(
                     topic, sealed, delay_seconds, timeout_seconds=timeout_seconds
-                )
+                ),
+                about,
             )
 
 
-def _noted(receipt: Receipt) -> Receipt:
-    span = trace.get_current_span()
-    span.set_attributes(_server(receipt.nsqd))
+def _noted(receipt: Receipt, about: Attributes) -> Receipt:
+    span, server = trace.get_current_span(), _server(receipt.nsqd)
+    about |= server
+    span.set_attributes(server)
     span.set_attribute("messaging.nsq.attempts", receipt.attempts)
     return receipt
+
+
+@contextlib.contextmanager
+def _timed(histogram: metrics.Histogram, about: Attributes) -> Iterator[None]:
+    """Record the duration of a block; add ``error.type`` to ``about`` and to the present span."""
+    began = time.perf_counter()
+    try:
+        yield
+    except BaseException as error:
+        about["error.type"] = _error_type(error)
+        trace.get_current_span().set_attribute("error.type", about["error.type"])
+        raise
+    finally:
+        histogram.record(time.perf_counter() - began, about)
+
+
+def _error_type(error: BaseException) -> str:
+    if isinstance(error, RemoteError):
+        return error.code
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return module + kind.__qualname__
 
 
 def _about(name: str, kind: str, topic: str, channel: str = "") -> Attributes:
