@@ -1,8 +1,10 @@
 """The files of one topic on a real disk: rotation, revisions, gzip, files of earlier runs."""
 
 import gzip
+import math
 import os
 import resource
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,6 +73,21 @@ def test_appending_to_an_incomplete_message_adds_a_newline(tmp_path: Path) -> No
     output.close()
 
     assert {"t.log": b"whole\nto\nnext\n"} == contents(tmp_path / "work")
+
+
+def test_the_time_of_the_next_rotation_is_known(tmp_path: Path) -> None:
+    """It is one interval after the file was opened; without a file or an interval there is none."""
+    output, unlimited = make(tmp_path, interval_ns=1000 * MILLISECOND), make(tmp_path, "u.log")
+    assert math.isinf(output.rotates_at)
+    began = time.monotonic()
+    output.write([b"a"], sync=True)
+    unlimited.write([b"a"], sync=True)
+
+    assert began + 1 <= output.rotates_at <= time.monotonic() + 1
+    assert math.isinf(unlimited.rotates_at)
+    output.close()
+    unlimited.close()
+    assert math.isinf(output.rotates_at)
 
 
 def test_a_file_that_is_too_large_is_closed(tmp_path: Path) -> None:

@@ -332,8 +332,11 @@ class Recorder:
         # While it stops, consumer.stop() waits for these messages: do not leave them to the next
         # tick.
         sync = self._stopping or self._is_full()
+        files = self.output.files
         if await self._on_disk(partial(self.output.write, batch.bodies, sync=sync)):
             await self._finish()
+        if self.output.files > files:  # _watch does not know yet when the new file is too old
+            self._woken.set()
 
     def _is_full(self) -> bool:
         """Whether no more messages, or few, come before some are finished."""
@@ -351,7 +354,7 @@ class Recorder:
     async def _watch(self) -> None:
         self._tick_at = time.monotonic() + self._sync_interval
         while True:
-            await self._woken_by(min(self._tick_at, self._overdue_at))
+            await self._woken_by(min(self._tick_at, self._overdue_at, self.output.rotates_at))
             async with self._writing:
                 if (work := self._work_due(time.monotonic())) is not None:
                     await self._on_disk(work)
@@ -362,7 +365,7 @@ class Recorder:
         if self._reopening:
             self._reopening = False
             return self.output.close
-        if now >= self._tick_at:
+        if now >= min(self._tick_at, self.output.rotates_at):
             self._tick_at = now + self._sync_interval
             return partial(self.output.tick, skip_empty_files=self._skip_empty_files)
         if now >= self._overdue_at or self._stopping:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import re
 import time
@@ -34,7 +35,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Final
 
-from sparq.protocol.durations import format_duration
+from sparq.protocol.durations import SECOND, format_duration
 from sparq.tools.folder import (
     REVISION,
     Entries,
@@ -196,6 +197,13 @@ class TopicOutput:
             self._member = None
         # fdatasync also writes the new size; only the times are left out, which nobody needs.
         os.fdatasync(self._fd)
+
+    @property
+    def rotates_at(self) -> float:
+        """When the file is too old, in seconds of the monotonic clock; infinite: never."""
+        if self._fd is None or not self._rotation.interval_ns:
+            return math.inf
+        return (self._opened_ns + self._rotation.interval_ns) / SECOND
 
     def tick(self, *, skip_empty_files: bool) -> None:
         """Sync, and open the next file if it is due.

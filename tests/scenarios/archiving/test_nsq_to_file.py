@@ -150,6 +150,17 @@ async def test_files_are_rotated_by_age(nsqd: NsqdServer, tmp_path: Path) -> Non
     assert b"1\n2\n" == b"".join(files(empty).values())
 
 
+async def test_a_file_is_rotated_in_time_whatever_the_sync_interval(
+    nsqd: NsqdServer, tmp_path: Path
+) -> None:
+    """`--rotate-interval` acts at its time, also if the next sync is an hour away."""
+    told = [SLOW, "--rotate-interval=300ms", "--filename-format=f<REV>", "--skip-empty-files"]
+    work, done = tmp_path / "work", tmp_path / "done"
+    async with recording(*flags(nsqd, "timely", done), *told, f"--work-dir={work}"):
+        publish(nsqd, "timely", [b"a"])
+        await until(lambda: done.is_dir() and files(done) == {"f-000000": b"a\n"}, 1.5)
+
+
 @covers_flags("work-dir")
 async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> None:
     """SIGHUP and the program's end move files from the work directory to the output."""
