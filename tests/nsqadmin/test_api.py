@@ -497,3 +497,11 @@ async def test_change_of_an_unknown_topic(either: Admin, method: str, path: str,
         assert "failed" == either.audited()[-1]["outcome"]
     else:
         assert (200, {"message": ""}) == (status, answer)
+
+
+async def test_a_topic_without_a_node_is_on_the_page_of_topics(by_lookupd: Admin) -> None:
+    """A topic that was created at nsqlookupd alone is listed on the page of topics."""
+    await by_lookupd.done("POST", "/api/topics", {"topic": "no.node.yet"})
+    _, _, page = await by_lookupd.raw("GET", "/topics", headers={"Accept": "text/html"})
+    assert b"On no nsqd" in page
+    assert b"no.<wbr>node.<wbr>yet" in page

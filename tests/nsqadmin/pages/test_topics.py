@@ -46,18 +46,25 @@ async def test_a_new_topic_has_a_page_within_seconds(site: Site) -> None:
 
 
 def test_latencies_are_shown_by_quantile() -> None:
-    """Nanoseconds are shown as seconds, unknown quantiles left out; unmeasured: no rows."""
+    """Nanoseconds are shown with three digits, unknown quantiles left out; unmeasured: no rows."""
     found = latencies(
         E2eLatency(
             percentiles=[
                 {"quantile": 0.99, "average": 2.5e9},
                 {"quantile": 0.5, "value": 1e9},
                 {"quantile": 0.1},
+                {"quantile": 0.9, "average": 12_345_678},
+                {"quantile": 0.8, "average": 520_000},
             ]
         )
     )
 
-    assert ["End to end, 0.99 quantile", "End to end, 0.5 quantile"] == [name for name, _ in found]
+    assert {
+        "End to end, 0.99 quantile": "2.50 s",
+        "End to end, 0.5 quantile": "1.00 s",
+        "End to end, 0.9 quantile": "12.3 ms",
+        "End to end, 0.8 quantile": "0.52 ms",
+    } == dict(found)
     assert all(text.endswith("s") for _, text in found)
     assert [] == latencies(None)
 
@@ -73,3 +80,33 @@ def test_deliveries_are_shown_by_zone() -> None:
     assert [] == _delivery(channel(global_msg_count=3))
     assert [] == _delivery(channel())
     assert [] == _delivery(None)
+
+
+async def test_an_empty_list_says_why(site: Site) -> None:
+    """A filter or state that nothing matches is named in the list."""
+    page = words(await site.get("/topics?filter=no-such"))
+    assert "Nothing matches the filter “no-such”." in page
+    page = words(await site.get("/topics?view=channels&state=stuck"))
+    assert "No channel is in the state “stuck”." in page
+    assert "Nothing matches" in words(await site.get("/nodes?filter=no-such"))
+
+
+async def test_buttons_show_what_applies(site: Site) -> None:
+    """The live part says whether a topic or channel is paused; the style sheet picks the button."""
+    here, there = site.nsqds
+    path = "/topics/t/c"
+
+    async def marks() -> tuple[bool, bool]:
+        await site.admin.services.watch.fresh()
+        page = await site.get(path)
+        return "data-is-running" in page, "data-is-paused" in page
+
+    assert (True, False) == await marks()
+    await here.post("/channel/pause?topic=t&channel=c")
+    assert (True, True) == await marks()
+    await there.post("/channel/pause?topic=t&channel=c")
+    assert (False, True) == await marks()
+    await here.post("/topic/pause?topic=t")
+    await marks()
+    for page in (path, "/topics?view=channels", "/topics/t"):
+        assert "topic paused" in await site.get(page), page

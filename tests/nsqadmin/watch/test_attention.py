@@ -241,3 +241,28 @@ def test_the_number_of_notices_is_bounded() -> None:
     assert "4 more nodes are gone." in sentences
     assert "t/c199 has no consumers; 199 messages wait." in sentences
     assert "196 more channels with messages have no consumers." in sentences
+
+
+def test_a_drained_node_that_has_left_is_no_alarm() -> None:
+    """A node that left after its drain, with nothing left, is a note; with messages it is gone."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("c"))))
+    for name, depth in (("b", 0), ("c", 2)):
+        answer = stats(topic("t", channel("c", depth=depth, clients=1, oldest=0.0)), draining=True)
+        cluster.answers(f"{name}:4151", answer)
+        cluster.answers(f"{name}:4151", None, state="gone", since_at=cluster.now - 60)
+
+    found = cluster.snapshot()
+    left = "b:4151 was drained and has left, 60 s ago; no messages are there."
+    lost = "c:4151 has been gone for 60 s; 2 messages wait there."
+    assert {("note", left), ("bad", lost)} <= set(levels_and_texts(found.notices))
+    assert 1 == sum(notice.level == "bad" for notice in found.notices)
+
+
+def test_a_node_with_a_full_disk_is_not_up() -> None:
+    """A node that refuses publishes does not count as up, though it answers."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats())
+    cluster.answers("b:4151", stats(reserve={"is_short": True}))
+    cluster.answers("c:4151", stats(health="NOK - no"))
+    assert (3, 1) == ((totals := cluster.snapshot().totals).nodes, totals.nodes_up)

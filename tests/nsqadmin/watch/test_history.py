@@ -141,3 +141,38 @@ def test_a_sparkline_has_few_points_and_the_last_one() -> None:
     assert 10 == len(spark)
     assert 99 * 20.0 == spark[-1]
     assert [None] * 10 == kept.spark(("channel", "t", "none"), points=10)
+
+
+def test_a_node_that_returns_with_a_backlog_is_no_growth() -> None:
+    """Growth is unknown after the set of nodes has changed, until there are new steps to compare.
+
+    While a node is gone, its own series is unknown: no line is drawn at its last figure.
+    """
+    cluster = grown(6)
+    backlog = stats(topic("t", channel("c", depth=50_000, clients=1)))
+    cluster.answers("b:4151", backlog)
+    found = cluster.snapshot().channels.find("t", "c")
+    assert found is not None
+    assert (found.depth > 50_000, found.growth) == (True, None)
+    for _ in range(3):
+        cluster.now += 10
+        found = cluster.snapshot().channels.find("t", "c")
+    assert found is not None
+    assert found.growth == 0.0
+    cluster.answers("b:4151", None, state="gone")
+    cluster.now += 10
+    cluster.snapshot()
+    series = cluster.builder.history.series(("node", "b:4151")).values["depth"]
+    assert [50_000.0, None] == series[-2:]
+
+
+def test_a_series_has_a_gap_where_steps_are_missing() -> None:
+    """A time in which nsqadmin stood still is a gap in every series, not a line."""
+    cluster = grown(3)
+    cluster.now += 600
+    cluster.snapshot()
+    for of in ("cluster", ("topic", "t"), ("channel", "t", "c"), ("node", "a:4151")):
+        found = cluster.builder.history.series(of)
+        assert [20.0, 40.0, None, 40.0] == found.values["depth"][-4:], of
+        assert found.times == sorted(found.times)
+        assert len(found.times) == len(found.values["depth"]) == 5

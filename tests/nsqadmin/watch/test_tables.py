@@ -26,3 +26,23 @@ def test_figures_are_summed_over_nodes() -> None:
         *(found.totals.nodes, found.totals.nodes_up, found.totals.topics, found.totals.channels),
         found.totals.waiting,
     )
+
+
+def test_a_channel_says_that_its_topic_is_paused() -> None:
+    """`topic_paused` is set for the channels of a paused topic only, also at a node."""
+    found = snapshot(
+        stats(topic("a", channel("c"), paused=True), topic("b", channel("c"))),
+        stats(topic("b", channel("d"))),
+    )
+    rows = {(row.topic, row.channel): row.topic_paused for row in found.channels}
+    assert {("a", "c"): True, ("b", "c"): False, ("b", "d"): False} == rows
+    ((_, row),) = found.channel_nodes("a", "c")
+    assert row.topic_paused
+
+
+def test_a_channel_without_waiting_messages_is_clear() -> None:
+    """Messages in flight do not wait: an emptied channel, or one that keeps up, is clear now."""
+    found = snapshot(stats(topic("t", channel("c", in_flight=3, clients=1))))
+    row = found.channels.find("t", "c")
+    assert row is not None
+    assert 0.0 == row.clear_seconds

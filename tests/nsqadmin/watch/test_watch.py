@@ -149,3 +149,18 @@ async def test_a_watch_can_be_closed_during_a_request(kind: str) -> None:
         async with running_watch(**places):
             asked, _ = await asyncio.get_running_loop().sock_accept(silent)
         asked.close()
+
+
+async def test_a_gone_node_is_dismissed_until_it_answers(tmp_path: Path) -> None:
+    """A node that is gone but still listed can be dismissed; it comes back with its answer."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        async with running_watch(nsqds=(nsqd.http,)) as watch:
+            await snapshot_where(watch, has_state(nsqd.http, "up"))
+            assert not watch.forget(nsqd.http)
+            await asyncio.to_thread(nsqd.kill9)
+            await snapshot_where(watch, has_state(nsqd.http, "gone"))
+            assert watch.forget(nsqd.http)
+            await snapshot_where(watch, lambda p: not p.nodes)
+            await stays(lambda: watch.snapshot is not None and not watch.snapshot.nodes, 0.3)
+            await asyncio.to_thread(nsqd.start)
+            await snapshot_where(watch, has_state(nsqd.http, "up"))

@@ -1,4 +1,4 @@
-"""Takes a screenshot of every page, light and dark, at three widths: `screenshot --all FOLDER`.
+"""Takes a screenshot of every page, light and dark, at four widths: `screenshot --all FOLDER`.
 
 The screenshots are for people, not for a test: look through the folder after a change to the style
 sheet. The cluster has long names, a killed node, a paused channel, a channel that Spark reads,
@@ -25,9 +25,9 @@ from tests.scenarios.admin_pages.cluster import Cluster, order
 from tests.support.servers import AdminServer
 
 SETTLE_MILLISECONDS = 500
-WIDTHS = (360, 1280, 2560)
+WIDTHS = (390, 1280, 1440, 2560)
 SCHEMES = ("light", "dark")
-HEIGHTS = {360: 800, 1280: 800, 2560: 1200}
+HEIGHTS = {390: 844, 1280: 800, 1440: 900, 2560: 1200}
 LONG = "com.example.warehouse.inventory-adjustments.europe-west-4.v2.raw"
 LONG_CHANNEL = "reconcile_nightly_with_the_general_ledger-worker-pool.blue"
 PAGES = {

@@ -29,6 +29,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v2/actions": {"action": "pause_channel", "topic": "t", "channel": "c"},
     "POST /api/v2/nodes/:node/forget": {},
     "POST /api/v2/nodes/:node/drain": {},
+    "POST /nodes/:node/dismiss": {},
     "POST /api/v2/dead-letters": {"topic": "t", "to": "c"},
     "POST /topics/:topic": {"action": "pause_topic"},
     "POST /topics/:topic/:channel": {"action": "pause_channel"},

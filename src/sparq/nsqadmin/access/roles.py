@@ -176,6 +176,7 @@ RIGHTS: Final = (
     Right("POST", "/topics/:topic", Role.OPERATE),
     Right("POST", "/topics/:topic/:channel", Role.OPERATE),
     Right("POST", "/nodes/:node", Role.ADMINISTER),
+    Right("POST", "/nodes/:node/dismiss", Role.OPERATE),
     Right("POST", "/policies", Role.ADMINISTER),
     Right("POST", "/api/topics", Role.OPERATE),
     Right("POST", "/api/topics/:topic", Role.OPERATE),

@@ -185,6 +185,22 @@ def handler(
     return handle
 
 
+def dismissal(services: Services, renderer: Renderer) -> Callable[[Call], Awaitable[web.Response]]:
+    """Return the handler that dismisses a node that is gone."""
+
+    async def handle(call: Call) -> web.Response:
+        address = call.parameters["node"]
+        if not services.watch.forget(address):
+            why = "NODE_NOT_FOUND: only a node that is gone can be dismissed"
+            return refusal(renderer, HttpError(404, why))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_SECONDS):
+                await services.watch.fresh()
+        return notice(renderer, "good", f"Dismissed: {address}. It is shown again if it answers.")
+
+    return handle
+
+
 def _asked(renderer: Renderer, call: Call, fields: Fields, question: Question) -> web.Response:
     """A notice with a question: a form that sends the same fields again, and `SURE`."""
     sent = [(name, one) for name, each in fields.values.items() for one in each]

@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from sparq.daemon.http import Call, HttpError, taken
+from sparq.daemon.http import Call, taken
 
 TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -57,12 +57,11 @@ class Assets:
     def serve(self, call: Call, name: str = "") -> web.Response:
         """Answer a request for the file `name`; "": the file named in the path.
 
-        Raises:
-            HttpError: 404 if there is no file of this name.
+        Without a file of this name, the answer is Go's: 404 and its code as text.
         """
         asset = self._assets.get(name or call.parameters["name"])
         if asset is None:
-            raise HttpError(404, "NOT_FOUND")
+            return web.Response(status=404, text="NOT_FOUND")
         is_named = call.query.get("v") == asset.version
         kept = f"public, max-age={YEAR_SECONDS}, immutable"
         headers = {

@@ -70,7 +70,8 @@ def routes(services: Services) -> list[Route]:
         for path, form in FORMS.items()
     ]
     changed = Route("POST", "/policies", policies.handler(services, renderer))
-    return [*own, *shown, *posted, changed]
+    dismissed = Route("POST", "/nodes/:node/dismiss", acting.dismissal(services, renderer))
+    return [*own, *shown, *posted, changed, dismissed]
 
 
 def error(services: Services, request: web.BaseRequest, status: int, code: str) -> web.Response:

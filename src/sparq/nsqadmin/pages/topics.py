@@ -34,9 +34,13 @@ async def topics(request: PageRequest) -> PageView:
         found = grid(request, CHANNELS, fetch, default="name")
     else:
         found = grid(request, TOPICS, partial(paging.page, snapshot.topics), default="name")
+    unplaced = []
+    if snapshot.lookupds and not of_channels:
+        unplaced = await request.services.watch.unplaced()
     chips = [(word, request.here(state=word, offset=""), state == word) for word in STATES]
     facts = {
         "list": found,
+        "unplaced": [name for name in unplaced if found.filter.lower() in name.lower()],
         "of_channels": of_channels,
         "states": [("all", request.here(state="", offset=""), not state), *chips],
         "may_create": request.rights["may_operate"],
@@ -114,7 +118,7 @@ def latencies(latency: E2eLatency | None) -> list[tuple[str, str]]:
         quantile = float(each.get("quantile", 0))
         value = float(each.get("average", each.get("value", math.nan)))
         if not math.isnan(value):
-            found.append((f"End to end, {quantile:.4g} quantile", words.seconds(value / 1e9)))
+            found.append((f"End to end, {quantile:.4g} quantile", words.latency(value)))
     return found
 
 

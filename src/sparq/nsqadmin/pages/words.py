@@ -21,6 +21,7 @@ from sparq.nsqadmin.watch.node_stats import SECONDS_MAX
 
 UNKNOWN: Final = "\N{EN DASH}"
 MINUS: Final = "\N{MINUS SIGN}"
+LONG_NS: Final = 120e9
 LINE_CHARACTERS: Final = 160
 HEX_BYTES_MAX: Final = 4096
 _ROW: Final = 16
@@ -88,6 +89,15 @@ def seconds(duration: float | None) -> str:
     if math.isinf(duration):
         return "never"
     return "< 1 s" if 0 < duration < 1 else words.duration(max(0.0, duration))
+
+
+def latency(nanoseconds: float) -> str:
+    """`0.52 ms`, `12.3 ms`, `1.23 s`, `2 min`: three digits, as latencies differ by factors."""
+    if nanoseconds >= LONG_NS:
+        return words.duration(nanoseconds / 1e9)
+    scaled, unit = (nanoseconds / 1e6, "ms") if nanoseconds < 1e9 else (nanoseconds / 1e9, "s")
+    digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+    return f"{scaled:.{digits}f} {unit}"
 
 
 def lag(duration: float | None) -> str:

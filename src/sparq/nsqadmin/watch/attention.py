@@ -112,11 +112,14 @@ def _wait(number: int) -> str:
 
 def _nodes(nodes: Sequence[NodeRow], time: float) -> Iterator[Notice]:
     for state in ("gone", "silent", "unregistered"):
-        concerned = [node for node in nodes if node.state == state]
+        concerned = [node for node in nodes if node.state == state and not node.was_drained]
         concerned.sort(key=lambda node: -node.waiting)
         level: Level = "warn" if state != "gone" else "bad"
         cases = [(node, _of_state(node, time)) for node in concerned]
         yield from _few_nodes((state, level), f"nodes are {state}", cases)
+    left = [(node, _LEFT.format(duration(max(0.0, time - node.since_at)))) for node in nodes]
+    left = [(node, sentence) for node, sentence in left if node.was_drained]
+    yield from _few_nodes(("drained", "note"), "nodes were drained and have left", left)
     there = [node for node in nodes if node.state != "gone"]
     full = "refuses publishes: its disk is full"
     short = [(node, full) for node in there if node.is_short]
@@ -126,6 +129,9 @@ def _nodes(nodes: Sequence[NodeRow], time: float) -> Iterator[Notice]:
     ill = [node for node in there if node.health not in ("", "OK") and not node.is_short]
     cases = [(node, f"has a disk error: {node.health}") for node in ill]
     yield from _few_nodes(("health", "bad"), "nodes have disk errors", cases)
+
+
+_LEFT: Final = "was drained and has left, {} ago; no messages are there"
 
 
 def _of_state(node: NodeRow, time: float) -> str:

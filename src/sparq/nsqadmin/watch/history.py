@@ -5,7 +5,10 @@
    10 channels each are 11,000 names, 48 MB.
 2. `BYTES_MAX` is kept for any number of names: with more than 24,000 names, steps are taken every
    20 seconds, 30 seconds and so on.
-3. The figures are the waiting messages, a rate (published to a topic, finished on a channel) and
+3. Growth compares steps of the same nodes: the backlog of a node that comes back is no growth. A
+   series has an unknown figure where steps are missing, so that no line is drawn over the time in
+   which this process stood still, and unknown figures for a node while it is gone.
+4. The figures are the waiting messages, a rate (published to a topic, finished on a channel) and
    the lag. An unknown figure is nan. In a series, unknown figures and infinite lags are None.
 """
 
@@ -31,6 +34,8 @@ BYTES_MAX: Final = 100 << 20
 FIGURE_BYTES: Final = 4
 DEPTH, RATE, LAG = range(3)
 SPARK_POINTS: Final = 24
+GAP_STEPS: Final = 3.0
+"""A gap of more than this many intervals is shown as one."""
 
 SLACK_SECONDS: Final = 1.0
 """A step may be early by this much, because rounds are not on time to the second."""
@@ -68,6 +73,7 @@ class _HistoryStep:
     figures: NDArray[np.float32]
     nodes: Mapping[str, tuple[float | None, ...]]
     total: tuple[float | None, ...]
+    counted: frozenset[str]
 
 
 _NODE = ("depth", "in_rate", "out_rate")
@@ -128,9 +134,13 @@ class History:
         figures[DEPTH, order.channels] = channels.columns["depth"]
         figures[RATE, order.channels] = channels.columns["out_rate"]
         figures[LAG, order.channels] = channels.columns["lag_seconds"]
-        of_nodes = {node.address: (node.waiting, node.in_rate, node.out_rate) for node in each}
+        of_nodes = {
+            node.address: (node.waiting, node.in_rate, node.out_rate)
+            for node in each
+            if node.state != "gone"
+        }
         total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
-        self._steps.append(_HistoryStep(time, figures, of_nodes, total))
+        self._steps.append(_HistoryStep(time, figures, of_nodes, total, frozenset(of_nodes)))
         self.size_bytes += figures.nbytes
         self._drop(time)
 
@@ -146,27 +156,35 @@ class History:
                 break
             self.size_bytes -= steps.popleft().figures.nbytes
 
-    def growth(self, time: float, depth: Figures) -> Figures:
+    def growth(self, time: float, depth: Figures, counted: frozenset[str]) -> Figures:
         """Recent growth of each depth, in messages per second; nan if not known yet.
 
         Args:
             time: the current time, seconds since 1970.
             depth: the current depths, by number.
+            counted: the addresses of the nodes that they are the sums of.
         """
         growth = np.full(len(depth), np.nan)
-        step = self._before(time - GROWTH_SECONDS)
+        step = self._before(time - GROWTH_SECONDS, counted)
         if step is not None and time - step.time >= GROWTH_SECONDS_MIN:
             size = min(len(depth), step.figures.shape[1])
             grown = depth[:size] - step.figures[DEPTH, :size]
             growth[:size] = grown / (time - step.time)
         return growth
 
-    def _before(self, time: float) -> _HistoryStep | None:
-        """The last step at or before this time; if there is none, the first step."""
+    def _before(self, time: float, counted: frozenset[str]) -> _HistoryStep | None:
+        """The last step at or before this time; if there is none, the first step.
+
+        Only steps since the set of nodes last changed are considered.
+        """
+        first = None
         for step in reversed(self._steps):
+            if step.counted != counted:
+                return first
             if step.time <= time:
                 return step
-        return self._steps[0] if self._steps else None
+            first = step
+        return first
 
     def series(self, of: Subject) -> Series:
         """The last hour of a subject; empty if a topic or channel is unknown.
@@ -213,8 +231,25 @@ def _figures(step: _HistoryStep, number: int) -> tuple[float, ...]:
 def _series(
     steps: Sequence[_HistoryStep], names: Sequence[str], rows: Sequence[Sequence[float | None]]
 ) -> Series:
-    values = {name: [_known(row[at]) for row in rows] for at, name in enumerate(names)}
-    return Series([step.time for step in steps], values)
+    times: list[float] = []
+    values: dict[str, Values] = {name: [] for name in names}
+    for place, (step, row) in enumerate(zip(steps, rows, strict=True)):
+        # A step is at most as late as a round: a longer gap means that this process stood still.
+        if place and step.time - times[-1] > GAP_STEPS * _interval(steps, place):
+            times.append((times[-1] + step.time) / 2)
+            for name in names:
+                values[name].append(None)
+        times.append(step.time)
+        for at, name in enumerate(names):
+            values[name].append(_known(row[at]))
+    return Series(times, values)
+
+
+def _interval(steps: Sequence[_HistoryStep], place: int) -> float:
+    """Usual time between two steps around a place."""
+    before = steps[place - 1].time - steps[place - 2].time if place > 1 else STEP_SECONDS
+    after = steps[place + 1].time - steps[place].time if place + 1 < len(steps) else STEP_SECONDS
+    return max(STEP_SECONDS, min(before, after))
 
 
 def _known(value: float | None) -> float | None:

@@ -131,7 +131,8 @@ def clear_seconds(columns: ClusterColumns) -> Figures:
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(shrinking > 0, waiting / shrinking, np.inf)
     left[np.isnan(shrinking)] = np.nan
-    left[waiting == 0] = 0.0
+    # What is in flight does not wait: a channel whose consumers keep up is clear.
+    left[columns.count("depth") == 0] = 0.0
     return left
 
 

@@ -39,6 +39,7 @@ class NodeWatch:
         node: as it was last listed.
         is_listed: whether an nsqlookupd lists it, or it was configured.
         is_gone: whether the last query got no HTTP answer.
+        is_dismissed: whether a user has dismissed it since then: it is not shown.
         since_at: when its current state began, seconds since 1970.
     """
 
@@ -51,7 +52,7 @@ class NodeWatch:
         self._asked_at = 0.0
         self._answered_at: float | None = None
         self._error = ""
-        self.is_gone = False
+        self.is_gone = self.is_dismissed = False
         self._state: NodeState = "silent"
         self.since_at = time.time()
 
@@ -100,7 +101,7 @@ class NodeWatch:
         if last is not None and stats.at_seconds - last.at_seconds >= RATE_SECONDS_MIN:
             self._base = counters(last)
         self._stats, self._answered_at = stats, time.time()
-        self._error, self.is_gone = "", False
+        self._error, self.is_gone, self.is_dismissed = "", False, False
 
     def observed(self, lookupds: Sequence[str]) -> Observed:
         """The node's current state; `lookupds` are the addresses of the nsqlookupds in use."""

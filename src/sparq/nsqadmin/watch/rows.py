@@ -48,6 +48,7 @@ class ChannelRow:
         clear_seconds: time until no message waits if rates stay the same; inf: never, because at
             least as many come in.
         growth: growth of the depth over the last minute, in messages per second.
+        topic_paused: whether its topic is paused: no new messages come to the channel.
         unfinished_seconds: how long messages have waited without one being finished.
         nodes: number of nodes that have the channel.
     """
@@ -66,6 +67,7 @@ class ChannelRow:
     clients: int
     ready: int | None
     paused: bool
+    topic_paused: bool
     in_rate: float | None
     out_rate: float | None
     requeue_rate: float | None
@@ -164,10 +166,25 @@ class NodeRow:
     in_rate: float | None
     out_rate: float | None
 
+    @property
+    def is_well(self) -> bool:
+        """Whether it is there, and its disk has no trouble."""
+        return self.state != "gone" and not self.is_short and self.health in ("", "OK")
+
+    @property
+    def was_drained(self) -> bool:
+        """Whether it has left after a drain, with nothing left: as intended."""
+        left = self.waiting + self.in_flight + self.deferred
+        return self.state == "gone" and self.draining and not left
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals of the cluster; figures of `silent` nodes count, those of gone nodes do not."""
+    """The totals of the cluster; figures of `silent` nodes count, those of gone nodes do not.
+
+    Attributes:
+        nodes_up: number of nodes that are not gone and whose disk has no trouble.
+    """
 
     nodes: int
     nodes_up: int

@@ -221,7 +221,8 @@ class SnapshotBuilder:
         columns = merge([(s.stats, s.base) for s in counted if s.stats], named.size)
         order = self._order(named, columns)
         unfinished = self._progress.update(columns, now)
-        growth = self.history.growth(time, columns.count("depth").astype(np.float64))
+        there = frozenset(seen.node.address for seen in counted)
+        growth = self.history.growth(time, columns.count("depth").astype(np.float64), there)
         channels = channels_table(named.keys, columns, order, unfinished, growth)
         topics = topics_table(named.keys, columns, order)
         nodes = tuple(_node(seen, named) for seen in observed)
@@ -333,7 +334,7 @@ def _totals(
     of_topics, of_channels = topics.columns, channels.columns
     return Totals(
         nodes=len(nodes),
-        nodes_up=sum(node.state != "gone" for node in nodes),
+        nodes_up=sum(node.is_well for node in nodes),
         topics=len(topics),
         channels=len(channels),
         waiting=int(of_topics["waiting"].sum()),

@@ -140,6 +140,7 @@ def channels_table(
         **{name: columns.rate(counter)[at] for name, counter in _RATES.items()},
         "memory_depth": np.maximum(0, columns.count("depth") - columns.count("backend_depth"))[at],
         "paused": columns.count("paused")[at] > 0,
+        "topic_paused": columns.count("paused")[order.topics[order.of_topic]] > 0,
         "ready": ready[at],
         "lag_seconds": columns.lag[at],
         "lag_is_exact": columns.is_exact[at],

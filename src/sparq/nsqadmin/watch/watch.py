@@ -63,6 +63,7 @@ GONE_MAX: Final = 100
 CONFIGURED_SECONDS: Final = 10.0
 """How often configured nodes are asked for their names, which takes two more queries each."""
 
+NAMES_SECONDS: Final = 2.0
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class ClusterWatch:
         self._wake = asyncio.Event()
         self._details = Details(fleet)
         self._is_round = False
+        self._topics: tuple[float, asyncio.Task[Gathered[list[str]]]] | None = None
         self._busy_seconds = 0.0
         self._largest_bytes = 0
 
@@ -124,6 +126,9 @@ class ClusterWatch:
         if self._listed is not None:
             self._listed.cancel()
             await asyncio.gather(self._listed, return_exceptions=True)
+        if self._topics is not None:
+            self._topics[1].cancel()
+            await asyncio.gather(self._topics[1], return_exceptions=True)
         await asyncio.gather(*(node.stop() for node in self._nodes.values()))
         await self._details.close()
         self._reader.shutdown()
@@ -170,12 +175,29 @@ class ClusterWatch:
         """Get all consumers of the cluster, fetched at most every `CLIENTS_SECONDS`."""
         return await self._details.clients(await self.current())
 
+    async def unplaced(self) -> list[str]:
+        """List the topics that nsqlookupds know and no nsqd has, at most `NAMES_SECONDS` old."""
+        now = time.monotonic()
+        if self._topics is None or (
+            now - self._topics[0] >= NAMES_SECONDS and self._topics[1].done()
+        ):
+            self._topics = now, asyncio.create_task(self._fleet.topics())
+        names = await asyncio.shield(self._topics[1])
+        have = self.snapshot.topics if self.snapshot is not None else None
+        return [name for name in names.value if have is None or have.find(name) is None]
+
     def forget(self, address: str) -> bool:
-        """Forget a node that is gone; returns False if there is no such node or it is not gone."""
+        """Dismiss a node that is gone; returns False if there is no such node or it is not gone.
+
+        It is shown again when it answers.
+        """
         found = self._nodes.get(address)
         if found is None or not found.is_gone:
             return False
-        del self._nodes[address]
+        # Kept while it is listed: the next answer of an nsqlookupd would bring it back as new.
+        found.is_dismissed = True
+        if not found.is_listed:
+            del self._nodes[address]
         self._view(at_once=True)
         return True
 
@@ -249,7 +271,8 @@ class ClusterWatch:
 
     async def _publish(self) -> None:
         lookupds = self._fleet.lookupds
-        observed = [node.observed(lookupds) for node in self._nodes.values()]
+        shown = (node for node in self._nodes.values() if not node.is_dismissed)
+        observed = [node.observed(lookupds) for node in shown]
         observed.sort(key=lambda seen: (seen.node.hostname, seen.node.address))
         listed = tuple(self._lookupd(address) for address in lookupds)
         # A node registered at a forbidden address is reported under its own address.
