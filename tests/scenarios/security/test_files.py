@@ -17,6 +17,7 @@ from sparq.protocol.commands import dpub, pub, sub
 from tests.support.go_data import GoQueue
 from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
 from tests.support.v2_client import OK, V2Client, drain
+from tests.support.waiting import wait_for
 
 NOBODY = 65_534
 GROUP_AND_OTHERS = 0o077
@@ -98,10 +99,20 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         for ledger in (tmp_path / "nsqd" / "topics" / "t-t").glob("ledger-*"):
             ledger.unlink()
             ledger.symlink_to(precious)
-        server.start()
+        server.launch()
+        # /ping reports the topic that cannot be opened, so it does not answer with 200.
+        wait_for(lambda: _status(server, "/info") == 200)
+        assert _status(server, "/ping") == 500
         assert b"PUB_FAILED" in server.request("POST", "/pub?topic=t", b"x")[1]
         assert server.request("POST", "/pub?topic=other", b"x") == (200, b"OK")
     assert b"precious" == precious.read_bytes()
+
+
+def _status(server: NsqdServer, path: str) -> int:
+    try:
+        return server.request("GET", path)[0]
+    except OSError:
+        return 0
 
 
 @pytest.fixture
