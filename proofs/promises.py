@@ -202,8 +202,9 @@ NOT_PROMISED = (
     "Replication: if a disk fails, its log is lost.",
     "Power safety on a drive that reports a flush it has not done: it can break P2, and software "
     "cannot detect this.",
-    "Exactly-once delivery to any consumer. Delivery is at least once. Message ids are never used "
-    "twice, so a consumer can recognise and drop duplicates.",
+    "Exactly-once delivery to any consumer. Delivery is at least once. A topic's message ids "
+    "are never used twice, so a consumer can recognise and drop duplicates; messages of two topics "
+    "can have the same id.",
     "Order across several publishers, consumers or nsqds, and order of messages that were "
     "requeued, timed out or deferred.",
 )

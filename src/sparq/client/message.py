@@ -77,7 +77,7 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The id: 16 hexadecimal digits."""
+        """The id: 16 hexadecimal digits, unique in its topic at its nsqd."""
         return self.raw_id.decode("ascii", "replace")
 
     @property

@@ -43,7 +43,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     =========  =========  =====================================================================
     topic      STRING     the topic; always present, so the schema stays when topics are added
     nsqd       STRING     ``host:port`` of the nsqd that holds the message, as first discovered
-    id         STRING     the message id: 16 hex digits, unique over all nsqds
+    id         STRING     the message id: 16 hex digits, unique in its topic over all nsqds
     index      BIGINT     the message's index in its nsqd's log of the topic; rises, with gaps
     timestamp  TIMESTAMP  when nsqd received the message, in microseconds (nsqd keeps nanoseconds)
     attempts   INT        as stored, always 1: reads by a range reader do not count as attempts
