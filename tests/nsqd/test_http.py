@@ -52,12 +52,13 @@ async def test_info_has_version_address_and_limits(nsqd: Daemon) -> None:
 
 
 async def test_ping_reports_the_health(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/ping answers OK, or 500 with the broker's error as plain text."""
+    """/ping answers OK, or 500 with the broker's error as plain text; /live stays OK."""
     assert await nsqd.ask("GET", "/ping") == (200, b"OK")
 
     monkeypatch.setattr(nsqd.nsqd.broker, "health", lambda: "NOK - no space left on device")
     status, headers, body = await nsqd.raw("GET /ping HTTP/1.1", b"\r\n")
     assert (status, body) == (500, b"NOK - no space left on device")
+    assert await nsqd.ask("GET", "/live") == (200, b"OK")
     assert "x-nsq-content-type" not in headers
 
 

@@ -26,12 +26,12 @@ def allowed(granted: str, **arguments: str) -> set[str]:
 
 def test_publish_and_consume_allow_their_routes() -> None:
     """Over HTTP, `publish` allows to publish; `consume` allows the same as `bodies`."""
-    find = {"GET /ping", "GET /info"}
+    find = {"GET /ping", "GET /live", "GET /info"}
 
     assert {*find, "POST /pub", "POST /mpub"} == allowed("publish:t*", topic="t1")
     assert find == allowed("publish:t*", topic="u")
     assert allowed("bodies", topic="t") == allowed("consume", topic="t")
-    assert {"GET /ping"} == allowed("none")
+    assert {"GET /ping", "GET /live"} == allowed("none")
 
 
 def test_each_stronger_role_allows_more() -> None:

@@ -108,7 +108,7 @@ def producer(peer: Peer, name: str) -> dict[str, Any]:
 @pytest.mark.behaviour("nsqlookupd.TestPing", "nsqlookupd.TestInfo")
 async def test_ping_and_info(lookup: Lookup) -> None:
     """/ping answers OK, and /info NSQ's version."""
-    assert await lookup.get("/ping") == b"OK"
+    assert await lookup.get("/ping") == await lookup.get("/live") == b"OK"
     assert await lookup.get("/info") == {"version": "1.3.0"}
 
 

@@ -70,6 +70,7 @@ class NsqdEndpoints:
         """The table of endpoints."""
         return [
             Route("GET", "/ping", self.ping, plain=True, log=False),
+            Route("GET", "/live", lambda _call: "OK", plain=True, log=False),
             Route("GET", "/info", self.info),
             Route("GET", "/stats", self.stats, log=False),
             Route("GET", "/metrics", self.metrics, plain=True, log=False),

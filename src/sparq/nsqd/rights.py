@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 RIGHTS: Final[Rights] = {
     ("GET", "/ping"): OPEN,
+    ("GET", "/live"): OPEN,
     ("GET", "/info"): of_any(Role.FIND),
     ("GET", "/stats"): of_topic(Role.READ),
     ("GET", "/metrics"): of_all(Role.READ),

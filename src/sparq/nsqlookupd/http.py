@@ -40,6 +40,7 @@ TOLD: Final = (
 
 RIGHTS: Final[Rights] = {
     ("GET", "/ping"): OPEN,
+    ("GET", "/live"): OPEN,
     ("GET", "/info"): of_any(Role.FIND),
     # A client with any role for a topic may find its nsqds.
     ("GET", "/lookup"): of_topic(Role.FIND),
@@ -79,6 +80,7 @@ class NsqlookupdEndpoints:
         """The table of endpoints."""
         return [
             Route("GET", "/ping", self.ping, plain=True, log=False),
+            Route("GET", "/live", self.ping, plain=True, log=False),
             Route("GET", "/info", self.info),
             Route("GET", "/topics", self.topics),
             Route("GET", "/channels", self.channels),

@@ -161,6 +161,7 @@ def test_every_form_of_publish_is_refused_with_the_reason(
     assert [form() for form in publisher.forms()] == [False] * 6
     status, text = ping(server)
     assert (status, text[: len(f"NOK - {REASON}; ")]) == (500, f"NOK - {REASON}; ".encode())
+    assert server.request("GET", "/live") == (200, b"OK")
     assert server.get_json("/stats?format=json")["health"] == text.decode()
     assert len(publisher.acknowledged) > 1000
     assert server.log_text.count(REASON) < 20, "one line each time it begins, not one a refusal"
