@@ -30,7 +30,7 @@ from tests.scenarios.interop.environments import ENVIRONMENTS, ROOT, Missing, at
 LOCKS = ("build", "broker")
 FETCHED = ENVIRONMENTS / "image"
 LEFT_OUT = ("__pycache__", "*.egg-info")
-"""What deploy/Dockerfile.dockerignore excludes from copied folders."""
+"""What deploy/Dockerfile.dockerignore excludes from folders copied from the checkout."""
 SECONDS_MAX = 240
 SETUP = """
 mount -t tmpfs tmpfs "$1"
@@ -173,7 +173,8 @@ class Stages:
         for source in sources:
             copied = origin / source.strip("/")
             into = place if copied.is_dir() or not target.endswith("/") else place / copied.name
-            copy(copied, into, int(flags.get("chmod", "0"), 8))
+            left_out = () if "from" in flags else LEFT_OUT
+            copy(copied, into, int(flags.get("chmod", "0"), 8), left_out)
 
     def _run_inside(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -185,8 +186,12 @@ class Stages:
         )
 
     def container(self, stage: str, log: Path, *command: str, **volumes: Path) -> Container:
-        """Start a program of a stage, as an engine does; volumes are named as in /var/lib."""
-        mounts = [str(word) for name, at in volumes.items() for word in (at, f"/var/lib/{name}")]
+        """Start a program of a stage, as an engine does.
+
+        Volumes are named as in /var/lib; `data` is /data.
+        """
+        places = {name: "/data" if name == "data" else f"/var/lib/{name}" for name in volumes}
+        mounts = [str(word) for name, at in volumes.items() for word in (at, places[name])]
         settings = [str(self.merged(stage)), self.user(stage), self.variables[stage]["PATH"]]
         run = ["unshare", "-m", "-p", "--fork", "--kill-child", "sh", "-ec", CONTAINER, "sh"]
         return Container([*self._space.prefix, *run, *settings, *mounts, "--"], command, log)
@@ -253,11 +258,11 @@ class Container:
         return self.process.wait(seconds)
 
 
-def copy(source: Path, place: Path, mode: int) -> None:
+def copy(source: Path, place: Path, mode: int, left_out: Sequence[str]) -> None:
     """Copy one file, or the contents of a folder, as COPY does."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        hidden = shutil.ignore_patterns(*LEFT_OUT)
+        hidden = shutil.ignore_patterns(*left_out)
         shutil.copytree(source, place, symlinks=True, ignore=hidden, dirs_exist_ok=True)
     else:
         shutil.copy(source, place)

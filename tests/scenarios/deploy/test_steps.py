@@ -11,6 +11,7 @@ import signal
 import stat
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,20 @@ from tests.support.waiting import wait_for
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TARGET = "nsqd"
+AS_NSQ = "nsq"
+"""The target that takes the place of NSQ's own image: as `nsqd`, but it runs as root."""
+POD_IP = "127.0.0.1"
+CHART = {
+    "nsqlookupd": (f"--broadcast-address={POD_IP}",),
+    "nsqd": (
+        *(f"--broadcast-address={POD_IP}", f"--lookupd-tcp-address={POD_IP}:4160"),
+        "-data-path=/data",
+    ),
+    "nsqadmin": (f"--lookupd-http-address={POD_IP}:4161",),
+}
+"""What NSQ's Helm chart passes to each program, with one address for the names of its pods."""
+PROBES = {"nsqlookupd": ":4161/ping", "nsqd": ":4151/ping", "nsqadmin": ":4171/"}
+"""The paths of the chart's probes, readiness and liveness alike."""
 DAEMONS = {
     "nsqd": ("nsqd", "--data-path=/var/lib/nsqd"),
     "nsqlookupd": ("nsqlookupd",),
@@ -39,7 +54,7 @@ pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS_MAX)
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     """The slim image, built."""
     try:
-        with Stages(TARGET, tmp_path_factory.mktemp("image")) as built:
+        with Stages(AS_NSQ, tmp_path_factory.mktemp("image")) as built:
             yield built
     except Missing as missing:
         pytest.skip(f"needs {missing}")
@@ -62,6 +77,8 @@ def test_the_image_has_all_programs_but_no_build_tools(stages: Stages) -> None:
 
     assert {*PROJECT["scripts"], "healthcheck"} <= {path.name for path in (home / "bin").iterdir()}
     assert {"sparq", "numpy"} <= names
+    compiled = {path.name.partition(".")[0] for path in packages.glob("sparq/**/*.pyc")}
+    assert {path.stem for path in packages.glob("sparq/**/*.py")} == compiled
     assert set() == names & {"pip", "setuptools", "wheel", "pyspark"}
 
 
@@ -129,3 +146,38 @@ def test_the_command_of_the_image_is_nsqd(stages: Stages, volume: Path, tmp_path
         got = container.exec("nsq_tail", "--topic=greetings", "--channel=c", "-n=1", address)
 
     assert (0, "hello\n") == (got.returncode, got.stdout), got.stderr
+
+
+def test_programs_are_where_nsqs_image_has_them(stages: Stages) -> None:
+    """The daemons and NSQ's tools are in /usr/local/bin and in the root of the file system."""
+    root = stages.seen(AS_NSQ)
+    names = {path.name for path in (root / "opt/sparq/bin").glob("*nsq*")}
+
+    assert {*DAEMONS, "nsq_tail", "nsq_to_file", "nsq_stat", "to_nsq"} <= names
+    for name in names:
+        for place in (root, root / "usr/local/bin"):
+            assert f"/opt/sparq/bin/{name}" == str((place / name).readlink()), name
+
+
+def test_the_commands_of_nsqs_chart_run(stages: Stages, tmp_path: Path) -> None:
+    """The chart's commands run with a volume that belongs to root, and its probes are answered."""
+    volume = tmp_path / "data"
+    volume.mkdir(mode=0o755)
+    with ExitStack() as stack:
+        for name, words in CHART.items():
+            volumes = {"data": volume} if name == "nsqd" else {}
+            log, command = tmp_path / name, (f"/{name}", *words)
+            container = stack.enter_context(stages.container(AS_NSQ, log, *command, **volumes))
+            probe = f"import urllib.request as r; r.urlopen('http://{POD_IP}{PROBES[name]}')"
+            wait_for(
+                lambda of=container, code=probe: of.exec("python", "-c", code).returncode == 0,
+                READY_SECONDS,
+                lambda of=container: of.log_text,
+            )
+        words = ("--topic=t", f"--nsqd-tcp-address={POD_IP}:4150")
+        sent = container.exec("/to_nsq", *words, given="hello\n")
+        found = ("--topic=t", "--channel=c", "-n=1", f"--lookupd-http-address={POD_IP}:4161")
+        got = container.exec("/nsq_tail", *found)
+
+    assert (0, 0, "hello\n") == (sent.returncode, got.returncode, got.stdout), got.stderr
+    assert any(volume.iterdir())
