@@ -190,6 +190,8 @@ def test_the_daemons_answer_their_probes(
     assert {"nsqd": (4150, 4151), "nsqlookupd": (4160, 4161)}[name] == tuple(ports.values())
     assert {"http"} == {probe["port"] for probe in probes}
     assert "/ping" == container["readinessProbe"]["httpGet"]["path"]
+    if name == "nsqd":  # a full disk fails /ping; a restart would not free it
+        assert "/live" == container["livenessProbe"]["httpGet"]["path"]
     with spawn(tmp_path) as server:
         for probe in probes:
             assert 200 == server.request("GET", probe["path"])[0], probe

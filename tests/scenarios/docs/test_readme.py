@@ -110,3 +110,16 @@ def test_the_block_a_cluster_on_one_screen(tmp_path: Path) -> None:
     assert sorted(printed.split(), key=int) == [
         str(number) for number in range(1, 101) for _ in "123"
     ]
+
+
+def test_the_block_about_looking_at_a_cluster(tmp_path: Path) -> None:
+    """In the cluster of the page, each command finds the topic, the channel and the messages."""
+    cluster = block("A cluster on one screen").partition("\nkill ")[0]
+    look = block("Look at a cluster, and manage it")
+
+    printed = run(with_free_ports(f"{cluster}\necho ----\nset -e\n{look}"), tmp_path)
+
+    shown = printed.partition("----\n")[2]
+    assert "peek greetings hello" in look
+    assert shown.count("greetings") > 3, shown
+    assert len(re.findall(r"(?<!\d)42(?!\d)", shown)) >= 3, shown
