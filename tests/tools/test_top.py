@@ -77,11 +77,11 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[
         yield server
 
 
-async def watched(path: Path, *words: str) -> list[list[str]]:
-    """Return the printed lines of a run with these flags, split into words."""
+async def watched(path: Path, *words: str, status: int = 0) -> list[list[str]]:
+    """Return the printed lines of a run with these flags and this status, split into words."""
     with (path / "lines").open("wb") as file:
         options = parse(Options, "sparq top", words)
-        assert 0 == await watch(options, PipeOutput(file.fileno()), asyncio.Event())
+        assert status == await watch(options, PipeOutput(file.fileno()), asyncio.Event())
     return [line.split() for line in (path / "lines").read_text().splitlines()]
 
 
@@ -131,7 +131,8 @@ async def test_a_faulty_node_is_named_and_the_others_are_shown(
     stats = answer(b'{"health": "OK", "start_time": 1%s, "topics": %s}' % (b"0" * 400, topics))
     async with peer({**NSQD, "/stats": stats}) as faulty:
         words = [f"--nsqd-http-address={nsqd.http}", f"--nsqd-http-address={faulty.address}"]
-        await watched(tmp_path, "--json", "--once", "--interval=10ms", *words, "--topic=clicks")
+        told = ("--json", "--once", "--interval=10ms", "--topic=clicks")
+        await watched(tmp_path, *told, *words, status=1)
         listing = [sys.executable, "-m", "sparq.cli", "admin", "list", "--json", *words]
         ran = await asyncio.create_subprocess_exec(*listing, stdout=asyncio.subprocess.PIPE)
         out, _ = await ran.communicate()
@@ -228,7 +229,7 @@ async def test_the_timeout_ends_the_wait_for_a_silent_nsqd(
         words += ["--http-client-request-timeout=100ms", "--http-client-connect-timeout=50ms"]
         with pytest.raises(ToolError, match=f"{address}: no answer in time"):
             await watched(tmp_path, *words)
-        lines = await watched(tmp_path, *words, f"--nsqd-http-address={nsqd.http}")
+        lines = await watched(tmp_path, *words, f"--nsqd-http-address={nsqd.http}", status=1)
 
     assert 4 == len(lines)
     assert f"sparq top: {address}: no answer in time" in capsys.readouterr().err
@@ -283,6 +284,23 @@ def test_an_unreachable_nsqd_is_status_1() -> None:
 
     assert (1, "") == (ran.returncode, ran.stdout)
     assert f"sparq top: 127.0.0.1:{port}: connection refused\n" == ran.stderr
+
+
+async def test_once_with_a_hung_nsqd_ends_in_three_seconds(
+    nsqd: NsqdServer, tmp_path: Path
+) -> None:
+    """The others are shown, the hung one is named, and the status is 1: a script must not wait."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as hung:
+        address = "{}:{}".format(*hung.getsockname())
+        words = ["--once", "--json", "--topic=clicks"]
+        words += [f"--nsqd-http-address={at}" for at in (address, nsqd.http)]
+        began = time.monotonic()
+        await watched(tmp_path, *words, status=1)
+        assert time.monotonic() - began < 3.0
+
+    document = json.loads((tmp_path / "lines").read_text())
+    assert {address: "no answer in time"} == document["errors"]
+    assert ["archive", "metrics"] == [row["channel"] for row in document["rows"]]
 
 
 class Terminal:

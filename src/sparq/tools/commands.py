@@ -77,6 +77,9 @@ class TopOptions(ClusterHttpOptions):
         f" {LOOKUPD_VARIABLE}",
         name="lookupd-http-address",
     )
+    http_client_request_timeout_ns: int = option(
+        0, "timeout for a response (0s: 5s, and 800ms with `--once`)"
+    )
     topic: str = option("", "show this topic only")
     channel: str = option("", "show channels of this name only")
     interval_ns: int = option(2 * SECOND, "time between refreshes")

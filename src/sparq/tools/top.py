@@ -16,6 +16,7 @@
    Go's nsqd does not report the age of the oldest message: `-`.
 6. Exit status: 0 after `q`, after `--count` refreshes and after a signal; 1 if no nsqd answers and
    the program would exit by itself (`--once`, `--count`), or if standard output cannot be written.
+   With `--once` it is also 1 if any daemon did not answer: the table is then incomplete.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -61,6 +63,10 @@ from sparq.tools.terminal import keyboard, taken
 from sparq.tools.view import COLUMNS, View, cells
 
 PROGRAM: Final = "sparq top"
+REQUEST_NS: Final = 5 * SECOND
+ONCE_REQUEST_NS: Final = SECOND * 4 // 5
+"""A script that asks once waits less than 3 s for a hung nsqd: the interval, and this once."""
+
 LEFT: Final = [at for at, column in enumerate(COLUMNS) if column.is_left]
 
 
@@ -78,6 +84,9 @@ async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> in
         ToolError: no nsqd answers, or the output cannot be written.
     """
     check(options)
+    if not options.http_client_request_timeout_ns:
+        timeout = ONCE_REQUEST_NS if options.once else REQUEST_NS
+        options = replace(options, http_client_request_timeout_ns=timeout)
     async with opened(options, options.topic, options.channel) as cluster:
         watcher = Watcher(options, cluster, output, stop)
         if _fills_screen(options):
@@ -89,7 +98,7 @@ async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> in
             return 1
         except OSError as error:
             raise ToolError(f"failed to write to standard output: {error.strerror}") from None
-    return 0
+    return int(options.once and bool(watcher.errors))
 
 
 def _fills_screen(options: Options) -> bool:
@@ -143,10 +152,6 @@ class Watcher:
                 self.errors[address] = str(error)
         return self._history.add(now, time.monotonic())
 
-    async def pause(self) -> None:
-        """Wait until the next refresh is due."""
-        await asyncio.sleep(self._options.interval_ns / SECOND)
-
     # Lines for a pipe or a file
 
     async def print_lines(self) -> None:
@@ -158,13 +163,16 @@ class Watcher:
         """
         wanted = 1 if self._options.once else self._options.count
         printed = 0
+        interval, began = self._options.interval_ns / SECOND, time.monotonic()
         # The first overview is not printed: rates need two samples.
         seen = await self.refresh()
         while not wanted or printed < wanted:
             if not seen.nsqds and wanted:
                 reasons = [f"{address}: {why}" for address, why in self.errors.items()]
                 raise ToolError("; ".join(reasons) or "nsqlookupd knows no nsqd")
-            await self.pause()
+            # From the beginning of the last refresh: a hung nsqd does not add its timeout twice.
+            await asyncio.sleep(max(0.0, began + interval - time.monotonic()))
+            began = time.monotonic()
             seen = await self.refresh()
             await (self._print_json(seen) if self._options.json else self._print(seen))
             printed += 1
