@@ -9,7 +9,7 @@ from typing import Any, Self
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 
@@ -32,6 +32,14 @@ class Certificates:
         pem = self_signed("nobody", days=(-1, 1))
         (folder / "self-signed.pem").write_bytes(pem)
         (folder / "expired.pem").write_bytes(self_signed("late", days=(-20, -10)))
+        weak = rsa.generate_private_key(65_537, 1024)  # Go accepts it, too
+        locked = weak.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+        (folder / "locked.key").write_bytes(locked)
+        (folder / "weak.pem").write_bytes(self_signed("weak", days=(-1, 1), key=weak))
         return found
 
     def issue(self, name: str, certificate: trustme.LeafCert) -> None:
@@ -60,22 +68,22 @@ class Certificates:
         return context
 
 
-def self_signed(name: str, *, days: tuple[int, int]) -> bytes:
+def self_signed(name: str, *, days: tuple[int, int], key: rsa.RSAPrivateKey | None = None) -> bytes:
     """Return a key and its self-signed certificate, valid between two days relative to now."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    own = key or ec.generate_private_key(ec.SECP256R1())
     names = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(names)
         .issuer_name(names)
-        .public_key(key.public_key())
+        .public_key(own.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + datetime.timedelta(days=days[0]))
         .not_valid_after(now + datetime.timedelta(days=days[1]))
-        .sign(key, hashes.SHA256())
+        .sign(own, hashes.SHA256())
     )
-    pem = key.private_bytes(
+    pem = own.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),

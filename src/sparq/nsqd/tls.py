@@ -4,8 +4,8 @@
    listens.
 2. `Certificates.load` replaces certificates in a running nsqd: new handshakes use the new ones. If
    a file cannot be loaded, nothing changes.
-3. The policy `require` accepts any certificate, even an unsigned one, and trusts none of its data.
-   Only `require-verify` gives a client a name.
+3. The policy `require` accepts any certificate, even an unsigned one. As in NSQ, its common name
+   goes to authd, which cannot tell it from one that `require-verify` has verified.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ _SHOWN_VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1"}
 
 OLD_CIPHERS: Final = "DEFAULT:@SECLEVEL=0"
 """Ciphers for TLS 1.0 and 1.1: OpenSSL 3 offers none of them at its default security level."""
+
+WEAK_KEYS: Final = "@SECLEVEL=1"
+"""Accept RSA keys of 1,024 bits, as Go does, but no SHA-1; Python's own level needs 2,048 bits."""
 
 NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which the module `ssl` has no name."""
@@ -96,6 +99,7 @@ def server_context(options: NsqdOptions) -> ssl.SSLContext:
     try:
         _set_versions(context, options.tls.min_version)
         _check_readable(options.tls.cert, options.tls.key)
+        _check_unencrypted(options.tls.key)
         # With a password, an encrypted key is refused; without, OpenSSL would ask on the terminal.
         context.load_cert_chain(options.tls.cert, options.tls.key, password="")
         if options.tls.root_ca_file:
@@ -117,6 +121,13 @@ def _set_versions(context: ssl.SSLContext, oldest: str) -> None:
         context.minimum_version = VERSIONS[oldest]
     if VERSIONS[oldest] < ssl.TLSVersion.TLSv1_2:
         context.set_ciphers(OLD_CIPHERS)
+    else:
+        accept_weak_keys(context)
+
+
+def accept_weak_keys(context: ssl.SSLContext) -> None:
+    """Accept 1,024-bit RSA keys in certificates; see `WEAK_KEYS`."""
+    context.set_ciphers(":".join([*(c["name"] for c in context.get_ciphers()), WEAK_KEYS]))
 
 
 def _check_readable(*paths: str) -> None:
@@ -128,6 +139,13 @@ def _check_readable(*paths: str) -> None:
         except OSError as error:
             reason = (error.strerror or "").lower()
             raise ValueError(f"open {path}: {reason}") from error
+
+
+def _check_unencrypted(path: str) -> None:
+    """Raise ValueError for an encrypted key: the module `ssl` does not say so."""
+    with open(path, "rb") as file:
+        if b"ENCRYPTED" in file.read():
+            raise ValueError(f"the key {path} is encrypted: remove its passphrase")
 
 
 def _require_any_certificate(context: ssl.SSLContext) -> None:
@@ -160,7 +178,10 @@ def _trust_what_arrives(
         certificate = first_certificate(data)
         if certificate:
             trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            accept_weak_keys(trusting)
             trusting.load_verify_locations(cadata=certificate)
+            # Otherwise `ssl` would not show the certificate, whose name goes to authd.
+            trusting.verify_mode = ssl.CERT_REQUIRED
             connection.context = trusting
 
 
@@ -193,7 +214,7 @@ def facts_of(connection: ssl.SSLObject) -> TlsFacts:
 
 
 def _common_name(connection: ssl.SSLObject) -> str:
-    """Return the common name of a verified client certificate; "" without one."""
+    """Return the common name of a client certificate, also of an unverified one; "" without."""
     certificate: Any = connection.getpeercert() or {}
     names = [pair for relative in certificate.get("subject", ()) for pair in relative]
     return next((str(value) for key, value in names if key == "commonName"), "")
