@@ -41,7 +41,7 @@ OPEN, FIND, READ, BODIES, PUBLISH, OPERATE, ADMINISTER = (
 )
 
 NSQD: Final = {
-    "/ping": OPEN,
+    **dict.fromkeys(("/ping", "/live"), OPEN),
     "/info": FIND,
     **dict.fromkeys(("/stats", "/metrics", "/topic/times", "GET /policies"), READ),
     **dict.fromkeys(("/channel/messages", "/topic/messages", "/message", "/topic/search"), BODIES),
@@ -68,7 +68,7 @@ NSQD: Final = {
 """The role that each route requires; routes that are not listed require `administer`."""
 
 NSQLOOKUPD: Final = {
-    "/ping": OPEN,
+    **dict.fromkeys(("/ping", "/live"), OPEN),
     **dict.fromkeys(("/info", "/lookup", "/channels", "/nodes"), FIND),
     **dict.fromkeys(("/topics", "/metrics"), READ),
     **dict.fromkeys(("/topic/create", "/channel/create"), OPERATE),
