@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -17,9 +18,11 @@ import pytest
 from sparq.daemon.address import HANDSHAKE_SECONDS
 from sparq.nsqd import tls
 from sparq.nsqd.options import HTTPS_ADDRESS, NsqdOptions
+from sparq.nsqd.tcp import LAYERED_BYTES
 from sparq.nsqd.tls import first_certificate, standard_name
 from sparq.program.lifecycle import StartError
-from sparq.protocol.commands import identify, pub, sub
+from sparq.protocol.commands import identify, pub, rdy, sub
+from sparq.protocol.frames import BodySlices
 from tests.nsqd.daemon import Daemon, connected, start, stop
 from tests.support.certificates import Certificates
 from tests.support.options import changed
@@ -522,3 +525,24 @@ async def test_without_its_flag_https_opens_no_further_network(
     assert https is not None
     assert https.text.startswith("127.0.0.1:")
     assert f"--https-address=0.0.0.0:{https.port}" in caplog.text
+
+
+@pytest.mark.parametrize("compression", ["", "deflate", "snappy"])
+async def test_a_consumer_that_never_reads_holds_little(
+    run: Starter, certificates: Certificates, compression: str
+) -> None:
+    """Behind TLS, with or without compression, at most two small buffers and a message wait."""
+    daemon = await run()
+    body = os.urandom(50_000)
+    await daemon.nsqd.publish("t", BodySlices.of([body] * 200))
+    await daemon.nsqd.publish("t", BodySlices.of([body] * 200))
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client(), compression)
+        client.send(sub("t", "c") + rdy(2_500))
+        (session,) = daemon.nsqd.turns.by_session
+        await until(lambda: session.paused_writing)
+        transport = daemon.nsqd.turns.by_session[session]._transport
+
+        assert session.outbox_bytes == 0
+        assert transport.get_write_buffer_size() <= 2 * (LAYERED_BYTES + len(body))
+        client.abort()

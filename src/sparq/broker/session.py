@@ -166,6 +166,10 @@ class V2Session:
         """How many more bytes of output may be queued for this client."""
         return self._output_bytes_max - self.outbox_bytes
 
+    def limit_output(self, size_bytes: int) -> None:
+        """Queue at most this much output from now on."""
+        self._output_bytes_max = min(self._output_bytes_max, size_bytes)
+
     def reply(self, data: Buffer) -> None:
         """Answer a command now; the reply follows those of earlier commands."""
         self.slot().data = data

@@ -47,6 +47,10 @@ MAGIC_DEADLINE_SECONDS = 60.0
 WRITE_HIGH_WATER_BYTES = 1 << 20
 """With more unsent output than this, a session gets no more messages (decision 13)."""
 
+LAYERED_BYTES = 128 << 10
+"""Both limits on output with TLS or compression. Plain output is a slice of the cached log, and an
+encrypted or compressed copy is each connection's own."""
+
 REPLIES_HIGH_WATER_BYTES = 4 << 20
 """With more unsent output than this, the client's commands are no longer read."""
 
@@ -325,6 +329,8 @@ class TcpConnection(asyncio.Protocol):
             session.deflate, session.snappy = granted.deflate, granted.snappy
             self._write(layout.OK)
         session.upgrade = None
+        session.limit_output(LAYERED_BYTES)
+        self._transport.set_write_buffer_limits(high=LAYERED_BYTES)
         # The time of the handshake does not count as the client's silence.
         self._keep_time(self._turns.runner.now().mono_ns)
 

@@ -23,6 +23,9 @@ from sparq.wire.errors import LayerError, tls_reason
 RECORD_BYTES: Final = 16 << 10
 """Maximum size of a TLS record: OpenSSL returns no more at a time."""
 
+SEALED_BYTES: Final = 64 << 10
+"""Plain bytes that are encrypted at a time."""
+
 
 class Tls:
     """One end of a TLS connection.
@@ -75,13 +78,15 @@ class Tls:
         Raises:
             LayerError: this end is closed.
         """
-        rest = memoryview(data)
+        rest, sealed = memoryview(data), []
         try:
             while rest:
-                rest = rest[self.connection.write(rest) :]
+                # Piece by piece: OpenSSL's buffer keeps the size that it once had.
+                rest = rest[self.connection.write(rest[:SEALED_BYTES]) :]
+                sealed.append(self._leaving.read())
         except ssl.SSLError as error:
             raise LayerError(f"TLS: {tls_reason(error)}") from None
-        return self._leaving.read()
+        return sealed[0] if len(sealed) == 1 else b"".join(sealed)
 
     def read(self) -> bytes:
         """Return the next plain bytes, at most `PIECE_BYTES`; empty: more input is needed.
