@@ -100,8 +100,7 @@ class Catalog:
             self._read_draining()
         for name in disk.listdir(self._path(TRASH)):
             self.retired_index = max(self.retired_index, retired_index_of(name))
-            if marked := marked_folder(name):
-                self.remove_folder(f"{self._path(TOPICS)}/{marked}")
+        self._complete_deletions()
 
     def _read(self) -> None:
         try:
@@ -223,6 +222,19 @@ class Catalog:
         if not self._are_folders_synced:
             self._sync_folders()
         return folder
+
+    def _complete_deletions(self) -> None:
+        """Delete the marked folders, then their marks: one that stays would delete a new topic."""
+        disk, trash = self.disk, self._path(TRASH)
+        marks = [name for name in disk.listdir(trash) if marked_folder(name)]
+        for mark in marks:
+            self.remove_folder(f"{self._path(TOPICS)}/{marked_folder(mark)}")
+        if marks:
+            self.save(self.facts())  # the marks have held the retired index
+        for mark in marks:
+            disk.remove_directory(f"{trash}/{mark}")
+        if marks:
+            disk.sync_directory(trash)
 
     def remove_folder(self, folder: str) -> None:
         """Delete a topic's folder where it is, durably, if it is there.

@@ -438,3 +438,23 @@ def test_a_topic_whose_folder_cannot_be_renamed_is_deleted_wholly_or_not_at_all(
         if not is_cut:
             break
     assert 0 < returned < at
+
+
+def test_a_mark_of_a_deletion_does_not_outlive_a_start() -> None:
+    """The record of a deletion cannot delete a new topic of that name: a start removes it first."""
+    disk = DiskOfLayers()
+    harness = BrokerHarness(disk)
+    harness.publish("t", b"x")
+    harness.broker.delete_topic("t", harness.clock.now())
+    disk.fail(Fault(1, errno.EIO, frozenset({"unlink"}), times=10**6))
+    harness.turn()
+    disk.fail(Fault(2, errno.EIO, frozenset({"rmdir"}), times=10**6))
+    with pytest.raises(DiskError, match="rmdir"):
+        BrokerHarness(disk)
+    disk.fault = None
+
+    harness = BrokerHarness(disk)
+    harness.publish("t", b"y")
+    harness.crash()
+
+    assert harness.consumer("t", "c", rdy=9).bodies() == [b"y"]
