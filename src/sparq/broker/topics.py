@@ -5,12 +5,12 @@
    is retried.
 2. Deleting waits for the topic's commit in flight: its files must not be renamed while in use.
 3. A topic that cannot be opened is reported, in the log and as bad health, and left untouched:
-   nothing is guessed, and its name is refused. Opening it is retried.
+   nothing is guessed, and its name is refused. The next start tries again, not this process: what a
+   disk that is failing shows of a log must not be taken for its contents.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from errno import EOVERFLOW
 from functools import partial
@@ -20,7 +20,6 @@ from sparq.broker.catalog import Catalog, PolicySave, Removal
 from sparq.broker.draining import Drains
 from sparq.broker.health import DiskProbe
 from sparq.broker.options import (
-    SECOND_NS,
     BrokerOptions,
     QueueSettings,
     check_limit,
@@ -47,9 +46,6 @@ from sparq.protocol.names import is_ephemeral
 FILE_BYTES_MIN: Final = 256 << 10
 """Minimum size of a journal file, used on a small disk."""
 
-REOPEN_NS: Final = 10 * SECOND_NS
-"""Time between attempts to open a topic that could not be opened."""
-
 Files = tuple[Ledger, TopicState, Log]
 
 
@@ -66,20 +62,10 @@ class Opening:
         self.name = name
         self.found: Files | None = None
         self.error: DiskError | None = None
-        self.is_read = False
-        """Whether the files were opened or failed to: not if a journal has to be read first."""
         self._open_files = open_files
-
-    @property
-    def may_be_retried(self) -> bool:
-        """Whether to open the topic later, without a start."""
-        # A file whose sync has failed is not synced again by the same process, and only a start
-        # writes a journal back.
-        return self.is_read and self.error is not None and self.error.operation != "sync"
 
     def run(self) -> None:
         """Read the files."""
-        self.is_read, self.error = True, None
         try:
             self.found = self._open_files()
         except DiskError as error:
@@ -112,17 +98,6 @@ class Removed(NamedTuple):
     def finish(self, turn: Turn, now: Instant) -> None:
         """Free the topic's name, or schedule a retry."""
         self.topics.removed(self)
-
-
-class Reopened(NamedTuple):
-    """The continuation after another attempt to open a topic."""
-
-    topics: Topics
-    opening: Opening
-
-    def finish(self, turn: Turn, now: Instant) -> None:
-        """Add the topic if its files could be read."""
-        self.topics.reopened(self.opening, now)
 
 
 class Probed(NamedTuple):
@@ -183,9 +158,6 @@ class Topics:
     def __init__(self, catalog: Catalog, turn: Turn, options: BrokerOptions) -> None:
         self.by_name: dict[str, Topic] = {}
         self.unopened: dict[str, str] = {}
-        self._reopening = False
-        self._reopen_ns = 0
-        self._to_reopen: deque[str] = deque()
         self.has_lookupd = options.has_lookupd
         self.journal = Journal(catalog.disk, catalog.data_path)
         self.policies = Policies(options.settings)
@@ -241,8 +213,7 @@ class Topics:
         if file_system is not None:
             report += _sync_together(file_system, openings)
         for opening in openings:
-            report += self.opened(opening, now)
-        self._to_reopen += [opening.name for opening in openings if opening.may_be_retried]
+            report += self._opened(opening, now)
         for folder in catalog.trashed():
             # Folders that cannot be removed stay in the trash until the next start.
             self._turn.submit(Removal(catalog, folder, in_trash=True), None)
@@ -251,7 +222,7 @@ class Topics:
         self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
         return report
 
-    def opened(self, opening: Opening, now: Instant) -> list[str]:
+    def _opened(self, opening: Opening, now: Instant) -> list[str]:
         """Add a topic whose files were read; returns notes for the operator."""
         name = opening.name
         if opening.found is None:
@@ -263,9 +234,6 @@ class Topics:
             return []
         ledger, state, log = opening.found
         opening.found = None
-        if self.unopened.pop(name, None) is not None:
-            self._turn.health.recover(Trouble.OPENING, name)
-            self._turn.changes.append(("created", name, None))
         topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
         topic.recover(state, now)
         self.by_name[name] = topic
@@ -401,7 +369,7 @@ class Topics:
     @property
     def has_work(self) -> bool:
         """Whether a failed operation must be retried."""
-        return bool(self._again or self._to_reopen or self._turn.health.troubles)
+        return bool(self._again or self._turn.health.troubles)
 
     def fin_reserve(self) -> FinReserve | None:
         """How much space there is for FINs; None before `load`."""
@@ -415,15 +383,13 @@ class Topics:
         return None if topic is None else topic.trimming.not_durable_reason()
 
     def maintain(self, now: Instant) -> None:
-        """Retry what failed: removals, openings, and on a failing disk a write."""
+        """Retry what failed: removals, and on a failing disk a write."""
         self._check_clock(now)
         again, self._again = self._again, []
         for removed in again:
             self._turn.submit(removed.removal, None, removed)
         if self._probe is not None and self._probe.begins(self._turn.health):
             self._turn.submit(self._probe, None, Probed(self, self._probe))
-        if self._to_reopen and not self._reopening and now.mono_ns >= self._reopen_ns:
-            self._reopen(now)
         if self.is_short and self.journal.number > self.journal.cleaned:
             self._end_journal()
 
@@ -434,20 +400,6 @@ class Topics:
             health.fail(Trouble.CLOCK, "", f"publishes are refused: {CLOCK_TEXT}", error)
         else:
             health.recover(Trouble.CLOCK)
-
-    def _reopen(self, now: Instant) -> None:
-        """Try again to open the topic that was tried least recently."""
-        self._reopening, self._reopen_ns = True, now.mono_ns + REOPEN_NS
-        name = self._to_reopen.popleft()
-        opening = Opening(name, partial(self._open, name, now))
-        self._turn.submit(opening, None, Reopened(self, opening))
-
-    def reopened(self, opening: Opening, now: Instant) -> None:
-        """Add a topic whose files could be read, or try it again later."""
-        self._reopening = False
-        if opening.may_be_retried:
-            self._to_reopen.append(opening.name)
-        self._turn.health.notes += self.opened(opening, now)
 
     def _end_journal(self) -> None:
         """Have the journals deleted: a full disk needs their space."""
