@@ -14,9 +14,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sparq.client.reasons import one_line
-from sparq.protocol.address import PORT_MAX, Address, lookupd_url, parse_ip
+from sparq.protocol.address import PORT_MAX, Address, lookupd_url
 from sparq.protocol.lookup import topics_of
-from sparq.protocol.names import is_valid_name
+from sparq.protocol.names import bare_host, is_valid_name
 
 NODES_MAX: Final = 1000
 NOT_TOLD: Final = "N/A"
@@ -90,10 +90,7 @@ def read_node(entry: Mapping[str, Any], at: str = "") -> Node | None:
         if not at:
             return None
         host, port = given_address(at)
-    host = one_line(host)
-    # `--broadcast-address=[::1]`: brackets belong to the form host:port, not to the host.
-    if host.startswith("[") and host.endswith("]") and parse_ip(host) is not None:
-        host = host[1:-1]
+    host = bare_host(one_line(host))
     address = str(Address(host, port))
     return Node(
         address=address,

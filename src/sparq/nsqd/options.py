@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sparq.broker.options import BrokerOptions
 from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions, go_compatible
 from sparq.program.flag_types import (
+    HOST,
     LISTEN,
     PEER,
     PORT_MAX,
@@ -89,7 +90,7 @@ class LookupdOptions:
         secret=True,
     )
     broadcast_address: str = option(
-        socket.gethostname, "address of this nsqd that nsqlookupd gives to clients"
+        socket.gethostname, "address of this nsqd that nsqlookupd gives to clients", kind=HOST
     )
     broadcast_tcp_port: int = option(
         0, "TCP port advertised to nsqlookupd (0: the port it listens on)", least=0, most=PORT_MAX

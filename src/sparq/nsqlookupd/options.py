@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, field
 
 from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions, go_compatible
-from sparq.program.flag_types import LISTEN
+from sparq.program.flag_types import HOST, LISTEN
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.option import option
 
@@ -24,7 +24,7 @@ class NsqlookupdOptions:
     http_address: str = option(
         "0.0.0.0:4161", "address for HTTP: host:port or a unix socket's path", kind=LISTEN
     )
-    broadcast_address: str = option(socket.gethostname, "address advertised to nsqds")
+    broadcast_address: str = option(socket.gethostname, "address advertised to nsqds", kind=HOST)
     inactive_producer_timeout_ns: int = option(
         300 * SECOND,
         "time without a message from an nsqd after which it is no longer listed",

@@ -60,6 +60,11 @@ class RegisteredNsqd:
         """Its name in a tombstone request, `broadcast_address:http_port`."""
         return f"{self.broadcast_address}:{self.http_port}"
 
+    @property
+    def bracketed_node(self) -> str:
+        """The same with brackets around the address."""
+        return f"[{self.broadcast_address}]:{self.http_port}"
+
 
 @dataclass(slots=True)
 class Registration:
@@ -180,7 +185,8 @@ class Registry:
     def tombstone(self, topic: str, node: str, now: Instant) -> None:
         """Hide the producer `broadcast_address:http_port` from a topic's consumers."""
         for registration in self._topics.get(topic, {}).values():
-            if registration.producer.node == node:
+            # nsqadmin has brackets around an IPv6 address, NSQ's none.
+            if node in (registration.producer.node, registration.producer.bracketed_node):
                 registration.tombstoned_at = now
 
     # Counts

@@ -32,7 +32,7 @@ from sparq.nsqlookupd.registry import RegisteredNsqd, Registry
 from sparq.protocol.go_json import to_bytes
 from sparq.protocol.instant import Instant
 from sparq.protocol.lookup import KNOWS_DRAIN
-from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.names import bare_host, is_valid_name, quote
 
 MAGIC = b"  V1"
 MAGIC_SECONDS = 60.0
@@ -334,6 +334,8 @@ def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) 
         raise ClientError("E_BAD_BODY IDENTIFY failed to decode JSON body") from None
     if not all(facts[name] for name in REQUIRED):
         raise ClientError("E_BAD_BODY IDENTIFY missing fields")
+    # Go's nsqd sends `--broadcast-address=[::1]` with its brackets; consumers add their own.
+    facts["broadcast_address"] = bare_host(facts["broadcast_address"])
     return RegisteredNsqd(peer_id, remote_address, **facts, last_update=now, draining=draining)
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from sparq.program.logging import LEVELS, level_name, parse_level
 from sparq.program.mistakes import one_of, quoted, suggestion
 from sparq.protocol.durations import MILLISECOND, format_duration, parse_duration
+from sparq.protocol.names import bare_host
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
@@ -212,6 +213,8 @@ BOOL = FlagType(
     lambda value: "true" if value else "",
     bare="true",
 )
+HOST = STRING._replace(parse=bare_host, coerce=_coerced("string", bare_host))
+"""A host name or an IP address, an IPv6 one with or without brackets."""
 LISTEN = STRING._replace(check=_check_listen)
 """An address to listen on: `host:port`, or the path of a unix socket."""
 PEER = STRING._replace(check=_check_peer)

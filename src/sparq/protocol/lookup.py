@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from sparq.protocol.address import Address, lookupd_url, parse_address
-from sparq.protocol.names import is_valid_name
+from sparq.protocol.names import bare_host, is_valid_name
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Maximum answer size: ``/nodes`` of 1,000 nsqds, 400 topics each of 30 characters, is 15 MiB."""
@@ -199,5 +199,6 @@ def _tcp_address(entry: Any) -> str:
         raise ValueError("broadcast_address or tcp_port is missing or invalid")
     if len(host) > HOST_LENGTH_MAX or not host.isprintable() or " " in host:
         raise ValueError("broadcast_address is not a host name or IP address")
+    host = bare_host(host)
     # There and back: the result has the one spelling of an address, and an invalid one raises.
     return str(parse_address(str(Address(host, port))))

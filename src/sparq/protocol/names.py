@@ -1,4 +1,4 @@
-"""Topic and channel names: validation, encoding as directory names, and quoting in errors.
+"""Names of topics, channels and hosts: validation, directory names, and quoting in errors.
 
 1. A name has 1 to 64 characters of ``[.a-zA-Z0-9_-]``; the suffix ``#ephemeral`` counts too.
 2. "." and ".." are legal names, and file systems may ignore case. So a topic's directory is never
@@ -82,3 +82,8 @@ def _quoted_character(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte kept by surrogateescape
         return f"\\x{code - 0xDC00:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def bare_host(host: str) -> str:
+    """Return a host without the brackets that an IPv6 address has only in front of a port."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") and ":" in host else host
