@@ -18,6 +18,7 @@ from sparq.tools.bench import Options, bench
 from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.scratch_topic import ScratchTopic
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.tools.conftest import GuardedNsqd
 
 ATTEMPTS = 10
 
@@ -32,6 +33,8 @@ FLAGS = {
     "rate": "test_the_requested_rate_is_kept",
     "part": "test_named_parts_run_in_the_usual_order",
     "max-in-flight": "test_client_options_reach_the_consumer",
+    "token": "test_a_guarded_nsqd",
+    "http-client-tls-root-ca-file": "test_a_guarded_nsqd",
     "client-opt": "test_client_options_reach_the_consumer",
 }
 
@@ -218,3 +221,15 @@ def test_a_signal_prints_the_lines_measured_so_far(
     assert 0 == process.returncode
     assert said == "" or "MESSAGES/S" in said
     assert [] == topics(nsqd)
+
+
+async def test_a_guarded_nsqd(guarded: GuardedNsqd, capfd: pytest.CaptureFixture[str]) -> None:
+    """The token and the CA file create and delete the topic at an nsqd that requires them."""
+    flags = (guarded.address, guarded.token, guarded.authority)
+    client = ("tls_v1", f"tls_root_ca_file,{guarded.authority.partition('=')[2]}")
+    client += (f"auth_secret,{guarded.token.partition('=')[2]}",)
+    words = (f"--nsqd-tcp-address={guarded.nsqd.tcp}", *flags, "--part=publish", "--duration=20ms")
+    words += tuple(f"--client-opt={each}" for each in client)
+
+    assert 0 == await bench(parse(Options, "sparq bench", words), asyncio.Event())
+    assert "publish" in capfd.readouterr().out

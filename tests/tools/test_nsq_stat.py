@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparq.client import Consumer
+from sparq.daemon.access import tokens
 from sparq.program.flags import flags_of
 from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.commands import nsq_stat as main
@@ -37,6 +38,8 @@ FLAGS = {
     "count": "test_a_heading_each_25_rows",
     "nsqd-http-address": "test_figures_are_summed_over_nsqds",
     "lookupd-http-address": "test_one_nsqlookupd_that_answers_is_enough",
+    "token": "test_an_nsqd_that_requires_tls",
+    "http-client-tls-root-ca-file": "test_an_nsqd_that_requires_tls",
     "http-client-connect-timeout": "test_the_connect_timeout_ends_the_wait",
     "http-client-request-timeout": "test_the_request_timeout_ends_the_wait",
 }
@@ -295,22 +298,29 @@ class TlsOnlyNsqd(NsqdServer):
 
 
 def test_an_nsqd_that_requires_tls(tmp_path: Path) -> None:
-    """nsq_stat asks it over HTTPS, and requires a certificate that the system trusts."""
+    """nsq_stat asks over HTTPS with its token, and requires a certificate of a trusted CA."""
     made = certificates(tmp_path / "pem")
+    token, line = tokens.make("reader", "read")
+    (tmp_path / "tokens").write_text(f"{line}\n")
     flags = (f"--tls-cert={made.server}", f"--tls-key={made.server}", "--tls-required")
+    flags += (f"--token-file={tmp_path / 'tokens'}",)
     places = (f"--https-address=127.0.0.1:{free_port()}", f"--data-path={tmp_path}")
     with TlsOnlyNsqd("sparq.nsqd", tmp_path, (*flags, *places)) as nsqd:
         nsqd.start()
         command = [*COMMAND, "--topic=t", "--channel=c", f"--nsqd-http-address={nsqd.http}"]
+        command.append(f"--token={token}")
         trusting = {**os.environ, "SSL_CERT_FILE": str(made.authority)}
+        authority = f"--http-client-tls-root-ca-file={made.authority}"
         answers = [
-            subprocess.run(command, env=env, capture_output=True, text=True, check=False).stderr
-            for env in (trusting, None)
+            subprocess.run(
+                [*command, *more], env=env, capture_output=True, text=True, check=False
+            ).stderr
+            for env, more in ((trusting, ()), (None, ()), (None, (authority,)))
         ]
 
     expected = "nsq_stat: ERROR: failed to find channel(c) in stats metadata for topic(t);"
     hint = " sparq top --once --topic=t lists its channels\n"
-    assert expected + hint == answers[0]
+    assert expected + hint == answers[0] == answers[2]
     assert answers[1].startswith("nsq_stat: ERROR: failed to get nsqd stats - 127.0.0.1:")
     assert ": TLS: " in answers[1]
 

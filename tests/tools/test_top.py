@@ -32,6 +32,7 @@ from sparq.tools.top import Options, watch
 from tests.cluster.peers import NSQD, answer, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
+from tests.tools.conftest import GuardedNsqd
 
 COMMAND = (sys.executable, "-m", "sparq.cli", "top")
 SECONDS_MAX = 30.0
@@ -46,6 +47,8 @@ FLAGS = {
     "channel": "test_topic_and_channel_select_one",
     "sort": "test_sort_takes_a_column",
     "http-client-connect-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
+    "token": "test_a_guarded_nsqd",
+    "http-client-tls-root-ca-file": "test_a_guarded_nsqd",
     "http-client-request-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
 }
 
@@ -523,3 +526,24 @@ async def test_a_closed_pipe_is_status_1_and_a_full_disk_an_error(nsqd: NsqdServ
     with pytest.raises(ToolError, match="No space left on device"):
         await watch(options, PipeOutput(full), asyncio.Event())
     os.close(full)
+
+
+def test_a_guarded_nsqd(guarded: GuardedNsqd) -> None:
+    """The token and the CA file reach an nsqd that requires a token over HTTPS; else it says so."""
+
+    def top(*words: str) -> tuple[int, str]:
+        ended = subprocess.run(
+            [*COMMAND, "--once", "--interval=20ms", guarded.address, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    status, shown = top(guarded.token, guarded.authority)
+    refused = top(guarded.authority)
+    distrusted = top(guarded.token)
+
+    assert (0, True) == (status, "no consumers" in shown), shown
+    assert (1, True) == (refused[0], "401" in refused[1]), refused
+    assert (1, True) == (distrusted[0], "TLS: " in distrusted[1]), distrusted

@@ -26,6 +26,7 @@ from sparq.client.producer import Producer
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
+from sparq.tools.cluster import tls_of, token_of
 from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import PARTS
 from sparq.tools.commands import BenchOptions as Options
@@ -70,7 +71,9 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
         max_attempts=0,
         publish_timeout=PUBLISH_SECONDS,
     )
-    topic = ScratchTopic(options.nsqd_http_address)
+    topic = ScratchTopic(
+        options.nsqd_http_address, token=token_of(options.token), tls=tls_of(options)
+    )
     producer = Producer([options.nsqd_tcp_address], config=config)
     async with topic, producer:
         measuring = Bench(options, config, topic, producer)

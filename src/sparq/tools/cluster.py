@@ -1,4 +1,4 @@
-"""Poll the nsqds of a cluster for their stats, for `sparq top` and `nsq_stat`.
+"""The HTTP client of the tools, and polling of nsqds for `sparq top` and `nsq_stat`.
 
 1. The list of nsqds is looked up anew each time; while no nsqlookupd answers, the previous list is
    used. nsqds given by address are identified by that address.
@@ -7,10 +7,13 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from sparq.client.arguments import split_texts
 from sparq.cluster.address_rule import AddressRule
@@ -18,10 +21,12 @@ from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node
 from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import ClusterHttpOptions
+from sparq.tools.command_line import ClusterHttpOptions, HttpAccessOptions, UsageError
 from sparq.tools.common import check_positive
 
 UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
+FILE_MARK: Final = "@"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
 
 
 class Answer(NamedTuple):
@@ -87,18 +92,55 @@ class ClusterPoller:
         return Answer(figures, time.monotonic())
 
 
-def upstream_of(options: ClusterHttpOptions, token: str) -> Upstream:
-    """Return the HTTP client for the daemons, with the timeouts of the flags.
+def upstream_of(options: ClusterHttpOptions) -> Upstream:
+    """Return the HTTP client for the daemons, as the flags describe it.
 
     Raises:
-        UsageError: a timeout is not positive.
+        UsageError: a timeout is not positive, or the token or the CA file is not valid.
     """
     check_positive(options, "http_client_connect_timeout_ns", "http_client_request_timeout_ns")
     return Upstream(
         connect_seconds=options.http_client_connect_timeout_ns / SECOND,
         request_seconds=options.http_client_request_timeout_ns / SECOND,
-        token=token,
+        token=token_of(options.token),
+        tls=tls_of(options),
     )
+
+
+def tls_of(options: HttpAccessOptions) -> ssl.SSLContext | None:
+    """Return the TLS context for HTTPS; None: the system's authorities.
+
+    Raises:
+        UsageError: the CA file cannot be used.
+    """
+    path = options.http_client_tls_root_ca_file
+    if not path:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"--http-client-tls-root-ca-file: {path}: {reason}") from None
+
+
+def token_of(text: str) -> str:
+    """Return the token: the text itself, or the content of the file `@FILE`; "" means none.
+
+    Raises:
+        UsageError: the file cannot be read, or the token is not valid in a header.
+    """
+    if text.startswith(FILE_MARK):
+        path = text.removeprefix(FILE_MARK)
+        try:
+            text = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise UsageError(f"--token: {path} cannot be read - {reason}") from None
+        if not text:
+            raise UsageError(f"--token: {path} is empty")
+    if text and not _TOKEN.fullmatch(text):
+        raise UsageError("--token must have at most 512 characters: letters, digits and ._~+/-")
+    return text
 
 
 @asynccontextmanager
@@ -108,7 +150,7 @@ async def opened(
     """Open the cluster that the flags name; the flags have been checked."""
     nsqds = split_texts(options.nsqd_http_addresses)
     lookupds = split_texts(options.lookupd_http_addresses)
-    async with upstream_of(options, "") as upstream:
+    async with upstream_of(options) as upstream:
         # Tools that show figures ask every listed nsqd, even on loopback, as Go's tools do.
         anywhere = AddressRule(allowed=("0.0.0.0/0", "::/0"), vouches=False)
         fleet = Fleet(upstream, nsqds=nsqds, lookupds=lookupds, reach=anywhere)

@@ -63,7 +63,17 @@ class ConsumeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterHttpOptions:
+class HttpAccessOptions:
+    """How a tool identifies itself to daemons over HTTP, and how it verifies them over HTTPS."""
+
+    token: str = option("", "HTTP token of the daemons, or @FILE to read it from a file")
+    http_client_tls_root_ca_file: str = option(
+        "", "trusted CA certificates (PEM) for HTTPS, in place of the system's"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHttpOptions(HttpAccessOptions):
     """Which cluster a tool asks over HTTP, and how long it waits for a response."""
 
     nsqd_http_addresses: tuple[str, ...] = option(

@@ -23,6 +23,7 @@ from sparq.tools.command_line import (
     NSQD_VARIABLE,
     ClusterHttpOptions,
     ConsumeOptions,
+    HttpAccessOptions,
     launch,
     parse,
     wait_for_nsqd,
@@ -90,7 +91,7 @@ class TopOptions(ClusterHttpOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(HttpAccessOptions):
     """Options of `sparq bench`."""
 
     nsqd_tcp_address: str = option("127.0.0.1:4150", "nsqd to measure: host:port or a unix socket")

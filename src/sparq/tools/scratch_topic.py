@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
@@ -31,6 +32,8 @@ class ScratchTopic:
 
     Args:
         http_address: nsqd's ``host:port`` or URL for HTTP.
+        token: its HTTP token; "": none.
+        tls: verifies it over HTTPS; None: by the system's authorities.
 
     Attributes:
         name: the topic's name.
@@ -40,12 +43,14 @@ class ScratchTopic:
         ValueError: the address is not valid.
     """
 
-    def __init__(self, http_address: str) -> None:
+    def __init__(
+        self, http_address: str, *, token: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
         self.name = f"sparq_bench_{secrets.token_hex(4)}"
         self.version = ""
         self._channels = 0
         self._address = http_address
-        self._upstream = Upstream(request_seconds=SECONDS_MAX)
+        self._upstream = Upstream(request_seconds=SECONDS_MAX, token=token, tls=tls)
         self._upstream.own((http_address,))
 
     async def __aenter__(self) -> Self:

@@ -23,8 +23,8 @@ from sparq.program.mistakes import Mistake
 from sparq.program.stdout import write_stdout
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.main import token_of
 from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions, separated
+from sparq.tools.cluster import tls_of, token_of
 from sparq.tools.command_line import UsageError, with_environment
 
 SECONDS_MAX: Final = 1.0
@@ -165,7 +165,10 @@ async def _names(flag_words: Sequence[str], kind: str, topic: str) -> list[str]:
     """Return the topics, a topic's channels, or the nsqds."""
     options = with_environment(_addresses(flag_words))
     async with Upstream(
-        connect_seconds=SECONDS_MAX, request_seconds=SECONDS_MAX, token=token_of(options.token)
+        connect_seconds=SECONDS_MAX,
+        request_seconds=SECONDS_MAX,
+        token=token_of(options.token),
+        tls=tls_of(options),
     ) as upstream:
         fleet = Fleet(
             upstream,
@@ -191,12 +194,11 @@ def _addresses(flag_words: Iterable[str]) -> AdminOptions:
     """Extract the flags that name the cluster from a verb's flags, and ignore the others."""
     pairs = [word.removeprefix("--").partition("=")[::2] for word in flag_words]
     given: dict[str, tuple[str, ...]] = {}
-    bearer = ""
     for name, value in pairs:
         given[name] = (*given.get(name, ()), value)
-        bearer = value if name == "token" else bearer
     return AdminOptions(
         nsqd_http_addresses=given.get("nsqd-http-address", ()),
         lookupd_http_addresses=given.get("lookupd-http-address", ()),
-        token=bearer,
+        token="".join(given.get("token", ())[-1:]),
+        http_client_tls_root_ca_file="".join(given.get("http-client-tls-root-ca-file", ())[-1:]),
     )

@@ -7,12 +7,10 @@ The connections to the cluster are closed in any case.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Final
 
 from sparq.client.arguments import split_texts
@@ -42,8 +40,6 @@ FUNCTIONS: Final = {
 """The function of each verb; verbs that are not listed here are in `changes`."""
 
 WITHOUT_CLUSTER: Final = ("audit", "completion")
-FILE_MARK: Final = "@"
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
 
 
 def start(request: ParsedCommand) -> int:
@@ -97,7 +93,8 @@ async def opened(request: ParsedCommand) -> AsyncIterator[Fleet]:
     """Open the cluster that the flags name.
 
     Raises:
-        UsageError: the flags name no cluster or two kinds of address, or the token is not valid.
+        UsageError: the flags name no cluster or two kinds of address, or the token or a
+            file is not valid.
     """
     options = request.options
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
@@ -110,25 +107,5 @@ async def opened(request: ParsedCommand) -> AsyncIterator[Fleet]:
             )
         if any(nsqds) and any(lookupds):
             raise UsageError("use --lookupd-http-address or --nsqd-http-address, not both")
-    async with upstream_of(options, token_of(options.token)) as upstream:
+    async with upstream_of(options) as upstream:
         yield Fleet(upstream, nsqds=split_texts(nsqds), lookupds=split_texts(lookupds))
-
-
-def token_of(text: str) -> str:
-    """Return the token: the text itself, or the content of the file `@FILE`; "" means none.
-
-    Raises:
-        UsageError: the file cannot be read, or the token is not valid in a header.
-    """
-    if text.startswith(FILE_MARK):
-        path = text.removeprefix(FILE_MARK)
-        try:
-            text = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise UsageError(f"--token: {path} cannot be read - {reason}") from None
-        if not text:
-            raise UsageError(f"--token: {path} is empty")
-    if text and not _TOKEN.fullmatch(text):
-        raise UsageError("--token must have at most 512 characters: letters, digits and ._~+/-")
-    return text

@@ -40,7 +40,6 @@ FORMAT: Final = choice("jsonl", "csv")
 class AdminOptions(ClusterHttpOptions):
     """Flags of every verb: which cluster to use, and how to ask it."""
 
-    token: str = option("", "HTTP token of the daemons, or @FILE to read it from a file")
     json: bool = option(False, "print JSON instead of a table")
     expect_nodes: int = option(
         0, "exit with status 1 if fewer than N nsqds are found (0: any number)", least=0
