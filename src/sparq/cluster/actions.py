@@ -183,6 +183,23 @@ async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:
     return report
 
 
+async def publish(fleet: Fleet, topic: str, address: str, body: bytes) -> Report:
+    """Publish a message at one node; nothing is repeated, so it is published at most once.
+
+    Raises:
+        UnknownNode: the node does not belong to this cluster.
+    """
+    node = await fleet.node(address)
+    report = Report()
+
+    async def call(_address: str) -> Any:
+        return await fleet.post(node, "/pub", body, topic=topic)
+
+    answers, errors = await gathered([address], call)
+    report.add("pub", [address], answers, errors)
+    return report
+
+
 async def messages(
     fleet: Fleet,
     verb: str,

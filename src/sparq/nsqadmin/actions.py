@@ -57,12 +57,14 @@ class ActionRequest:
     Attributes:
         action: one of `ACTION_ROLES`.
         channel: "" for actions on the topic itself.
-        node: `host:port` of the node to tombstone or drain.
+        node: `host:port` of the node to tombstone, to drain or to publish to.
         arguments: for `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). For
             actions on messages: `ids`, lists of ids by node; for `copy_message` also `to`, a topic.
             For `drain_node`: `exit`, whether its process ends once nothing is left.
+            For `publish_message`, only for the audit log: `bytes`, the size of the body.
             For policies, only for the audit log: `policies`, the number of policies to set.
-        document: for `set_policies`: the document in the form that nsqds accept.
+        document: for `set_policies`: the document in the form that nsqds accept; for
+            `publish_message`: the body.
         typed: the name that the user typed, if the action needs one.
     """
 
@@ -221,6 +223,12 @@ def _messages(verb: str) -> Do:
     return run
 
 
+def _publish(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
+    if not order.document:
+        raise ValueError("a message needs a body")
+    return cluster.publish(fleet, order.topic, order.node, order.document)
+
+
 def _set_policies(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     if POLICIES not in order.arguments:
         raise ValueError("the document with the policies is missing")
@@ -245,6 +253,7 @@ DOING: Final[dict[str, Do]] = {
     "drain_node": _drain,
     "undrain_node": lambda fleet, order: draining.end(fleet, order.node),
     "seek_channel": _seek,
+    "publish_message": _publish,
     "set_policies": _set_policies,
     "drop_policies": lambda fleet, _order: policies.drop(fleet),
     **{

@@ -131,7 +131,7 @@ class NsqadminOptions:
     local_role: str = option(
         "",
         "roles of requests from this machine without a user or token, or the word `none`; if empty:"
-        " administer,bodies unless --admin-user, --role or --token-file is set",
+        " administer,bodies,publish unless --admin-user, --role or --token-file is set",
         live="rights",
     )
     default_role: str = option(

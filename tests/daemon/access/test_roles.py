@@ -27,7 +27,7 @@ def test_a_role_includes_the_lower_ones() -> None:
 
 
 def test_a_role_is_found_by_its_name() -> None:
-    """``role_of`` finds a role by name; nsqadmin has four, and the error lists them."""
+    """``role_of`` finds a role by name; nsqadmin has five, and the error lists them."""
     assert Role.CONSUME == role_of(" consume ")
     assert Role.BODIES == role_of("bodies", ADMINS_WORDS)
     with pytest.raises(RoleError, match="'consume' is not a role: use read, bodies, operate, adm"):

@@ -33,6 +33,7 @@ def test_administer_includes_operate_and_read_but_not_bodies() -> None:
         ("administer", ["read", "operate", "administer"]),
         ("operate, bodies", ["read", "bodies", "operate"]),
         ("none", []),
+        ("operate,publish", ["read", "operate", "publish"]),
     ],
 )
 def test_roles_are_read_from_a_list(text: str, found: list[str]) -> None:
@@ -69,7 +70,7 @@ def test_no_route_has_two_rows() -> None:
 
 
 def test_writing_routes_need_more_than_read() -> None:
-    """Writing routes need operate, except /signin, /signout and /config (own rule)."""
+    """Writing routes need operate, except /publish, /signin, /signout and /config (own rule)."""
     weak = {
         right.path
         for right in RIGHTS
@@ -77,8 +78,11 @@ def test_writing_routes_need_more_than_read() -> None:
         if Role.OPERATE not in right.role
     }
 
-    assert {"/signin", "/signout"} == weak
-    assert all(Role.OPERATE in role for role in ACTION_ROLES.values())
+    assert {"/publish", "/signin", "/signout"} == weak
+    assert Role.PUBLISH == right_of("POST", "/publish").role
+    unlike = [name for name, role in ACTION_ROLES.items() if Role.OPERATE not in role]
+    assert ["publish_message"] == unlike
+    assert Role.BODIES | Role.PUBLISH in ACTION_ROLES["copy_message"]
 
 
 def test_a_route_without_a_row_is_not_served() -> None:

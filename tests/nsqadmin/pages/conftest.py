@@ -88,7 +88,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             nsqds.append(nsqd)
         fake = await stack.enter_async_context(FakeNode())
         fake.missing = {"/policies"}
-        roles = {"ann": "administer,bodies", "op": "operate", "eve": "read"}
+        roles = {"ann": "administer,bodies,publish", "op": "operate", "eve": "read"}
         made = {name: tokens.make(name, role) for name, role in roles.items()}
         (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
         options = NsqadminOptions(

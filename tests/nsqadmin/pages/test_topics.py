@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,3 +111,23 @@ async def test_buttons_show_what_applies(site: Site) -> None:
     await marks()
     for page in (path, "/topics?view=channels", "/topics/t"):
         assert "topic paused" in await site.get(page), page
+
+
+async def test_a_message_is_published_from_the_topics_page(site: Site) -> None:
+    """With `publish` a topic's page publishes the body as typed, at one node; audited."""
+    body = " two\nlines and ü "
+    form = {"topic": "t", "node": site.nodes[1], "body": body}
+    assert 'id="ask-publish"' in await site.get("/topics/t")
+    assert 'id="ask-publish"' not in await site.get("/topics/t", token="op")
+    assert 403 == (await site.ask("POST", "/publish", form, token="op"))[0]
+    assert 400 == (await site.ask("POST", "/publish", {**form, "body": ""}))[0]
+    assert 404 == (await site.ask("POST", "/publish", {**form, "node": "127.0.0.1:1"}))[0]
+
+    status, text = await site.ask("POST", "/publish", form)
+    assert (200, True) == (status, f"Published: t on {site.nodes[1]}." in words(text))
+    _, answer = await site.nsqds[1].ask("GET", "/channel/messages?topic=t&channel=c")
+    (message,) = json.loads(answer)["messages"]
+    assert body == message["body"]
+    newest = (await site.audited())[0]
+    assert ("publish_message", "done") == (newest["action"], newest["outcome"])
+    assert {"bytes": len(body.encode())} == newest["arguments"]

@@ -109,7 +109,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
             await nsqd.post("/topic/create?topic=t")
             await nsqd.post("/channel/create?topic=t&channel=c")
             nsqds.append(nsqd)
-        roles = {"all": "administer,bodies", "operate": "operate", "read": "read"}
+        roles = {"all": "administer,bodies,publish", "operate": "operate", "read": "read"}
         made = {name: tokens.make(name, role) for name, role in roles.items()}
         (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
         options = NsqadminOptions(

@@ -34,6 +34,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /topics/:topic": {"action": "pause_topic"},
     "POST /topics/:topic/:channel": {"action": "pause_channel"},
     "POST /lookup": {"action": "create", "topic": "new", "channel": "new"},
+    "POST /publish": {"topic": "t", "node": "n:1", "body": "x"},
     "POST /messages": {"action": "copy_message", "topic": "t", "to": "new"},
     "POST /dead-letters": {"action": "copy_message", "topic": "t", "to": "new"},
     "POST /replay": {"topic": "t", "channel": "c", "to": "earliest"},
@@ -59,8 +60,8 @@ def guarded(folder: Path) -> tuple[dict[str, Any], Keys]:
     made = [
         tokens.make("reader", "read,bodies"),
         tokens.make("operator", "operate"),
-        tokens.make("administrator", "administer,bodies"),
-        tokens.make("expired", "administer,bodies", "2020-01-01"),
+        tokens.make("administrator", "administer,bodies,publish"),
+        tokens.make("expired", "administer,bodies,publish", "2020-01-01"),
     ]
     path = folder / "tokens"
     path.write_text("\n".join(line for _, line in made))

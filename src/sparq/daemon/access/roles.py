@@ -37,12 +37,12 @@ ADMINS_WORDS = {
     "bodies": Role.BODIES,
     "operate": Role.OPERATE,
     "administer": Role.ADMINISTER,
+    "publish": Role.PUBLISH,
 }
-"""nsqadmin's roles, weakest first."""
+"""nsqadmin's roles: those that include one another weakest first."""
 
 WORDS = {
     **ADMINS_WORDS,
-    "publish": Role.PUBLISH,
     "consume": Role.CONSUME,
     "register": Role.REGISTER,
 }

@@ -1,6 +1,6 @@
 """The roles that nsqadmin's routes and actions require, and the roles that users have.
 
-1. nsqadmin uses four of the roles in `sparq.daemon.access.roles`.
+1. nsqadmin uses five of the roles in `sparq.daemon.access.roles`.
 2. The server is built from the table of rights: if a route has no row, `right_of` raises and the
    server does not start.
 3. If the body of a request names the action, the table has the weakest role that any action of the
@@ -34,7 +34,7 @@ __all__ = [
     "words",
 ]
 
-ALL = Role.ADMINISTER | Role.BODIES
+ALL = Role.ADMINISTER | Role.BODIES | Role.PUBLISH
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def parse(text: str) -> Role:
 
 
 def words(roles: Role) -> list[str]:
-    """List the names of a set of roles, weakest first."""
+    """List the names of a set of roles, in the order of `ADMINS_WORDS`."""
     return [word for word, role in ADMINS_WORDS.items() if role in roles]
 
 
@@ -127,8 +127,9 @@ ACTION_ROLES: Final = {
         for verb, role in (
             ("requeue", Role.OPERATE),
             ("redrive", Role.OPERATE),
-            # A copy shows the bodies to the consumers of another topic.
-            ("copy", Role.OPERATE | Role.BODIES),
+            # A copy reads bodies and publishes them to another topic.
+            ("copy", Role.OPERATE | Role.BODIES | Role.PUBLISH),
+            ("publish", Role.PUBLISH),
             ("finish", Role.ADMINISTER),
             ("cancel", Role.ADMINISTER),
         )
@@ -169,6 +170,7 @@ RIGHTS: Final = (
     Right("GET", "/api/v2/body", Role.BODIES),
     Right("GET", "/audit", Role.ADMINISTER),
     Right("GET", "/api/v2/audit", Role.ADMINISTER),
+    Right("POST", "/publish", Role.PUBLISH),
     Right("POST", "/messages", Role.OPERATE),
     Right("POST", "/replay", Role.OPERATE),
     Right("POST", "/dead-letters", Role.OPERATE),

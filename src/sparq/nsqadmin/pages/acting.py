@@ -44,6 +44,7 @@ PAST: Final = {
     "finish": "Finished",
     "cancel": "Cancelled",
     "copy": "Copied",
+    "publish": "Published",
     "redrive": "Redriven",
     "set": "Set",
     "drop": "Dropped",
@@ -155,6 +156,14 @@ def on_messages(_path: Mapping[str, str], fields: Fields) -> ActionRequest:
         arguments["to"] = fields.one("to")
     topic, channel = fields.one("topic"), fields.one("channel")
     return ActionRequest(action, topic=topic, channel=channel, arguments=arguments)
+
+
+def on_publish(_path: Mapping[str, str], fields: Fields) -> ActionRequest:
+    """A message from a topic's page; blanks and line ends of its body are kept."""
+    body = "".join(fields.all("body")[:1]).encode()
+    topic, node = fields.one("topic"), fields.one("node")
+    size = {"bytes": len(body)}
+    return ActionRequest("publish_message", topic, node=node, arguments=size, document=body)
 
 
 def on_replay(_path: Mapping[str, str], fields: Fields) -> ActionRequest:

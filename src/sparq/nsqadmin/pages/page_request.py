@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access.roles import Identity, Role
+from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 
@@ -64,6 +64,8 @@ class PageRequest:
             "may_operate": self.identity.may(Role.OPERATE),
             "may_administer": self.identity.may(Role.ADMINISTER),
             "may_read": self.identity.may(Role.BODIES),
+            "may_publish": self.identity.may(Role.PUBLISH),
+            "may_copy": self.identity.may(ACTION_ROLES["copy_message"]),
         }
 
     def link(self, path: str, **query: object) -> str:

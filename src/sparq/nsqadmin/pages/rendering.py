@@ -22,6 +22,7 @@ from sparq.nsqadmin.pages.assets import Assets
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView, query_text
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
+from sparq.nsqadmin.watch.words import names
 from sparq.program.stdout import sparq_version
 
 
@@ -172,8 +173,11 @@ def _is_here(entry: MenuEntry, request: PageRequest) -> bool:
 
 def _user_text(identity: Identity) -> str:
     # The strongest role includes the weaker ones.
-    words_of = [word for word in roles.words(identity.roles) if word != "bodies"][-1:]
+    words_of = [word for word in roles.words(identity.roles) if word not in ("bodies", "publish")][
+        -1:
+    ]
     bodies = ["read bodies"] if identity.may(Role.BODIES) else []
-    may = " and ".join([*words_of, *bodies]) or "see nothing"
+    publish = ["publish"] if identity.may(Role.PUBLISH) else []
+    may = names([*words_of, *bodies, *publish]) or "see nothing"
     name = {"local": "This machine"}.get(identity.via, identity.name or "Everybody")
     return f"{name} may {may}."

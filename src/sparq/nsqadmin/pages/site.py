@@ -71,7 +71,9 @@ def routes(services: Services) -> list[Route]:
     ]
     changed = Route("POST", "/policies", policies.handler(services, renderer))
     dismissed = Route("POST", "/nodes/:node/dismiss", acting.dismissal(services, renderer))
-    return [*own, *shown, *posted, changed, dismissed]
+    publish = acting.handler(services, renderer, acting.on_publish)
+    published = Route("POST", "/publish", publish)
+    return [*own, *shown, *posted, changed, dismissed, published]
 
 
 def error(services: Services, request: web.BaseRequest, status: int, code: str) -> web.Response:
