@@ -17,6 +17,7 @@ from sparq.tools.cluster import ClusterPoller, opened
 from sparq.tools.command_line import parse
 from sparq.tools.top import Options
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.tools.conftest import GuardedNsqd
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +155,19 @@ async def test_a_wrong_port_is_an_error_with_a_hint(nsqd: NsqdServer, lookupd: S
 async def test_a_topic_unknown_to_an_nsqlookupd_is_no_error(lookupd: Server) -> None:
     """nsqlookupd answers 404 to an unknown topic, as to an unknown request."""
     assert ({}, {}) == await asked(cluster([], [lookupd.http], topic="nowhere"))
+
+
+async def test_the_token_is_shown_to_no_stranger(guarded: GuardedNsqd) -> None:
+    """An nsqd that is only listed gets the token if it showed nsqlookupd one, and else none."""
+    host, port = guarded.nsqd.http.split(":")
+    found = []
+    for shown in (True, False):
+        producer = {"broadcast_address": host, "http_port": int(port), "authenticated": shown}
+        async with answering(http(json.dumps({"producers": [producer]}).encode())) as lookupd:
+            words = [guarded.token, f"--lookupd-http-address={lookupd}"]
+            options = parse(Options, "sparq top", [*words, "--http-client-request-timeout=2s"])
+            found.append(await asked(opened(options, "", "")))
+
+    assert ({guarded.nsqd.http: {"t": ["c"]}}, {}) == found[0]
+    assert {} == found[1][0]
+    assert "which was not sent" in found[1][1][guarded.nsqd.http]
