@@ -318,8 +318,9 @@ class Broker:
                     turn.sessions[reply.fill(error)] = None
         if outcome.letters:
             self._move(topic, now)
-        if outcome.has_stored or outcome.has_noted:
+        if turn.health.troubles:
             self._recover(topic)
+        outcome.has_stored = outcome.has_noted = False
         if outcome.failures or outcome.notes:
             self._record(topic)
         if outcome.changes:
@@ -358,12 +359,10 @@ class Broker:
     def _recover(self, topic: Topic) -> None:
         """End the failures of what the disk has accepted again."""
         health, outcome = self.turn.health, topic.outcome
-        if health.troubles:
-            if outcome.has_stored:
-                health.recover(Trouble.PUBLISH, topic.name)
-            if outcome.has_noted:
-                health.recover(Trouble.LEDGER, topic.name)
-        outcome.has_stored = outcome.has_noted = False
+        if outcome.has_stored:
+            health.recover(Trouble.PUBLISH, topic.name)
+        if outcome.has_noted:
+            health.recover(Trouble.LEDGER, topic.name)
 
     def _record(self, topic: Topic) -> None:
         """Record failures and notes for the operator."""

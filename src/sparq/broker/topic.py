@@ -211,7 +211,8 @@ class Topic:
                     for_one(self.channels, publish.only, indexes)
                 self.has_new_letters |= publish.letters is not None and publish.only is None
                 first += publish.messages
-            self._keep_letters()
+            if self.has_new_letters:
+                self._keep_letters()
         else:
             reason = commit.error.reason
             self.outcome.fail(

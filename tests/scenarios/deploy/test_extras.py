@@ -42,7 +42,7 @@ def test_otel_alone_is_enough_to_publish_and_consume(traced: Path, tmp_path: Pat
     assert {"handled": ["one"], "spans": None} == run_traced_program(traced, tmp_path, {})
 
 
-def test_otel_with_an_sdk_records_both_spans(built: Path, traced: Path, tmp_path: Path) -> None:
+def test_otel_with_an_sdk_records_the_spans(built: Path, traced: Path, tmp_path: Path) -> None:
     """With an SDK, a publish and the handling of its message are spans of one trace."""
     sdk = pins.with_dependencies(pins.applicable(["opentelemetry-sdk"], {""})) - pins.needed(
         built, "otel"
@@ -50,12 +50,13 @@ def test_otel_with_an_sdk_records_both_spans(built: Path, traced: Path, tmp_path
     pins.link_packages(sdk, tmp_path / "sdk")
 
     found = run_traced_program(traced, tmp_path, {"PYTHONPATH": str(tmp_path / "sdk")})
-    (process, process_kind, process_trace), (publish, publish_kind, publish_trace) = found["spans"]
+    kinds = {name: kind for name, kind, _ in found["spans"]}
 
     assert ["one"] == found["handled"]
-    assert ("process traced", "CONSUMER") == (process, process_kind)
-    assert ("publish traced", "PRODUCER") == (publish, publish_kind)
-    assert process_trace == publish_trace
+    assert {"process traced": "CONSUMER", "publish traced": "PRODUCER"}.items() <= kinds.items()
+    # The third one is the response to the message.
+    assert 3 == len(found["spans"])
+    assert 1 == len({trace for _, _, trace in found["spans"]})
 
 
 def test_the_extra_spark_suffices_for_the_pipeline(built: Path, tmp_path: Path) -> None:
