@@ -105,7 +105,7 @@ def test_nsqadmin_refuses_roles_and_patterns_it_does_not_support(tmp_path: Path)
     form = Form(ADMINS_WORDS, is_whole=True)
     for granted, why in (
         ("read:clicks*", "without a pattern"),
-        ("publish", "is not a role: use read, bodies, operate, administer"),
+        ("consume", "is not a role: use read, bodies, operate, administer, publish"),
     ):
         path = in_file(tmp_path, f"bob {granted} {HASH}")
         with pytest.raises(tokens.TokenFileError, match=re.escape(why)):

@@ -30,7 +30,7 @@ def roles_or_status(options: AccessOptions, facts: AccessRequest) -> list[str]:
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", ""])
 def test_by_default_local_requests_have_all_roles(peer: str) -> None:
     """Local requests, also by Unix socket, have all roles: a trial needs no setup."""
-    assert ["read", "bodies", "operate", "administer"] == roles_or_status(
+    assert ["read", "bodies", "operate", "administer", "publish"] == roles_or_status(
         AccessOptions(), AccessRequest(peer=peer)
     )
 
