@@ -12,11 +12,11 @@
    frees space, and deleted messages cannot be delivered again.
 5. Retention works on whole files, as deletion does; a file is as old as its newest message.
    Retention only keeps files: files that a channel needs stay anyway, and a file stays if either of
-   the two options keeps it.
+   the two options keeps it. At a low rate one file may hold the messages of weeks, so with
+   `retention_time` no file takes messages for longer than that time (or a minute, if it is less).
 6. A lag limit voids a channel's messages that its cursor has not reached, oldest first, so that a
-   channel without consumers does not fill the disk. It works on messages, not on files: at a low
-   rate one file may hold the messages of weeks. Messages in flight, requeued or deferred stay; each
-   keeps only its own file.
+   channel without consumers does not fill the disk. It works on messages, not on files, for the
+   same reason. Messages in flight, requeued or deferred stay; each keeps only its own file.
 7. An administrator's change of a topic is made durable here, too, whether it frees files or not:
    its ledger records have to be synced first.
 """
@@ -40,6 +40,8 @@ from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.instant import Instant
 
 NOT_ON_DISK: Final = "not on disk yet"
+FILE_AGE_MIN_NS: Final = 60_000_000_000
+"""No file is ended for its age before this: a short retention would make a file of each batch."""
 
 TrimTasks = list[Drop | Commit]
 
@@ -103,6 +105,7 @@ class Trimming:
 
     def trim(self, now: Instant) -> TrimTasks:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
+        self._end_old_file(now)
         finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
         # Only once the FINs are synced: a power cut could otherwise undo those of messages whose
         # file is gone.
@@ -113,6 +116,16 @@ class Trimming:
             self._is_waiting = True
             self._writer.wait_for_sync(AwaitedSync(finished, is_change=False))
         return []
+
+    def _end_old_file(self, now: Instant) -> None:
+        """End the active file once it has taken messages for the time of retention (rule 5)."""
+        keep_ns, active = self.settings.retention_time_ns, self._stream.log.active
+        if not keep_ns or active is None or self._writer is None:
+            return
+        first_ns = active.segment.first_time_ns
+        if first_ns and now.wall_ns - first_ns >= max(keep_ns, FILE_AGE_MIN_NS):
+            # Not while a commit is in flight or unsynced: the next call, a second later, does it.
+            self._stream.log.end_file()
 
     def decided(
         self, decided: AwaitedSync, error: DiskError | None, *, is_closed: bool

@@ -10,7 +10,6 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from operator import attrgetter
 from typing import TypeVar
 
@@ -52,9 +51,9 @@ def main(
     logger.info("%s", version)
     try:
         beginning = begin(options)
+        serve = lifecycle.load(server).serve
     except lifecycle.StartError as error:
         lifecycle.say_why(program, error)
         return 1
-    serve = import_module(server).serve
     read_again = partial(flags.parse_again, options_class, program, words)
     return lifecycle.run(program, lambda stop: serve(options, beginning, read_again, stop))

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,7 +201,7 @@ async def serve(
         reloader.load_certificates = certificates.load
     await nsqd.start(listeners.tcp)
     logger.info("TCP: listening on %s", listeners.tcp.text)
-    web = await asyncio.to_thread(import_module, "sparq.nsqd.site")
+    web = await asyncio.to_thread(lifecycle.load, "sparq.nsqd.site")
     site: Site = await web.start_http(nsqd, reloader, listeners)
     # Only now: nsqlookupd gives its clients both ports.
     await peers.start()
@@ -214,7 +213,7 @@ async def serve(
     leave = ExitWhenDrained(nsqd, stop)
     leave.start()
     for name in main.RARELY_USED:
-        await asyncio.to_thread(import_module, name)
+        await asyncio.to_thread(lifecycle.load, name)
     await lifecycle.until_stopped(stop)
     logger.info("NSQ: stopping")
     # HTTP and HTTPS: the first one, TCP, is closed by `Nsqd.stop`.

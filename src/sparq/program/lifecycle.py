@@ -46,6 +46,18 @@ class LoadError(StartError):
     """A daemon cannot start because of what is in its data path; the text is logged as it is."""
 
 
+def load(name: str) -> Any:
+    """Import a module while a daemon starts.
+
+    Raises:
+        StartError: its files cannot be read, for instance for want of file descriptors.
+    """
+    try:
+        return import_module(name)
+    except (ImportError, OSError) as error:
+        raise StartError(f"the module {name} cannot be loaded: {error}") from error
+
+
 def on_hangup(reload: Callable[[], None]) -> None:
     """Call `reload` in the event loop at each SIGHUP from now on."""
     _loop().add_signal_handler(signal.SIGHUP, reload)
@@ -90,7 +102,7 @@ def run(program: str, serve: Serve) -> int:
         The exit status 1: the daemon could not start, and the log says why.
     """
     try:
-        import_module("uvloop").run(_until_signal(serve))
+        load("uvloop").run(_until_signal(serve))
     except StartError as error:
         say_why(program, error)
     return 1

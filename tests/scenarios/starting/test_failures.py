@@ -16,9 +16,11 @@ from tests.support.servers import spawn_nsqd
 FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (.*)\n")
 
 
-def last_words(*flags: str, folder: Path, status: int = 1) -> str:
+def last_words(
+    *flags: str, folder: Path, status: int = 1, program: tuple[str, str] = ("-m", "sparq.nsqd")
+) -> str:
     """Start nsqd, which must fail; return the text of its last line, FATAL."""
-    command = [sys.executable, "-m", "sparq.nsqd", *flags]
+    command = [sys.executable, *program, *flags]
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (status, b""), done.stderr
     last = done.stderr.decode().splitlines(keepends=True)[-1]
@@ -62,6 +64,27 @@ def test_errors_are_reported_one_at_a_time(tmp_path: Path) -> None:
 
     said = last_words(*always, folder=tmp_path)
     assert said.startswith(f"failed to load metadata - {data}/sparq.json is damaged: ")
+
+
+@pytest.mark.parametrize("module", ["uvloop", "sparq.nsqd.serving", "sparq.nsqd.site", "numpy.ma"])
+def test_a_module_that_cannot_be_opened_is_named(tmp_path: Path, module: str) -> None:
+    """A start without file descriptors left for its modules says so, without a traceback."""
+    program = f"""
+import sys
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise OSError(24, "Too many open files", name)
+sys.meta_path.insert(0, Refusing())
+import runpy
+runpy.run_module("sparq.nsqd", run_name="__main__", alter_sys=True)
+"""
+    flags = [f"--{kind}-address=127.0.0.1:0" for kind in ("tcp", "http")]
+    said = last_words(*flags, folder=tmp_path, program=("-c", program))
+    assert said == (
+        f"failed to instantiate nsqd - the module {module} cannot be loaded: "
+        f"[Errno 24] Too many open files: '{module}'"
+    )
 
 
 @pytest.mark.parametrize(
