@@ -6,21 +6,36 @@
 3. Topics and channels are deleted at nsqlookupds before nsqds, as NSQ does it, so that consumers do
    not find a node that deletes the topic a moment later.
 4. Without nsqlookupds, topics and channels are created at the nsqds themselves.
+5. `STAY_SECONDS` after a deletion or tombstone, the nsqds are asked whether they have it again. If
+   so, the step `STAYS_AWAY` fails there; its error names the clients that are attached to it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from sparq.client.reasons import one_line
+from sparq.cluster.clients import clients_of
+from sparq.cluster.cluster_stats import number
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import error_text
 
 IDS_MAX: Final = 1000
 """Maximum messages per node in one call."""
+
+STAY_SECONDS: Final = 1.5
+"""A client that reconnects creates a deleted topic again within a second."""
+
+STAYS_AWAY: Final = "stays away"
+IS_BACK: Final = "it is back"
+CLIENTS_NAMED: Final = 5
+IDENTITY: Final = ("remote_address", "client_id", "user_agent")
+TEXT_MAX: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +136,10 @@ async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
 
 
 async def delete(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Delete a topic, or a channel of it if one is named, with all its messages."""
+    """Delete a topic, or a channel of it if one is named, with all its messages.
+
+    Nodes that have it again afterwards are in the report, also those that did not have it before.
+    """
     return await _at_producers(fleet, "delete", topic, channel)
 
 
@@ -173,6 +191,8 @@ async def seek(
 async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:
     """Tombstone a topic's node at all nsqlookupds, and delete the topic at the node.
 
+    If the node has it again, the report says so.
+
     Raises:
         UnknownNode: the node does not belong to this cluster.
     """
@@ -180,7 +200,63 @@ async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:
     report = Report()
     await _call_lookupds(fleet, report, "topic/tombstone", topic=topic, node=address)
     await _call_nodes(fleet, report, [node], "topic/delete", topic=topic)
+    if not report.outcomes[-1].error:
+        await asyncio.sleep(STAY_SECONDS)
+        await _check(fleet, report, [node], topic)
     return report
+
+
+async def returned(fleet: Fleet, node: Node, topic: str) -> str:
+    """Wait, then return why a deleted topic is not gone at a node; "": it is."""
+    report = Report()
+    await asyncio.sleep(STAY_SECONDS)
+    await _check(fleet, report, [node], topic)
+    return "".join(one.error for one in report.errors)
+
+
+async def _check(
+    fleet: Fleet, report: Report, nodes: Sequence[Node], topic: str, channel: str = ""
+) -> None:
+    """Record each node that has the topic or channel again, or does not say whether it has."""
+    stats = await fleet.stats(topic, channel, clients=True, nodes=nodes)
+    found = {at: f"not known whether it is back: {why}" for at, why in stats.errors.items()}
+    for address, document in stats.value.items():
+        for one in document["topics"]:
+            if one["topic_name"] == topic and (one["channels"] or not channel):
+                found[address] = f"{IS_BACK}: {_who(document, one)}"
+    report.add(STAYS_AWAY, found, {}, found)
+
+
+def _who(document: Mapping[str, Any], topic: Mapping[str, Any]) -> str:
+    """Return which clients are attached to a topic that is back, or have published to it."""
+    name = topic["topic_name"]
+    clients = [
+        _client((client.remote_address, client.client_id, client.user_agent), f"channel {channel}")
+        for of_topic, channel, client in clients_of(document)
+        if of_topic == name
+    ]
+    if number(topic, "message_count"):
+        listed = document.get("producers")
+        clients += [
+            _client([str(one.get(key, "")) for key in IDENTITY], "publishes")
+            for one in (listed if isinstance(listed, list) else ())
+            if isinstance(one, dict) and _publishes(one, name)
+        ]
+    if not clients:
+        return "no client is attached to it: one that has left, or one over HTTP, created it"
+    more = f" and {len(clients) - CLIENTS_NAMED:,} more" if len(clients) > CLIENTS_NAMED else ""
+    return f"attached to it: {'; '.join(clients[:CLIENTS_NAMED])}{more}"
+
+
+def _client(identity: Iterable[str], does: str) -> str:
+    address, name, agent = (one_line(text)[:TEXT_MAX] for text in identity)
+    return f"{address} (client id {name}, user agent {agent}, {does})"
+
+
+def _publishes(client: Mapping[str, Any], topic: str) -> bool:
+    counts = client.get("pub_counts")
+    counts = counts if isinstance(counts, list) else ()
+    return any(isinstance(one, dict) and one.get("topic") == topic for one in counts)
 
 
 async def publish(fleet: Fleet, topic: str, address: str, body: bytes) -> Report:
@@ -253,6 +329,15 @@ async def _at_producers(fleet: Fleet, verb: str, topic: str, channel: str) -> Re
         if verb == "delete":
             await _call_lookupds(fleet, report, step, **query)
         await _call_nodes(fleet, report, producers.value, step, **query)
+        failed = {one.address for one in report.errors}
+        deleted = [node for node in producers.value if node.address not in failed]
+        if verb == "delete" and deleted:
+            await asyncio.sleep(STAY_SECONDS)
+            listed = (await fleet.producers(topic)).value
+            asked = {node.address: node for node in (*deleted, *listed)}
+            await _check(
+                fleet, report, [asked[at] for at in asked if at not in failed], *query.values()
+            )
     return report
 
 

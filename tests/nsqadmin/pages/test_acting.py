@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.nsqadmin.pages.conftest import Site, words
+from tests.support.stubborn_client import StubbornClient
 from tests.support.waiting import until
 
 
@@ -47,3 +50,23 @@ async def test_gos_nsqd_has_no_drain(site: Site) -> None:
     status, result = await site.ask("POST", page, {"action": "drain_node"})
     assert 200 == status
     assert "this is NSQ's Go nsqd, which does not support this action" in words(result)
+
+
+async def test_a_deleted_topic_that_comes_back_is_shown_with_its_clients(site: Site) -> None:
+    """A client that subscribes again at once creates the topic again: the notice names it."""
+    nsqd = site.nsqds[0]
+    client = StubbornClient(nsqd.listeners.tcp.port, "grave", "c")
+    await asyncio.to_thread(client.__enter__)
+    try:
+        form = {"action": "delete_topic", "typed": "grave"}
+        status, result = await site.ask("POST", "/topics/grave", form)
+    finally:
+        await asyncio.to_thread(client.__exit__)
+    assert 200 == status
+    text = words(result)
+    assert (
+        f"Deleted: grave on {site.nodes[0]}, but it is back. Stop the clients that use it" in text
+    )
+    assert f"{site.nodes[0]}: it is back: attached to it: 127.0.0.1:" in text
+    assert "(client id stubborn, user agent raw/1, channel c)" in text
+    assert "partly" == (await site.audited())[0]["outcome"]

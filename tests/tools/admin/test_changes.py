@@ -7,9 +7,13 @@ A dry run reports the same in advance and changes nothing.
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
+from sparq.protocol.commands import identify, pub
+from tests.support.stubborn_client import StubbornClient
+from tests.support.v2_client import V2Client
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Cluster, Run
 
@@ -192,3 +196,51 @@ def test_an_invalid_name_is_refused(admin: Run, name: str) -> None:
         assert 1 == ran.status
         assert re.search(r"is not a valid (topic|channel) name", ran.err)
         assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("words", [("delete", "grave"), ("delete", "grave", "c"), ("tombstone",)])
+def test_a_topic_that_comes_back_is_a_failure(
+    cluster: Cluster, admin: Run, words: tuple[str, ...]
+) -> None:
+    """A client that subscribes again at once creates it again: it is named, and the status is 1."""
+    cluster.recreate("grave", "c", dead=False)
+    node, other = cluster.nsqds
+    if words == ("tombstone",):
+        words = ("tombstone", "grave", node.http)
+    with StubbornClient(node.tcp_port, "grave", "c", user_agent="raw/1\x1b[2J"):
+        ran = admin(*words, "--yes")
+        document = admin(*words, "--yes", "--json").document
+
+    assert 1 == ran.status
+    assert " in part: " in ran.out.splitlines()[0]
+    (row,) = [line for line in ran.out.splitlines() if "it is back" in line]
+    assert row.startswith(f"{node.http} ")
+    assert re.search(r"stays away +NO: it is back: attached to it: 127\.0\.0\.1:\d+ ", row)
+    assert "(client id stubborn, user agent raw/1 [2J, channel c)" in row
+    assert f"nsqd {node.http}: stop these clients" in ran.out
+    assert "partly" == document["result"]
+    assert [node.http] == [*document["errors"]]
+    assert not other.channel("grave", "c") or words[0] == "tombstone"
+    assert 0 == admin("delete", "grave", "--yes").status
+
+
+def test_a_publisher_that_brings_a_topic_back_is_named(cluster: Cluster, admin: Run) -> None:
+    """A topic that a publish has created again names the V2 client; over HTTP nobody is known."""
+    cluster.recreate("grave", dead=False)
+    node = cluster.nsqds[0]
+    with V2Client(node) as client:
+        client.ask(identify(b'{"client_id": "printer", "user_agent": "raw/2"}'))
+        client.ask(pub("grave", b"x"))
+        timer = threading.Timer(0.7, client.ask, [pub("grave", b"x")])
+        timer.start()
+        ran = admin("delete", "grave", "--yes")
+        timer.join()
+    assert 1 == ran.status
+    assert "(client id printer, user agent raw/2, publishes)" in ran.out
+    timer = threading.Timer(0.7, node.post, ["/pub?topic=grave", b"x"])
+    timer.start()
+    ran = admin("delete", "grave", "--yes")
+    timer.join()
+    assert 1 == ran.status
+    assert "no client is attached to it: one that has left, or one over HTTP, created it" in ran.out
+    assert 0 == admin("delete", "grave", "--yes").status

@@ -17,6 +17,7 @@ import pytest
 
 from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.stubborn_client import StubbornClient
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
 
@@ -170,6 +171,21 @@ def test_the_target_does_not_learn_the_channel_of_the_move(
         timer.join()
     assert {"result": "done", "carried": 50, "maybe_twice": 0}.items() <= document.items()
     assert not pair.target.get_json("/stats?format=json&topic=t")["topics"][0]["channels"]
+
+
+def test_a_topic_that_is_back_at_the_source_is_a_failure(
+    pair: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A client that subscribes again at the source at once is named, and the status is 1."""
+    pair.create_topic("c", messages=5)
+    with StubbornClient(pair.source.tcp_port, "t", "c"):
+        ran = pair.move(capfd)
+        assert 1 == ran.status
+        assert f"topic t at {pair.source.http}: it is back: attached to it: 127.0.0.1:" in ran.err
+        assert "(client id stubborn, user agent raw/1, channel c)" in ran.err
+    assert Counter(range(5)) == pair.arrived("c")
+    assert 0 == pair.move(capfd).status
+    assert pair.has_left()
 
 
 @pytest.mark.parametrize("victim", ["source", "target"])

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from sparq.cluster.actions import Report
+from sparq.cluster.actions import STAYS_AWAY, Report
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin import policies
 from sparq.nsqadmin.actions import OF_NODE, OF_POLICIES, ActionRequest, error_of
@@ -272,6 +272,9 @@ def outcome_notice(
     where = f" on {_listed(done)}" if done else ""
     if not done:
         return notice(renderer, "bad", "Nothing was done.", lines=failed)
+    if any(one.step == STAYS_AWAY for one in report.errors):
+        sentence = f"{what}{where}, but it is back. Stop the clients that use it, then repeat it."
+        return notice(renderer, "bad", sentence, lines=failed)
     if failed:
         hint = "Repeat it when these nodes answer; what was done stays done."
         sentence = f"{what}{where}, but not everywhere. {hint}"

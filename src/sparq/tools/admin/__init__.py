@@ -8,8 +8,9 @@
    listed by nsqlookupd, so it is not missed: `--expect-nodes=N` fails if fewer than N are found.
 3. `--dry-run` shows what would be done, and does nothing.
 4. Verbs that lose messages (`empty`, `delete`, `tombstone`, `finish`, `cancel`, and a `seek` that
-   skips messages) ask you to type the name. Without a terminal they need
-   `--yes`.
+   skips messages) ask you to type the name. Without a terminal they need `--yes`. 1.5 s after
+   `delete`, `tombstone` and `move`, the nsqds are asked whether they have the topic or channel
+   again. If one has, the verb fails and names the clients that are attached to it there.
 5. `--json` prints one document, or with `export` one per line. Control characters that a terminal
    would interpret are removed from text that others sent.
 6. `peek`, `find`, `export`, `seek`, `policies` and the verbs for single messages need sparq's nsqd;

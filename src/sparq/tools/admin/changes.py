@@ -1,7 +1,8 @@
 """`pause unpause empty delete create tombstone`: make one change at all daemons and report it.
 
 The verb first finds out which nsqds have the topic; a dry run ends there. A daemon that reports
-that it has no such topic or channel has nothing to do, which is not a failure.
+that it has no such topic or channel has nothing to do, which is not a failure. `delete` and
+`tombstone` fail if an nsqd has the topic or channel again 1.5 s later.
 """
 
 from __future__ import annotations
@@ -183,7 +184,9 @@ def _about(job: Job) -> str:
 def _result(one: StepOutcome) -> str:
     if not one.error:
         return "done"
-    return NOTHING if has_nothing(one.error) else f"NOT DONE: {one.error}"
+    if has_nothing(one.error):
+        return NOTHING
+    return f"{'NO' if one.step == actions.STAYS_AWAY else 'NOT DONE'}: {one.error}"
 
 
 def _document(

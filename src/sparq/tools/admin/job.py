@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sparq.cluster.actions import IS_BACK
 from sparq.cluster.fleet import Fleet
 from sparq.program.flags import flags_of
 from sparq.protocol.names import is_valid_name, quote
@@ -239,6 +240,8 @@ class Job:
 
 
 def _advice(kind: str, reason: str) -> str:
+    if reason.startswith(IS_BACK):
+        return "stop these clients, or have them use another topic; then run this again there:"
     if _is_unreachable(reason):
         return f"start the {kind}, or find out why it cannot be reached; then run this again there:"
     if "401" in reason:

@@ -5,13 +5,13 @@
 2. For `--wait`, consumers finish what they can. The remaining messages are then carried over
    channel by channel: read as a consumer of the channel, published at the target for that channel
    alone, and finished at the source only after the target's OK. Then the topic is deleted at the
-   source.
+   source, and the verb fails if the source has it again 1.5 s later.
 3. Nothing is lost. If the source, the target or the verb dies, messages that were published at the
    target but not yet finished at the source are published again by the next run: at most what one
    consumer has in flight. The last line reports the maximum: messages that were delivered before,
    and messages whose publish was not answered.
 4. After a stop or a failure at any point, the same command continues where it was. The source keeps
-   draining the topic, so that no client creates it there again: `DELETE /topic/drain` ends that.
+   draining the topic, so that no publish creates it there again: `DELETE /topic/drain` ends that.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, Final
 
 from sparq.client import Batch, Consumer, SparqClientError
+from sparq.cluster import actions
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
@@ -111,6 +112,8 @@ class Move:
             if figures.get("paused") is True:
                 await self._post(self.target, "/topic/pause")
             await self._post(self.source, "/topic/delete")
+            if why := await actions.returned(self.job.fleet, self.source, self.topic):
+                raise ToolError(f"topic {self.topic} at {self.source.address}: {why}")
 
     # State of the source
 
