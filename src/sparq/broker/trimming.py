@@ -13,7 +13,7 @@
 5. Retention works on whole files, as deletion does; a file is as old as its newest message.
    Retention only keeps files: files that a channel needs stay anyway, and a file stays if either of
    the two options keeps it. At a low rate one file may hold the messages of weeks, so with
-   `retention_time` no file takes messages for longer than that time (or a minute, if it is less).
+   `retention_time_ns` no file takes messages for longer than that (or a minute, if it is less).
 6. A lag limit voids a channel's messages that its cursor has not reached, oldest first, so that a
    channel without consumers does not fill the disk. It works on messages, not on files, for the
    same reason. Messages in flight, requeued or deferred stay; each keeps only its own file.
