@@ -46,7 +46,7 @@ def answer(body: bytes | Any, status: str = "200 OK", *headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-NSQD = {"/info": answer({"version": "1.3.0"}), "/stats": answer({"topics": []})}
+NSQD = {"/info": answer({"version": "1.3.0"}), "/stats": answer({"version": "1.3.0"})}
 """The answers of an nsqd that are needed to list the nodes of a fleet of given nsqds."""
 
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from sparq.cluster.cluster_stats import E2eLatency, channel_of, latency_in, topic_of, topics_at
-from sparq.cluster.fleet import clean
+from sparq.cluster.cluster_stats import E2eLatency, channel_of, latency_of, topic_of
+from sparq.cluster.figures import LatencyFigures, NsqdFigures, Percentile, read
 from sparq.cluster.nodes import Node
 
 NOW = 1000.9
@@ -21,8 +16,8 @@ def node(name: str, **more: Any) -> Node:
     return Node(f"{name}:4151", f"{name}:4151", name, f"host-{name}", 4151, 4150, "1.3.0", **more)
 
 
-def stats(*topics: dict[str, Any]) -> dict[str, Any]:
-    return clean({"topics": [*topics]})
+def stats(*topics: dict[str, Any]) -> NsqdFigures:
+    return read(json.dumps({"version": "1.3.0", "topics": [*topics]}).encode())
 
 
 def topic(depth: int, backend: int, *channels: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -38,10 +33,6 @@ def channel(depth: int, *clients: dict[str, Any], **more: Any) -> dict[str, Any]
         "client_count": len(clients),
     }
     return {"channel_name": "c", **figures, "clients": [*clients] or None, **more}
-
-
-def latency(count: int, value: int) -> dict[str, Any]:
-    return {"count": count, "percentiles": [{"quantile": 0.99, "value": value}]}
 
 
 def test_a_topics_figures_are_summed() -> None:
@@ -109,7 +100,7 @@ def test_latencies_are_merged() -> None:
     """Merged latencies have the largest max, the smallest min and a weighted average."""
     together = E2eLatency(topic="t")
     for count, value in ((1, 100), (3, 500), (0, 50)):
-        together.add(latency_in({"e2e_processing_latency": latency(count, value)}))
+        together.add(latency_of(LatencyFigures(count, [Percentile(0.99, float(value))])))
     (found,) = together.document()["percentiles"]
 
     assert {"quantile": 0.99, "max": 500, "min": 50, "average": 400, "count": 4} == found
@@ -118,54 +109,7 @@ def test_latencies_are_merged() -> None:
 
 def test_a_nodes_latency_has_its_own_value() -> None:
     """A single node's value is also its max, min and average, as in NSQ."""
-    (found,) = latency_in({"e2e_processing_latency": latency(2, 7)}).document()["percentiles"]
+    (found,) = latency_of(LatencyFigures(2, [Percentile(0.99, 7.0)])).document()["percentiles"]
 
     expected = {"quantile": 0.99, "value": 7, "max": 7, "min": 7, "average": 7, "count": 2}
     assert expected == found
-
-
-@pytest.mark.parametrize("huge", [10**400, -(10**400), math.inf, -math.inf, 1 << 63])
-def test_numbers_that_no_nsqd_has_count_as_zero(huge: float) -> None:
-    """They do not end the aggregation over all nodes, and the document is valid JSON."""
-    sent = {"count": huge, "percentiles": [{"quantile": 0.99, "value": huge}]}
-    found = latency_in({"e2e_processing_latency": sent}).document()
-
-    assert math.isfinite(json.loads(json.dumps(found, allow_nan=False))["count"])
-    assert 0 == found["count"]
-    (counted,) = topics_at(node("a"), stats({"topic_name": "t", "depth": huge}), NOW)
-    assert 0 == counted.document()["depth"]
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    *("topics", "topic_name", "channels", "channel_name", "clients", "depth"),
-                    *(
-                        "e2e_processing_latency",
-                        "percentiles",
-                        "quantile",
-                        "value",
-                        "count",
-                        "paused",
-                    ),
-                ]
-            ),
-            inner | st.just("t"),
-            max_size=6,
-        )
-    ),
-    max_leaves=20,
-)
-
-
-@given(json_values)
-def test_any_json_of_a_node_gives_integer_depths(sent: Any) -> None:
-    """Any JSON from a node results in a document whose depths are integers."""
-    documents = clean(sent)
-    for found in topics_at(node("a"), documents, NOW):
-        assert isinstance(found.document()["depth"], int)
-    topic_of("t", [node("a")], {"a:4151": documents}, NOW).document()

@@ -10,7 +10,7 @@ import pytest
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import Upstream
-from tests.cluster.peers import answer, listed, peer
+from tests.cluster.peers import NSQD, answer, listed, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
 from tests.support.waiting import until
 
@@ -122,7 +122,7 @@ async def test_given_nsqds_are_listed_without_nsqlookupds(upstream: Upstream, ns
 async def test_a_node_is_called_where_it_was_configured(upstream: Upstream) -> None:
     """A node is called at its configured address, not at the one that it reports."""
     told = {"broadcast_address": "169.254.169.254", "http_port": 80, "hostname": "h"}
-    document = {"/info": answer(told), "/stats": answer({"topics": []})}
+    document = {"/info": answer(told), "/stats": NSQD["/stats"]}
     async with peer(document) as one, peer(document) as two:
         fleet = Fleet(upstream, nsqds=[one.address, f"http://{two.address}"])
         found = await fleet.nodes()
@@ -149,10 +149,9 @@ async def test_stats_are_of_everything_or_one_topic_or_one_channel(
     nobody = await fleet.stats("figures", nodes=[])
 
     assert {nsqd.http for nsqd in nsqds} == set(whole.value)
-    assert all("memory" not in document for document in whole.value.values())
-    for document in one.value.values():
-        (topic,) = document["topics"]
-        assert ["two"] == [channel["channel_name"] for channel in topic["channels"]]
+    for each in one.value.values():
+        (topic,) = each.topics
+        assert ["two"] == [channel.channel_name for channel in topic.channels]
     assert (True, "failed to query any nsqd: ") == (nobody.failed, nobody.failure)
 
 

@@ -18,7 +18,7 @@ from sparq.daemon.access import tokens
 from sparq.program.flags import flags_of
 from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.commands import nsq_stat as main
-from sparq.tools.nsq_stat import Options, StatSample, sample_of, stat
+from sparq.tools.nsq_stat import Options, StatSample, stat
 from sparq.tools.pipes import PipeOutput
 from tests.client.certificates import certificates
 from tests.support.servers import NsqdServer, Server, free_port
@@ -257,23 +257,6 @@ def test_rates_are_truncated_as_in_go() -> None:
 
     assert "     -3      -3 | " == now.row(before, 2.0)[:18]
     assert "      3       3 | " == before.row(now, 2.0)[:18]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"topics": 1},
-        {"topics": ["t"]},
-        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": "7"}]}]},
-        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": 10**400}]}]},
-        {"topics": [{"topic_name": "t", "channels": [[]]}]},
-        {"topics": [{}]},
-    ],
-)
-def test_an_answer_of_another_form_is_an_error(answer: dict[str, object]) -> None:
-    """An answer without NSQ's form is an error."""
-    with pytest.raises(ValueError, match=r"in /stats|/stats does not have NSQ's form"):
-        sample_of([answer], "t", "c")
 
 
 def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:

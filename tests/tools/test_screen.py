@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Any
 
-import pytest
 from rich.console import Console
 
-from sparq.cluster.clients import Client, clients_in
+from sparq.cluster.figures import Client
 from sparq.tools.overview import ChannelPart, Overview, OverviewRow
 from sparq.tools.screen import (
     COMPLAINTS_MAX,
@@ -25,22 +23,11 @@ from sparq.tools.view import (
     View,
 )
 
-CLIENT = {
-    **{"client_id": "c1", "hostname": "h1", "remote_address": "10.0.0.1:5", "user_agent": "go-nsq"},
+CLIENT = Client(
+    *("10.0.0.1:5", "", "c1", "h1", "go-nsq"),
     **{"ready_count": 7, "in_flight_count": 3, "finish_count": 1234, "requeue_count": 2},
-    "connect_ts": 1,
-}
-
-
-def document(*clients: Any) -> dict[str, Any]:
-    channels = [
-        {"channel_name": "c", "clients": list(clients)},
-        {"channel_name": "other", "clients": [CLIENT]},
-    ]
-    return {"topics": [{"topic_name": "x", "channels": channels}, {**TOPIC, "channels": channels}]}
-
-
-TOPIC = {"topic_name": "t"}
+    connect_ts=1,
+)
 
 
 def drawn(facts: ChannelFacts, first: int = 0, height: int = 20, channel: str = "c") -> list[str]:
@@ -50,40 +37,25 @@ def drawn(facts: ChannelFacts, first: int = 0, height: int = 20, channel: str = 
     return captured.get().rstrip("\n").split("\n")
 
 
-def test_clients_are_read_from_stats() -> None:
-    """Only the channel's clients are shown, by host name and without control characters."""
-    hostile = {**CLIENT, "client_id": "\x1b[2J", "hostname": "a", "user_agent": "u\n"}
+def test_texts_of_clients_cannot_change_the_screen() -> None:
+    """Control characters are not sent to the terminal."""
+    hostile = Client(client_id="\x1b[2J", hostname="a", user_agent="u\n")
 
-    found = clients_in(document(CLIENT, hostile), "t", "c")
-
-    assert ["a", "h1"] == [client.hostname for client in found]
-    assert Client(**CLIENT) == found[1]
-    assert [] == clients_in({"topics": None}, "t", "c")
-    shown = "".join(drawn(ChannelFacts(OverviewRow("t", "c"), [], {"a:1": found})))
+    shown = "".join(drawn(ChannelFacts(OverviewRow("t", "c"), [], {"a:1": [hostile]})))
     assert " [2J" in shown
     assert shown.isprintable()
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [{"topics": [1]}, document(3), document({"ready_count": "7"})],
-)
-def test_clients_of_another_form_are_refused(broken: dict[str, Any]) -> None:
-    """Every error raises the same exception."""
-    with pytest.raises(ValueError, match="invalid list of clients"):
-        clients_in(broken, "t", "c")
-
-
 def test_nsqds_and_clients_are_shown() -> None:
     """Each nsqd is shown with its figures, also one that is gone; each client with its counters."""
-    row = OverviewRow("t", "c", depth=7, clients=1, idle_seconds=42.0)
+    row = OverviewRow("t", "c", depth=7, clients=1, idle_seconds=72.0)
     parts = [ChannelPart("a:1", OverviewRow("t", "c", depth=1_234, clients=1), False)]
     parts.append(ChannelPart("b:1", OverviewRow("t", "c", depth=5), True))
-    clients = {"a:1": clients_in(document(CLIENT), "t", "c")}
+    clients = {"a:1": [CLIENT]}
 
     lines = drawn(ChannelFacts(row, parts, clients))
 
-    assert "t / c   stuck: nothing finished for 42.0s" == lines[0].rstrip()
+    assert "t / c   stuck: nothing finished for 1m12s" == lines[0].rstrip()
     assert ["NSQD", "IN/S", "OUT/S", "DEPTH"] == lines[1].split()[:4]
     assert ["a:1", "-", "-", "1,234"] == lines[2].split()[:4]
     assert lines[3].split()[3] == "5"
@@ -94,7 +66,7 @@ def test_nsqds_and_clients_are_shown() -> None:
 
 def test_clients_scroll() -> None:
     """As many as fit are shown, with the total number; scrolling stops at the last one."""
-    many = [Client(f"c{n}", f"h{n}", "a") for n in range(100)]
+    many = [Client(client_id=f"c{n}", hostname=f"h{n}") for n in range(100)]
     facts = ChannelFacts(
         OverviewRow("t", "c"), [ChannelPart("a:1", OverviewRow("t", "c"), False)], {"a:1": many}
     )

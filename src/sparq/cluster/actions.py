@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from sparq.client.reasons import one_line
-from sparq.cluster.clients import clients_of
-from sparq.cluster.cluster_stats import number
+from sparq.cluster.figures import Client, NsqdFigures, TopicFigures
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import error_text
@@ -34,7 +33,6 @@ STAY_SECONDS: Final = 1.5
 STAYS_AWAY: Final = "stays away"
 IS_BACK: Final = "it is back"
 CLIENTS_NAMED: Final = 5
-IDENTITY: Final = ("remote_address", "client_id", "user_agent")
 TEXT_MAX: Final = 80
 
 
@@ -220,27 +218,26 @@ async def _check(
     """Record each node that has the topic or channel again, or does not say whether it has."""
     stats = await fleet.stats(topic, channel, clients=True, nodes=nodes)
     found = {at: f"not known whether it is back: {why}" for at, why in stats.errors.items()}
-    for address, document in stats.value.items():
-        for one in document["topics"]:
-            if one["topic_name"] == topic and (one["channels"] or not channel):
-                found[address] = f"{IS_BACK}: {_who(document, one)}"
+    for address, each in stats.value.items():
+        one = each.topic(topic)
+        if one is not None and (one.channels or not channel):
+            found[address] = f"{IS_BACK}: {_who(each, one)}"
     report.add(STAYS_AWAY, found, {}, found)
 
 
-def _who(document: Mapping[str, Any], topic: Mapping[str, Any]) -> str:
+def _who(stats: NsqdFigures, topic: TopicFigures) -> str:
     """Return which clients are attached to a topic that is back, or have published to it."""
-    name = topic["topic_name"]
+    name = topic.topic_name
     clients = [
-        _client((client.remote_address, client.client_id, client.user_agent), f"channel {channel}")
-        for of_topic, channel, client in clients_of(document)
+        _client(client, f"channel {channel}")
+        for of_topic, channel, client in stats.clients()
         if of_topic == name
     ]
-    if number(topic, "message_count"):
-        listed = document.get("producers")
+    if topic.message_count:
         clients += [
-            _client([str(one.get(key, "")) for key in IDENTITY], "publishes")
-            for one in (listed if isinstance(listed, list) else ())
-            if isinstance(one, dict) and _publishes(one, name)
+            _client(client, "publishes")
+            for client in stats.producers or ()
+            if any(count.topic == name for count in client.pub_counts or ())
         ]
     if not clients:
         return "no client is attached to it: one that has left, or one over HTTP, created it"
@@ -248,15 +245,10 @@ def _who(document: Mapping[str, Any], topic: Mapping[str, Any]) -> str:
     return f"attached to it: {'; '.join(clients[:CLIENTS_NAMED])}{more}"
 
 
-def _client(identity: Iterable[str], does: str) -> str:
+def _client(client: Client, does: str) -> str:
+    identity = (client.remote_address, client.client_id, client.user_agent)
     address, name, agent = (one_line(text)[:TEXT_MAX] for text in identity)
     return f"{address} (client id {name}, user agent {agent}, {does})"
-
-
-def _publishes(client: Mapping[str, Any], topic: str) -> bool:
-    counts = client.get("pub_counts")
-    counts = counts if isinstance(counts, list) else ()
-    return any(isinstance(one, dict) and one.get("topic") == topic for one in counts)
 
 
 async def publish(fleet: Fleet, topic: str, address: str, body: bytes) -> Report:

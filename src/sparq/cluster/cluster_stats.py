@@ -5,42 +5,35 @@
 2. Latencies: counts are summed, the maximum is that of the maxima, the minimum that of the minima,
    the average is weighted by count.
 3. Clients are listed once, in the aggregate; the entries in `nodes` have none.
-4. A count that a node omits, or that is not a number, counts as 0.
-5. An empty list is null in an aggregate; an empty list that a node reported stays empty.
+4. An empty list is null in an aggregate; an empty list that a node reported stays empty.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
+import msgspec
+
+from sparq.cluster.figures import (
+    DELIVERY,
+    ChannelFigures,
+    Client,
+    LatencyFigures,
+    NsqdFigures,
+    TopicFigures,
+)
 from sparq.cluster.nodes import Node
 from sparq.protocol import go_json
 
 ALL: Final = "*"
 INT64_SPAN: Final = 1 << 63
 NANOSECONDS: Final = 1_000_000_000
-AGE_SECONDS_MAX: Final = 253_402_300_799
-"""The last second that has a four-digit year, since 1970: no message can be older."""
-
-DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 TOPIC_SUMS: Final = ("depth", "backend_depth", "message_count", *DELIVERY)
 CHANNEL_SUMS: Final = (
     *TOPIC_SUMS,
     *("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count"),
-)
-CLIENT_NUMBERS: Final = (
-    *("connect_ts", "in_flight_count", "ready_count", "finish_count", "requeue_count"),
-    *("message_count", "sample_rate"),
-)
-CLIENT_TEXTS: Final = (
-    *("remote_address", "version", "client_id", "hostname", "user_agent", "auth_identity"),
-    *("auth_identity_url", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"),
-)
-CLIENT_SWITCHES: Final = (
-    *("deflate", "snappy", "authed", "tls", "tls_negotiated_protocol_is_mutual"),
 )
 PLACES: Final = ("topology_region", "topology_zone")
 # The members of nsqadmin's JSON objects, in NSQ's order.
@@ -182,32 +175,33 @@ class TopicSummary(_Stats):
         return _in_order({**self._document(), "channels": listed}, _TOPIC_ORDER)
 
 
-def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[TopicSummary]:
+def topics_at(node: Node, stats: NsqdFigures, now_seconds: float) -> list[TopicSummary]:
     """A node's topics with all their channels and clients, sorted by name.
 
     Args:
         node: the node.
-        stats: its `/stats`, as returned by `Fleet.stats`.
+        stats: its figures.
         now_seconds: current time, seconds since 1970, for the clients' `connected`.
     """
-    found = []
-    for topic in stats["topics"]:
-        name = topic["topic_name"]
-        part = TopicSummary(
+    found = [
+        TopicSummary(
             node.address,
             node.hostname,
-            name,
-            _numbers(topic, TOPIC_SUMS),
-            topic.get("paused") is True,
-            latency_in(topic),
-            channels=[_channel_at(node, name, one, now_seconds) for one in topic["channels"]],
+            topic.topic_name,
+            _counts(topic, TOPIC_SUMS),
+            topic.paused,
+            latency_of(topic.e2e_processing_latency),
+            channels=[
+                _channel_at(node, topic.topic_name, one, now_seconds) for one in topic.channels
+            ],
         )
-        found.append(part)
+        for topic in stats.topics
+    ]
     return sorted(found, key=lambda part: part.topic_name)
 
 
 def topic_of(
-    name: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
+    name: str, nodes: Iterable[Node], stats: Mapping[str, NsqdFigures], now_seconds: float
 ) -> TopicSummary:
     """One topic aggregated over all nodes; its node is "" if no node has it."""
     counts = dict.fromkeys(TOPIC_SUMS, 0)
@@ -225,7 +219,7 @@ def channel_of(
     topic: str,
     channel: str,
     nodes: Iterable[Node],
-    stats: Mapping[str, Mapping[str, Any]],
+    stats: Mapping[str, NsqdFigures],
     now_seconds: float,
 ) -> ChannelSummary | None:
     """One channel aggregated over all nodes, clients sorted by node and nearness; None: no node."""
@@ -245,49 +239,27 @@ def by_host(parts: Sequence[Any]) -> list[Any]:
     return sorted(parts, key=lambda part: (part.hostname, part.node))
 
 
-def latency_in(stats: Mapping[str, Any]) -> E2eLatency:
-    """The latency in an nsqd's JSON object of a topic or channel."""
-    latency = stats.get("e2e_processing_latency")
-    latency = latency if isinstance(latency, dict) else {}
-    found = E2eLatency(number(latency, "count"))
-    listed = latency.get("percentiles")
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict):
-            value = _real(one.get("value"))
-            figures = dict.fromkeys(("max", "min", "average", "value"), value)
-            figures |= {"quantile": _real(one.get("quantile")), "count": float(found.count)}
-            found.percentiles.append(figures)
+def latency_of(reported: LatencyFigures | None) -> E2eLatency:
+    """A node's latency of a topic or channel."""
+    latency = reported or LatencyFigures()
+    found = E2eLatency(latency.count)
+    for one in latency.percentiles or ():
+        figures = dict.fromkeys(("max", "min", "average", "value"), one.value)
+        found.percentiles.append(
+            figures | {"quantile": one.quantile, "count": float(latency.count)}
+        )
     return found
 
 
 def number(of: Mapping[str, Any], key: str) -> int:
     """An integer field of a JSON object; 0 if it is missing, or no int64 as all of NSQ's are."""
     value = of.get(key)
-    return value if is_int64(value) else 0
-
-
-def is_int64(value: Any) -> TypeGuard[int]:
-    """Whether a figure is an integer of 64 bits, as all of NSQ's are; JSON has larger ones."""
     # Not `isinstance`: in Python, JSON's true is an int as well.
-    return type(value) is int and -INT64_SPAN <= value < INT64_SPAN
-
-
-def age_seconds(of: Mapping[str, Any], key: str) -> float | None:
-    """An age that sparq's nsqd reports; None if it is missing, as in Go's, or negative.
-
-    Raises:
-        TypeError: it is no number, or more than `AGE_SECONDS_MAX`.
-    """
-    value = of.get(key)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not value <= AGE_SECONDS_MAX:
-        raise TypeError(f"{key} is not a possible number of seconds")
-    return float(value) if value >= 0 else None
+    return value if type(value) is int and -INT64_SPAN <= value < INT64_SPAN else 0
 
 
 def _parts(
-    topic: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
+    topic: str, nodes: Iterable[Node], stats: Mapping[str, NsqdFigures], now_seconds: float
 ) -> Iterable[TopicSummary]:
     for node in nodes:
         if node.address in stats:
@@ -307,35 +279,29 @@ def _add_to_aggregate(found: dict[str, ChannelSummary], part: ChannelSummary) ->
     together.add(part)
 
 
-def _channel_at(node: Node, topic: str, stats: Mapping[str, Any], now: float) -> ChannelSummary:
-    listed = stats.get("clients")
-    clients = None
-    if isinstance(listed, list):
-        clients = [client_at(node, one, now) for one in listed if isinstance(one, dict)]
+def _channel_at(node: Node, topic: str, channel: ChannelFigures, now: float) -> ChannelSummary:
+    clients = channel.clients
     return ChannelSummary(
         node.address,
         node.hostname,
         topic,
-        _numbers(stats, CHANNEL_SUMS),
-        stats.get("paused") is True,
-        latency_in(stats),
-        channel_name=stats["channel_name"],
-        clients=clients,
+        _counts(channel, CHANNEL_SUMS),
+        channel.paused,
+        latency_of(channel.e2e_processing_latency),
+        channel_name=channel.channel_name,
+        clients=None if clients is None else [client_at(node, one, now) for one in clients],
     )
 
 
-def client_at(node: Node, client: Mapping[str, Any], now_seconds: float) -> dict[str, Any]:
+def client_at(node: Node, client: Client, now_seconds: float) -> dict[str, Any]:
     """A channel's client in NSQ's shape; `connected` is in ns, from whole seconds."""
-    found: dict[str, Any] = {"node": node.address}
-    found |= {name: _text(client, name) for name in CLIENT_TEXTS}
-    found |= {name: number(client, name) for name in CLIENT_NUMBERS}
-    found |= {name: client.get(name) is True for name in CLIENT_SWITCHES}
-    found["connected"] = (int(now_seconds) - found["connect_ts"]) * NANOSECONDS
+    found: dict[str, Any] = {"node": node.address, **msgspec.structs.asdict(client)}
+    found["connected"] = (int(now_seconds) - client.connect_ts) * NANOSECONDS
     for name in PLACES:
-        if place := getattr(node, name):
-            found[f"node_{name}"] = place
-        if place := _text(client, name):
-            found[name] = place
+        found[f"node_{name}"] = getattr(node, name)
+        for key in (name, f"node_{name}"):
+            if not found[key]:
+                del found[key]
     return _in_order(found, _CLIENT_ORDER)
 
 
@@ -351,17 +317,5 @@ def _in_order(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: found[name] for name in names if name in found}
 
 
-def _numbers(stats: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    return {name: number(stats, name) for name in names}
-
-
-def _text(stats: Mapping[str, Any], key: str) -> str:
-    value = stats.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _real(value: Any) -> float:
-    """The number, if JSON can express it again; otherwise 0: `1e999` is read as infinite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if abs(value) <= sys.float_info.max else 0.0
+def _counts(stats: TopicFigures | ChannelFigures, names: Iterable[str]) -> dict[str, int]:
+    return {name: getattr(stats, name) for name in names}

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 from sparq.cluster.address_rule import AddressRule
-from sparq.cluster.nodes import NODES_MAX, Node, given_address, is_name, merged, read_node
-from sparq.cluster.upstream import Upstream, UpstreamError, error_text
+from sparq.cluster.figures import NsqdFigures, read
+from sparq.cluster.nodes import NODES_MAX, Node, given_address, merged, read_node
+from sparq.cluster.upstream import OK, Upstream, UpstreamError, error_text
 from sparq.protocol import lookup
 from sparq.protocol.address import lookupd_url
 
@@ -154,16 +155,14 @@ class Fleet:
         channel: str = "",
         *,
         clients: bool = False,
-        mem: bool = False,
         nodes: Sequence[Node] | None = None,
-    ) -> Gathered[dict[str, dict[str, Any]]]:
-        """`/stats` of nodes, by the nodes' addresses; `clean` documents their form.
+    ) -> Gathered[dict[str, NsqdFigures]]:
+        """`/stats` of nodes, by the nodes' addresses.
 
         Args:
             topic: only this topic; "": all.
             channel: only this channel; "": all.
             clients: include the clients of each channel.
-            mem: include the memory statistics.
             nodes: the nodes to query; None: all.
         """
         errors: dict[str, str] = {}
@@ -173,41 +172,33 @@ class Fleet:
             if everybody.failed and not nodes:
                 return Gathered({}, errors, everybody.asked, failed=True)
         answers, failures = await self.each(
-            nodes, lambda n: self.node_stats(n, topic, channel, clients=clients, mem=mem)
+            nodes, lambda n: self.node_stats(n.at, topic, channel, clients=clients)
         )
-        found = {address: clean(answer) for address, answer in answers.items()}
-        return Gathered(found, {**errors, **failures}, NSQD, failed=not answers)
+        return Gathered(answers, {**errors, **failures}, NSQD, failed=not answers)
 
     async def node_stats(
-        self,
-        node: Node,
-        topic: str = "",
-        channel: str = "",
-        *,
-        clients: bool = False,
-        mem: bool = False,
-    ) -> Any:
-        """`/stats` of one node, unchecked; the arguments are those of `stats`.
+        self, at: str, topic: str = "", channel: str = "", *, clients: bool = False
+    ) -> NsqdFigures:
+        """`/stats` of the node at this address; the other arguments are those of `stats`.
 
         Raises:
-            UpstreamError: the request failed.
+            UpstreamError: the request failed, or the answer is unreadable.
         """
         query = {**FIGURES, "topic": topic, "channel": channel}
-        # `Upstream` leaves empty parameters out, and nsqd includes both by default.
+        # `Upstream` leaves empty parameters out, and nsqd lists clients by default.
         query |= {"include_clients": ""} if clients else {}
-        query |= {"include_mem": ""} if mem else {}
         try:
-            return await self.get(node, "/stats", **query)
+            return read(await self.upstream.read(at, "/stats", **query))
         except UpstreamError as error:
             raise error.hinted(NSQD_HINT) from None
+        except ValueError as error:
+            raise UpstreamError(at, str(error), OK) from None
 
     async def topics(self) -> Gathered[list[str]]:
         """The names of all topics, sorted."""
         if not self.lookupds:
-            answers, errors = await gathered(
-                self.nsqds, lambda at: self.upstream.get(at, "/stats", **FIGURES)
-            )
-            found = {t["topic_name"] for a in answers.values() for t in clean(a)["topics"]}
+            answers, errors = await gathered(self.nsqds, self.node_stats)
+            found = {topic.topic_name for each in answers.values() for topic in each.topics}
             return Gathered(sorted(found), errors, NSQD, failed=not answers)
         return await self._names("topics")
 
@@ -280,10 +271,9 @@ class Fleet:
     async def _given_nodes(self, topic: str = "") -> Gathered[list[Node]]:
         async def ask(at: str) -> Node | None:
             stats, info = await asyncio.gather(
-                self.upstream.get(at, "/stats", topic=topic, **FIGURES),
-                self.upstream.get(at, "/info"),
+                self.node_stats(at, topic), self.upstream.get(at, "/info")
             )
-            names = [t["topic_name"] for t in clean(stats)["topics"]]
+            names = [each.topic_name for each in stats.topics]
             if topic and topic not in names:
                 return None
             told_of = info if isinstance(info, dict) else {}
@@ -326,26 +316,3 @@ async def gathered(
         else:
             answers[address] = answer
     return answers, errors
-
-
-def clean(answer: Any) -> dict[str, Any]:
-    """Reduce `topics` of a `/stats` document, and their `channels`, to objects with legal names.
-
-    All other fields are unchecked, as the node sent them.
-    """
-    document = answer if isinstance(answer, dict) else {}
-    topics = _named(document.get("topics"), "topic_name")
-    for topic in topics:
-        topic["channels"] = _named(topic.get("channels"), "channel_name")
-    document["topics"] = topics
-    return document
-
-
-def _named(listed: Any, key: str) -> list[dict[str, Any]]:
-    if not isinstance(listed, list):
-        return []
-    return [
-        one
-        for one in listed
-        if isinstance(one, dict) and isinstance(one.get(key), str) and is_name(one[key])
-    ]

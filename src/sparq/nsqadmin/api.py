@@ -140,15 +140,15 @@ async def _counter(services: Services, _call: Call) -> dict[str, Any]:
     nodes = _needed(await services.fleet.nodes())
     stats = _needed(await services.fleet.stats(nodes=nodes.value))
     counted = {
-        f"{topic['topic_name']}:{channel['channel_name']}:{address}": {
+        f"{topic.topic_name}:{channel.channel_name}:{address}": {
             "node": address,
-            "topic_name": topic["topic_name"],
-            "channel_name": channel["channel_name"],
-            "message_count": cluster_stats.number(channel, "message_count"),
+            "topic_name": topic.topic_name,
+            "channel_name": channel.channel_name,
+            "message_count": channel.message_count,
         }
-        for address, document in stats.value.items()
-        for topic in document["topics"]
-        for channel in topic["channels"]
+        for address, each in stats.value.items()
+        for topic in each.topics
+        for channel in topic.channels
     }
     return {"stats": counted, "message": _warning(nodes.text, stats.text)}
 

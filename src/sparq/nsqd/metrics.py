@@ -106,7 +106,7 @@ _CHANNEL = (
         "oldest_waiting_seconds",
         "oldest_waiting_seconds",
         "gauge",
-        "Age of the message that has waited longest",
+        "Lag: age of the oldest waiting message",
     ),
     MetricForm(
         "clear_seconds", "clear_seconds", "gauge", "Time until the depth is 0 at its present rate"

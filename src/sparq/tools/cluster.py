@@ -13,13 +13,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sparq.client.arguments import split_texts
 from sparq.cluster.address_rule import AddressRule
+from sparq.cluster.figures import NsqdFigures
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node
-from sparq.cluster.upstream import Upstream, UpstreamError
+from sparq.cluster.upstream import Upstream
 from sparq.protocol.durations import SECOND
 from sparq.tools.command_line import ClusterHttpOptions, HttpAccessOptions, UsageError
 from sparq.tools.common import check_positive
@@ -30,9 +31,9 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may c
 
 
 class Answer(NamedTuple):
-    """An nsqd's `/stats` response, and its time in seconds on the monotonic clock."""
+    """An nsqd's figures, and their time in seconds on the monotonic clock."""
 
-    figures: dict[str, Any]
+    stats: NsqdFigures
     at_seconds: float
 
 
@@ -64,7 +65,7 @@ class ClusterPoller:
         self.errors |= errors
         return answers
 
-    async def clients(self, topic: str, channel: str) -> dict[str, dict[str, Any]]:
+    async def clients(self, topic: str, channel: str) -> dict[str, NsqdFigures]:
         """Return one channel's figures with its clients, by nsqd.
 
         It asks the nsqds of the last `stats` call; those that do not answer are left out. `errors`
@@ -84,12 +85,10 @@ class ClusterPoller:
             self._nodes = found.value
 
     async def _ask(self, node: Node) -> Answer:
-        figures = await self._fleet.node_stats(node, self._topic, self._channel)
-        if not isinstance(figures, dict):
-            raise UpstreamError(node.at, "the response is not a JSON object")
+        stats = await self._fleet.node_stats(node.at, self._topic, self._channel)
         # Each answer has its own time: nsqds answer at different times, and rates are computed for
         # each.
-        return Answer(figures, time.monotonic())
+        return Answer(stats, time.monotonic())
 
 
 def upstream_of(options: ClusterHttpOptions) -> Upstream:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from sparq.cluster.cluster_stats import is_int64
+from sparq.cluster.figures import NsqdFigures
 from sparq.protocol.address import parse_address
 from sparq.protocol.durations import SECOND
 from sparq.tools.cluster import ClusterPoller, opened
@@ -112,32 +112,11 @@ class StatSample(NamedTuple):
         )
 
 
-def sample_of(answers: Iterable[dict[str, Any]], topic: str, channel: str) -> StatSample | None:
-    """Sum a channel's figures over the nsqds' `/stats`; None if no nsqd has the channel.
-
-    Raises:
-        ValueError: a response has another form.
-    """
-    found = list(itertools.chain.from_iterable(_parts(each, topic, channel) for each in answers))
-    return StatSample(*map(sum, zip(*found, strict=True))) if found else None
-
-
-def _parts(answer: dict[str, Any], topic: str, channel: str) -> Iterator[StatSample]:
-    try:
-        for topics in answer.get("topics") or ():
-            if topics["topic_name"] == topic:
-                for stats in topics.get("channels") or ():
-                    if stats["channel_name"] == channel:
-                        yield StatSample(*(_number(stats, name) for name in StatSample._fields))
-    except (TypeError, KeyError, AttributeError):
-        raise ValueError("/stats does not have NSQ's form") from None
-
-
-def _number(stats: dict[str, Any], name: str) -> int:
-    value = stats.get(name, 0)
-    if not is_int64(value):
-        raise ValueError(f"{name} in /stats is not a number")
-    return value
+def sample_of(answers: Iterable[NsqdFigures], topic: str, channel: str) -> StatSample | None:
+    """Sum a channel's figures over the nsqds; None if no nsqd has the channel."""
+    found = [part for each in answers if (part := each.channel(topic, channel)) is not None]
+    sums = (sum(getattr(part, name) for part in found) for name in StatSample._fields)
+    return StatSample(*sums) if found else None
 
 
 async def _report(options: Options, output: PipeOutput) -> None:
@@ -169,10 +148,7 @@ async def _sample(cluster: ClusterPoller, options: Options) -> StatSample:
         raise ToolError(f"ERROR: failed to get nsqd stats - {_error_text(failed)}")
     if lookupds and lookupds <= cluster.errors.keys():
         raise ToolError(f"ERROR: failed to get topic producers - {_error_text(cluster.errors)}")
-    try:
-        sample = sample_of((each.figures for each in answers.values()), topic, channel)
-    except ValueError as error:
-        raise ToolError(f"ERROR: failed to get nsqd stats - {error}") from None
+    sample = sample_of((each.stats for each in answers.values()), topic, channel)
     if sample is None:
         raise ToolError(
             f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic});"

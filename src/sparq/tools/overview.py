@@ -5,48 +5,34 @@
    nsqd adds anything, the rate is unknown: None.
 2. A channel's figures are summed over all nsqds that answered. A topic without a channel, or with
    messages that are in no channel, has a row of its own, whose channel is "".
-3. sparq's nsqd reports how many messages were finished. Go's has no such counter: there it is the
-   number of messages received minus those still there.
-4. The last figures of an nsqd that no longer answers stay in the sums of waiting messages
-   (`OverviewRow.gone` names it, `OverviewRow.stranded` counts its part), until it answers again or
-   the user removes it; also if no nsqlookupd lists it any more. It adds no rate and no clients:
-   those are disconnected.
-5. A channel has been idle since the last sample in which it had finished a message, or in which no
-   message waited, or no rate was known.
-6. The state of a paused channel is `paused`; otherwise it is the worst of these that is true:
-
-| words | true when |
-|---|---|
-| `stuck` | consumers are connected, messages wait, and none was finished for `STUCK_SECONDS` |
-| `no consumers` | no consumer is connected to the channel |
-| `no channel` | the topic has no channel: its messages wait for the first one |
-| `behind` | messages are finished, but the oldest's age or the lag is at least `BEHIND_SECONDS` |
-| `paused` | the channel was paused |
-| `ok` | none of these |
-
-The state is `nsqd gone` alone if no nsqd that has the channel answers any more. If only some of
-them do not answer, `nsqd gone` follows the word, and replaces `ok`.
+3. An nsqd that no longer answers is gone: `OverviewRow.gone` names it, and its last figures are
+   kept apart from the sums (`Overview.gone`), until it answers again or the user removes it. One
+   that was drained before, with nothing left, is no alarm.
+4. A channel has been idle since the last sample in which it had finished a message, or in which
+   none was unfinished, or no rate was known.
+5. Lags and states are those of `cluster.figures`. A topic without a channel has the state `no
+   channel`. The state is `nsqd gone` if no nsqd that has the channel answers any more; if only
+   some of them do not answer, `nsqd gone` follows the state, or replaces `ok`. `topic paused`
+   follows the state of a channel whose topic is paused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sparq.client.reasons import one_line
-from sparq.cluster.cluster_stats import age_seconds, is_int64
-from sparq.protocol.names import is_valid_name
+from sparq.cluster.figures import ChannelFigures, NsqdFigures, lag_of, state_of
 
-STUCK_SECONDS: Final = 10.0
-"""A handler that takes five seconds per message is slow, but not stuck."""
+ORDER: Final = ("ok", "paused", "behind", "no channel", "no consumers", "stuck")
+"""The states, the worst last."""
 
-READER_STUCK_SECONDS: Final = 120.0
-"""A Spark query finishes nothing between two of its batches, which may be a minute apart."""
-
-BEHIND_SECONDS: Final = 60.0
 GONE: Final = "nsqd gone"
+SAME: Final = {"topic paused": "paused", GONE: "ok"}
+"""How bad words are that replace `ok`."""
+
 GONE_MAX: Final = 1000
 """Maximum number of gone nsqds for which the last figures are kept."""
 
@@ -60,31 +46,15 @@ class Severity(NamedTuple):
     severity: int
     words: str
 
-
-OK: Final = Severity(0, "ok")
-PAUSED: Final = Severity(2, "paused")
-BEHIND: Final = Severity(4, "behind")
-NO_CHANNEL: Final = Severity(6, "no channel")
-NO_CONSUMERS: Final = Severity(8, "no consumers")
-STUCK: Final = Severity(10, "stuck")
-ALL_GONE: Final = Severity(12, GONE)
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the consumers finish nothing."""
+        return self.words.startswith("stuck")
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """The figures of one channel, or of a topic itself, at one nsqd at one moment."""
-
-    messages: int
-    depth: int
-    finished: int = 0
-    in_flight: int = 0
-    deferred: int = 0
-    requeued: int = 0
-    timed_out: int = 0
-    clients: int = 0
-    is_paused: bool = False
-    readers: int = 0
-    oldest_seconds: float | None = None
+def severity(state: str) -> int:
+    """Return how bad a state is; one more if an nsqd is gone, too."""
+    return 2 * ORDER.index(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,69 +63,27 @@ class NsqdSample:
 
     Attributes:
         at_seconds: when it was taken, on the monotonic clock.
-        start_time: when the nsqd was started, in seconds since 1970.
-        counts: figures of its topics and channels.
-        health: "OK", or the error that it reports.
+        counts: figures of its channels, and of its topics themselves.
     """
 
     at_seconds: float
-    start_time: int
-    counts: Mapping[Key, Counts]
-    health: str = "OK"
+    stats: NsqdFigures
+    counts: Mapping[Key, ChannelFigures]
 
 
-def sample_of(stats: Mapping[str, Any], at_seconds: float) -> NsqdSample:
-    """Parse an nsqd's `/stats`; names that NSQ does not allow are skipped.
-
-    Raises:
-        ValueError: it has another form.
-    """
-    try:
-        counts = dict(_counts(stats["topics"] or ()))
-        health = one_line(str(stats["health"]))
-        return NsqdSample(at_seconds, _number(stats, "start_time"), counts, health)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"unreadable statistics: {error!r}") from None
-
-
-def _counts(topics: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Key, Counts]]:
-    for topic in topics:
-        name = topic["topic_name"]
-        if not is_valid_name(name):
-            continue
-        paused = topic["paused"] is True
-        messages, depth = _number(topic, "message_count"), _number(topic, "depth")
-        yield (name, ""), Counts(messages, depth, is_paused=paused)
-        for channel in topic["channels"] or ():
-            if is_valid_name(channel["channel_name"]):
-                yield (name, channel["channel_name"]), _channel(channel)
-
-
-def _channel(channel: Mapping[str, Any]) -> Counts:
-    messages, depth = _number(channel, "message_count"), _number(channel, "depth")
-    in_flight, deferred = _number(channel, "in_flight_count"), _number(channel, "deferred_count")
-    known = "finish_count" in channel
-    return Counts(
-        messages,
-        depth,
-        _number(channel, "finish_count") if known else messages - depth - in_flight - deferred,
-        in_flight,
-        deferred,
-        _number(channel, "requeue_count"),
-        _number(channel, "timeout_count"),
-        _number(channel, "client_count"),
-        channel["paused"] is True,
-        # A Spark query is not a client, and holds the channel only while it reads.
-        int(bool(channel.get("range_reader") or channel.get("range_query"))),
-        age_seconds(channel, "oldest_waiting_seconds"),
-    )
-
-
-def _number(of: Mapping[str, Any], key: str) -> int:
-    value = of[key]
-    if not is_int64(value):
-        raise TypeError(f"{key} is not a number of 64 bits")
-    return value
+def sample_of(stats: NsqdFigures, at_seconds: float) -> NsqdSample:
+    """Return a sample of an nsqd's figures."""
+    counts = {}
+    for topic in stats.topics:
+        counts[topic.topic_name, ""] = ChannelFigures(
+            channel_name="",
+            depth=topic.depth,
+            message_count=topic.message_count,
+            paused=topic.paused,
+        )
+        for channel in topic.channels:
+            counts[topic.topic_name, channel.channel_name] = channel
+    return NsqdSample(at_seconds, stats, counts)
 
 
 @dataclass(slots=True)
@@ -163,13 +91,13 @@ class OverviewRow:
     """One channel of the cluster, or a topic itself; rates are per second, None while unknown.
 
     Attributes:
+        topic_paused: whether its topic is paused: the channel gets no new messages.
         readers: Spark queries that read it; they do not count as clients.
-        oldest_seconds: age of the oldest waiting message; None if no nsqd reports it.
-        idle_seconds: how long messages have waited without one being finished; None: not idle.
-        patience_seconds: the idle time after which the channel is stuck.
+        ages: the ages of the oldest waiting message that the nsqds report.
+        idle_seconds: how long messages have been unfinished without one being finished; None: not
+            idle.
         nsqds: the number of nsqds that answered and have it.
         gone: nsqds that have it and no longer answer.
-        stranded: messages waiting on those by their last figures; included in the sums.
         has_channels: for a topic's own row, whether the topic has a channel.
     """
 
@@ -184,13 +112,12 @@ class OverviewRow:
     timeout_rate: float | None = None
     clients: int = 0
     is_paused: bool = False
+    topic_paused: bool = False
     readers: int = 0
-    oldest_seconds: float | None = None
+    ages: tuple[float | None, ...] = ()
     idle_seconds: float | None = None
-    patience_seconds: float = STUCK_SECONDS
     nsqds: int = 1
     gone: tuple[str, ...] = ()
-    stranded: int = 0
     has_channels: bool = False
 
     @property
@@ -199,80 +126,66 @@ class OverviewRow:
         return self.topic, self.channel
 
     @property
-    def waiting(self) -> int:
-        """Messages waiting or in flight at nsqds that answer."""
-        return self.depth + self.in_flight - self.stranded
+    def unfinished(self) -> int:
+        """Messages waiting or in flight."""
+        return self.depth + self.in_flight
 
     @property
     def lag_seconds(self) -> float | None:
-        """Seconds that the waiting messages have waited, if the rate stays (Little's law).
-
-        That is their number divided by the rate at which messages are finished. Infinite if none is
-        finished; None while the rate is unknown.
-        """
-        if not self.waiting:
-            return 0.0
-        if self.out_rate is None or not self.channel:
-            return None
-        return self.waiting / self.out_rate if self.out_rate else math.inf
+        """Age of the oldest waiting message; None: unknown, or it is a topic's own row."""
+        lag = lag_of(self.ages, self.unfinished, self.out_rate)
+        return None if math.isnan(lag) or not self.channel or not self.nsqds else lag
 
     @property
     def state(self) -> Severity:
         """The state, with its words."""
         if not self.nsqds:
-            return ALL_GONE
-        state = self._state_of_what_answers()
-        if not self.gone:
-            return state
-        return Severity(state.severity + 1, GONE if state is OK else f"{state.words}, {GONE}")
+            return Severity(2 * len(ORDER), GONE)
+        words = self._own_words() if not self.channel else self._channel_words()
+        first = words.partition(",")[0]
+        return Severity(severity(SAME.get(first, first)) + bool(self.gone), words)
 
-    def _state_of_what_answers(self) -> Severity:
-        if self.is_paused:
-            return PAUSED
-        if not self.channel:
-            return OK if self.has_channels else NO_CHANNEL
-        if not self.clients and not self.readers:
-            return NO_CONSUMERS
-        patience = READER_STUCK_SECONDS if self.readers else self.patience_seconds
-        if self.waiting and self.idle_seconds is not None and self.idle_seconds >= patience:
-            return STUCK
-        waited = max(self.oldest_seconds or 0.0, self.lag_seconds or 0.0)
-        return BEHIND if waited >= BEHIND_SECONDS and self.out_rate else OK
+    def _own_words(self) -> str:
+        state = "paused" if self.is_paused else "ok" if self.has_channels else "no channel"
+        return state if not self.gone else GONE if state == "ok" else f"{state}, {GONE}"
 
-    def take(self, now: Counts, before: Counts | None, seconds: float) -> None:
+    def _channel_words(self) -> str:
+        lag = self.lag_seconds
+        return state_of(
+            topic_paused=self.topic_paused,
+            gone=bool(self.gone),
+            paused=self.is_paused,
+            clients=self.clients,
+            readers=self.readers,
+            unfinished=self.unfinished,
+            idle_seconds=self.idle_seconds or 0.0,
+            lag_seconds=math.nan if lag is None else lag,
+        )
+
+    def take(self, now: ChannelFigures, before: ChannelFigures | None, seconds: float) -> None:
         """Add the figures of one nsqd that answered."""
-        self._take_messages(now, now.oldest_seconds)
         self.nsqds += 1
-        self.clients += now.clients
-        self.readers += now.readers
-        self.is_paused |= now.is_paused
+        self.depth += now.depth
+        self.in_flight += now.in_flight_count
+        self.deferred += now.deferred_count
+        self.clients += now.client_count
+        # A Spark query is not a client, and holds the channel only while it reads.
+        self.readers += bool(now.range_reader or now.range_query)
+        self.ages = (*self.ages, now.oldest_waiting_seconds)
+        self.is_paused |= now.paused
         if before is None or seconds <= 0:
             return
-        for name, counter in RATES.items() if self.channel else (("in_rate", "messages"),):
+        for name, counter in RATES.items() if self.channel else (("in_rate", "message_count"),):
             # A topic or channel that was deleted and created again counts from 0.
             grown = max(0, getattr(now, counter) - getattr(before, counter)) / seconds
             setattr(self, name, (getattr(self, name) or 0.0) + grown)
 
-    def keep(self, address: str, last: Counts, seconds: float) -> None:
-        """Add the last figures of an nsqd that is gone, from this number of seconds ago."""
-        age = last.oldest_seconds
-        self._take_messages(last, None if age is None else age + seconds)
-        self.gone = (*self.gone, address)
-        self.stranded += last.depth + last.in_flight
 
-    def _take_messages(self, counts: Counts, oldest_seconds: float | None) -> None:
-        self.depth += counts.depth
-        self.in_flight += counts.in_flight
-        self.deferred += counts.deferred
-        known = [age for age in (self.oldest_seconds, oldest_seconds) if age is not None]
-        self.oldest_seconds = max(known, default=None)
-
-
-RATES = {
-    "in_rate": "messages",
+RATES: Final = {
+    "in_rate": "message_count",
     "out_rate": "finished",
-    "requeue_rate": "requeued",
-    "timeout_rate": "timed_out",
+    "requeue_rate": "requeue_count",
+    "timeout_rate": "timeout_count",
 }
 """Each rate of a row, and the counter that it is computed from."""
 
@@ -280,7 +193,7 @@ RATES = {
 class GoneNsqd(NamedTuple):
     """The last figures of an nsqd that no longer answers.
 
-    ``seconds`` is their age; the figures are sums over its channels.
+    ``seconds`` is their age; the figures are sums over its topics and channels.
     """
 
     seconds: float
@@ -294,7 +207,8 @@ class Overview:
     """The cluster: its rows by topic and channel, and their sums.
 
     ``in_rate`` is the sum over the topics: the published messages, however many channels each has.
-    ``gone`` holds the nsqds that answered before and do not now, by address.
+    ``ill`` says what is wrong with the disks of nsqds that answer, by address. ``gone`` holds the
+    nsqds that answered before and do not now, and ``drained`` those that were drained on purpose.
     """
 
     rows: list[OverviewRow] = field(default_factory=list)
@@ -303,6 +217,7 @@ class Overview:
     in_rate: float | None = None
     ill: dict[str, str] = field(default_factory=dict)
     gone: dict[str, GoneNsqd] = field(default_factory=dict)
+    drained: frozenset[str] = frozenset()
 
     def total(self, name: str) -> float | None:
         """Return the sum of a figure over all rows; None if it is unknown for each of them."""
@@ -313,7 +228,7 @@ class Overview:
 def overview(
     before: Mapping[str, NsqdSample],
     now: Mapping[str, NsqdSample],
-    gone: Mapping[str, NsqdSample] | None = None,
+    lost: Mapping[str, NsqdSample] | None = None,
     at_seconds: float = 0.0,
 ) -> Overview:
     """Compare two samples of the cluster; each maps an nsqd's address to its `NsqdSample`.
@@ -321,16 +236,18 @@ def overview(
     Args:
         before: the earlier sample.
         now: the nsqds that answered now.
-        gone: the last samples of nsqds that do not answer now.
+        lost: the last samples of nsqds that do not answer now.
         at_seconds: the time now, to compute how long those are gone.
     """
     rows: dict[Key, OverviewRow] = {}
     for address, after in now.items():
         _take(rows, before.get(address), after)
-    for address, last in (gone or {}).items():
-        for key, counts in last.counts.items():
+    lost = lost or {}
+    gone = {address: last for address, last in lost.items() if not last.stats.was_drained}
+    for address, last in gone.items():
+        for key in last.counts:
             row = rows.setdefault(key, OverviewRow(*key, nsqds=0))
-            row.keep(address, counts, at_seconds - last.at_seconds)
+            row.gone = (*row.gone, address)
     topics = [row for row in rows.values() if not row.channel]
     rates = [row.in_rate for row in topics if row.in_rate is not None]
     return Overview(
@@ -338,28 +255,37 @@ def overview(
         len(now),
         len(topics),
         sum(rates) if rates else None,
-        {address: each.health for address, each in now.items() if each.health != "OK"},
-        {address: gone_since(last, at_seconds) for address, last in (gone or {}).items()},
+        {at: one_line(f"{s.state}: {s.health}") for at, s in _stats(now) if "disk" in s.state},
+        {address: gone_since(last, at_seconds) for address, last in gone.items()},
+        frozenset(lost.keys() - gone.keys()),
     )
+
+
+def _stats(now: Mapping[str, NsqdSample]) -> list[tuple[str, NsqdFigures]]:
+    return [(address, sample.stats) for address, sample in now.items()]
 
 
 def row_of(key: Key, before: NsqdSample | None, now: NsqdSample) -> OverviewRow | None:
     """Return a channel's row from one nsqd alone; None if it does not have the channel."""
-    if key not in now.counts:
-        return None
     rows: dict[Key, OverviewRow] = {}
-    _take(rows, before, NsqdSample(now.at_seconds, now.start_time, {key: now.counts[key]}))
-    return rows[key]
+    _take(rows, before, now, {key})
+    return rows.get(key)
 
 
-def _take(rows: dict[Key, OverviewRow], before: NsqdSample | None, now: NsqdSample) -> None:
-    """Add one nsqd's figures to the rows."""
+def _take(
+    rows: dict[Key, OverviewRow],
+    before: NsqdSample | None,
+    now: NsqdSample,
+    wanted: set[Key] | None = None,
+) -> None:
+    """Add one nsqd's figures to the rows, all or those wanted."""
     # After a restart the counters begin at 0: the difference to those before would be no rate.
-    if before is None or before.start_time != now.start_time:
-        before = NsqdSample(now.at_seconds, now.start_time, {})
-    for key, counts in now.counts.items():
+    if before is None or before.stats.start_time != now.stats.start_time:
+        before = NsqdSample(now.at_seconds, now.stats, {})
+    for key in now.counts if wanted is None else wanted & now.counts.keys():
         row = rows.setdefault(key, OverviewRow(*key, nsqds=0))
-        row.take(counts, before.counts.get(key), now.at_seconds - before.at_seconds)
+        row.take(now.counts[key], before.counts.get(key), now.at_seconds - before.at_seconds)
+        row.topic_paused |= bool(key[1]) and now.counts[key[0], ""].paused
 
 
 def _worth_showing(rows: dict[Key, OverviewRow]) -> list[OverviewRow]:
@@ -379,8 +305,8 @@ def gone_since(last: NsqdSample, at_seconds: float) -> GoneNsqd:
     return GoneNsqd(
         at_seconds - last.at_seconds,
         sum(each.depth for each in counts),
-        sum(each.in_flight for each in counts),
-        sum(each.deferred for each in counts),
+        sum(each.in_flight_count for each in counts),
+        sum(each.deferred_count for each in counts),
     )
 
 
@@ -393,14 +319,9 @@ class ChannelPart(NamedTuple):
 
 
 class SampleHistory:
-    """The samples so far.
+    """The samples so far."""
 
-    Args:
-        patience_seconds: how long a channel may finish nothing before it counts as stuck.
-    """
-
-    def __init__(self, patience_seconds: float = STUCK_SECONDS) -> None:
-        self._patience_seconds = patience_seconds
+    def __init__(self) -> None:
         self._before: dict[str, NsqdSample] = {}
         self._now: dict[str, NsqdSample] = {}
         self._gone: dict[str, NsqdSample] = {}
@@ -444,9 +365,8 @@ class SampleHistory:
         busy_at = {}
         for row in seen.rows:
             earlier = self._busy_at.get(row.key)
-            if row.out_rate is None or row.out_rate > 0 or not row.waiting or earlier is None:
+            if row.out_rate is None or row.out_rate > 0 or not row.unfinished or earlier is None:
                 earlier = at_seconds
             busy_at[row.key] = earlier
-            row.patience_seconds = self._patience_seconds
             row.idle_seconds = at_seconds - earlier or None
         self._busy_at = busy_at

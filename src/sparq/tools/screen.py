@@ -22,8 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sparq.client.reasons import one_line
-from sparq.cluster.clients import Client
-from sparq.tools.overview import BEHIND, NO_CHANNEL, STUCK, ChannelPart, Key, Overview, OverviewRow
+from sparq.cluster.figures import Client
+from sparq.tools.overview import ChannelPart, Key, Overview, OverviewRow, severity
 from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, cells, count, duration, rate
 
 COMPLAINTS_MAX: Final = 3
@@ -40,7 +40,7 @@ CHANNEL_KEYS: Final = (
     "q: quit   Esc: back   arrows, pages, home, end: scroll the clients   space: freeze"
 )
 FIGURES: Final = (
-    *("in", "out", "depth", "in_flight", "deferred", "lag", "oldest"),
+    *("in", "out", "depth", "in_flight", "deferred", "lag"),
     *("requeued", "timed_out", "clients"),
 )
 CLIENT_HEADINGS: Final = (
@@ -59,7 +59,7 @@ NAME_WIDTH: Final = 12
 """Names are cut to this width before a column with a figure is dropped."""
 
 SPARED: Final = ("paused", "timed_out", "requeued", "deferred", "clients", "in_flight")
-SPARED_AT_LAST: Final = ("oldest", "in", "out", "lag", "state")
+SPARED_AT_LAST: Final = ("in", "out", "lag", "state")
 """Columns that a narrow terminal drops, in this order after `SPARED`; never the sort column."""
 
 
@@ -234,12 +234,12 @@ def _cut_names(widths: dict[Column, int], room: int) -> None:
 
 def _style(row: OverviewRow) -> str:
     """Return the row's style: red if messages wait and none is finished, yellow for less."""
-    severity = row.state.severity
+    bad = row.state.severity
     if row.is_paused:
         return "dim"
-    if severity >= NO_CHANNEL.severity and (row.waiting or row.gone):
+    if bad >= severity("no channel") and (row.unfinished or row.gone):
         return "red"
-    return "yellow" if severity >= BEHIND.severity or row.gone else ""
+    return "yellow" if bad >= severity("behind") or row.gone else ""
 
 
 def channel_page(key: Key, facts: ChannelFacts, first: int, height: int) -> Group:
@@ -271,7 +271,7 @@ def _channel_head(key: Key, facts: ChannelFacts) -> Text:
         return Text(f"{name}   no nsqd has it any more", style="bold")
     state = facts.row.state
     words = state.words
-    if state.severity // 2 == STUCK.severity // 2 and facts.row.idle_seconds:
+    if state.is_stuck:
         words = f"{words}: nothing finished for {duration(facts.row.idle_seconds)}"
     readers = "   read by Spark" if facts.row.readers else ""
     return Text(f"{name}   {words}{readers}", style="bold", no_wrap=True, overflow="ellipsis")

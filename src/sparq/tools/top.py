@@ -8,12 +8,12 @@
    the second.
 3. STATE says what is wrong with a channel; docs/operating.md, "Troubleshooting", says what to do.
    A topic without a channel, or with messages that its channels do not get because it is paused,
-   has a row of its own, with the channel `-`. With `--once` a channel is `stuck` if nothing was
-   finished in the one interval; otherwise after 10 seconds, or 2 minutes if Spark reads it. LAG is
-   `never` if messages wait and none is finished.
-4. An nsqd that stops answering keeps its last figures, and is reported as gone.
+   has a row of its own, with the channel `-`. docs/glossary.md defines the words and figures.
+   `stuck` needs a minute of watching: with `--once` such a channel is `behind` if its lag is long.
+4. An nsqd that stops answering is reported as gone, with its last figures, which are in no sum;
+   not so if it was drained before and had nothing left.
 5. It uses HTTP requests that any nsqd answers (`cluster`), sparq's and Go's, and changes nothing.
-   Go's nsqd does not report the age of the oldest message: `-`.
+   Go's nsqd does not report the age of the oldest message: its lag is estimated from OUT/S.
 6. Exit status: 0 after `q`, after `--count` refreshes and after a signal; 1 if no nsqd answers and
    the program would exit by itself (`--once`, `--count`), or if standard output cannot be written.
    With `--once` it is also 1 if any daemon did not answer: the table is then incomplete.
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import sys
 import time
@@ -33,7 +32,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from sparq.cluster.clients import clients_in
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
@@ -48,14 +46,7 @@ from sparq.tools.common import (
     run,
     unless_stopped,
 )
-from sparq.tools.overview import (
-    STUCK_SECONDS,
-    NsqdSample,
-    Overview,
-    OverviewRow,
-    SampleHistory,
-    sample_of,
-)
+from sparq.tools.overview import Overview, OverviewRow, SampleHistory, sample_of
 from sparq.tools.pipes import PipeOutput
 from sparq.tools.screen import ChannelFacts, Screen, complaints
 from sparq.tools.table import aligned
@@ -136,21 +127,18 @@ class Watcher:
         self._output = output
         self._stop = stop
         self._view = View(options.sort)
-        self._history = SampleHistory(0.0 if options.once else STUCK_SECONDS)
+        self._history = SampleHistory()
         self._is_opened = asyncio.Event()
         self._opened = ChannelFacts()
 
     async def refresh(self) -> Overview:
         """Return the current overview, with rates since the last call."""
-        stats = await self._cluster.stats()
-        self.errors = dict(self._cluster.errors)
-        now: dict[str, NsqdSample] = {}
-        for address, (figures, at_seconds) in stats.items():
-            try:
-                now[address] = sample_of(figures, at_seconds)
-            except ValueError as error:
-                self.errors[address] = str(error)
-        return self._history.add(now, time.monotonic())
+        answers = await self._cluster.stats()
+        now = {address: sample_of(*answer) for address, answer in answers.items()}
+        seen = self._history.add(now, time.monotonic())
+        errors = self._cluster.errors
+        self.errors = {at: why for at, why in errors.items() if at not in seen.drained}
+        return seen
 
     # Lines for a pipe or a file
 
@@ -255,19 +243,17 @@ class Watcher:
         row = next((row for row in seen.rows if row.key == key), None)
         parts = self._history.parts(key)
         clients = {}
-        for address, document in (await self._cluster.clients(*key)).items() if key[1] else ():
-            try:
-                clients[address] = clients_in(document, *key)
-            except ValueError as error:
-                self.errors[address] = str(error)
+        for address, stats in (await self._cluster.clients(*key)).items() if key[1] else ():
+            channel = stats.channel(*key)
+            listed = (channel.clients if channel else None) or ()
+            clients[address] = sorted(listed, key=lambda each: (each.hostname, each.remote_address))
         # The user may have opened another channel while the nsqds were asked.
         if self._view.opened == key:
             self._opened = ChannelFacts(row, parts, clients)
 
 
 def document_of(row: OverviewRow) -> dict[str, Any]:
-    """Return a row for JSON: unknown or infinite values are null; a topic's row has channel ""."""
-    lag = row.lag_seconds
+    """Return a row for JSON: unknown values are null; a topic's row has channel ""."""
     return {
         "topic": row.topic,
         "channel": row.channel,
@@ -277,11 +263,11 @@ def document_of(row: OverviewRow) -> dict[str, Any]:
         "depth": row.depth,
         "in_flight": row.in_flight,
         "deferred": row.deferred,
-        "lag_seconds": None if lag is None or math.isinf(lag) else lag,
-        "oldest_seconds": row.oldest_seconds,
+        "lag_seconds": row.lag_seconds,
         "requeue_rate": row.requeue_rate,
         "timeout_rate": row.timeout_rate,
         "clients": row.clients,
         "paused": row.is_paused,
+        "topic_paused": row.topic_paused,
         "gone": list(row.gone),
     }

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ UNKNOWN = "-"
 FILTER_LENGTH_MAX: Final = 64
 
 
-def count(value: int) -> str:
+def count(value: int | None) -> str:
     """Format as `12,345`."""
-    return f"{value:,}"
+    return UNKNOWN if value is None else f"{value:,}"
 
 
 def rate(value: float | None) -> str:
@@ -38,11 +37,9 @@ def rate(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format as `0.4s`, `5m02s`, `3h07m`, `2d04h`; infinite as `never`."""
+    """Format as `0.4s`, `5m02s`, `3h07m`, `2d04h`."""
     if seconds is None:
         return UNKNOWN
-    if math.isinf(seconds):
-        return "never"
     if seconds < MINUTE:
         return f"{seconds:.1f}s" if seconds else "0s"
     whole = round(seconds)
@@ -56,6 +53,11 @@ def duration(seconds: float | None) -> str:
 def yes_or_no(value: bool) -> str:
     """Return "yes" or "no", as NSQ's own pages do."""
     return "yes" if value else "no"
+
+
+def known(name: str) -> Callable[[OverviewRow], int | None]:
+    """Return a function that gets a count of a row; None if no nsqd that has the row answers."""
+    return lambda row: getattr(row, name) if row.nsqds else None
 
 
 def words_of(state: Severity) -> str:
@@ -94,14 +96,13 @@ COLUMNS = (
     Column("channel", "c", "CHANNEL", lambda row: row.channel or UNKNOWN, str),
     Column("in", "i", "IN/S", lambda row: row.in_rate, rate),
     Column("out", "o", "OUT/S", lambda row: row.out_rate, rate),
-    Column("depth", "d", "DEPTH", lambda row: row.depth, count),
-    Column("in_flight", "f", "IN FLIGHT", lambda row: row.in_flight, count),
-    Column("deferred", "e", "DEFERRED", lambda row: row.deferred, count),
+    Column("depth", "d", "DEPTH", known("depth"), count),
+    Column("in_flight", "f", "IN FLIGHT", known("in_flight"), count),
+    Column("deferred", "e", "DEFERRED", known("deferred"), count),
     Column("lag", "l", "LAG", lambda row: row.lag_seconds, duration),
-    Column("oldest", "s", "OLDEST", lambda row: row.oldest_seconds, duration),
     Column("requeued", "r", "REQUEUED/S", lambda row: row.requeue_rate, rate),
     Column("timed_out", "m", "TIMED OUT/S", lambda row: row.timeout_rate, rate),
-    Column("clients", "n", "CLIENTS", lambda row: row.clients, count),
+    Column("clients", "n", "CLIENTS", known("clients"), count),
     Column("paused", "p", "PAUSED", lambda row: row.is_paused, yes_or_no),
     Column("state", "a", "STATE", lambda row: row.state, words_of),
 )

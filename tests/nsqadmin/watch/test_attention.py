@@ -38,14 +38,14 @@ def test_consumers_that_finish_nothing_are_reported() -> None:
             figures = channel("c", depth=depth, in_flight=6, clients=3, finished=5, messages=500)
             cluster.answers("a:4151", stats(topic("orders#ephemeral", figures)))
             found = cluster.snapshot()
-            cluster.now += 45
+            cluster.now += 65
         keys.add(only_notice(found).key)
 
     notice = only_notice(found)
     assert len(keys) == 1
     assert "bad" == notice.level
     assert notice.sentence == (
-        "orders#ephemeral/c is stuck: 3 consumers have finished nothing for 2 min; "
+        "orders#ephemeral/c is stuck: 3 consumers have finished nothing for 3 min; "
         "200 messages wait, 6 in flight."
     )
     assert "/topics/orders%23ephemeral/c" == notice.link

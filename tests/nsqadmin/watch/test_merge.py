@@ -92,14 +92,14 @@ def test_lag_of_go_is_estimated() -> None:
     assert not found.nodes[0].is_sparq
 
 
-def test_lag_of_go_without_consumers_is_infinite() -> None:
-    """If nothing is finished, the estimated lag is infinite."""
+def test_lag_of_go_without_consumers_is_unknown() -> None:
+    """While nothing is finished, nothing tells how old Go's messages are."""
     same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
 
     row = after_two_answers(same, same).channels.find("t", "c")
 
     assert row is not None
-    assert row.lag_seconds == math.inf
+    assert row.lag_seconds is None
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_states_of_channels() -> None:
 
 
 def test_consumers_that_finish_nothing_are_stuck() -> None:
-    """Stuck: messages wait and consumers exist, but none has been finished for 30 s."""
+    """Stuck: messages wait and consumers exist, but none has been finished for a minute."""
     cluster = Cluster()
     answer = stats(topic("t", channel("c", depth=5, clients=2, finished=7)))
     states = []
@@ -153,9 +153,9 @@ def test_consumers_that_finish_nothing_are_stuck() -> None:
         row = cluster.snapshot().channels.find("t", "c")
         assert row is not None
         states.append((row.state, row.unfinished_seconds))
-        cluster.now += 10
+        cluster.now += 20
 
-    assert [("ok", 0), ("ok", 10), ("ok", 20), ("stuck", 30), ("stuck", 40)] == states
+    assert [("ok", 0), ("ok", 20), ("ok", 40), ("stuck", 60), ("stuck", 80)] == states
 
 
 def test_a_finished_message_ends_the_stuck_state() -> None:

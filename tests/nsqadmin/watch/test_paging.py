@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from sparq.nsqadmin.watch.detail import Client, ClientGroups, clients_of, read_clients
+from sparq.cluster.figures import Client, read
+from sparq.nsqadmin.watch.detail import ClientGroups
 from sparq.nsqadmin.watch.paging import page, page_of_clients, page_of_nodes
 from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic
 
@@ -118,8 +121,8 @@ def test_equal_clients_are_one_row() -> None:
         answer = stats(
             topic("t", {**channel("c"), "clients": [client(n, ready_count=2) for n in range(250)]})
         )
-        folder.add(node, clients_of(answer))
-    other = Client("x", "h2", user_agent="other\n", tls=True, sample_rate=5)
+        folder.add(node, read(json.dumps(answer).encode()).clients())
+    other = Client(hostname="h2", user_agent="other\n", tls=True, sample_rate=5)
     folder.add("b:1", [("t", "c", other)])
 
     big, small = folder.groups()
@@ -128,15 +131,3 @@ def test_equal_clients_are_one_row() -> None:
     assert (("TLS", "Sampled 5%"), "other ") == (small.attributes, small.user_agent)
     found = page_of_clients(folder.groups(), filter="OTHER")
     assert (1, "h2") == (found.total, found.rows[0].hostname)
-
-
-def test_malformed_clients_are_left_out() -> None:
-    """A client with a malformed figure is left out, others are kept."""
-    lies = [client(1, ready_count="many"), client(2), 5]
-    answer = stats(topic("t", {**channel("c"), "clients": lies}))
-
-    assert ["id2"] == [each.client_id for _, _, each in clients_of(answer)]
-    with pytest.raises(ValueError, match=r"."):
-        list(read_clients(b'{"topics":[{"topic_name":"t","channels":[{"channel_name":5}]}]}'))
-    named = b'{"topics":[{"topic_name":"<b>","channels":[{"channel_name":"c","clients":[{}]}]}]}'
-    assert [] == list(read_clients(named))

@@ -351,7 +351,7 @@ TROUBLES: dict[Trouble, set[str]] = {
         "NsqdReserveTooSmall",
     },
     paused: {
-        *("NsqChannelLagGrows", "NsqChannelMessageTooOld", "NsqChannelWithoutConsumers"),
+        *("NsqChannelDepthGrows", "NsqChannelMessageTooOld", "NsqChannelWithoutConsumers"),
         *("NsqChannelPaused", "NsqTopicPaused"),
     },
     bad_consumers: {"NsqChannelStuck", "NsqChannelTimeouts", "NsqChannelRequeues"},

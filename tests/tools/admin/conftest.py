@@ -166,7 +166,7 @@ class OldNsqd(BaseHTTPRequestHandler):
         host, port = self.server.server_address[:2]
         info = {"version": "1.3.0", "broadcast_address": host, "http_port": port, "tcp_port": 1}
         path = self.path.partition("?")[0]
-        self.answer({"/stats": {"topics": [topic]}, "/info": info}.get(path))
+        self.answer({"/stats": {"version": "1.3.0", "topics": [topic]}, "/info": info}.get(path))
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))

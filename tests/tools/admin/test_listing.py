@@ -117,22 +117,23 @@ def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> N
 
     topics = admin("list")
     assert 1 == topics.status
-    assert ["TOPIC", "CHANNELS", "DEPTH", "MESSAGES", "PAUSED", "NSQDS"] == topics.rows[0]
+    assert ["TOPIC", "CHANNELS", "WAITING", "MESSAGES", "PAUSED", "NSQDS"] == topics.rows[0]
     assert ["clicks", "1", "6", "6", "no", "2"] in topics.rows
     channels = admin("list", "clicks")
-    assert ["archive", "6", "0", "0", "0", "0", "6", "0"] == channels.rows[1][:8]
-    assert ["no", "2"] == channels.rows[1][9:]
+    assert ["archive", "no", "consumers", "6"] == channels.rows[1][:4]
+    assert ["0", "0", "0", "0", "6", "0", "no", "2"] == channels.rows[1][5:]
     assert_dead_nsqd_is_reported(channels, cluster, "list")
     parts = admin("list", "clicks", "archive")
-    assert [[address, "3"] for address in cluster.alive] == [row[:2] for row in parts.rows[1:]]
+    figures = [[row[0], row[3]] for row in parts.rows[1:]]
+    assert [[address, "3"] for address in cluster.alive] == figures
     nodes = admin("list", "--nodes", "--json")
     rows = {row["address"]: row for row in nodes.document["rows"]}
     assert {*cluster.alive, cluster.dead} == rows.keys()
-    assert (None, "connection refused") == (
-        rows[cluster.dead]["topics"],
-        rows[cluster.dead]["error"],
+    assert ("gone", None, "connection refused") == tuple(
+        rows[cluster.dead][name] for name in ("state", "topics", "error")
     )
-    assert 6 <= sum(rows[address]["messages"] for address in cluster.alive)
+    assert {"up"} == {rows[address]["state"] for address in cluster.alive}
+    assert 6 <= sum(rows[address]["waiting"] for address in cluster.alive)
 
 
 def test_list_as_json(cluster: Cluster, admin: Run) -> None:
@@ -147,7 +148,8 @@ def test_list_as_json(cluster: Cluster, admin: Run) -> None:
         *(row["channel"], row["depth"], row["messages"], row["paused"]),
         row["nsqds"],
     )
-    assert 0 <= row["oldest_seconds"] < 60
+    assert ("no consumers", False) == (row["state"], row["topic_paused"])
+    assert 0 <= row["lag_seconds"] < 60
     missing = admin("list", "ordres")
     assert 1 == missing.status
     assert "no nsqlookupd knows the topic ordres: did you mean orders?" in missing.err

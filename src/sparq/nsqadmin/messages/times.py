@@ -188,9 +188,7 @@ async def seek_preview(
     check_place(to, len(chosen))
 
     async def ask(node: Node) -> Any:
-        query = {"format": "json", "topic": topic, "channel": channel, "include_clients": "false"}
-        stats = await fleet.get(node, "/stats", **query)
-        if not isinstance(stats, dict) or stats.get("sparq_version") is None:
+        if (await fleet.node_stats(node.at, topic, channel)).sparq_version is None:
             raise UpstreamError(
                 node.address, "this is Go's nsqd, which cannot replay", 404, NO_ROUTE
             )

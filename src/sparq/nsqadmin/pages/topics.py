@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from sparq.cluster.cluster_stats import E2eLatency
+from sparq.cluster.figures import STATES
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.cluster import charts_of
 from sparq.nsqadmin.pages.grids import CHANNELS, CLIENTS, TOPICS, grid
@@ -19,7 +20,6 @@ from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.pages.policies import settings
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.attention import channel_link
-from sparq.nsqadmin.watch.merge import STATES
 
 OF_ONE_TOPIC: Final = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
 

@@ -1,6 +1,6 @@
 """Formats texts for pages: figures (short in a column, whole in a tooltip), bodies, errors. Pure.
 
-1. An unknown figure (None) is a dash everywhere; an infinite figure is `never` or `∞`.
+1. An unknown figure (None) is a dash everywhere; an infinite duration is `never`.
 2. A message's body is made readable: JSON is indented, text stays as it is, bytes become hex.
 3. NSQ's error codes become sentences for users: what is wrong, and what to do.
 """
@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from sparq.cluster.figures import SECONDS_MAX
 from sparq.nsqadmin.watch import words
-from sparq.nsqadmin.watch.node_stats import SECONDS_MAX
 
 UNKNOWN: Final = "\N{EN DASH}"
 MINUS: Final = "\N{MINUS SIGN}"
@@ -39,8 +39,6 @@ def short(number: float | None) -> str:
     """`12,345`; from 100,000 on `123k`, `1.23M`."""
     if number is None:
         return UNKNOWN
-    if math.isinf(number):
-        return "∞"
     if abs(number) < _SHORT_FROM:
         return f"{number:,.0f}"
     return _scaled(number, _STEPS)
@@ -98,11 +96,6 @@ def latency(nanoseconds: float) -> str:
     scaled, unit = (nanoseconds / 1e6, "ms") if nanoseconds < 1e9 else (nanoseconds / 1e9, "s")
     digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
     return f"{scaled:.{digits}f} {unit}"
-
-
-def lag(duration: float | None) -> str:
-    """Like `seconds`, but `∞` if no message is being finished."""
-    return "∞" if duration is not None and math.isinf(duration) else seconds(duration)
 
 
 def moment(at: float | None) -> str:
@@ -184,7 +177,7 @@ def _ascii(data: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
 
 
-_SHOWN = (grouped, short, rate, per_second, signed, size, seconds, lag, moment, clock, ago, setting)
+_SHOWN = (grouped, short, rate, per_second, signed, size, seconds, moment, clock, ago, setting)
 FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, words.count)}
 """Filters for templates, by name."""
 

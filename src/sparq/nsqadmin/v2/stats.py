@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from sparq.cluster import cluster_stats
+from sparq.cluster import figures
+from sparq.cluster.figures import STATES
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
 from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.history import Subject
-from sparq.nsqadmin.watch.merge import STATES
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 
 WAIT_SECONDS: Final = 25.0
@@ -226,7 +226,7 @@ async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any
             for node, part in snapshot.channel_nodes(*names)
         ],
         "clients": plain(detail.clients),
-        "delivery": {name: counts.get(name, 0) for name in cluster_stats.DELIVERY},
+        "delivery": {name: counts.get(name, 0) for name in figures.DELIVERY},
         "latency": None if detail.channel is None else detail.channel.latency.document(),
         "errors": detail.errors,
     }

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.cluster.figures import STATES
 from sparq.cluster.upstream import NOT_SHOWN
-from sparq.nsqadmin.watch.merge import STATES
 from sparq.nsqadmin.watch.rows import LEVELS, ChannelRow, Level, Lookupd, NodeRow, Notice, TopicRow
 from sparq.nsqadmin.watch.tables import ColumnTable
 from sparq.nsqadmin.watch.words import count, duration, names, rate
@@ -27,8 +27,8 @@ SHOWN_MAX: Final = 3
 ANSWERED, UNAUTHORIZED, FORBIDDEN = (f"got response{code}" for code in ("", " 401", " 403"))
 """How the texts of errors begin if the daemon has answered (`cluster.upstream`)."""
 
-FAULTY: Final = ("unreadable statistics", "impossible statistics")
-"""How they begin if its answer cannot be used (`node_stats.read_stats`)."""
+FAULTY: Final = "unreadable statistics"
+"""How they begin if its answer cannot be used (`cluster.figures`)."""
 
 GROWTH_MIN: Final = 1.0
 """Messages per second; slower growth gets no notice."""

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparq.client.reasons import one_line
-from sparq.cluster import cluster_stats
-from sparq.cluster.clients import Client, clients_of, read_clients
+from sparq.cluster import cluster_stats, figures
+from sparq.cluster.figures import Client
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
@@ -176,7 +176,7 @@ class Details:
         found = await self._fleet.stats(topic, channel, clients=True, nodes=nodes)
         groups = ClientGroups()
         for address, answer in found.value.items():
-            groups.add(address, clients_of(answer))
+            groups.add(address, answer.clients())
         now = time.time()
         whole = cluster_stats.topic_of(topic, nodes, found.value, now)
         part = (
@@ -201,7 +201,8 @@ class Details:
                     answer = await self._fleet.upstream.read(
                         seen.node.at, "/stats", format="json", include_mem="false"
                     )
-                    folder.add(seen.node.address, await asyncio.to_thread(read_clients, answer))
+                    stats = await asyncio.to_thread(figures.read, answer)
+                    folder.add(seen.node.address, stats.clients())
         return folder.groups()
 
 

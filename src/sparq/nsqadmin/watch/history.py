@@ -9,7 +9,7 @@
    series has an unknown figure where steps are missing, so that no line is drawn over the time in
    which this process stood still, and unknown figures for a node while it is gone.
 4. The figures are the waiting messages, a rate (published to a topic, finished on a channel) and
-   the lag. An unknown figure is nan. In a series, unknown figures and infinite lags are None.
+   the lag. An unknown figure is nan. In a series, unknown figures are None.
 """
 
 from __future__ import annotations
@@ -253,5 +253,5 @@ def _interval(steps: Sequence[_HistoryStep], place: int) -> float:
 
 
 def _known(value: float | None) -> float | None:
-    """Round a figure to the digits of float32; None if it is unknown or infinite."""
+    """Round a figure to the digits of float32; None if it is unknown."""
     return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

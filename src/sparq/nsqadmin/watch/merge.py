@@ -3,20 +3,19 @@
 1. A rate is the growth of a counter between two answers of one nsqd, divided by the time between
    them. An nsqd that was restarted in between, or has been looked at only once, adds nothing. If no
    nsqd adds anything, the rate is unknown: nan.
-2. A lag is the age of the oldest waiting message over all nodes, if every node reports it.
-   Otherwise it is the number of messages that wait or are in flight, divided by the rate at which
-   messages are finished (Little's law).
+2. Lags and states are those of `cluster.figures`, here computed for all channels at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.cluster.figures import STATES, state_rules
 from sparq.nsqadmin.watch.node_stats import (
     AT,
     COUNTERS,
@@ -30,15 +29,6 @@ from sparq.nsqadmin.watch.rows import Reader
 
 Flags = NDArray[np.bool_]
 
-BEHIND_SECONDS: Final = 60.0
-"""A channel is behind if its lag is longer than this."""
-
-STUCK_SECONDS: Final = 30.0
-"""A channel is stuck if its consumers finish nothing for this long while messages wait."""
-
-STATES: Final = ("ok", "paused", "behind", "no consumers", "stuck")
-"""A channel's states, the most serious last."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterColumns:
@@ -48,7 +38,7 @@ class ClusterColumns:
         nodes: number of nodes that have the topic or channel; 0: it does not exist.
         counts: rows of `COUNTS`, summed over nodes.
         rates: rows of `COUNTERS`, per second; nan: unknown.
-        lag: seconds; nan: unknown, inf: no message is being finished.
+        lag: seconds; nan: unknown.
         is_exact: whether all nodes reported the age of the oldest waiting message.
         says_ready: whether all nodes report their clients' RDY.
         readers: range readers, by number of the channel.
@@ -116,50 +106,56 @@ def merge(answers: Iterable[tuple[NodeStats, EarlierCounts | None]], size: int) 
     return ClusterColumns(nodes, counts, rates, lag, ~np.isnan(oldest), says_ready, readers)
 
 
+def _unfinished(counts: Counts) -> Counts:
+    """Messages waiting or in flight."""
+    found: Counts = counts[AT["depth"]] + counts[AT["in_flight"]]
+    return found
+
+
 def _lag(counts: Counts, rates: Figures, oldest: Figures) -> Figures:
-    """Compute the lags (rule 2)."""
-    waiting = counts[AT["depth"]] + counts[AT["in_flight"]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        estimated = np.where(waiting > 0, waiting / rates[AT["finished"]], 0.0)
+    """Compute the lags, as `figures.lag_of` does for one channel."""
+    unfinished, rate = _unfinished(counts), rates[AT["finished"]]
+    estimated = np.full(len(oldest), np.nan)
+    np.divide(unfinished, rate, out=estimated, where=rate > 0)
+    estimated[unfinished == 0] = 0.0
     return np.where(np.isnan(oldest), estimated, oldest)
 
 
 def clear_seconds(columns: ClusterColumns) -> Figures:
     """Seconds until no message waits if rates stay the same; inf: never, nan: unknown."""
-    waiting = columns.count("depth") + columns.count("in_flight")
+    unfinished = _unfinished(columns.counts)
     shrinking = columns.rate("finished") - columns.rate("messages")
     with np.errstate(divide="ignore", invalid="ignore"):
-        left = np.where(shrinking > 0, waiting / shrinking, np.inf)
+        left = np.where(shrinking > 0, unfinished / shrinking, np.inf)
     left[np.isnan(shrinking)] = np.nan
     # What is in flight does not wait: a channel whose consumers keep up is clear.
     left[columns.count("depth") == 0] = 0.0
     return left
 
 
-def channel_states(columns: ClusterColumns, unfinished: Figures) -> NDArray[np.int8]:
-    """Compute each channel's state, as its place in `STATES`. The first one that applies counts.
-    - paused: the channel is paused;
-    - no consumers: it has neither a client nor a range reader;
-    - stuck: messages wait or are in flight, and none was finished for `STUCK_SECONDS`;
-    - behind: messages wait or are in flight, and the lag is more than `BEHIND_SECONDS`.
+def channel_states(columns: ClusterColumns, idle: Figures) -> NDArray[np.int8]:
+    """Compute each channel's state (`figures.state_rules`), as its place in `STATES`.
 
     Args:
         columns: figures of the cluster.
-        unfinished: seconds that messages have waited without one being finished, by number.
+        idle: seconds that messages have been unfinished without one being finished, by number.
     """
-    waiting = columns.count("depth") + columns.count("in_flight")
-    is_read = columns.count("clients") > 0
-    is_read[list(columns.readers)] = True
-    states = np.zeros(len(waiting), np.int8)
-    states[(waiting > 0) & (columns.lag > BEHIND_SECONDS)] = STATES.index("behind")
-    states[(waiting > 0) & (unfinished >= STUCK_SECONDS)] = STATES.index("stuck")
-    states[~is_read] = STATES.index("no consumers")
-    states[columns.count("paused") > 0] = STATES.index("paused")
-    return states
+    readers = np.zeros(len(columns.nodes), np.int8)
+    readers[list(columns.readers)] = 1
+    rules = state_rules(
+        paused=columns.count("paused") > 0,
+        clients=columns.count("clients"),
+        readers=readers,
+        unfinished=_unfinished(columns.counts),
+        idle_seconds=idle,
+        lag_seconds=columns.lag,
+    )
+    places = [STATES.index(state) for state in rules]
+    return np.select([*rules.values()], places, STATES.index("ok")).astype(np.int8)
 
 
 class StallClock:
-    """Measures how long each channel's consumers have finished nothing although messages wait.
+    """Measures how long messages of each channel have been unfinished without one being finished.
 
     It stores the time of the last progress by number; times are seconds of the monotonic clock.
     """
@@ -180,8 +176,7 @@ class StallClock:
         before[: len(self._finished)] = self._finished[:size]
         moved_at = np.full(size, now)
         moved_at[: len(self._moved_at)] = self._moved_at[:size]
-        waiting = columns.count("depth") + columns.count("in_flight")
-        has_moved = (finished != before) | (waiting == 0)
+        has_moved = (finished != before) | (_unfinished(columns.counts) == 0)
         moved_at[has_moved] = now
         self._finished, self._moved_at = finished, moved_at
         return now - moved_at

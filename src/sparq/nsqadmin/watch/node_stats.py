@@ -2,12 +2,8 @@
 
 1. Only the fields in use are decoded, and no document is kept: 20 nodes with 10,000 channels each
    would be a gigabyte of dictionaries, but are 25 MB of columns.
-2. An answer is not trusted: names that NSQ does not allow are left out, counts are limited to 0 to
-   2^53, and texts are cut to one line. An answer with an impossible time is refused as a whole: the
-   node is named as faulty, and keeps its last figures.
-3. Go's nsqd does not report how many messages were finished. For it, this is the number of messages
-   that came, less those that are still there. Go's nsqd is recognised by its missing
-   `sparq_version`.
+2. An answer is not trusted (`cluster.figures`): names that NSQ does not allow are left out, counts
+   are limited to 0 to 2^53, and texts are cut to one line.
 """
 
 from __future__ import annotations
@@ -18,11 +14,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from sparq.client.reasons import one_line
+from sparq.cluster import figures
+from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.nsqadmin.watch.names import NONE, NameNumbers, Numbers
 from sparq.nsqadmin.watch.rows import Reader
 
@@ -38,65 +35,12 @@ COUNTS: Final = (
 AT: Final = {name: place for place, name in enumerate(COUNTS)}
 COUNTERS: Final = COUNTS[:5]
 COUNT_MAX: Final = 1 << 53
-SECONDS_MAX: Final = 253_402_300_799
-"""The last second that has a four-digit year, since 1970; also the maximum of an age."""
-
 NO_NAME: Final = " "
 """Replaces a channel's empty name, which would mean its topic; NSQ allows neither name."""
 
 
-# gc=False: these objects cannot form cycles, and an answer has 10,000 of them or more, which the
-# garbage collector would visit for nothing.
-class _Channel(msgspec.Struct, gc=False):
-    channel_name: str
-    depth: int
-    in_flight_count: int
-    deferred_count: int
-    message_count: int
-    requeue_count: int
-    timeout_count: int
-    client_count: int
-    paused: bool
-    backend_depth: int = 0
-    # -1: not reported; Go's nsqd has no such field, and `_counts` computes it (rule 3).
-    finish_count: int = -1
-    ready_count: int = 0
-    message_bytes: int = 0
-    oldest_waiting_seconds: float | None = None
-    range_reader: str | None = None
-    range_query: str | None = None
-    range_commit_seconds: float | None = None
-
-
-class _Topic(msgspec.Struct, gc=False):
-    topic_name: str
-    depth: int
-    message_count: int
-    paused: bool
-    backend_depth: int = 0
-    message_bytes: int = 0
-    channels: list[_Channel] | None = None
-
-
-class _Reserve(msgspec.Struct, gc=False):
-    is_short: bool = False
-
-
-class _Document(msgspec.Struct, gc=False):
-    version: str = ""
-    health: str = ""
-    start_time: int = 0
-    topics: list[_Topic] | None = None
-    sparq_version: str | None = None
-    reserve: _Reserve | None = None
-    draining: bool = False
-    data: _Document | None = None
-
-
-_document = msgspec.json.Decoder(_Document)
-
 _of_channel = attrgetter(
-    *("message_count", "finish_count", "requeue_count", "timeout_count", "message_bytes"),
+    *("message_count", "finished", "requeue_count", "timeout_count", "message_bytes"),
     *("depth", "backend_depth", "in_flight_count", "deferred_count"),
     *("client_count", "ready_count", "paused"),
 )
@@ -175,18 +119,11 @@ def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float)
     Raises:
         ValueError: the answer is invalid.
     """
-    try:
-        document = _document.decode(answer)
-        document = document.data or document
-        if not document.version:
-            raise ValueError("the statistics have no version")
-        rows, numbers = _numbered(document.topics or [], names)
-        counts = _counts(rows)
-        oldest = _oldest(rows, document.sparq_version is not None)
-        if not 0 <= document.start_time <= SECONDS_MAX:
-            raise ValueError(f"impossible statistics: start_time is {document.start_time}")
-    except (msgspec.MsgspecError, RecursionError, OverflowError) as error:
-        raise ValueError(f"unreadable statistics: {one_line(str(error))}") from None
+    # Not `figures.read`, which checks each name: `names` does so only for new ones.
+    document = figures.decode(answer)
+    rows, numbers = _numbered(document.topics, names)
+    counts = _counts(rows)
+    oldest = _oldest(rows, document.sparq_version is not None)
     names.seen(numbers, at_seconds)
     own = document.sparq_version
     return NodeStats(
@@ -195,7 +132,7 @@ def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float)
         one_line(document.version),
         None if own is None else one_line(own),
         one_line(document.health),
-        document.reserve is not None and document.reserve.is_short,
+        document.is_short,
         numbers,
         counts,
         oldest,
@@ -208,14 +145,14 @@ def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float)
 class _Rows:
     """The rows of an answer: first topics, then channels."""
 
-    topics: list[_Topic]
-    channels: list[_Channel]
+    topics: list[TopicFigures]
+    channels: list[ChannelFigures]
 
     def __len__(self) -> int:
         return len(self.topics) + len(self.channels)
 
 
-def _numbered(topics: list[_Topic], names: NameNumbers) -> tuple[_Rows, Numbers]:
+def _numbered(topics: list[TopicFigures], names: NameNumbers) -> tuple[_Rows, Numbers]:
     """The topics and channels without duplicates and invalid names, and their numbers."""
     # Nearly every answer has the names of the one before. So look up all numbers first, and check
     # each name only if one is missing or occurs twice.
@@ -229,10 +166,10 @@ def _numbered(topics: list[_Topic], names: NameNumbers) -> tuple[_Rows, Numbers]
     return _Rows(topics, [channel for topic in topics for channel in topic.channels or ()]), numbers
 
 
-def _numbered_anew(topics: list[_Topic], names: NameNumbers) -> tuple[_Rows, Numbers]:
+def _numbered_anew(topics: list[TopicFigures], names: NameNumbers) -> tuple[_Rows, Numbers]:
     """The same for answers with new names, duplicates or invalid names."""
     rows = _Rows([], [])
-    of_topics: dict[int, _Topic] = {}
+    of_topics: dict[int, TopicFigures] = {}
     of_channels: dict[int, None] = {}
     for topic in topics:
         number = names.number_or_new(topic.topic_name)
@@ -255,15 +192,10 @@ def _counts(rows: _Rows) -> Counts:
     flat = chain.from_iterable(chain(map(_of_topic, rows.topics), map(_of_channel, rows.channels)))
     found = np.fromiter(flat, np.int64, len(rows) * len(COUNTS))
     counts = np.ascontiguousarray(found.reshape(len(rows), len(COUNTS)).T)
-    unknown = counts[AT["finished"]] < 0
-    if unknown.any():
-        gone = counts[AT["messages"]] - counts[AT["depth"]]
-        gone -= counts[AT["in_flight"]] + counts[AT["deferred"]]
-        counts[AT["finished"]][unknown] = gone[unknown]
     return np.clip(counts, 0, COUNT_MAX, out=counts)
 
 
-def _of_topic(topic: _Topic) -> tuple[int, ...]:
+def _of_topic(topic: TopicFigures) -> tuple[int, ...]:
     count, size, depth = topic.message_count, topic.message_bytes, topic.depth
     return count, 0, 0, 0, size, depth, topic.backend_depth, 0, 0, 0, 0, topic.paused
 
@@ -273,8 +205,6 @@ def _oldest(rows: _Rows, is_sparq: bool) -> Figures:
     ages = np.zeros(len(rows))
     known = [channel.oldest_waiting_seconds for channel in rows.channels]
     ages[len(rows.topics) :] = np.array(known, np.float64)
-    if np.any(np.abs(ages) > SECONDS_MAX):
-        raise ValueError(f"impossible statistics: an age is {np.nanmax(np.abs(ages)):.3g} seconds")
     np.maximum(ages, 0.0, out=ages)
     return np.nan_to_num(ages) if is_sparq else ages
 
@@ -284,5 +214,7 @@ def _readers(rows: _Rows, numbers: Numbers) -> Iterator[tuple[int, Reader]]:
         if row.range_reader:
             address, query = one_line(row.range_reader), one_line(row.range_query or "")
             age = row.range_commit_seconds
-            is_known = age is not None and 0 <= age <= SECONDS_MAX
-            yield int(numbers[place]), Reader(address, query, age if is_known else None)
+            yield (
+                int(numbers[place]),
+                Reader(address, query, None if age is None else max(0.0, age)),
+            )

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.nsqadmin.watch.merge import STATES
+from sparq.cluster.figures import STATES
 from sparq.nsqadmin.watch.rows import ClientGroup, NodeRow
 from sparq.nsqadmin.watch.tables import ColumnTable
 

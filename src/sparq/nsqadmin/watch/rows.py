@@ -36,13 +36,13 @@ class ChannelRow:
     """One channel over all nodes.
 
     Attributes:
-        state: `merge.channel_states` has the rules.
+        state: `cluster.figures` has the rules.
         depth: waiting messages, without those in flight or deferred.
         messages, requeued, timed_out: counters since each nsqd's start, summed.
         ready: the sum of its clients' RDY; None if a node is Go's nsqd, which does not report it.
         in_rate: incoming messages per second.
         out_rate: messages per second that consumers finish.
-        lag_seconds: age of the oldest waiting message; inf: no message is being finished.
+        lag_seconds: age of the oldest waiting message.
         lag_is_exact: whether all nodes reported the age; otherwise the lag is estimated as the
             messages that wait or are in flight, divided by the finish rate.
         clear_seconds: time until no message waits if rates stay the same; inf: never, because at

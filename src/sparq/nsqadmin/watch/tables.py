@@ -16,8 +16,9 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.cluster.figures import STATES
 from sparq.nsqadmin.watch import merge
-from sparq.nsqadmin.watch.merge import STATES, ClusterColumns
+from sparq.nsqadmin.watch.merge import ClusterColumns
 from sparq.nsqadmin.watch.names import Key, Numbering, Numbers
 from sparq.nsqadmin.watch.node_stats import AT, Figures
 from sparq.nsqadmin.watch.rows import ChannelRow, TopicRow

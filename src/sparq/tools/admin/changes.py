@@ -15,7 +15,7 @@ from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.protocol.names import quote
 from sparq.tools.admin.job import Job, has_nothing
-from sparq.tools.admin.reading import Survey, known, survey, waiting_in
+from sparq.tools.admin.reading import Survey, known, survey
 from sparq.tools.command_line import ToolError
 
 Act = Callable[[Fleet, str, str], Awaitable[Report]]
@@ -123,7 +123,7 @@ async def _say_plan(job: Job, found: Survey) -> int:
         rows = [_planned(address, f"create {job.what}") for address in where]
     else:
         rows = [
-            _planned(address, f"have it {past}", waiting_in(figures))
+            _planned(address, f"have it {past}", figures.left)
             for address, figures in found.having.items()
         ]
     if job.options.json:

@@ -186,8 +186,8 @@ async def _channels(fleet: Fleet, topic: str) -> list[str]:
     if fleet.lookupds:
         return (await fleet.channels(topic)).value
     stats = (await fleet.stats(topic)).value.values()
-    found = (one for each in stats for one in each["topics"] if one["topic_name"] == topic)
-    return sorted({channel["channel_name"] for one in found for channel in one["channels"]})
+    found = (one for each in stats for one in each.topics if one.topic_name == topic)
+    return sorted({channel.channel_name for one in found for channel in one.channels})
 
 
 def _addresses(flag_words: Iterable[str]) -> AdminOptions:

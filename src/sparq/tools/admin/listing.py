@@ -1,6 +1,7 @@
 """`list` and `audit`: list topics, a topic's channels, a channel at each nsqd, or the nsqds.
 
-Figures are sums over the nsqds that answered. A topic that only nsqlookupds know has 0 nsqds.
+Figures are sums over the nsqds that answered; docs/glossary.md defines them. A topic that only
+nsqlookupds know has 0 nsqds.
 
 `audit` lists the changes made through nsqadmin, with their users, from nsqadmin's audit log, newest
 first. It calls nsqadmin's API; `--token` is then one of nsqadmin's tokens. `sparq admin` itself
@@ -9,12 +10,13 @@ talks to the daemons directly; its changes are in the daemons' logs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from yarl import URL
 
-from sparq.cluster.cluster_stats import age_seconds, number
+from sparq.cluster.figures import ChannelFigures, NsqdFigures, lag_of, state_of
 from sparq.cluster.fleet import Gathered
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
@@ -22,12 +24,11 @@ from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.reading import known, producers_of
 from sparq.tools.command_line import ToolError, UsageError
-from sparq.tools.overview import sample_of
 
-TOPIC: Final = ("topic", "channels", "depth", "messages", "paused", "nsqds")
+TOPIC: Final = ("topic", "channels", "waiting", "messages", "paused", "nsqds")
 FIGURES: Final = (
-    *("depth", "in_flight", "deferred", "requeued", "timed_out", "messages", "clients"),
-    *("oldest_seconds", "paused"),
+    *("state", "depth", "lag_seconds", "in_flight", "deferred", "requeued", "timed_out"),
+    *("messages", "clients", "paused"),
 )
 COUNTERS: Final = {
     "depth": "depth",
@@ -38,7 +39,7 @@ COUNTERS: Final = {
     "messages": "message_count",
     "clients": "client_count",
 }
-NODE: Final = ("address", "host", "version", "topics", "messages", "tcp_port")
+NODE: Final = ("address", "host", "version", "state", "error", "topics", "waiting", "tcp_port")
 
 AUDIT: Final = (
     *("time", "user", "via", "remote", "action", "topic", "channel", "node", "outcome"),
@@ -46,8 +47,6 @@ AUDIT: Final = (
 )
 AUDIT_PAGE_MAX: Final = 1000
 AUDIT_PATH: Final = "/api/v2/audit"
-
-Stats = Mapping[str, Mapping[str, Any]]
 
 
 async def list_them(job: Job) -> int:
@@ -61,12 +60,6 @@ async def list_them(job: Job) -> int:
         raise UsageError("--nodes takes no topic")
     stats = await _stats(job)
     job.errors |= stats.errors
-    for address, document in [*stats.value.items()]:
-        try:
-            sample_of(document, 0.0)
-        except ValueError as error:  # the others are listed: one faulty nsqd must not hide them
-            job.errors[address] = str(error)
-            del stats.value[address]
     if stats.failed and not job.errors and not job.topic:
         raise ToolError("no nsqd found")
     if job.options.nodes:
@@ -80,7 +73,7 @@ async def list_them(job: Job) -> int:
     return job.warn_of_errors()
 
 
-async def _stats(job: Job) -> Gathered[dict[str, dict[str, Any]]]:
+async def _stats(job: Job) -> Gathered[dict[str, NsqdFigures]]:
     """Return `/stats` of all nsqds, or of those that have the topic."""
     if not job.topic:
         return await job.fleet.stats()
@@ -89,104 +82,102 @@ async def _stats(job: Job) -> Gathered[dict[str, dict[str, Any]]]:
     return await job.fleet.stats(job.topic, job.channel, nodes=producers.value)
 
 
-async def _topics(job: Job, stats: Stats) -> None:
+async def _topics(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
     rows: dict[str, dict[str, Any]] = {}
     named = await job.fleet.topics()
     job.errors |= known(named.errors)
     for name in named.value:
         rows[name] = _topic_row(name)
     channels: dict[str, set[str]] = {}
-    for document in stats.values():
-        for topic in document["topics"]:
-            name = topic["topic_name"]
-            row = rows.setdefault(name, _topic_row(name))
-            row["nsqds"] += 1
-            row["messages"] += number(topic, "message_count")
-            row["depth"] += number(topic, "depth")
-            row["depth"] += sum(number(channel, "depth") for channel in topic["channels"])
-            row["paused"] |= topic.get("paused") is True
-            channels.setdefault(name, set()).update(c["channel_name"] for c in topic["channels"])
+    for topic in (topic for each in stats.values() for topic in each.topics):
+        name = topic.topic_name
+        row = rows.setdefault(name, _topic_row(name))
+        row["nsqds"] += 1
+        row["messages"] += topic.message_count
+        row["waiting"] += topic.waiting
+        row["paused"] |= topic.paused
+        channels.setdefault(name, set()).update(one.channel_name for one in topic.channels)
     for name, row in rows.items():
         row["channels"] = len(channels.get(name, ()))
     await job.show(TOPIC, (row for _, row in sorted(rows.items())), 1)
 
 
 def _topic_row(name: str) -> dict[str, Any]:
-    figures = {"channels": 0, "depth": 0, "messages": 0, "paused": False, "nsqds": 0}
+    figures = {"channels": 0, "waiting": 0, "messages": 0, "paused": False, "nsqds": 0}
     return {"topic": name, **figures}
 
 
-async def _channels(job: Job, stats: Stats) -> None:
-    found = [topic for each in stats.values() for topic in _topics_in(each, job.topic)]
+async def _channels(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
+    found = [topic for each in stats.values() if (topic := each.topic(job.topic)) is not None]
     if not found and not job.errors:
         names = await job.fleet.topics()
         if job.topic not in names.value:
             raise ToolError(f"there is no topic {job.topic}{suggestion(job.topic, names.value)}")
-    parts: dict[str, list[Mapping[str, Any]]] = {}
+    parts: dict[str, list[ChannelFigures]] = {}
     for topic in found:
-        for channel in topic["channels"]:
-            parts.setdefault(channel["channel_name"], []).append(channel)
+        for channel in topic.channels:
+            parts.setdefault(channel.channel_name, []).append(channel)
+    topic_paused = any(topic.paused for topic in found)
     rows = [
-        {"channel": name, **summed(channels), "nsqds": len(channels)}
+        {"channel": name, **summed(channels, topic_paused), "nsqds": len(channels)}
         for name, channels in sorted(parts.items())
     ]
-    await job.show(("channel", *FIGURES, "nsqds"), rows, 1)
+    await job.show(("channel", *FIGURES, "nsqds"), rows, 2)
 
 
-async def _channel(job: Job, stats: Stats) -> None:
-    rows = [
-        {"nsqd": address, **summed([channel])}
-        for address, document in sorted(stats.items())
-        for topic in _topics_in(document, job.topic)
-        for channel in topic["channels"]
-        if channel["channel_name"] == job.channel
-    ]
+async def _channel(job: Job, stats: Mapping[str, NsqdFigures]) -> None:
+    rows = []
+    for address, each in sorted(stats.items()):
+        topic, channel = each.topic(job.topic), each.channel(job.topic, job.channel)
+        if topic is not None and channel is not None:
+            rows.append({"nsqd": address, **summed([channel], topic.paused)})
     if not rows and not job.errors:
         raise ToolError(f"no nsqd has the {job.what}")
-    await job.show(("nsqd", *FIGURES), rows, 1)
+    await job.show(("nsqd", *FIGURES), rows, 2)
 
 
-async def _nodes(job: Job, stats: Gathered[dict[str, dict[str, Any]]]) -> None:
+async def _nodes(job: Job, stats: Gathered[dict[str, NsqdFigures]]) -> None:
     nodes = await job.fleet.nodes()
     rows = []
     for node in nodes.value:
-        document = stats.value.get(node.address)
-        topics = document["topics"] if document else None
-        rows.append(
-            {
-                "address": node.address,
-                "host": node.hostname,
-                "version": node.version,
-                "topics": None if topics is None else len(topics),
-                "messages": None if topics is None else _waiting(topics),
-                "tcp_port": str(node.tcp_port),
-                "error": job.errors.get(node.address, ""),
-            }
-        )
-    await job.show((*NODE[:3], "error", *NODE[3:]), rows, 4)
+        each = stats.value.get(node.address)
+        row = {
+            "address": node.address,
+            "host": node.hostname,
+            "version": node.version,
+            "state": "gone" if each is None else each.state,
+            "error": job.errors.get(node.address, ""),
+            "topics": None if each is None else len(each.topics),
+            "waiting": None if each is None else sum(topic.waiting for topic in each.topics),
+            "tcp_port": str(node.tcp_port),
+        }
+        rows.append(row)
+    await job.show(NODE, rows, 5)
 
 
-def _waiting(topics: Iterable[Mapping[str, Any]]) -> int:
-    return sum(
-        number(topic, "depth") + sum(number(channel, "depth") for channel in topic["channels"])
-        for topic in topics
-    )
+def summed(channels: Sequence[ChannelFigures], topic_paused: bool) -> dict[str, Any]:
+    """Sum a channel's figures over nsqds, with its lag and state.
 
-
-def _topics_in(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    return [topic for topic in document["topics"] if topic["topic_name"] == name]
-
-
-def summed(channels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum a channel's figures over nsqds; `oldest_seconds` is the age of the oldest message."""
-    channels = list(channels)
+    One request shows no rate and no time, so `stuck` is not among the states, and the lag is
+    unknown if an nsqd does not report the age of its oldest waiting message, as Go's.
+    """
     figures: dict[str, Any] = {
-        name: sum(number(channel, key) for channel in channels) for name, key in COUNTERS.items()
+        name: sum(getattr(channel, key) for channel in channels) for name, key in COUNTERS.items()
     }
-    ages = [age_seconds(channel, "oldest_waiting_seconds") for channel in channels]
-    figures["oldest_seconds"] = max((age for age in ages if age is not None), default=None)
-    figures["paused"] = any(channel.get("paused") is True for channel in channels)
-    return figures
+    unfinished = figures["depth"] + figures["in_flight"]
+    lag = lag_of((channel.oldest_waiting_seconds for channel in channels), unfinished, None)
+    paused = any(channel.paused for channel in channels)
+    state = state_of(
+        topic_paused=topic_paused,
+        paused=paused,
+        clients=figures["clients"],
+        readers=sum(bool(channel.range_reader or channel.range_query) for channel in channels),
+        unfinished=unfinished,
+        idle_seconds=0.0,
+        lag_seconds=lag,
+    )
+    figures["lag_seconds"] = None if math.isnan(lag) else lag
+    return {**figures, "state": state, "paused": paused, "topic_paused": topic_paused}
 
 
 async def audit(job: Job) -> int:

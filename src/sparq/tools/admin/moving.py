@@ -20,10 +20,11 @@ import asyncio
 import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sparq.client import Batch, Consumer, SparqClientError
 from sparq.cluster import actions
+from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
@@ -32,7 +33,6 @@ from sparq.protocol.dead_letters import is_dead_letter_topic
 from sparq.protocol.envelope import seal
 from sparq.protocol.names import is_ephemeral, is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words
-from sparq.tools.admin.reading import waiting_in
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.common import client_config
@@ -53,8 +53,6 @@ POLL_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
 SECOND: Final = 1_000_000_000
 _SIZE: Final = struct.Struct(">i")
-
-Figures = dict[str, Any]
 
 
 class Move:
@@ -109,7 +107,7 @@ class Move:
                 raise ToolError(
                     f"{left:,} messages of topic {self.topic} are back at {self.source.address}"
                 )
-            if figures.get("paused") is True:
+            if figures.paused:
                 await self._post(self.target, "/topic/pause")
             await self._post(self.source, "/topic/delete")
             if why := await actions.returned(self.job.fleet, self.source, self.topic):
@@ -117,14 +115,13 @@ class Move:
 
     # State of the source
 
-    async def _figures(self) -> Figures | None:
+    async def _figures(self) -> TopicFigures | None:
         """Return the topic's stats at the source; None: the source does not have it."""
         stats = await self.job.fleet.stats(self.topic, clients=True, nodes=[self.source])
         if self.source.address not in stats.value:
             why = stats.errors.get(self.source.address, "no answer")
             raise UpstreamError(self.source.address, why)
-        found = stats.value[self.source.address]["topics"]
-        return next((one for one in found if one["topic_name"] == self.topic), None)
+        return stats.value[self.source.address].topic(self.topic)
 
     async def _drains(self) -> bool:
         """Whether the source refuses publishes to the topic: an earlier run got this far."""
@@ -133,34 +130,33 @@ class Move:
         return isinstance(topics, dict) and self.topic in topics
 
     @staticmethod
-    def _channels(figures: Figures) -> list[Figures]:
+    def _channels(figures: TopicFigures) -> list[ChannelFigures]:
         """Return the channels that move; ephemeral ones disappear with their consumers."""
-        return [one for one in figures["channels"] if not is_ephemeral(one["channel_name"])]
+        return [one for one in figures.channels if not is_ephemeral(one.channel_name)]
 
-    def _unfinished(self, figures: Figures) -> int:
-        channels = map(waiting_in, self._channels(figures))
-        self._left = waiting_in(figures) + sum(channels)
+    def _unfinished(self, figures: TopicFigures) -> int:
+        self._left = figures.left + sum(one.left for one in self._channels(figures))
         return self._left
 
-    def _refuse_paused(self, figures: Figures) -> None:
+    def _refuse_paused(self, figures: TopicFigures) -> None:
         """Refuse paused topics and channels that could only be read by resuming their consumers.
 
         Channels that are read by ranges are refused, too.
         """
-        if figures.get("paused") is True and waiting_in(figures):
+        if figures.paused and figures.left:
             raise ToolError(
                 f"topic {self.topic} is paused at {self.source.address}, and messages wait for its"
                 " channels: unpause it there, and pause it at the target after the move"
             )
         for one in self._channels(figures):
-            if one.get("paused") is True and one.get("client_count") and waiting_in(one):
+            if one.paused and one.client_count and one.left:
                 raise ToolError(
-                    f"channel {one['channel_name']} is paused at {self.source.address} and has"
+                    f"channel {one.channel_name} is paused at {self.source.address} and has"
                     " consumers: stop them, or unpause it"
                 )
-            if one.get("range_reader"):
+            if one.range_reader:
                 raise ToolError(
-                    f"channel {one['channel_name']} is read by ranges: stop {one['range_reader']},"
+                    f"channel {one.channel_name} is read by ranges: stop {one.range_reader},"
                     " then delete the channel or seek it"
                 )
 
@@ -169,19 +165,19 @@ class Move:
     async def _post(self, node: Node, path: str, body: bytes = b"", **query: str) -> None:
         await self.job.fleet.post(node, path, body, topic=self.topic, **query)
 
-    async def _furnish(self, figures: Figures) -> None:
+    async def _furnish(self, figures: TopicFigures) -> None:
         """Create topic and channels at the target; pause them before anything can be read."""
         await self._post(self.target, "/topic/create")
         for one in self._channels(figures):
-            name = one["channel_name"]
+            name = one.channel_name
             if name == CARRIER:
                 continue
             await self._post(self.target, "/channel/create", channel=name)
-            if one.get("paused") is True:
+            if one.paused:
                 await self._post(self.target, "/channel/pause", channel=name)
                 # A paused channel sends no messages, not even to the consumer of `_carry`. It has
                 # no other consumers here, so nobody else gets messages by this.
-                if not one.get("client_count"):
+                if not one.client_count:
                     await self._post(self.source, "/channel/unpause", channel=name)
 
     async def _wait_for_consumers(self) -> None:
@@ -191,7 +187,7 @@ class Move:
                 while (figures := await self._figures()) is not None:
                     self._unfinished(figures)
                     channels = self._channels(figures)
-                    if not any(one.get("client_count") and waiting_in(one) for one in channels):
+                    if not any(one.client_count and one.left for one in channels):
                         return
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
@@ -201,8 +197,8 @@ class Move:
         figures = await self._figures()
         if figures is None:
             return []
-        names = [one["channel_name"] for one in self._channels(figures) if waiting_in(one)]
-        if not figures["channels"] and waiting_in(figures):
+        names = [one.channel_name for one in self._channels(figures) if one.left]
+        if not figures.channels and figures.left:
             # The target may still be asking nsqlookupd which channels its new topic has. It would
             # create CARRIER as well, and the messages would be in that channel, not in the topic.
             # No answer of nsqd shows that it is done, so wait as long as it may take.
@@ -236,8 +232,7 @@ class Move:
         if figures is None:
             return False
         self._unfinished(figures)
-        of_channel = (one for one in figures["channels"] if one["channel_name"] == name)
-        return any(map(waiting_in, of_channel))
+        return any(one.left for one in figures.channels if one.channel_name == name)
 
     async def _pass_on(self, consumer: Consumer, name: str) -> None:
         async for batch in consumer.batches(IN_FLIGHT, wait=0.05):

@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sparq.cluster.cluster_stats import INT64_SPAN, number
+from sparq.cluster.cluster_stats import INT64_SPAN
+from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import Fleet, Gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
@@ -35,25 +36,19 @@ class Survey:
     """The result of asking nsqlookupds and nsqds.
 
     Attributes:
-        having: the `/stats` figures of the topic or channel, by the address of its nsqd.
+        having: the figures of the topic or channel, by the address of its nsqd.
         nodes: the nsqds that have the topic according to nsqlookupd, by address.
         errors: the reason for each daemon that did not answer, by address.
     """
 
-    having: dict[str, dict[str, Any]] = field(default_factory=dict)
+    having: dict[str, TopicFigures | ChannelFigures] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
         """Messages waiting, in flight or deferred, at the nsqds that answered."""
-        return sum(map(waiting_in, self.having.values()))
-
-
-def waiting_in(figures: dict[str, Any]) -> int:
-    """Return the number of unfinished messages of a topic or channel."""
-    names = ("depth", "in_flight_count", "deferred_count")
-    return sum(number(figures, name) for name in names)
+        return sum(figures.left for figures in self.having.values())
 
 
 async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
@@ -66,15 +61,10 @@ async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
     found = Survey({}, {node.address: node for node in producers.value}, known(producers.errors))
     stats = await fleet.stats(topic, channel, nodes=producers.value)
     found.errors |= stats.errors
-    for address, document in stats.value.items():
-        for each in document["topics"]:
-            if each["topic_name"] != topic:
-                continue
-            if not channel:
-                found.having[address] = each
-            for one in each["channels"] if channel else ():
-                if one["channel_name"] == channel:
-                    found.having[address] = one
+    for address, each in stats.value.items():
+        figures = each.channel(topic, channel) if channel else each.topic(topic)
+        if figures is not None:
+            found.having[address] = figures
     return found
 
 

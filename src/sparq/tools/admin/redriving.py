@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sparq.cluster import actions
-from sparq.cluster.cluster_stats import number
+from sparq.cluster.figures import TopicFigures
 from sparq.cluster.nodes import Node
 from sparq.cluster.redriving import RedriveProgress
 from sparq.cluster.redriving import redrive as redrive_at
@@ -65,7 +65,8 @@ async def _found(job: Job) -> Survey:
     topic = (await survey(job.fleet, job.topic)).having.values()
     if not topic:
         raise ToolError(f"no nsqd has the topic {job.topic}: nothing was done")
-    others = sorted({one["channel_name"] for figures in topic for one in figures["channels"]})
+    having = (each for each in topic if isinstance(each, TopicFigures))
+    others = sorted({one.channel_name for each in having for one in each.channels})
     if others:
         raise ToolError(
             f"no nsqd has the {job.what}, and a new channel would have no letters: name one of its"
@@ -85,7 +86,7 @@ def _totals(job: Job, found: Survey) -> dict[str, int]:
     totals = {}
     for address, figures in found.having.items():
         if address in found.nodes:
-            totals[address] = min(left, max(0, number(figures, "depth")))
+            totals[address] = min(left, max(0, figures.depth))
             left -= totals[address]
     return totals
 

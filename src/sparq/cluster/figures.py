@@ -1,0 +1,336 @@
+"""The figures of an nsqd, parsed within bounds, and what the figures of a channel mean.
+
+1. A node's answer is data. A field of another type, or a number that no nsqd can have, makes the
+   answer unreadable: the node is named as faulty, and the others are shown. Fields that a node
+   omits are 0, empty or unknown; entries whose names NSQ does not allow are left out.
+2. Every program that shows a cluster uses the words of this module, and docs/glossary.md explains
+   them: nsqadmin, `sparq top`, `sparq admin list`, `nsq_stat`.
+3. Texts are as the node sent them: code that shows one must cut it to one line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from sparq.client.reasons import one_line
+from sparq.cluster.nodes import is_name
+
+STATES: Final = ("ok", "paused", "behind", "no consumers", "stuck")
+"""The states of a channel, the most serious last."""
+
+BEHIND_SECONDS: Final = 60.0
+"""A channel is behind if its lag is longer than this."""
+
+STUCK_SECONDS: Final = 60.0
+"""A channel is stuck if its consumers finish nothing for this long while messages are unfinished.
+
+This is the default of `--msg-timeout`: by then nsqd has taken every message back from its consumer.
+A shorter time would call a handler stuck that NSQ allows.
+"""
+
+READER_STUCK_SECONDS: Final = 120.0
+"""The same for a range reader: a Spark query finishes nothing between its batches, a minute long.
+"""
+
+SECONDS_MAX: Final = 253_402_300_799
+"""The last second that has a four-digit year, since 1970; also the maximum of an age."""
+
+DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+
+Count = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""An integer of 64 bits, as all of NSQ's are."""
+
+Moment = Annotated[int, msgspec.Meta(ge=0, le=SECONDS_MAX)]
+Age = Annotated[float, msgspec.Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
+
+
+# gc=False: these structs cannot form cycles, and an answer has 10,000 of them or more, which the
+# garbage collector would visit for nothing.
+class Percentile(msgspec.Struct, gc=False):
+    """A quantile of the time from publish to FIN, in ns."""
+
+    quantile: float = 0.0
+    value: float = 0.0
+
+
+class LatencyFigures(msgspec.Struct, gc=False):
+    """The times from publish to FIN, as NSQ reports them."""
+
+    count: Count = 0
+    percentiles: list[Percentile] | None = None
+
+
+class PublishCount(msgspec.Struct, gc=False):
+    """How many messages a client has published to a topic."""
+
+    topic: str = ""
+    count: Count = 0
+
+
+class Client(msgspec.Struct, gc=False):
+    """One client connection; counts are since it was opened at `connect_ts`, seconds since 1970.
+
+    Its texts are reported by the client: they may contain control characters.
+    """
+
+    remote_address: str = ""
+    version: str = ""
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    connect_ts: Count = 0
+    in_flight_count: Count = 0
+    ready_count: Count = 0
+    finish_count: Count = 0
+    requeue_count: Count = 0
+    message_count: Count = 0
+    sample_rate: Count = 0
+    deflate: bool = False
+    snappy: bool = False
+    authed: bool = False
+    auth_identity: str = ""
+    auth_identity_url: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
+    tls: bool = False
+    tls_cipher_suite: str = ""
+    tls_version: str = ""
+    tls_negotiated_protocol: str = ""
+    tls_negotiated_protocol_is_mutual: bool = False
+    pub_counts: list[PublishCount] | None = None
+
+
+class _Queue(msgspec.Struct, gc=False, kw_only=True):
+    """What topics and channels have in common; counters count since the nsqd's start."""
+
+    depth: Count = 0
+    backend_depth: Count = 0
+    message_count: Count = 0
+    message_bytes: Count = 0
+    zone_local_msg_count: Count = 0
+    region_local_msg_count: Count = 0
+    global_msg_count: Count = 0
+    paused: bool = False
+    e2e_processing_latency: LatencyFigures | None = None
+
+    @property
+    def left(self) -> int:
+        """Messages waiting, in flight or deferred."""
+        return self.depth
+
+
+class ChannelFigures(_Queue, gc=False, kw_only=True):
+    """A channel at one nsqd.
+
+    Attributes:
+        finish_count: -1: not reported, as by Go's nsqd (`finished`).
+        oldest_waiting_seconds: age of the oldest waiting message; None: not reported, as by Go's
+            nsqd (from `decode` also: none waits).
+        range_reader: address of the range reader that holds it; it is no client.
+    """
+
+    channel_name: str
+    in_flight_count: Count = 0
+    deferred_count: Count = 0
+    requeue_count: Count = 0
+    timeout_count: Count = 0
+    client_count: Count = 0
+    clients: list[Client] | None = None
+    finish_count: Count = -1
+    ready_count: Count = 0
+    oldest_waiting_seconds: Age | None = None
+    range_reader: str | None = None
+    range_query: str | None = None
+    range_commit_seconds: Age | None = None
+
+    @property
+    def finished(self) -> int:
+        """Messages finished; at Go's nsqd those received that are not there any more."""
+        if self.finish_count >= 0:
+            return self.finish_count
+        return max(0, self.message_count - max(0, self.left))
+
+    @property
+    def left(self) -> int:
+        """Messages waiting, in flight or deferred."""
+        return self.depth + self.in_flight_count + self.deferred_count
+
+
+class TopicFigures(_Queue, gc=False, kw_only=True):
+    """A topic at one nsqd; its `depth` is the number of messages that no channel has yet."""
+
+    topic_name: str
+    listed: list[ChannelFigures] | None = msgspec.field(default=None, name="channels")
+
+    @property
+    def channels(self) -> list[ChannelFigures]:
+        """Its channels."""
+        return self.listed or []
+
+    @property
+    def waiting(self) -> int:
+        """Messages waiting in the topic and all of its channels."""
+        return self.depth + sum(channel.depth for channel in self.channels)
+
+
+class _Reserve(msgspec.Struct, gc=False):
+    is_short: bool = False
+
+
+class NsqdFigures(msgspec.Struct, gc=False):
+    """An nsqd's figures.
+
+    Attributes:
+        health: `OK`, or what is wrong with its disk.
+        start_time: when it was started, seconds since 1970.
+        sparq_version: None: it is Go's nsqd.
+        producers: the clients that have published.
+        draining: whether it refuses publishes because it is draining.
+        data: the figures in the form before NSQ 1.0.
+    """
+
+    version: str = ""
+    health: str = ""
+    start_time: Moment = 0
+    listed: list[TopicFigures] | None = msgspec.field(default=None, name="topics")
+    sparq_version: str | None = None
+    producers: list[Client] | None = None
+    reserve: _Reserve | None = None
+    draining: bool = False
+    data: NsqdFigures | None = None
+
+    @property
+    def topics(self) -> list[TopicFigures]:
+        """Its topics."""
+        return self.listed or []
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it refuses publishes because it is short of disk space."""
+        return self.reserve is not None and self.reserve.is_short
+
+    @property
+    def state(self) -> str:
+        """The state of a node that answers: `up`, `draining`, `disk full` or `disk error`."""
+        if self.is_short:
+            return "disk full"
+        if self.health not in ("", "OK"):
+            return "disk error"
+        return "draining" if self.draining else "up"
+
+    @property
+    def was_drained(self) -> bool:
+        """Whether it was draining and had nothing left: if it is gone, that is as intended."""
+        left = (channel.left for topic in self.topics for channel in topic.channels)
+        return self.draining and not any(topic.depth for topic in self.topics) and not any(left)
+
+    def topic(self, name: str) -> TopicFigures | None:
+        """The topic of this name; None: the node does not have it."""
+        return next((topic for topic in self.topics if topic.topic_name == name), None)
+
+    def channel(self, topic: str, name: str) -> ChannelFigures | None:
+        """The channel of this name; None: the node does not have it."""
+        found = self.topic(topic)
+        channels = found.channels if found else ()
+        return next((channel for channel in channels if channel.channel_name == name), None)
+
+    def clients(self) -> Iterator[tuple[str, str, Client]]:
+        """The topic, the channel and the client of each connection of a consumer."""
+        for topic in self.topics:
+            for channel in topic.channels:
+                for client in channel.clients or ():
+                    yield topic.topic_name, channel.channel_name, client
+
+
+_stats = msgspec.json.Decoder(NsqdFigures)
+
+
+def decode(answer: bytes | bytearray) -> NsqdFigures:
+    """Parse an answer of `/stats`; names in it are not checked.
+
+    Raises:
+        ValueError: it is unreadable (rule 1).
+    """
+    try:
+        found = _stats.decode(answer)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise ValueError(f"unreadable statistics: {one_line(str(error))}") from None
+    found = found.data or found
+    if not found.version:
+        raise ValueError("unreadable statistics: they have no version")
+    return found
+
+
+def read(answer: bytes | bytearray) -> NsqdFigures:
+    """Parse an answer of `/stats`, without topics and channels whose names NSQ does not allow.
+
+    Raises:
+        ValueError: it is unreadable (rule 1).
+    """
+    found = decode(answer)
+    found.listed = [topic for topic in found.topics if is_name(topic.topic_name)]
+    for topic in found.listed:
+        topic.listed = [one for one in topic.channels if is_name(one.channel_name)]
+        for channel in topic.listed:
+            age = channel.oldest_waiting_seconds
+            if age is not None or found.sparq_version is not None:  # null: no message waits
+                channel.oldest_waiting_seconds = max(0.0, age or 0.0)
+    return found
+
+
+def state_rules(
+    *, paused: Any, clients: Any, readers: Any, unfinished: Any, idle_seconds: Any, lag_seconds: Any
+) -> dict[str, Any]:
+    """Whether each state of a channel but `ok` applies; the first that does is the state.
+
+    The arguments are figures of one channel over all nodes that answer, or arrays of them.
+
+    Args:
+        paused: whether it is paused at any node.
+        clients: number of its consumers' connections.
+        readers: number of range readers that hold it.
+        unfinished: messages waiting or in flight.
+        idle_seconds: how long messages have been unfinished without one being finished.
+        lag_seconds: its lag; nan: unknown.
+    """
+    patience = STUCK_SECONDS + (READER_STUCK_SECONDS - STUCK_SECONDS) * (readers > 0)
+    return {
+        "paused": paused,
+        "no consumers": clients + readers == 0,
+        "stuck": (unfinished > 0) & (idle_seconds >= patience),
+        "behind": (unfinished > 0) & (lag_seconds > BEHIND_SECONDS),
+    }
+
+
+def state_of(*, topic_paused: bool = False, gone: bool = False, **figures: Any) -> str:
+    """A channel's state in words, such as `stuck, topic paused`.
+
+    Args:
+        topic_paused: whether its topic is paused: no new messages come to the channel.
+        gone: whether it has another node, which does not answer.
+        figures: the arguments of `state_rules`.
+    """
+    state = next((state for state, applies in state_rules(**figures).items() if applies), "ok")
+    more = [*(["topic paused"] if topic_paused else []), *(["nsqd gone"] if gone else [])]
+    return ", ".join(more if state == "ok" and more else [state, *more])
+
+
+def lag_of(ages: Iterable[float | None], unfinished: int, finish_rate: float | None) -> float:
+    """The lag of a channel in seconds: the age of its oldest waiting message; nan: unknown.
+
+    Args:
+        ages: the ages that its nodes report; None: not reported, as by Go's nsqd. Then the lag is
+            estimated by Little's law.
+        unfinished: messages waiting or in flight.
+        finish_rate: messages finished per second.
+    """
+    known = [*ages]
+    if None not in known:
+        return max((age for age in known if age is not None), default=0.0)
+    if not unfinished:
+        return 0.0
+    return unfinished / finish_rate if finish_rate else math.nan
