@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,9 @@ from docs import behaviours
 from docs.docstrings import Docstring, code, read
 
 from sparq.client.config import RANGES
+from sparq.daemon.access import command as token
 from sparq.program.flags import Flag, flags_of
+from sparq.program.verbs import Verb
 from sparq.tools.admin import verbs as admin
 
 HERE = Path(__file__).parent
@@ -176,17 +178,26 @@ def page_of_the_tools() -> str:
     for module in sorted(modules, key=lambda module: str(module.PROGRAM)):
         parts += [f"## {module.PROGRAM}", read(module.__doc__ or "").prose]
         parts.append(table_of_flags(module.Options))
+    parts += [f"## {token.PROGRAM}", read(token.__doc__ or "").prose, table_of_verbs(token.VERBS)]
+    parts.append(table_of_flags(token.TokenOptions))
     return "\n\n".join([*parts, *parts_of_admin()]) + "\n"
+
+
+def table_of_verbs(verbs: Mapping[str, Verb]) -> str:
+    """A table with a row per verb; `--help` has its examples."""
+    lines = ["| verb | does |", "|---|---|"]
+    for name, verb in verbs.items():
+        lines.append(
+            f"| {cell(f'`{name} {verb.words}`'.replace(' `', '`'))} | {cell(verb.about)} |"
+        )
+    return "\n".join(lines)
 
 
 def parts_of_admin() -> Iterator[str]:
     """`sparq admin`: its verbs, the flags of every verb, and the flags of some."""
     yield f"## {admin.PROGRAM}"
     yield read(importlib.import_module("sparq.tools.admin").__doc__ or "").prose
-    lines = ["| verb | does |", "|---|---|"]
-    for name, verb in admin.VERBS.items():
-        lines.append(f"| {cell(f'`{name} {verb.words}`'.replace(' `', '`'))} | {verb.text} |")
-    yield "\n".join(lines)
+    yield table_of_verbs(admin.VERBS)
     yield "Flags of every verb:"
     yield table_of_flags(admin.AdminOptions)
     yield "Further flags:"

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from sparq.cli import TOOLS, main
+from sparq.cli import COMMANDS, TOOLS, main
+from sparq.program.mistakes import one_of
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +33,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("command", TOOLS)
 def test_a_tool_has_flags_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each tool accepts `-help` and `--version` in the form of NSQ's tools."""
-    for flag, expected in (("-help", "--nsqd-http-address"), ("--version", f"sparq {command} v1.")):
+    own = "--file" if command == "token" else "--nsqd-http-address"
+    for flag, expected in (("-help", own), ("--version", f"sparq {command} v1.")):
         with pytest.raises(SystemExit) as ended:
             main([command, flag])
 
@@ -52,7 +54,7 @@ def test_a_word_that_is_no_flag_is_refused(
     said = capsys.readouterr().err
     why = (
         "there is no verb 127.0.0.1:4151"
-        if command == "admin"
+        if command in ("admin", "token")
         else '"127.0.0.1:4151" is not a flag'
     )
     assert said.startswith(f"sparq {command}: {why}")
@@ -62,8 +64,14 @@ def test_a_word_that_is_no_flag_is_refused(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "the following arguments are required: run | up | pipeline | top | bench | admin"),
-        (["sideways"], "unknown command sideways: use run, up, pipeline, top, bench or admin"),
+        (
+            [],
+            f"the following arguments are required: {' | '.join(COMMANDS)}",
+        ),
+        (
+            ["sideways"],
+            f"unknown command sideways: use {one_of(COMMANDS)}",
+        ),
         (["tpo"], "unknown command tpo: did you mean top?"),
         (["run", "--count=none"], "argument --count: none is not a whole number of at least 1"),
         (["up", "--clicks"], "unrecognized arguments: --clicks"),

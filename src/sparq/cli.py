@@ -1,7 +1,8 @@
 """The program `sparq` and its commands.
 
 `run` and `up` start nsqds and the pipeline, `pipeline` runs the pipeline on existing nsqds and any
-Spark cluster, `top` shows a cluster live, `bench` measures an nsqd, `admin` manages a cluster.
+Spark cluster, `top` shows a cluster live, `bench` measures an nsqd, `admin` manages a cluster,
+`token` makes the tokens that the daemons accept.
 
 Each command's modules are loaded when it is called: only the pipeline needs the extra `spark`.
 """
@@ -21,15 +22,17 @@ from sparq.program import mistakes
 from sparq.tools.parser import ToolParser, VersionAction
 
 SEEDS = 100_000
-PIPELINE = "sparq.pipeline.command"
 TOOLS = {
     "top": "live view of a cluster in the terminal",
     "bench": "benchmark an nsqd: publish and consume rates, latency",
     "admin": "manage topics, channels, nodes and messages of a cluster from scripts",
+    "token": "make, list and remove the tokens of a token file",
 }
 """Commands that parse their own flags, in the style of NSQ's tools; see `sparq top --help`."""
 
 COMMANDS = ("run", "up", "pipeline", *TOOLS)
+MODULES = {"pipeline": "sparq.pipeline.command", "token": "sparq.daemon.access.command"}
+"""The modules with the `main` of commands; the functions of the others are in tools.commands."""
 
 
 def _count(text: str) -> int:
@@ -98,10 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: success; 1: the audit or the run failed, or the arguments are not valid; 130: interrupted.
     """
     given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in MODULES:
+        return int(import_module(MODULES[given[0]]).main(given[1:]))
     if given and given[0] in TOOLS:
         return int(getattr(import_module("sparq.tools.commands"), given[0])(given[1:]))
-    if given and given[0] == "pipeline":
-        return int(import_module(PIPELINE).main(given[1:]))
     if given:
         _refuse_unknown(given[0])
     words = parser()

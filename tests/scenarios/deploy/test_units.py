@@ -122,7 +122,7 @@ def test_the_template_is_the_unit_of_nsqd_with_its_own_file_and_data() -> None:
         for name in ("nsqd.service", "nsqd@.service")
     )
 
-    assert many.count("%i") == 4
+    assert many.count("%i") == 5
     assert one == many.replace("-%i", "").replace(" %i", "")
 
 

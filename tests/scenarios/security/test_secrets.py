@@ -164,7 +164,7 @@ def test_a_token_of_the_file_is_revealed_nowhere(
     They are sent over HTTP and with AUTH; the audit file, too, has user names only.
     """
     made = {
-        name: tokens.make(name, roles, last, prefix=f"{PLANTED}-{name}-")
+        name: tokens.make(name, roles, last, form=tokens.FORM._replace(prefix=f"{PLANTED}-{name}-"))
         for name, roles, last in (
             ("good", "administer,consume,publish", ""),
             ("weak", "publish:other", ""),

@@ -28,14 +28,11 @@ from typing import NamedTuple
 
 from sparq.daemon.access import grants
 from sparq.daemon.access.grants import Grant
-from sparq.daemon.access.roles import WORDS, Role
+from sparq.daemon.access.roles import ADMINS_WORDS, WORDS, Role
 
 LENGTH_MIN = 20
 TOKENS_MAX = 1000
 FILE_BYTES_MAX = 1 << 20
-PREFIX = "nsq_"
-"""Prefix of each token made here, so that secret scanners can find one in a repository."""
-
 ANYBODY = "anybody"
 NO_HASH = "-"
 
@@ -58,14 +55,20 @@ class Form(NamedTuple):
     Attributes:
         words: the allowed roles by name.
         is_whole: whether every role is for all topics, and `anybody` has no special meaning.
+        prefix: the beginning of each token made for the file, so that secret scanners can find
+            one in a repository.
     """
 
     words: Mapping[str, Role] = WORDS
     is_whole: bool = False
+    prefix: str = "nsq_"
 
 
 FORM = Form()
 """The form of nsqd's and nsqlookupd's token files."""
+
+ADMINS_FORM = Form(ADMINS_WORDS, is_whole=True, prefix="nsqadmin_")
+"""The form of nsqadmin's: only its own roles, each for all topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +146,15 @@ def shown(authorizations: Sequence[str]) -> str | None:
 
 
 def read(path: str, form: Form = FORM) -> Tokens:
-    """Read a token file.
+    """Read a token file. Raises TokenFileError: see `read_text` and `parse`."""
+    return parse(path, read_text(path), form)
+
+
+def read_text(path: str) -> str:
+    """Return the text of a token file.
 
     Raises:
-        TokenFileError: it cannot be read, all users may write it, it is too large, or a line is
-            wrong.
+        TokenFileError: it cannot be read, all users may write it, or it is not text.
     """
     try:
         with open(path, "rb") as file:
@@ -162,15 +169,20 @@ def read(path: str, form: Form = FORM) -> Tokens:
     # any role.
     if mode & stat.S_IWOTH:
         raise TokenFileError(f"{path} can be changed by every user: run chmod o-w on it")
-    if len(data) > FILE_BYTES_MAX:
+    return text
+
+
+def parse(path: str, text: str, form: Form = FORM) -> Tokens:
+    """Parse the text of a token file.
+
+    Raises:
+        TokenFileError: it is too large, or a line is wrong.
+    """
+    if len(text.encode()) > FILE_BYTES_MAX:
         raise TokenFileError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-    return _parse(path, text, form)
-
-
-def _parse(path: str, text: str, form: Form) -> Tokens:
     found: dict[bytes, Token] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = _COMMENT.sub("", line, count=1).split()
+        words = words_of(line)
         if not words:
             continue
         try:
@@ -184,6 +196,11 @@ def _parse(path: str, text: str, form: Form) -> Tokens:
     if len(found) > TOKENS_MAX:
         raise TokenFileError(f"{path} has more than {TOKENS_MAX} tokens")
     return Tokens(list(found.values()), () if anybody is None else anybody.grants)
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words of a line without its comment."""
+    return _COMMENT.sub("", line, count=1).split()
 
 
 def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
@@ -231,15 +248,13 @@ def end_of(text: str) -> float:
     return moment.timestamp() + (_DAY_SECONDS if is_day else 0.0)
 
 
-def make(
-    name: str, granted: str, last_day: str = "", *, prefix: str = PREFIX, form: Form = FORM
-) -> tuple[str, str]:
+def make(name: str, granted: str, last_day: str = "", *, form: Form = FORM) -> tuple[str, str]:
     """Make a new token; return it and its line for the file.
 
     Raises:
         ValueError: a name, role or day is wrong.
     """
-    token = prefix + secrets.token_urlsafe(32)
+    token = form.prefix + secrets.token_urlsafe(32)
     words = [name, granted, digest(token).hex(), *([last_day] if last_day else [])]
     parse_line(words, form)
     return token, " ".join(words)

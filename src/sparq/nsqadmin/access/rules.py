@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.roles import ADMINS_WORDS
-from sparq.daemon.access.tokens import Form, Tokens
+from sparq.daemon.access.tokens import ADMINS_FORM, Tokens
 from sparq.nsqadmin.access import hosts, roles
 from sparq.nsqadmin.access.hosts import Hosts, Networks, Refusal
 from sparq.nsqadmin.access.request import AccessRequest
@@ -40,9 +39,6 @@ LOOPBACK = "127.0.0.1"
 NO_PROXY = ("none",)
 LIFE_SECONDS = 12 * 3600.0
 SESSIONS_MAX = 1000
-
-FORM = Form(ADMINS_WORDS, is_whole=True)
-"""Format of nsqadmin's token file: only nsqadmin's own roles, each for all topics."""
 
 FORBIDDEN = "FORBIDDEN"
 UNAUTHORIZED = "UNAUTHORIZED"
@@ -125,7 +121,7 @@ class AccessRules:
         self.uses_tokens = bool(options.token_file)
         file = options.token_file
         self.tokens = _naming_flag(
-            "--token-file", lambda: tokens.read(file, FORM) if file else Tokens()
+            "--token-file", lambda: tokens.read(file, ADMINS_FORM) if file else Tokens()
         )
         self._is_strict = bool(options.roles or options.token_file or options.local_role)
 

@@ -21,9 +21,10 @@ from sparq.program.flag_types import BOOL
 from sparq.program.flags import HELP, Flag, flags_of
 from sparq.program.mistakes import Mistake
 from sparq.program.stdout import write_stdout
+from sparq.program.verbs import separated
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions, separated
+from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
 from sparq.tools.cluster import tls_of, token_of
 from sparq.tools.command_line import UsageError, with_environment
 

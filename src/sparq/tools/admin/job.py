@@ -20,8 +20,9 @@ from typing import Any, Final
 from sparq.cluster.actions import IS_BACK
 from sparq.cluster.fleet import Fleet
 from sparq.program.flags import flags_of
+from sparq.program.verbs import ParsedCommand
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.admin.verbs import PROGRAM, ParsedCommand
+from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.pipes import Input, PipeOutput
 from sparq.tools.table import table

@@ -15,9 +15,10 @@ from typing import Final
 
 from sparq.client.arguments import split_texts
 from sparq.cluster.fleet import Fleet
+from sparq.program.verbs import ParsedCommand
 from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.verbs import PROGRAM, ParsedCommand
+from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.cluster import upstream_of
 from sparq.tools.command_line import IN_ENVIRONMENT, ToolError, UsageError
 from sparq.tools.common import check_addresses, run

@@ -1,7 +1,6 @@
 """The command line of `sparq admin`: its verbs, their words and flags.
 
-`sparq.tools.admin` describes what a verb does and how it ends. Words and flags may be mixed. After
-`--` all arguments are words, because a topic's name may begin with a dash.
+`sparq.tools.admin` describes what a verb does and how it ends.
 """
 
 from __future__ import annotations
@@ -9,13 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from sparq.program import command_line, flags, mistakes
+from sparq.program import verbs
 from sparq.program.flag_types import choice
-from sparq.program.flags import HELP, VERSION
-from sparq.program.stdout import version_line, write_stdout
+from sparq.program.verbs import MANY, Verb
 from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
 from sparq.tools.command_line import (
@@ -24,13 +21,16 @@ from sparq.tools.command_line import (
     NSQD_VARIABLE,
     ClusterHttpOptions,
     launch,
-    refuse,
     with_environment,
 )
 
 PROGRAM: Final = "sparq admin"
 COMPLETE: Final = "complete"
 """The verb that shell functions call: `sparq admin complete WORDS` completes the last word."""
+
+FOOT: Final = (
+    f"Without an address, the environment variable {LOOKUPD_VARIABLE} or {NSQD_VARIABLE} is used.\n"
+)
 
 STATE: Final = choice("", "waiting", "in_flight", "deferred", "finished")
 FORMAT: Final = choice("jsonl", "csv")
@@ -171,57 +171,177 @@ class MoveOptions(AdminOptions):
     )
 
 
-class Verb(NamedTuple):
-    """A verb: the words after it, what it does, its flags, and the allowed number of words."""
-
-    words: str
-    text: str
-    options: type[AdminOptions]
-    least: int
-    most: int = 2
-
-
-MANY: Final = sys.maxsize
 IDS: Final = "TOPIC CHANNEL ID...|-"
+EVERYWHERE: Final = "at all nsqds that have it"
+STAYS: Final = (
+    "1.5 s later, the nsqds are asked whether they have it again; if one has, the clients attached"
+    " to it there are named, and the exit status is 1."
+)
 VERBS: Final = {
     "list": Verb(
-        "[TOPIC [CHANNEL]]", "list topics, channels of a topic, nsqds of a channel", ListOptions, 0
+        "[TOPIC [CHANNEL]]",
+        "list topics, channels of a topic, nsqds of a channel",
+        ListOptions,
+        0,
+        about="Lists all topics; with a topic its channels; with a channel its figures at each"
+        " nsqd. Figures are sums over the nsqds that answered.",
+        examples=("list", "list clicks archive --json", "list --nodes"),
     ),
-    "pause": Verb("TOPIC [CHANNEL]", "stop deliveries", ChangeOptions, 1),
-    "unpause": Verb("TOPIC [CHANNEL]", "resume deliveries", ChangeOptions, 1),
-    "empty": Verb("TOPIC [CHANNEL]", "drop its messages", DangerOptions, 1),
-    "delete": Verb("TOPIC [CHANNEL]", "delete it and its messages", DangerOptions, 1),
-    "create": Verb("TOPIC [CHANNEL]", "create it", ChangeOptions, 1),
+    "pause": Verb(
+        "TOPIC [CHANNEL]",
+        "stop deliveries",
+        ChangeOptions,
+        1,
+        about=f"Stops deliveries of a channel, or of a topic to its channels, {EVERYWHERE}."
+        " Publishes are still accepted.",
+        examples=("pause clicks archive",),
+    ),
+    "unpause": Verb(
+        "TOPIC [CHANNEL]",
+        "resume deliveries",
+        ChangeOptions,
+        1,
+        about=f"Resumes the deliveries that `pause` stopped, {EVERYWHERE}.",
+        examples=("unpause clicks archive",),
+    ),
+    "empty": Verb(
+        "TOPIC [CHANNEL]",
+        "drop its messages",
+        DangerOptions,
+        1,
+        about="Drops the messages of a channel, or of a topic that has no channel yet,"
+        f" {EVERYWHERE}.",
+        examples=("empty clicks archive --dry-run", "empty clicks archive --yes"),
+    ),
+    "delete": Verb(
+        "TOPIC [CHANNEL]",
+        "delete it and its messages",
+        DangerOptions,
+        1,
+        about=f"Deletes a topic or channel with its messages {EVERYWHERE}. {STAYS}",
+        examples=("delete clicks", "delete clicks archive --yes"),
+    ),
+    "create": Verb(
+        "TOPIC [CHANNEL]",
+        "create it",
+        ChangeOptions,
+        1,
+        about="Creates a topic or channel at the nsqlookupds, and a channel also at the nsqds that"
+        " have the topic. Without nsqlookupds, creates it at the nsqds.",
+        examples=("create clicks archive",),
+    ),
     "tombstone": Verb(
         "TOPIC NODE",
         "hide an nsqd from a topic's consumers, delete the topic there",
         DangerOptions,
         2,
+        about="Hides an nsqd (its HTTP address) from a topic's consumers at the nsqlookupds, and"
+        f" deletes the topic there with its messages. {STAYS}",
+        examples=("tombstone clicks nsqd-1.example:4151",),
     ),
     "drain": Verb(
-        "NODE", "refuse publishes at an nsqd, and wait until it is empty", DrainOptions, 1, 1
+        "NODE",
+        "refuse publishes at an nsqd, and wait until it is empty",
+        DrainOptions,
+        1,
+        1,
+        about="Makes an nsqd refuse publishes, and waits until its consumers have finished its"
+        " messages. The drain goes on if this is interrupted: --undo ends it.",
+        examples=("drain nsqd-1.example:4151 --exit", "drain nsqd-1.example:4151 --undo"),
     ),
-    "move": Verb("topic NAME", "move a topic from one nsqd to another", MoveOptions, 2),
+    "move": Verb(
+        "topic NAME",
+        "move a topic from one nsqd to another",
+        MoveOptions,
+        2,
+        about="Moves a topic with its channels and their unfinished messages from one nsqd to"
+        " another, then deletes it at the source. After an interruption, the same command"
+        f" continues. {STAYS}",
+        examples=("move topic clicks --from=nsqd-1.example:4151 --to=nsqd-2.example:4151",),
+    ),
     "seek": Verb(
         "TOPIC CHANNEL PLACE",
         "move a channel: earliest, latest, -1h, 2026-01-31T08:00, last:100",
         DangerOptions,
         3,
         3,
+        about="Moves a channel in the log: messages are delivered again, or skipped. The place is"
+        " earliest, latest, -1h, 2026-01-31T08:00 or last:100.",
+        examples=("seek clicks archive -1h --dry-run", "seek clicks archive earliest"),
     ),
-    "peek": Verb("TOPIC [CHANNEL]", "show messages without consuming them", PeekOptions, 1),
-    "find": Verb("TOPIC [CHANNEL]", "search for messages", FindOptions, 1),
-    "export": Verb("TOPIC [CHANNEL]", "write messages to a file", ExportOptions, 1),
-    "requeue": Verb(IDS, "deliver messages again now", ChangeOptions, 3, MANY),
-    "finish": Verb(IDS, "finish messages without delivering them", DangerOptions, 3, MANY),
-    "cancel": Verb(IDS, "drop deferred messages", DangerOptions, 3, MANY),
-    "copy": Verb("TOPIC ID...|-", "publish messages again to the topic --to", CopyOptions, 2, MANY),
+    "peek": Verb(
+        "TOPIC [CHANNEL]",
+        "show messages without consuming them",
+        PeekOptions,
+        1,
+        about="Shows the messages of a channel, or the newest of a topic. They are not consumed,"
+        " and their attempts stay as they are.",
+        examples=("peek clicks", "peek clicks archive --state=in_flight"),
+    ),
+    "find": Verb(
+        "TOPIC [CHANNEL]",
+        "search for messages",
+        FindOptions,
+        1,
+        about="Searches the messages of all nsqds that have the topic.",
+        examples=("find clicks --text=error --from=-1h", "find clicks archive --attempts='>=3'"),
+    ),
+    "export": Verb(
+        "TOPIC [CHANNEL]",
+        "write messages to a file",
+        ExportOptions,
+        1,
+        about="Writes the selected messages of all nsqds as JSON lines or CSV, sorted by time.",
+        examples=("export clicks --output=clicks.jsonl", "export clicks archive --format=csv"),
+    ),
+    "requeue": Verb(
+        IDS,
+        "deliver messages again now",
+        ChangeOptions,
+        3,
+        MANY,
+        about="Delivers messages again now, whatever their state in the channel is.",
+        examples=(
+            "requeue clicks archive 0a1b2c3d4e5f6071",
+            "find clicks archive --state=deferred --ids | sparq admin requeue clicks archive -",
+        ),
+    ),
+    "finish": Verb(
+        IDS,
+        "finish messages without delivering them",
+        DangerOptions,
+        3,
+        MANY,
+        about="Finishes messages of a channel, which then does not deliver them.",
+        examples=("finish clicks archive 0a1b2c3d4e5f6071 --yes",),
+    ),
+    "cancel": Verb(
+        IDS,
+        "drop deferred messages",
+        DangerOptions,
+        3,
+        MANY,
+        about="Drops messages of a channel that are deferred.",
+        examples=("cancel clicks archive 0a1b2c3d4e5f6071 --yes",),
+    ),
+    "copy": Verb(
+        "TOPIC ID...|-",
+        "publish messages again to the topic --to",
+        CopyOptions,
+        2,
+        MANY,
+        about="Publishes messages again, to another topic: all of its channels get them.",
+        examples=("copy clicks 0a1b2c3d4e5f6071 --to=clicks.test",),
+    ),
     "redrive": Verb(
         "TOPIC [CHANNEL [ID...|-]]",
         "send dead letters that wait in a channel (default: redrive) back to where they came from",
         RedriveOptions,
         1,
         MANY,
+        about="Sends dead letters back to the topic and channel that they came from: all that wait"
+        " in a channel of the dead-letter topic (default: redrive), or those with these ids.",
+        examples=("redrive clicks.dead --dry-run", "redrive clicks.dead --rate=100"),
     ),
     "policies": Verb(
         "[show TOPIC [CHANNEL]|export|apply FILE|-|drop]",
@@ -229,98 +349,42 @@ VERBS: Final = {
         DangerOptions,
         0,
         3,
+        about="Lists the policies; shows the settings in force for a topic or channel; writes the"
+        " policies as TOML; replaces or drops those that were set at run time.",
+        examples=("policies show clicks archive", "policies apply policies.toml --dry-run"),
     ),
-    "audit": Verb("", "list actions taken through nsqadmin", AuditOptions, 0, 0),
+    "audit": Verb(
+        "",
+        "list actions taken through nsqadmin",
+        AuditOptions,
+        0,
+        0,
+        about="Lists the actions in nsqadmin's audit log, newest first. --token is then one of"
+        " nsqadmin's tokens.",
+        examples=("audit --user=ann --topic=clicks",),
+    ),
     "completion": Verb(
-        "bash|zsh|fish", "print a shell script that completes names", AdminOptions, 1, 1
+        "bash|zsh|fish",
+        "print a shell script that completes names",
+        AdminOptions,
+        1,
+        1,
+        about="Prints a script that completes the words and flags of all programs, and the names"
+        " of topics, channels and nodes, in a shell.",
+        examples=("completion bash > /etc/bash_completion.d/sparq",),
     ),
 }
 
 
-class ParsedCommand(NamedTuple):
-    """A parsed command line."""
-
-    verb: str
-    words: tuple[str, ...]
-    options: Any
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; return the exit status."""
+    """Run the program; return the exit status.
+
+    Raises:
+        SystemExit: 0 after `--help` and `--version`, 1 for a mistake.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == [COMPLETE]:
         return launch("sparq.tools.admin.completion", words[1:])
-    name = words[0] if words else "--help"
-    if name.lstrip("-") in ("help", "h") or name.lstrip("-") == "version":
-        is_version = name.lstrip("-") == "version"
-        text = f"{version_line(PROGRAM)}\n" if is_version else overview()
-        raise SystemExit(0 if write_stdout(text) else 1)
-    if name not in VERBS:
-        near = mistakes.suggestion(name, VERBS) or f": use {mistakes.one_of(VERBS)}"
-        refuse(PROGRAM, f"there is no verb {mistakes.shown(name)}{near}")
-    return launch("sparq.tools.admin.main", read(name, words[1:]))
-
-
-def read(name: str, arguments: Sequence[str]) -> ParsedCommand:
-    """Parse a verb's command line. Raises SystemExit: 0 after ``--help``, 1 for a mistake."""
-    verb, program = VERBS[name], f"{PROGRAM} {name}"
-    known = [*flags.flags_of(verb.options), HELP, VERSION]
-    try:
-        words, given = separated(program, arguments, known)
-    except mistakes.Mistake as error:
-        refuse(program, str(error))
-    if "--help=true" in given:
-        page = import_module("sparq.program.help_page").page(f"{program} {verb.words}", known)
-        raise SystemExit(0 if write_stdout(page) else 1)
-    options = flags.parse(
-        verb.options, program, lambda: version_line(program), given, takes_file=False
-    )
-    if not verb.least <= len(words) <= verb.most:
-        given_words = " ".join(map(mistakes.shown, words[:5])) or "nothing"
-        refuse(program, f"takes {verb.words or 'no words'}, not {given_words}")
-    return ParsedCommand(name, tuple(words), with_environment(options))
-
-
-def separated(
-    program: str, arguments: Sequence[str], known: Sequence[flags.Flag]
-) -> tuple[list[str], list[str]]:
-    """Split a command line that mixes words and flags into words and flags with their values.
-
-    Raises:
-        Mistake: a flag is unknown, or has no value.
-    """
-    by_name = {flag.name: flag for flag in known}
-    words: list[str] = []
-    given: list[str] = []
-    rest = list(arguments)
-    while rest:
-        if rest[0] == "--":
-            return words + rest[1:], given
-        if _is_word(rest[0]):
-            words.append(rest.pop(0))
-            continue
-        flag = by_name.get(rest[0].lstrip("-"))
-        size = 1 if flag is None or flag.kind.bare else 2
-        found = command_line.split(program, rest[:size], by_name)
-        given += [f"--{each.name}={text}" for each, text in found.texts]
-        rest = rest[size:]
-    return words, given
-
-
-def _is_word(text: str) -> bool:
-    """Whether a text is not a flag; places such as -1h are none, nor is - for standard input."""
-    return not text.startswith("-") or text == "-" or text[1:2].isdigit()
-
-
-def overview() -> str:
-    """Return the page that `sparq admin --help` prints."""
-    page = import_module("sparq.program.help_page").page
-    usages = {name: f"{name} {verb.words}".rstrip() for name, verb in VERBS.items()}
-    width = max(map(len, usages.values()))
-    verbs = "".join(f"  {usages[name].ljust(width)}  {verb.text}\n" for name, verb in VERBS.items())
-    common = page(f"{PROGRAM} VERB", [*flags.flags_of(AdminOptions), HELP, VERSION])
-    return (
-        f"{common}\nverbs (sparq admin VERB --help lists the flags of a verb):\n{verbs}\n"
-        f"Without an address, the environment variable {LOOKUPD_VARIABLE} or {NSQD_VARIABLE}"
-        " is used.\n"
-    )
+    request = verbs.read(PROGRAM, VERBS, words, AdminOptions, FOOT)
+    request = request._replace(options=with_environment(request.options))
+    return launch("sparq.tools.admin.main", request)

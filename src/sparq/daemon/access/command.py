@@ -1,0 +1,160 @@
+"""The program `sparq token`: makes, lists and removes the tokens of a token file.
+
+1. `make` prints a new token on standard output, once: the file has only its hash. The roles are
+   checked as the daemons check them. `anybody` has no token.
+2. The file is replaced as a whole and keeps its mode, owner and group, so a daemon never reads half
+   of it. A new file has mode 0600. A file with a mistake is left as it is.
+3. A daemon reads the file again at SIGHUP (`systemctl reload nsqd`).
+4. Exit status: 1 if nothing was done.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sparq.daemon.access import tokens
+from sparq.daemon.access.token_file import TokenFile, TokenLine
+from sparq.daemon.access.tokens import ADMINS_FORM, ANYBODY, FORM, NO_HASH, Form
+from sparq.program import mistakes, verbs
+from sparq.program.stdout import write_stdout
+from sparq.program.verbs import ParsedCommand, Verb
+from sparq.protocol.option import option
+
+PROGRAM: Final = "sparq token"
+FOOT: Final = "docs/access.md describes the roles.\n"
+HEADINGS: Final = ("NAME", "ROLES", "ID", "LAST DAY", "")
+FILE: Final = "--file=/etc/nsq/tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOptions:
+    """Flags of every verb."""
+
+    file: str = option("", "token file; `make` without it prints the line on stderr")
+    nsqadmin: bool = option(False, "the file is nsqadmin's: its roles are for all topics")
+
+
+VERBS: Final = {
+    "make": Verb(
+        "NAME ROLES [LAST_DAY]",
+        "make a token, print it, and add its line to the file",
+        TokenOptions,
+        2,
+        3,
+        about="Makes a token, prints it once, and adds its line to the file. Roles are separated by"
+        " commas; ROLE:PATTERN is for the topics that match. The token is valid to the end of the"
+        " last day (UTC).",
+        examples=(
+            f"make web 'publish:clicks*' {FILE}",
+            f"make archive consume:clicks,consume:orders.* 2027-03-31 {FILE}",
+            f"make anybody read {FILE}",
+        ),
+    ),
+    "list": Verb(
+        "",
+        "list the tokens of the file",
+        TokenOptions,
+        0,
+        0,
+        about="Lists the tokens of the file. The id is the beginning of the token's hash.",
+        examples=(f"list {FILE}",),
+    ),
+    "remove": Verb(
+        "NAME|ID",
+        "remove a token from the file",
+        TokenOptions,
+        1,
+        1,
+        about="Removes a token from the file. If several have the name, give the id of one, as"
+        " `list` shows it.",
+        examples=(f"remove web {FILE}", f"remove 6e8c0c2c36a1 {FILE}"),
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return the exit status.
+
+    Raises:
+        SystemExit: 0 after `--help` and `--version`, 1 for a mistake.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    request = verbs.read(PROGRAM, VERBS, words, TokenOptions, FOOT)
+    acts: dict[str, Callable[[ParsedCommand, Form], int]]
+    acts = {"make": _make, "list": _list, "remove": _remove}
+    form = ADMINS_FORM if request.options.nsqadmin else FORM
+    if not request.options.file and request.verb != "make":
+        raise _refusal(request, f"--file is required, such as {FILE}")
+    try:
+        return acts[request.verb](request, form)
+    except ValueError as error:
+        raise _refusal(request, str(error)) from None
+    except OSError as error:
+        reason = f"{error.filename or request.options.file}: {error.strerror}"
+        raise _refusal(request, f"{reason}: nothing was done") from None
+
+
+def _refusal(request: ParsedCommand, sentence: str) -> SystemExit:
+    return mistakes.end(f"{PROGRAM} {request.verb}", sentence, is_daemon=False)
+
+
+def _make(request: ParsedCommand, form: Form) -> int:
+    name, roles, last_day = (*request.words, "")[:3]
+    path = request.options.file
+    if last_day and tokens.end_of(last_day) <= time.time():
+        raise ValueError(f"{last_day} has passed")
+    if name == ANYBODY and not form.is_whole:
+        token, line = "", " ".join([name, roles, NO_HASH, *request.words[2:]])
+        tokens.parse_line(line.split(), form)
+    else:
+        token, line = tokens.make(name, roles, last_day, form=form)
+    if path:
+        with TokenFile(path, form) as file:
+            file.replace([*file.lines, line])
+    else:
+        sys.stderr.write(f"{line}\n")
+    if token and not write_stdout(f"{token}\n"):
+        sys.stderr.write(f"{PROGRAM} make: the token is lost: remove its line, and make another\n")
+        return 1
+    if path:
+        sys.stderr.write(f"added {name} to {path}: reload the daemons that use it (SIGHUP)\n")
+    return 0
+
+
+def _list(request: ParsedCommand, form: Form) -> int:
+    with TokenFile(request.options.file, form, changes=False) as file:
+        now = time.time()
+        rows = [
+            (one.name, one.roles, one.id, one.last_day, "" if now < one.expires else "expired")
+            for one in file.tokens
+        ]
+    widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (HEADINGS, *rows)
+    )
+    return int(not write_stdout("".join(f"{line}\n" for line in lines)))
+
+
+def _remove(request: ParsedCommand, form: Form) -> int:
+    wanted, path = request.words[0], request.options.file
+    with TokenFile(path, form) as file:
+        found = [one for one in file.tokens if wanted == one.name or one.is_id(wanted)]
+        if not found:
+            names = ", ".join(dict.fromkeys(one.name for one in file.tokens)) or "none"
+            raise ValueError(f"no token {mistakes.shown(wanted)} in {path}: it has {names}")
+        if len(found) > 1:
+            raise ValueError(f"{len(found)} tokens {wanted}: use the id of one ({_ids(found)})")
+        at = found[0].number
+        file.replace([line for number, line in enumerate(file.lines, 1) if number != at])
+    name = found[0].name
+    sys.stderr.write(f"removed {name} from {path}: reload the daemons that use it (SIGHUP)\n")
+    return 0
+
+
+def _ids(found: Sequence[TokenLine]) -> str:
+    return ", ".join(one.id for one in found)

@@ -1,0 +1,151 @@
+"""`sparq token` makes, lists and removes tokens, and never shows one twice."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.daemon.access.command import VERBS, main
+from sparq.daemon.access.roles import Role
+from sparq.daemon.access.tokens import ADMINS_FORM
+from tests.nsqadmin.access.options import NOW
+
+
+@dataclass
+class TokenCommand:
+    """A token file, and the command on it."""
+
+    path: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Run `sparq token`; return its status, standard output and stderr."""
+        self.capsys.readouterr()
+        try:
+            status = main([*words, f"--file={self.path}"])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        return status, *self.capsys.readouterr()
+
+
+@pytest.fixture
+def file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> TokenCommand:
+    return TokenCommand(tmp_path / "tokens", capsys)
+
+
+def test_a_token_is_shown_once_and_stored_as_a_hash(file: TokenCommand) -> None:
+    """`make` prints the token alone; the file and `list` have neither it nor its whole hash."""
+    status, token, said = file.run("make", "web", "publish:clicks*", "2030-01-01")
+    assert (0, True) == (status, bool(re.fullmatch(r"nsq_[\w-]{43}\n", token)))
+    assert f"added web to {file.path}: reload the daemons that use it (SIGHUP)\n" == said
+    found = tokens.read(str(file.path)).find(token.strip(), NOW)
+    assert found is not None
+    assert ("web", ((Role.PUBLISH, "clicks*"),)) == (found.name, found.grants)
+
+    assert 0 == file.run("make", "anybody", "read")[0]
+    status, listed, _ = file.run("list")
+
+    assert 0 == status
+    assert [
+        ["NAME", "ROLES", "ID", "LAST", "DAY"],
+        ["web", "publish:clicks*", found.digest.hex()[:12], "2030-01-01"],
+        ["anybody", "read", "-"],
+    ] == [line.split() for line in listed.splitlines()]
+    assert token.strip() not in file.path.read_text()
+    assert Role.READ == tokens.read(str(file.path)).anybody[0].role
+
+
+def test_without_a_file_the_line_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The token is on standard output, its line on stderr; nsqadmin's has another prefix."""
+    assert 0 == main(["make", "--nsqadmin", "ann", "administer,bodies"])
+    token, line = capsys.readouterr()
+    assert token.startswith("nsqadmin_")
+    parsed = tokens.parse("", line, ADMINS_FORM)
+    assert parsed.find(token.strip(), NOW) is not None
+
+
+def test_a_token_is_removed_by_name_or_by_id(file: TokenCommand) -> None:
+    """A name of several tokens is not enough; comments and other lines stay."""
+    file.path.write_text("# ours\n\n")
+    first = file.run("make", "web", "read")[1].strip()
+    second = file.run("make", "web", "consume", "2030-01-01")[1].strip()
+    ids = [tokens.digest(one).hex()[:12] for one in (first, second)]
+
+    status, out, said = file.run("remove", "web")
+    assert (1, "") == (status, out)
+    assert f"sparq token remove: 2 tokens web: use the id of one ({', '.join(ids)})\n" == said
+    status, _, said = file.run("remove", "wbe")
+    assert (1, f"no token wbe in {file.path}: it has web\n" in said) == (status, True)
+    assert 0 == file.run("remove", ids[0])[0]
+    found = tokens.read(str(file.path))
+    assert [None, "web"] == [one and one.name for one in map(found.known, (first, second))]
+    assert 0 == file.run("remove", "web")[0]
+    assert "# ours\n\n" == file.path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("make", "web", "boss"), "'boss' is not a role: use read, bodies, operate"),
+        (("make", "web", "publish:a/b"), "role publish: invalid topic pattern"),
+        (("make", "web", "read:t", "--nsqadmin"), "roles apply to all topics here"),
+        (("make", "web", "read", "soon"), "'soon' is not a date: write it as 2027-03-31"),
+        (("make", "web", "read", "2020-01-01"), "2020-01-01 has passed"),
+        (("make", "anybody", "operate"), "anybody has no token and at most the role read"),
+        (("make", "web"), "takes NAME ROLES [LAST_DAY], not web"),
+    ],
+)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    file: TokenCommand, words: tuple[str, ...], sentence: str
+) -> None:
+    """The roles and days are checked as the daemons check them."""
+    file.path.write_text("# ours\n")
+    status, out, said = file.run(*words)
+    assert (1, "", 1) == (status, out, said.count("\n"))
+    assert said.startswith(f"sparq token make: {sentence}")
+    assert "# ours\n" == file.path.read_text()
+    assert [file.path] == [*file.path.parent.iterdir()]
+
+
+def test_a_file_that_the_daemons_refuse_is_left_as_it_is(file: TokenCommand) -> None:
+    """The line is named, and a token in the wrong column is not repeated."""
+    token = tokens.make("a", "read")[0]
+    file.path.write_text(f"a {token} {'0' * 64}\n")
+    for words in (("make", "web", "read"), ("list",), ("remove", "a")):
+        status, out, said = file.run(*words)
+        assert (1, "") == (status, out)
+        assert f"{file.path}, line 1: a long word is not a role" in said
+        assert token not in said
+    assert file.path.read_text().startswith("a nsq_")
+
+
+def test_an_expired_token_is_marked(file: TokenCommand) -> None:
+    """`list` says so; `--file` is required."""
+    file.path.write_text(tokens.make("old", "read", "2020-01-01")[1])
+    assert file.run("list")[1].splitlines()[1].endswith("2020-01-01  expired")
+    with pytest.raises(SystemExit):
+        main(["list"])
+    assert "sparq token list: --file is required" in file.capsys.readouterr().err
+
+
+def test_a_token_that_cannot_be_printed_is_named(
+    file: TokenCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has the token then, so its line is of no use."""
+    monkeypatch.setattr("sparq.daemon.access.command.write_stdout", lambda _text: False)
+    status, _, said = file.run("make", "web", "read")
+    assert (1, "the token is lost: remove its line" in said) == (status, True)
+
+
+def test_each_verb_has_a_description_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are on its help page."""
+    for name, verb in VERBS.items():
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        page = capsys.readouterr().out
+        assert verb.about[:40] in page
+        assert f"examples:\n  sparq token {verb.examples[0]}\n" in page
