@@ -1,7 +1,10 @@
 """Damaged ledger files: flipped bytes, incomplete ends, lost headers."""
 
+import errno
+
 import pytest
 
+from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.ledger_file import DATA_START
 from sparq.log.records import TopicState
@@ -87,3 +90,22 @@ def test_lost_header_is_reported() -> None:
 
     assert state == TopicState()
     assert "no readable file header" in again.damage[0]
+
+
+def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
+    """While the disk cannot read the header, the ledger does not open; later it has its channels.
+
+    It was opened without them, and channels that came back began at the end of the log.
+    """
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 7)
+    settle(ledger)
+
+    disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=1000))
+    with pytest.raises(DiskError, match="read .*ledger"):
+        Ledger.open(disk, DIRECTORY)
+
+    ledger, state = Ledger.open(disk.killed(), DIRECTORY)
+    assert list(state.channels) == ["c"]
+    assert not ledger.lacks_records

@@ -1,9 +1,12 @@
 """Recovery of a damaged log at start: damage is reported and loses only what it affects."""
 
+import errno
+
 import pytest
 
+from sparq.log.disk import DiskError
 from sparq.log.segment import COPY_OFFSET, DATA_START
-from sparq.testing import ManualClock, MemoryDisk
+from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.log_operations import (
     DIRECTORY,
     commit,
@@ -32,6 +35,18 @@ def test_damaged_file_header_is_read_from_its_copy() -> None:
     assert read_all(log) == {}
     assert [damage.reason for damage in log.damage] == ["no readable file header"]
     assert log.end_index > max(messages)
+
+
+def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
+    """While the disk cannot read a file's header, the log does not open; later it loses nothing."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+
+    disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=1000))
+    with pytest.raises(DiskError, match="read "):
+        open_log(disk, clock)
+
+    assert read_all(open_log(disk.killed(), clock)) == messages
 
 
 @pytest.mark.parametrize("at", [0, COPY_OFFSET])

@@ -269,6 +269,9 @@ class Topic:
     def create_channel(self, name: str) -> Channel:
         """Return the channel of this name; a new channel starts at P.
 
+        After damage to the ledger it may be one that the ledger has lost. It starts at the log's
+        first message then: its messages come twice rather than not at all.
+
         Raises:
             LimitReached: the channel does not exist and the topic has its maximum of channels.
         """
@@ -279,6 +282,8 @@ class Topic:
             self.had_channel = True
             if self.writer is not None and not channel.ephemeral:
                 self.writer.ledger.created(name, channel.start)
+                if self.writer.ledger.lacks_records:
+                    channel.seek(self.stream.log.first_index)
             self.outcome.changes.append(("created", self.name, name))
             self._open_or_close()
         return channel

@@ -54,6 +54,7 @@ class Ledger:
     Attributes:
         log_id: 16 random bytes, created with the ledger: the log's id if the log has no files.
         damage: what could not be read, in words.
+        lacks_records: whether damage may have cost records, also those of whole channels.
         appended_mark, written_mark, synced_mark: see the module's text.
         has_news: whether the broker has to look at the ledger: set with each record and by the
             ledger's owner, which also resets it.
@@ -68,6 +69,7 @@ class Ledger:
         self._reserve = reserve
         self.log_id = secrets.token_bytes(LOG_ID_SIZE)
         self.damage: list[str] = []
+        self.lacks_records = False
         self.appended_mark = self.written_mark = self.synced_mark = 0
         self.has_news = False
         self.size_bytes = 0
@@ -452,8 +454,10 @@ class Ledger:
     def _note_damage(self, path: str, contents: ledger_file.LedgerContents) -> None:
         if contents.header is None and contents.size > DATA_START:
             self.damage.append(f"{path}: no readable file header, {contents.size} bytes lost")
+            self.lacks_records = True
         elif contents.damaged_bytes:
             self.damage.append(f"{path}: {contents.damaged_bytes} damaged bytes")
+            self.lacks_records = True
         if contents.header is not None and contents.size > contents.end:
             torn = contents.size - contents.end
             self.damage.append(f"{path}: {torn} bytes after the last whole block (torn)")

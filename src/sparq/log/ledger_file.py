@@ -129,14 +129,16 @@ def read(disk: Disk, path: str) -> LedgerContents:
     """Read a file and find out which of its blocks are whole.
 
     Raises:
-        DiskError: it cannot be opened or read at all.
+        DiskError: it cannot be opened, or its header cannot be read.
     """
     file = disk.open(path)
     try:
         data = read_bytes(file, file.size(), 0)
+        # Without the header no block counts, and the topic would forget its channels for good. So
+        # a header that cannot be read is no damage yet: a later start may be able to read it.
+        header = decode_header(data[:DATA_START]) or decode_header(file.pread(DATA_START, 0))
     finally:
         file.close()
-    header = decode_header(data[:DATA_START])
     if header is None:
         return LedgerContents(None, [], 0, len(data), 0)
     blocks: list[memoryview] = []

@@ -153,10 +153,18 @@ def _is_orphan(name: str, names: list[str]) -> bool:
 
 
 def _candidate(disk: Disk, path: str) -> Segment | int:
-    """Return a segment if the file has a valid header, else the file's size."""
+    """Return a segment if the file has a valid header, else the file's size.
+
+    Raises:
+        DiskError: the file cannot be opened, or neither copy of its header can be read.
+    """
     file = disk.open(path)
     try:
-        header = decode_header(read_bytes(file, DATA_START, 0), path.rpartition("/")[2])
+        name = path.rpartition("/")[2]
+        # A header that cannot be read is no damage yet: a later start may be able to read it.
+        header = decode_header(read_bytes(file, DATA_START, 0), name) or decode_header(
+            file.pread(DATA_START, 0), name
+        )
         size = file.size()
     finally:
         file.close()

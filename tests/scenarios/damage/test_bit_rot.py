@@ -253,6 +253,27 @@ def damaged_messages(server: NsqdServer) -> int:
     return int(topic["damaged_messages"])
 
 
+def test_channels_of_a_lost_ledger_get_all_messages_again() -> None:
+    """Each channel that comes back starts at the log's first message, not only the first of them.
+
+    The second one started at the end, and its messages were lost without a report.
+    """
+    harness = BrokerHarness()
+    for name in ("a", "b"):
+        harness.consumer("t", name).close()
+    harness.publish("t", *(b"%d" % number for number in range(20)))
+    harness.pass_time(3)
+    for path in harness.disk.paths():
+        if "ledger-" in path or "checkpoint-" in path:
+            harness.disk.data(path)[:1024] = bytes(1024)
+
+    after = BrokerHarness(harness.disk.killed())
+    expected = [b"%d" % number for number in range(20)]
+    assert expected == after.consumer("t", "a", rdy=100).bodies()
+    assert expected == after.consumer("t", "b", rdy=100).bodies()
+    assert after.report
+
+
 @pytest.mark.parametrize(("number", "into"), [(2, 20), (1, 400), (6, 50), (7, 4000)])
 def test_a_batch_damaged_while_nsqd_was_stopped(
     template: tuple[Path, list[Stored]], tmp_path: Path, number: int, into: int
