@@ -29,7 +29,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
-	net cluster spark museum kill mixed
+	net cluster operator_day spark museum kill mixed
 .PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs site \
 	coverage mutants \
 	proofs $(PROOFS) spark-cluster delta slow-tests move format lock vendor screenshot \

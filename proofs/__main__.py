@@ -42,6 +42,7 @@ VERBS = (
     "fds",
     "net",
     "cluster",
+    "operator_day",
     "slow",
     "museum",
     "hostile",

@@ -196,6 +196,17 @@ PROMISES = (
         "restarts and power cuts.",
         ("simulate",),
     ),
+    Promise(
+        "P20",
+        "Operating",
+        "With a token file, a request that its token does not allow (docs/access.md) has no "
+        "effect, and neither has any request with a token that was removed, once the daemon has "
+        "read its file again. A topic that was deleted, tombstoned or moved away does not come "
+        "back because of sparq's consumers that find it through nsqlookupd. While nothing "
+        "changes, nsqadmin, `sparq top` and `sparq admin list` show exactly what was published, "
+        "delivered and requeued.",
+        ("operator_day",),
+    ),
 )
 
 NOT_PROMISED = (

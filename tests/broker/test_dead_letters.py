@@ -354,6 +354,9 @@ def test_a_redriven_message_goes_only_to_its_original_channel() -> None:
         harness.channel("t", "other").depth,
         harness.channel("t.dead", "redrive").depth,
     )
+    assert {"failing": 4, "other": 2} == {
+        name: harness.channel("t", name).message_count for name in ("failing", "other")
+    }
     assert 2 == harness.channel("t.dead", "redrive").redriven_count
     for ends in (harness.crash, harness.restart):
         ends()

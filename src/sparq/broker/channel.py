@@ -71,7 +71,8 @@ class Channel:
         counts: what it has counted since nsqd started.
         last_deliveries: how the last deliveries of possible dead letters ended.
         redriven: for messages that were sent back as dead letters, how many times.
-        base_ordinal: number of messages before this channel's first one (for message_count).
+        base_ordinal: number of messages that are not its own (for message_count): those before its
+            first one, and those that were published for another channel alone.
     """
 
     def __init__(

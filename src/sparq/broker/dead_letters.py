@@ -71,6 +71,7 @@ def for_one(channels: Mapping[str, Channel], only: Only, indexes: range) -> None
     for channel in channels.values():
         if channel is not one:
             channel.void(indexes.start, indexes.stop)
+            channel.base_ordinal += len(indexes)  # they do not count as messages of this channel
     if only.times:
         # An ephemeral topic may have dropped the last ones.
         times = only.times[: len(indexes)]

@@ -1,0 +1,319 @@
+"""Compares every figure that nsqadmin, `sparq top` and `sparq admin list` show with the book.
+
+Nothing may change meanwhile. nsqadmin's own view is at most some seconds old, so its pages are
+asked again until all figures agree, for `AGREE_SECONDS`; the programs ask the nsqds themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from proofs.operator_day_parts.book import Book, ChannelFigures, Figures, TopicFigures
+from proofs.operator_day_parts.site import Site
+
+AGREE_SECONDS: Final = 15.0
+POLL_SECONDS: Final = 0.5
+RATES: Final = ("in_rate", "out_rate", "requeue_rate", "timeout_rate")
+
+NSQ_CHANNEL: Final = {
+    "depth": "depth",
+    "in_flight_count": "in_flight",
+    "deferred_count": "deferred",
+    "requeue_count": "requeued",
+    "timeout_count": "timed_out",
+    "message_count": "messages",
+    "client_count": "clients",
+    "paused": "paused",
+}
+"""The names of NSQ's API, and ours."""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """How many figures were compared, and those that differ."""
+
+    compared: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def check(self, where: str, own: Mapping[str, Any], shown: Mapping[str, Any] | None) -> None:
+        """Compare the figures of one row, by name."""
+        for name, value in own.items():
+            self.compared += 1
+            found = (shown or {}).get(name, "missing")
+            if found != value:
+                self.wrong.append(f"{where}: {name} {found}, own count {value}")
+
+    def check_names(self, where: str, own: Iterable[str], shown: Iterable[str]) -> None:
+        """Compare the names that a list has."""
+        self.check(where, {"names": sorted(own)}, {"names": sorted(shown)})
+
+    def add(self, other: Comparison) -> None:
+        """Add another comparison."""
+        self.compared += other.compared
+        self.wrong += other.wrong
+
+
+class Sheets:
+    """All comparisons of one quiet point."""
+
+    def __init__(self, site: Site, book: Book) -> None:
+        self.site = site
+        self.http = {each.tcp: each.http for each in site.nsqds}
+        self.nodes = {self.http[node]: book.figures(node) for node in book.lives}
+        self.totals = book.totals()
+
+    async def all(self, pages: int) -> Comparison:
+        """Compare everything; `pages`: how many topics and channels `list` is asked about."""
+        found = await self.nsqadmin()
+        found.add(await self.top())
+        found.add(await self.listed(pages))
+        return found
+
+    # nsqadmin
+
+    async def nsqadmin(self) -> Comparison:
+        """Compare what nsqadmin shows, until it agrees or the time is over."""
+        deadline = time.monotonic() + AGREE_SECONDS
+        while True:
+            found = Comparison()
+            await asyncio.to_thread(self._nsq_api, found)
+            await asyncio.to_thread(self._own_api, found)
+            if not found.wrong or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _nsq_api(self, found: Comparison) -> None:
+        ask = self.site.from_nsqadmin
+        found.check_names("/api/topics", self.totals, ask("/api/topics")["topics"] or ())
+        for topic, figures in self.totals.items():
+            shown = ask(f"/api/topics/{topic}")
+            own = {"depth": figures.depth, "message_count": figures.messages}
+            found.check(f"/api/topics/{topic}", own | {"paused": figures.paused}, shown)
+            parts = {one["node"]: one for one in shown["nodes"] or ()}
+            for node, at in self._at(topic).items():
+                own = {"depth": at.depth, "message_count": at.messages, "paused": at.paused}
+                found.check(f"/api/topics/{topic} at {node}", own, parts.get(node))
+            channels = {one["channel_name"]: one for one in shown["channels"] or ()}
+            found.check_names(f"channels of /api/topics/{topic}", figures.channels, channels)
+            for channel, own_channel in figures.channels.items():
+                where = f"/api/topics/{topic}/{channel}"
+                found.check(f"{where} (list)", nsq(own_channel), channels.get(channel))
+                self._nsq_channel(found, where, topic, channel, own_channel)
+        self._nsq_nodes(found)
+
+    def _nsq_channel(
+        self, found: Comparison, where: str, topic: str, channel: str, own: ChannelFigures
+    ) -> None:
+        shown = self.site.from_nsqadmin(where)
+        found.check(where, nsq(own), shown)
+        parts = {one["node"]: one for one in shown["nodes"] or ()}
+        clients = [one["node"] for one in shown["clients"] or ()]
+        for node, at in self._at(topic).items():
+            found.check(f"{where} at {node}", nsq(at.channels[channel]), parts.get(node))
+            listed = {"clients": clients.count(node)}
+            found.check(f"{where} at {node}", {"clients": at.channels[channel].clients}, listed)
+
+    def _nsq_nodes(self, found: Comparison) -> None:
+        ask = self.site.from_nsqadmin
+        counted = ask("/api/counter")["stats"]
+        for node, figures in self.nodes.items():
+            shown = ask(f"/api/nodes/{node}")
+            own = {
+                "total_messages": sum(each.messages for each in figures.values()),
+                "total_clients": sum(
+                    c.clients for t in figures.values() for c in t.channels.values()
+                ),
+            }
+            found.check(f"/api/nodes/{node}", own, shown)
+            for topic, each in figures.items():
+                for channel, own_channel in each.channels.items():
+                    key = f"{topic}:{channel}:{node}"
+                    row = {"message_count": own_channel.messages}
+                    found.check(f"/api/counter {key}", row, counted.get(key))
+        own_keys = {f"{t}:{c}:{n}" for n, f in self.nodes.items() for t in f for c in f[t].channels}
+        found.check_names("/api/counter", own_keys, counted)
+
+    def _own_api(self, found: Comparison) -> None:
+        ask = self.site.from_nsqadmin
+        found.check("/api/v2/overview", self._sums(), ask("/api/v2/overview")["totals"])
+        topics = {one["topic"]: one for one in ask("/api/v2/topics?limit=1000")["rows"]}
+        found.check_names("/api/v2/topics", self.totals, topics)
+        for topic, figures in self.totals.items():
+            found.check(f"/api/v2/topics {topic}", topic_row(figures), topics.get(topic))
+        rows = ask("/api/v2/channels?limit=1000")["rows"]
+        channels = {(one["topic"], one["channel"]): one for one in rows}
+        for topic, figures in self.totals.items():
+            detail = ask(f"/api/v2/topics/{topic}")
+            parts = {one["node"]: one["topic"] for one in detail["nodes"]}
+            for node, at in self._at(topic).items():
+                own = {"messages": at.messages, "depth": at.depth, "paused": at.paused}
+                found.check(f"/api/v2/topics/{topic} at {node}", own, parts.get(node))
+            for channel, own_channel in figures.channels.items():
+                where = f"/api/v2/topics/{topic}/{channel}"
+                own = channel_row(own_channel, figures.nodes, figures.paused)
+                found.check(where, own, channels.get((topic, channel)))
+                detail = ask(where)
+                parts = {one["node"]: one["channel"] for one in detail["nodes"]}
+                for node, at in self._at(topic).items():
+                    at_node = channel_row(at.channels[channel], None, None)
+                    found.check(f"{where} at {node}", at_node, parts.get(node))
+        self._own_nodes(found)
+
+    def _own_nodes(self, found: Comparison) -> None:
+        rows = self.site.from_nsqadmin("/api/v2/nodes")["rows"]
+        nodes = {one["address"]: one for one in rows}
+        found.check_names("/api/v2/nodes", self.nodes, nodes)
+        for node, figures in self.nodes.items():
+            own = {**sums(figures), "draining": False, "health": "OK", "state": "up"}
+            own |= {"in_rate": 0.0, "out_rate": 0.0}
+            found.check(f"/api/v2/nodes {node}", own, nodes.get(node))
+
+    def _sums(self) -> dict[str, Any]:
+        own = sums(self.totals) | dict.fromkeys(RATES, 0.0)
+        return own | {"nodes": len(self.nodes), "nodes_up": len(self.nodes)}
+
+    def _at(self, topic: str) -> dict[str, TopicFigures]:
+        """Return the figures of a topic at each node that has it."""
+        return {node: figures[topic] for node, figures in self.nodes.items() if topic in figures}
+
+    # The programs
+
+    async def top(self) -> Comparison:
+        """Compare what `sparq top --once` shows."""
+        found = Comparison()
+        ran = await self.site.sparq("top", "--once", "--json")
+        document = ran.json
+        found.check("top", {"nsqds": len(self.nodes), "errors": {}, "gone": {}}, document)
+        rows = {(one["topic"], one["channel"]): one for one in document["rows"]}
+        own_rows = {
+            (topic, channel): top_row(own)
+            for topic, figures in self.totals.items()
+            for channel, own in figures.channels.items()
+        }
+        for topic, figures in self.totals.items():
+            if figures.depth or not figures.channels:
+                row = {"depth": figures.depth, "paused": figures.paused, "in_rate": 0.0}
+                own_rows[topic, ""] = row
+        found.check_names("top", map(str, own_rows), map(str, rows))
+        for key, own in own_rows.items():
+            found.check(f"top {key}", own, rows.get(key))
+        return found
+
+    async def listed(self, pages: int) -> Comparison:
+        """Compare what `sparq admin list` shows: all topics, `pages` topics and channels, nodes."""
+        found = Comparison()
+        rows = {one["topic"]: one for one in await self._rows()}
+        found.check_names("list", self.totals, rows)
+        for topic, figures in self.totals.items():
+            own = {
+                "channels": len(figures.channels),
+                "depth": waiting(figures),
+                "messages": figures.messages,
+                "paused": figures.paused,
+                "nsqds": figures.nodes,
+            }
+            found.check(f"list: {topic}", own, rows.get(topic))
+        topics = [*self.totals][:pages]
+        places = [(t, c) for t, figures in self.totals.items() for c in figures.channels][:pages]
+        await asyncio.gather(
+            *(self._list_topic(found, topic) for topic in topics),
+            *(self._list_channel(found, *place) for place in places),
+            self._list_nodes(found),
+        )
+        return found
+
+    async def _rows(self, *words: str) -> list[dict[str, Any]]:
+        ran = await self.site.done("list", *words, "--json")
+        rows: list[dict[str, Any]] = ran.json["rows"]
+        return rows
+
+    async def _list_topic(self, found: Comparison, topic: str) -> None:
+        rows = {one["channel"]: one for one in await self._rows(topic)}
+        figures = self.totals[topic]
+        found.check_names(f"list {topic}", figures.channels, rows)
+        for channel, own in figures.channels.items():
+            expected = asdict(own) | {"nsqds": figures.nodes}
+            found.check(f"list {topic}: {channel}", expected, rows.get(channel))
+
+    async def _list_channel(self, found: Comparison, topic: str, channel: str) -> None:
+        rows = {one["nsqd"]: one for one in await self._rows(topic, channel)}
+        found.check_names(f"list {topic} {channel}", self._at(topic), rows)
+        for node, at in self._at(topic).items():
+            own = asdict(at.channels[channel])
+            found.check(f"list {topic} {channel}: {node}", own, rows.get(node))
+
+    async def _list_nodes(self, found: Comparison) -> None:
+        rows = {one["address"]: one for one in await self._rows("--nodes")}
+        found.check_names("list --nodes", self.nodes, rows)
+        for node, figures in self.nodes.items():
+            own = {"topics": len(figures), "messages": sums(figures)["waiting"]}
+            found.check(f"list --nodes: {node}", own, rows.get(node))
+
+
+def nsq(own: ChannelFigures) -> dict[str, Any]:
+    """Return the figures by the names of NSQ's API."""
+    return {theirs: getattr(own, name) for theirs, name in NSQ_CHANNEL.items()}
+
+
+def channel_row(
+    own: ChannelFigures, nodes: int | None, topic_paused: bool | None
+) -> dict[str, Any]:
+    """Return the figures of a row of nsqadmin's API."""
+    row = asdict(own) | dict.fromkeys(RATES, 0.0)
+    if nodes is not None:
+        row |= {"nodes": nodes, "topic_paused": topic_paused}
+    return row
+
+
+def topic_row(figures: TopicFigures) -> dict[str, Any]:
+    """Return the figures of a row of nsqadmin's API."""
+    channels = [*figures.channels.values()]
+    return {
+        "messages": figures.messages,
+        "depth": figures.depth,
+        "waiting": waiting(figures),
+        "paused": figures.paused,
+        "channels": len(channels),
+        "nodes": figures.nodes,
+        "in_rate": 0.0,
+        **{name: sum(getattr(c, name) for c in channels) for name in SUMMED},
+    }
+
+
+def top_row(own: ChannelFigures) -> dict[str, Any]:
+    """Return the figures of a row of `sparq top`."""
+    names = ("depth", "in_flight", "deferred", "clients", "paused")
+    state = "ok"
+    if own.paused:
+        state = "paused"
+    elif not own.clients:
+        state = "no consumers"
+    elif own.depth + own.in_flight:
+        state = "stuck"
+    return (
+        {name: getattr(own, name) for name in names} | dict.fromkeys(RATES, 0.0) | {"state": state}
+    )
+
+
+SUMMED: Final = ("in_flight", "deferred", "clients")
+
+
+def waiting(figures: TopicFigures) -> int:
+    """Return how many messages wait in a topic and its channels."""
+    return figures.depth + sum(each.depth for each in figures.channels.values())
+
+
+def sums(figures: Figures) -> dict[str, Any]:
+    """Return the sums over topics and channels."""
+    channels = [each for topic in figures.values() for each in topic.channels.values()]
+    return {
+        "topics": len(figures),
+        "channels": len(channels),
+        "messages": sum(each.messages for each in figures.values()),
+        "waiting": sum(map(waiting, figures.values())),
+        **{name: sum(getattr(each, name) for each in channels) for name in SUMMED},
+    }
