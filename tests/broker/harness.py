@@ -183,7 +183,8 @@ class BrokerHarness:
         held = self.broker.topics[topic]
         channel = held.channels[name]
         figures = stats.of_channel(channel, held.options.mem_queue_size, self.clock.now())
-        figures.clients = list(stats.clients_of(channel, topic))
+        sessions = channel.sessions.values()
+        figures.clients = [stats.of_client(session, topic) for session in sessions]
         return figures
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -86,6 +87,21 @@ async def test_a_client_that_does_not_read_is_aborted(monkeypatch: pytest.Monkey
 
     assert (1, 1) == (quiet.closed, quiet.aborted)
     assert not clients.connections
+
+
+async def test_a_client_is_disconnected_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the client with the address is closed, and aborted if it does not read."""
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.02)
+    clients = clients_with()
+    reader, quiet, other = (Connection(clients, reads_in=seconds) for seconds in (0.01, None, 0))
+    admitted(clients, reader, quiet, other)
+    named = {"a:1": reader, "b:1": quiet, "c:1": other}
+    by_session = {Mock(remote_address=at): one for at, one in named.items()}
+    clients.turns = Mock(by_session=by_session, loop=asyncio.get_running_loop())
+
+    assert [True, True, False] == [await clients.disconnect(at) for at in ("a:1", "b:1", "d:1")]
+    assert [(1, 0), (1, 1), (0, 0)] == [(one.closed, one.aborted) for one in named.values()]
+    assert {other} == clients.connections
 
 
 def test_auth_is_required_if_there_is_an_authd() -> None:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from sparq.log.disk import DiskError, RealDisk, RealFile
 from sparq.nsqd import http
 from sparq.nsqd.http import NsqdEndpoints, lines_of
-from sparq.protocol.commands import sub
+from sparq.protocol.commands import identify, sub
 from sparq.protocol.errors import RemoteError
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
+from tests.support.v2_client import Closed
 from tests.support.waiting import until
 
 SECOND = 1_000_000_000
@@ -315,6 +316,43 @@ async def test_changes_survive_a_restart(tmp_path: Path) -> None:
     (channel,) = topic["channels"]
     assert (topic["paused"], channel["paused"], channel["depth"]) == (True, True, 2)
     await stop(second)
+
+
+async def test_a_clients_connection_is_closed(nsqd: Daemon) -> None:
+    """The client is disconnected; its message in flight is redelivered after its timeout."""
+    await nsqd.post("/topic/create?topic=t")
+    consumer = await Consumer.connect(nsqd.tcp)
+    hello = identify(b'{"msg_timeout":1000,"feature_negotiation":false}')
+    assert [(await consumer.ask(each))[1] for each in (hello, sub("t", "c"))] == [b"OK", b"OK"]
+    await nsqd.post("/pub?topic=t", b"x")
+    assert await consumer.messages(1, finish=False) == [b"x"]
+    (client,) = (await nsqd.channel("t", "c"))["clients"]
+
+    assert await nsqd.post(f"/client/close?client={client['remote_address']}") == b""
+    with pytest.raises(Closed):
+        await consumer.frame()
+    await consumer.close()
+    channel = await nsqd.channel("t", "c")
+    assert (channel["clients"], channel["in_flight_count"], channel["depth"]) == ([], 1, 0)
+    again = await Consumer.identified(nsqd, sub("t", "c"))
+    assert await again.messages(1) == [b"x"]
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/client/close", (400, "MISSING_ARG_CLIENT")),
+        ("/client/close?client=", (404, "CLIENT_NOT_FOUND")),
+        ("/client/close?client=127.0.0.1:1", (404, "CLIENT_NOT_FOUND")),
+    ],
+)
+async def test_an_unknown_client_is_not_closed(
+    nsqd: Daemon, target: str, expected: tuple[int, str]
+) -> None:
+    """Without an address, or with one that no client has, nothing is closed."""
+    status, answer = await nsqd.ask("POST", target)
+    assert (status, json.loads(answer)["message"]) == expected
 
 
 @given(st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\n\n"])).map(b"".join))

@@ -40,6 +40,8 @@ def test_each_stronger_role_allows_more() -> None:
 
     assert read < operate < administer
     assert {"POST /channel/pause", "POST /topic/drain", "POST /message/redrive"} <= operate - read
+    assert "POST /client/close" in operate - read
+    assert "POST /client/close" not in allowed("operate:t*", topic="t")
     assert {"POST /topic/delete", "PUT /policies", "POST /drain"} <= administer - operate
     assert {"GET /topic/messages", "POST /pub"}.isdisjoint(administer)
 

@@ -149,6 +149,25 @@ async def test_filters_of_stats(nsqd: Daemon) -> None:
     await consumer.close()
 
 
+async def test_one_client_is_listed_by_its_address(nsqd: Daemon) -> None:
+    """With `client`, lists have only the client with this address; counts stay."""
+    mine = await Consumer.identified(nsqd, sub("t", "c"), pub("t", b"x"))
+    other = await Consumer.identified(nsqd, sub("t", "c"), pub("t", b"x"))
+    address = f"127.0.0.1:{port_of(mine)}"
+
+    stats = await nsqd.stats(f"topic=t&channel=c&client={address}")
+    (channel,) = stats["topics"][0]["channels"]
+    found = [
+        [one["remote_address"] for one in some] for some in (channel["clients"], stats["producers"])
+    ]
+    assert found == [[address], [address]]
+    assert channel["client_count"] == 2
+    status, text = await nsqd.ask("GET", f"/stats?include_mem=0&client={address}")
+    assert (status, text.decode().count("[V2 h:")) == (200, 2)
+    await mine.close()
+    await other.close()
+
+
 @pytest.mark.behaviour("TestHTTPgetStatusText")
 async def test_stats_as_text(nsqd: Daemon) -> None:
     """The lines have NSQ's columns, because scripts split them by column."""

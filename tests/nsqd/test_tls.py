@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from sparq.broker.stats import of_client
 from sparq.daemon.address import HANDSHAKE_SECONDS
 from sparq.nsqd import tls
 from sparq.nsqd.options import HTTPS_ADDRESS, NsqdOptions
@@ -75,9 +76,10 @@ async def facts_of_handshake(daemon: Daemon, context: ssl.SSLContext) -> dict[st
         await client.upgrade(context)
         client.send(pub("t", b"x"))
         assert b"OK" == await client.response()
-        facts = next(iter(daemon.nsqd.turns.by_session)).tls
-        assert facts is not None
-        return facts._asdict()
+        session = next(iter(daemon.nsqd.turns.by_session))
+        assert session.tls is not None
+        assert session.tls.common_name == of_client(session, None).tls_common_name
+        return session.tls._asdict()
 
 
 # V2

@@ -9,7 +9,6 @@ thousands may pause in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -65,6 +64,7 @@ class ClientStats:
     tls_version: str
     tls_negotiated_protocol: str
     tls_negotiated_protocol_is_mutual: bool
+    tls_common_name: str
 
 
 @dataclass(slots=True)
@@ -234,13 +234,6 @@ def _seconds(nanoseconds: int | None) -> float | None:
     return None if nanoseconds is None else round(nanoseconds / SECOND_NS, 3)
 
 
-def clients_of(channel: Channel, topic_name: str | None) -> Iterator[ClientStats]:
-    """Each subscriber's statistics, one by one."""
-    # A copy: the caller pauses between clients, and sessions come and go meanwhile.
-    for session in tuple(channel.sessions.values()):
-        yield of_client(session, topic_name)
-
-
 def of_client(session: V2Session, topic_name: str | None) -> ClientStats:
     """One connection's statistics; with `topic_name`, only its publishes to that topic."""
     counts = [
@@ -276,6 +269,7 @@ def of_client(session: V2Session, topic_name: str | None) -> ClientStats:
         tls_version="" if tls is None else tls.version,
         tls_negotiated_protocol="" if tls is None else tls.negotiated_protocol,
         tls_negotiated_protocol_is_mutual=tls is not None and tls.negotiated_protocol_is_mutual,
+        tls_common_name="" if tls is None else tls.common_name,
     )
 
 

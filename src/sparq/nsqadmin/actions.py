@@ -33,7 +33,7 @@ from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
-OF_NODE: Final = ("drain_node", "undrain_node")
+OF_NODE: Final = ("drain_node", "undrain_node", "close_client")
 TYPED: Final = {
     action
     for action, role in ACTION_ROLES.items()
@@ -43,7 +43,7 @@ TYPED: Final = {
 
 POLICIES: Final = "policies"
 OF_POLICIES: Final = ("set_policies", "drop_policies")
-OWN_STEPS: Final = ("message/", "channel/seek", POLICIES, "drain")
+OWN_STEPS: Final = ("message/", "channel/seek", "client/close", POLICIES, "drain")
 """Beginnings of steps that Go's nsqd does not support."""
 
 ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
@@ -57,10 +57,11 @@ class ActionRequest:
     Attributes:
         action: one of `ACTION_ROLES`.
         channel: "" for actions on the topic itself.
-        node: `host:port` of the node to tombstone, to drain or to publish to.
+        node: `host:port` of the node to tombstone, to drain, to publish to, or of the connection.
         arguments: for `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). For
             actions on messages: `ids`, lists of ids by node; for `copy_message` also `to`, a topic.
             For `drain_node`: `exit`, whether its process ends once nothing is left.
+            For `close_client`: `client`, the remote address of the connection.
             For `publish_message`, only for the audit log: `bytes`, the size of the body.
             For policies, only for the audit log: `policies`, the number of policies to set.
         document: for `set_policies`: the document in the form that nsqds accept; for
@@ -211,6 +212,19 @@ def _drain(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     return draining.begin(fleet, order.node, leave=leave)
 
 
+async def _close(fleet: Fleet, order: ActionRequest) -> Report:
+    client = order.arguments.get("client")
+    if not isinstance(client, str) or not client:
+        raise ValueError("`client` must be the address of a connection")
+    node = await fleet.node(order.node)
+    answers, errors = await fleet.each(
+        [node], lambda n: fleet.post(n, "/client/close", client=client)
+    )
+    report = Report()
+    report.add("client/close", [node.address], answers, errors)
+    return report
+
+
 def _messages(verb: str) -> Do:
     def run(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
         ids, to = order.arguments.get("ids"), order.arguments.get("to", "")
@@ -252,6 +266,7 @@ DOING: Final[dict[str, Do]] = {
     ),
     "drain_node": _drain,
     "undrain_node": lambda fleet, order: draining.end(fleet, order.node),
+    "close_client": _close,
     "seek_channel": _seek,
     "publish_message": _publish,
     "set_policies": _set_policies,

@@ -1,6 +1,7 @@
-"""The V2 clients of one nsqd: shared state, the connection limit, and closing them at the stop.
+"""The V2 clients of one nsqd: shared state, the connection limit, and closing their connections.
 
-When nsqd stops, each client is closed and has `STOP_SECONDS` to read its pending output.
+A client that is closed, by a request or when nsqd stops, has `STOP_SECONDS` to read its pending
+output.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from sparq.nsqd.turns import Turns, V2Connection
 
 STOP_SECONDS = 1.0
-"""How long clients may take to read their pending output when nsqd stops."""
+"""How long clients that are closed may take to read their pending output."""
+
+POLL_SECONDS = 0.01
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,23 @@ class Clients:
         self.connections.discard(connection)
         if not self.connections:
             self._all_gone.set()
+
+    async def disconnect(self, address: str) -> bool:
+        """Close the connection from a remote address; returns whether there was one.
+
+        Its messages in flight wait for their timeout, as after any loss of a connection.
+        """
+        of = self.turns.by_session.items()
+        found = [connection for session, connection in of if session.remote_address == address]
+        for connection in found:
+            connection.close()
+        until = self.turns.loop.time() + STOP_SECONDS
+        while self.connections.intersection(found):
+            if self.turns.loop.time() >= until:
+                for connection in self.connections.intersection(found):
+                    connection.abort()
+            await asyncio.sleep(POLL_SECONDS)
+        return bool(found)
 
     def close(self) -> None:
         """Close all connections after their pending output, when nsqd stops."""

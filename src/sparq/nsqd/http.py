@@ -87,6 +87,7 @@ class NsqdEndpoints:
             Route("POST", "/channel/pause", self.pause_channel),
             Route("POST", "/channel/unpause", self.unpause_channel),
             Route("POST", "/channel/seek", self.seek_channel),
+            Route("POST", "/client/close", self.close_client),
             *self._inspection.routes(),
             *MessageActions(self._nsqd, self._inspection, self._change).routes(),
             *Redriving(self._nsqd, self._inspection).routes(),
@@ -134,6 +135,7 @@ class NsqdEndpoints:
             self._start_ns,
             # Who may read one topic is not shown the clients of the others.
             all_producers=access is None or access.allows(call, Role.READ),
+            client=query.get("client") or None,
         )
         as_json = query.get("format") == "json"
         pieces = (stats_format.json_pieces if as_json else stats_format.text_pieces)(
@@ -295,6 +297,15 @@ class NsqdEndpoints:
                 raise HttpError(403, f"FORBIDDEN: {skips}, which needs the role administer")
             raise HttpError(409, f"WOULD_SKIP: {skips}")
         return seeking.answer_of(seek.landing)
+
+    # Clients
+
+    async def close_client(self, call: Call) -> None:
+        """Close the connection of a client, named by its remote address as in `/stats`."""
+        address = call.argument("client")
+        # Clients of a Unix socket have no address.
+        if not address or not await self._nsqd.clients.disconnect(address):
+            raise HttpError(404, "CLIENT_NOT_FOUND")
 
     def _now(self) -> Instant:
         return self._nsqd.runner.now()

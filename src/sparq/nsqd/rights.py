@@ -54,6 +54,8 @@ RIGHTS: Final[Rights] = {
     ("POST", "/channel/seek"): of_topic(Role.OPERATE),
     ("POST", "/channel/empty"): of_topic(Role.ADMINISTER),
     ("POST", "/channel/delete"): of_topic(Role.ADMINISTER),
+    # A connection may publish to any topic. Its client connects again.
+    ("POST", "/client/close"): of_all(Role.OPERATE),
     ("POST", "/message/requeue"): of_topic(Role.OPERATE),
     ("POST", "/message/finish"): of_topic(Role.ADMINISTER),
     ("POST", "/message/cancel"): of_topic(Role.ADMINISTER),

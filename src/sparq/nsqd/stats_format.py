@@ -79,6 +79,7 @@ class StatsRequest(NamedTuple):
         memory: whether to include the memory figures.
         start_ns: when nsqd started (ns since 1970).
         all_producers: False: list only clients that have published to the topic.
+        client: list only the client with this remote address; None: all.
     """
 
     topic: str | None
@@ -87,6 +88,7 @@ class StatsRequest(NamedTuple):
     memory: bool
     start_ns: int
     all_producers: bool = True
+    client: str | None = None
 
 
 async def gathered(pieces: Iterable[str]) -> bytes:
@@ -116,7 +118,7 @@ def remaining(broker: Broker, topics: Iterable[Topic]) -> Iterator[Topic]:
 
 _OMITTED_WHEN_EMPTY = (
     *("zone_local_msg_count", "region_local_msg_count", "global_msg_count"),
-    *("authed", "auth_identity", "auth_identity_url", "pub_counts"),
+    *("authed", "auth_identity", "auth_identity_url", "pub_counts", "tls_common_name"),
 )
 _shapes: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
 
@@ -207,13 +209,18 @@ def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
 
 def _producers(broker: Broker, wanted: StatsRequest) -> list[V2Session]:
     """Return the sessions that have published; as in NSQ, also to other topics than the wanted."""
-    if not wanted.clients:
-        return []
     return [
         session
-        for session in broker.sessions.values()
+        for session in _chosen(broker.sessions.values(), wanted)
         if (session.pub_counts if wanted.all_producers else wanted.topic in session.pub_counts)
     ]
+
+
+def _chosen(sessions: Iterable[V2Session], wanted: StatsRequest) -> list[V2Session]:
+    """Return the sessions to list: a copy, since sessions come and go between two pieces."""
+    if not wanted.clients:
+        return []
+    return [one for one in sessions if wanted.client in (None, one.remote_address)]
 
 
 def _with_channels(
@@ -250,7 +257,7 @@ def _channel_json(
         yield _encode(_members(figures))
         return
     before, behind = _around(figures, "clients")
-    sessions = tuple(channel.sessions.values())
+    sessions = _chosen(channel.sessions.values(), wanted)
     yield before
     yield from _list(_client_json(session, wanted.topic) for session in sessions)
     yield behind
@@ -292,9 +299,8 @@ def _topic_text(
     yield f"{_topic_line(_topic_stats(topic, now))}\n"
     for channel in channels:
         yield f"{_channel_line(stats.of_channel(channel, topic.options.mem_queue_size, now))}\n"
-        if wanted.clients:
-            for client in stats.clients_of(channel, wanted.topic):
-                yield f"        {client_line(client, now.wall_ns)}\n"
+        for session in _chosen(channel.sessions.values(), wanted):
+            yield f"        {client_line(stats.of_client(session, wanted.topic), now.wall_ns)}\n"
 
 
 def _topic_line(topic: TopicStats) -> str:

@@ -38,14 +38,40 @@ def test_a_chart_has_sentences_and_a_table() -> None:
 
 
 def test_bars_have_no_sentence_and_one_point_is_not_drawn() -> None:
-    """The sentence is about rates, but bars are counts; one point makes an empty chart."""
+    """The sentence of bars says that their axis is not linear; one point makes an empty chart."""
     found = chart("times", "Times", [0.0], [Line("messages", [5.0])], bars=True)
 
-    assert ("", True, True) == (found.summary, found.is_empty, json.loads(found.data)["bars"])
+    assert "square root" in found.summary
+    assert (True, True) == (found.is_empty, json.loads(found.data)["bars"])
 
 
 def test_a_sparkline_fits_its_box() -> None:
-    """The largest figure is at the top, unknown ones at the bottom, oldest first."""
-    assert "0,19.0 50,1.0 100,10.0" == spark([None, 8.0, 4.0])
-    assert "0,19.0 100,19.0" == spark([0.0, 0.0])
-    assert "" == spark([5.0])
+    """The largest figure is at the top, and the distance of points is their distance in time.
+
+    A gap is where figures are unknown.
+    """
+    assert "M0,19.0L10,1.0L100,10.0" == spark([0.0, 1.0, 10.0], [0.0, 8.0, 4.0])
+    assert "M0,1.0M75,10.0L100,1.0" == spark([0.0, 1.0, 3.0, 4.0], [8.0, None, 4.0, 8.0])
+    assert "M0,19.0L100,19.0" == spark([0.0, 1.0], [0.0, 0.0])
+    assert "" == spark([0.0, 1.0], [5.0, None])
+
+
+def test_counts_are_whole_numbers() -> None:
+    """Figures without a unit are counts: neither the sentence nor the table has a decimal."""
+    found = chart("waiting", "Waiting", [0.0, 10.0, 95.0], [Line("waiting", [3.0, 7.0, 2.0])])
+
+    assert "waiting: now 2, at most 7 at 00:00:10 UTC." == found.summary
+    assert (["2"], "95 s") == (found.rows[0][1], found.span)
+
+
+def test_a_gap_is_kept_however_few_points_are_drawn() -> None:
+    """A point without figures is never left out: without it, a line would cross the gap."""
+    for gap in (100, 101):
+        values = [None if at == gap else 1.0 for at in range(400)]
+        times = [float(at) for at in range(400)]
+        data = json.loads(chart("c", "Rates", times, [Line("in", values, "/s")]).data)
+        assert [float(gap)] == [
+            time
+            for time, value in zip(data["times"], data["series"][0]["values"], strict=True)
+            if value is None
+        ]

@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
+from markupsafe import escape
 
 from sparq.nsqadmin.access.roles import Identity, Role
 from sparq.nsqadmin.pages.assets import assets
-from sparq.nsqadmin.pages.rendering import Renderer, as_pattern, breakable, environment
+from sparq.nsqadmin.pages.rendering import (
+    UTC,
+    Renderer,
+    ago_time,
+    as_pattern,
+    breakable,
+    clock_time,
+    environment,
+    moment_time,
+)
+from sparq.nsqadmin.pages.words import UNKNOWN
 
 READER = Identity("<i>eve", Role.READ, "token")
 
@@ -54,6 +65,24 @@ def test_signing_in_is_offered_if_there_are_tokens() -> None:
     assert "/admin/signin?to=%2Fadmin%2Ftopics%3Fsort%3Dname" in page
     assert offered not in renderer(uses_tokens=False).error(nobody, "x", "x", "x")
     assert offered not in renderer().error(READER, "x", "x", "x")
+
+
+def test_times_are_time_elements() -> None:
+    """The script adds the local time to <time>; what is no time of UTC stays a text, escaped."""
+    at = '<time datetime="2026-11-23T12:00:05Z"'
+    seconds = 1_795_435_205.0
+
+    assert f"{at}>2026-11-23 12:00:05{UTC}</time>" == moment_time(seconds)
+    assert f"{at}>12:00:05</time>" == clock_time(seconds, "")
+    nodes = "2026-11-23T12:00:05.106243328Z"
+    assert f'{at} title="{nodes}">2026-11-23 12:00:05</time>' == moment_time(nodes, "")
+    for text in ("2026-11-23T12:00:05+01:00", "earliest", "<Today>", "2026-11-23"):
+        assert escape(text) == moment_time(text)
+    unknown = [moment_time(None), moment_time(""), clock_time(-1.0), ago_time(None, 0)]
+    assert [UNKNOWN] * 4 == unknown
+    assert f'<time class="ago" {at[6:]} title="2026-11-23 12:00:05 UTC">5 s ago</time>' == ago_time(
+        seconds, seconds + 5
+    )
 
 
 def test_an_undefined_name_fails() -> None:

@@ -124,7 +124,7 @@ async def test_a_message_is_published_from_the_topics_page(site: Site) -> None:
     assert 404 == (await site.ask("POST", "/publish", {**form, "node": "127.0.0.1:1"}))[0]
 
     status, text = await site.ask("POST", "/publish", form)
-    assert (200, True) == (status, f"Published: t on {site.nodes[1]}." in words(text))
+    assert (200, True) == (status, f"Published: 1 message to t on {site.nodes[1]}." in words(text))
     _, answer = await site.nsqds[1].ask("GET", "/channel/messages?topic=t&channel=c")
     (message,) = json.loads(answer)["messages"]
     assert body == message["body"]

@@ -110,6 +110,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
             await nsqd.post("/channel/create?topic=t&channel=c")
             nsqds.append(nsqd)
         roles = {"all": "administer,bodies,publish", "operate": "operate", "read": "read"}
+        roles |= {"publish": "publish"}
         made = {name: tokens.make(name, role) for name, role in roles.items()}
         (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
         options = NsqadminOptions(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from sparq.protocol.commands import sub
 from tests.nsqadmin.v2.conftest import Api, fill, snapshot_where
+from tests.nsqd.daemon import Consumer
 from tests.support.waiting import until
 
 ORDERS: list[tuple[str, Any, int, str]] = [
@@ -74,6 +76,33 @@ async def test_the_actions_route_drains_too(api: Api) -> None:
     assert "done" == (await api.post("/actions", body))["result"]
     assert (await api.get(path(api, 1)))["draining"]
     await api.post("/actions", {**body, "node": ""}, 400)
+
+
+async def test_the_actions_route_publishes(api: Api) -> None:
+    """It publishes text or base64 at the chosen node, with the role publish alone."""
+    body = {"action": "publish_message", "topic": "t", "node": api.nodes[1]}
+    await api.post("/actions", {**body, "body": "grüße"}, token="publish")
+    await api.post("/actions", {**body, "body": "AAH/", "encoding": "base64"})
+    _, answer = await api.two.ask("GET", "/topic/messages?topic=t")
+    found = [(one["body"], one["encoding"]) for one in json.loads(answer)["messages"]]
+    assert [("grüße", "text"), ("AAH/", "base64")] == found
+    await api.post("/actions", {**body, "body": "?", "encoding": "base64"}, 400)
+    await api.post("/actions", body, 400)
+    await api.post("/actions", {**body, "body": "x"}, 403, token="read")
+    await api.post("/actions", {"action": "pause_topic", "topic": "t"}, 403, token="publish")
+
+
+async def test_the_actions_route_closes_a_client(api: Api) -> None:
+    """The client named by its address is disconnected; without an address it gets 400."""
+    consumer = await Consumer.identified(api.one, sub("t", "c"))
+    (client,) = (await api.one.channel("t", "c"))["clients"]
+    body = {"action": "close_client", "topic": "", "node": api.nodes[0]}
+    await api.post("/actions", body, 400)
+    report = await api.post("/actions", {**body, "client": client["remote_address"]})
+
+    assert ("done", "client/close") == (report["result"], report["outcomes"][0]["step"])
+    assert [] == (await api.one.channel("t", "c"))["clients"]
+    await consumer.close()
 
 
 async def test_draining_needs_the_role_and_a_known_node(api: Api) -> None:

@@ -138,9 +138,25 @@ def test_a_sparkline_has_few_points_and_the_last_one() -> None:
 
     spark = kept.spark(("channel", "t", "c"), points=10)
 
-    assert 10 == len(spark)
-    assert 99 * 20.0 == spark[-1]
-    assert [None] * 10 == kept.spark(("channel", "t", "none"), points=10)
+    depths = spark.values["depth"]
+    assert 10 == len(spark.times) == len(depths)
+    assert 99 * 20.0 == depths[-1]
+    assert [None] * 10 == kept.spark(("channel", "t", "none"), points=10).values["depth"]
+
+
+def test_a_sparkline_has_a_gap_where_this_process_stood_still() -> None:
+    """A gap stays however few points are drawn, so that no line crosses it."""
+    cluster = grown(50)
+    cluster.now += 600
+    for _ in range(50):
+        cluster.now += 10
+        cluster.answers("a:4151", stats(topic("t", channel("c", depth=1))))
+        cluster.snapshot()
+
+    for points in (5, 10, 24):
+        spark = cluster.builder.history.spark(("channel", "t", "c"), points=points)
+        assert 1 == spark.values["depth"].count(None)
+        assert spark.times == sorted(spark.times)
 
 
 def test_a_node_that_returns_with_a_backlog_is_no_growth() -> None:

@@ -1,9 +1,11 @@
 """Takes a screenshot of every page, light and dark, at four widths: `screenshot --all FOLDER`.
 
+The browser is in Berlin, so that times have the local time beside them.
+
 The screenshots are for people, not for a test: look through the folder after a change to the style
 sheet. The cluster has long names, a killed node, a paused channel, a channel that Spark reads,
 messages in every state, and bodies of JSON, text and bytes. The program prints the name of each
-page that is wider than its screen.
+page that is wider than its screen, and of each table that is wider than its place (`CUT`).
 """
 
 from __future__ import annotations
@@ -27,6 +29,12 @@ from tests.support.servers import AdminServer
 SETTLE_MILLISECONDS = 500
 WIDTHS = (390, 1280, 1440, 2560)
 SCHEMES = ("light", "dark")
+ZONE = "Europe/Berlin"
+CUT = """[...document.querySelectorAll(".scroll")]
+  .filter((box) => box.scrollWidth > box.clientWidth)
+  .map((box) => `${box.ariaLabel}: ${box.scrollWidth} of ${box.clientWidth}`)"""
+"""The tables of a page whose last columns are cut."""
+
 HEIGHTS = {390: 844, 1280: 800, 1440: 900, 2560: 1200}
 LONG = "com.example.warehouse.inventory-adjustments.europe-west-4.v2.raw"
 LONG_CHANNEL = "reconcile_nightly_with_the_general_ledger-worker-pool.blue"
@@ -101,7 +109,12 @@ def prepare(cluster: Cluster) -> dict[str, str]:
         f"message-{number}": f"/message?topic=mixed&id={one['id']}&node={quote(one['node'])}"
         for number, one in enumerate(log[:3])
     }
+    (group,) = cluster.admin.get_json("/api/v2/topics/payments/fraud")["clients"]
+    at, _, client = group["addresses"][0].partition("/")
+    named = f"topic=payments&channel=fraud&node={quote(at)}&client={quote(client)}"
     node_pages = {
+        "connections": "/connections?topic=payments&channel=fraud",
+        "connection": f"/connection?{named}",
         "node": f"/nodes/{cluster.nsqds[0].http}",
         "node-gone": f"/nodes/{cluster.nsqds[-1].http}",
     }
@@ -128,12 +141,14 @@ def start_range_readers(cluster: Cluster) -> list[RangeReader]:
     return readers
 
 
-def take_screenshots(browser: Any, folder: Path, pages: Sequence[tuple[str, str]]) -> None:
-    """Write `page-scheme-width.png` for all pages; print those wider than their screen."""
+def take_screenshots(
+    browser: Any, folder: Path, pages: Sequence[tuple[str, str]], widths: Sequence[int]
+) -> None:
+    """Write `page-scheme-width.png` for all pages; print what is wider than its place."""
     for scheme in SCHEMES:
-        for width in WIDTHS:
+        for width in widths:
             size = {"width": width, "height": HEIGHTS[width]}
-            context = browser.new_context(viewport=size, color_scheme=scheme)
+            context = browser.new_context(viewport=size, color_scheme=scheme, timezone_id=ZONE)
             page = context.new_page()
             for name, url in pages:
                 page.goto(url)
@@ -142,10 +157,20 @@ def take_screenshots(browser: Any, folder: Path, pages: Sequence[tuple[str, str]
                 found = page.evaluate("document.documentElement.scrollWidth")
                 if found > width:
                     sys.stdout.write(f"{name} is {found} wide at {width}\n")
+                for cut in page.evaluate(CUT):
+                    sys.stdout.write(f"{name} at {width}: {cut}\n")
             context.close()
 
 
-def take_all(cluster: Cluster, folder: Path, browser: Any, seconds: float, names: str) -> None:
+def take_all(
+    cluster: Cluster,
+    folder: Path,
+    browser: Any,
+    seconds: float,
+    names: str,
+    *,
+    widths: Sequence[int],
+) -> None:
     """Take all pages of a lively cluster, and two of an nsqadmin that requires a token."""
     folder.mkdir(parents=True, exist_ok=True)
     more = prepare(cluster)
@@ -156,7 +181,8 @@ def take_all(cluster: Cluster, folder: Path, browser: Any, seconds: float, names
     pages = [(name, cluster.url + path) for name, path in {**PAGES, **more}.items()]
     with tempfile.TemporaryDirectory() as home, nsqadmin_with_tokens(cluster, Path(home)) as admin:
         pages += [("signin", f"{admin.url}/signin"), ("unauthorized", f"{admin.url}/topics")]
-        take_screenshots(browser, folder, [page for page in pages if re.search(names, page[0])])
+        chosen = [page for page in pages if re.search(names, page[0])]
+        take_screenshots(browser, folder, chosen, widths)
     for reader in readers:
         reader.close()
 
@@ -164,7 +190,7 @@ def take_all(cluster: Cluster, folder: Path, browser: Any, seconds: float, names
 @contextmanager
 def nsqadmin_with_tokens(cluster: Cluster, home: Path) -> Iterator[AdminServer]:
     """Run an nsqadmin that allows nothing without a token."""
-    _, line = tokens.make("ann", "administer,bodies")
+    _, line = tokens.make("ann", "administer,bodies,publish")
     file = home / "tokens"
     file.write_text(line)
     file.chmod(0o600)

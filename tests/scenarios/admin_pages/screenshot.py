@@ -23,7 +23,7 @@ LIVELY_SECONDS = 100.0
 SIZE = {"width": 1360, "height": 1180}
 
 
-def main(seconds: float, folder: Path | None, names: str) -> None:
+def main(seconds: float, folder: Path | None, names: str, widths: list[int]) -> None:
     """Run the cluster for some time, so that its charts have data; then take screenshots."""
     with tempfile.TemporaryDirectory() as home, Cluster(Path(home)) as cluster:
         wait_for_nodes(cluster)
@@ -31,7 +31,7 @@ def main(seconds: float, folder: Path | None, names: str) -> None:
         cluster.admin.get_json("/api/topics")
         with started() as browser:
             if folder is not None:
-                gallery.take_all(cluster, folder, browser, seconds, names)
+                gallery.take_all(cluster, folder, browser, seconds, names, widths=widths)
                 return
             time.sleep(seconds)
             first_page(cluster, browser)
@@ -55,5 +55,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=LIVELY_SECONDS)
     parser.add_argument("--all", type=Path, metavar="FOLDER")
     parser.add_argument("--only", default="", metavar="REGEX", help="of --all only these pages")
+    parser.add_argument("--widths", type=int, nargs="+", default=gallery.WIDTHS, metavar="PIXELS")
     given = parser.parse_args()
-    main(given.seconds, given.all, given.only)
+    main(given.seconds, given.all, given.only, given.widths)

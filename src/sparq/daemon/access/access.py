@@ -49,7 +49,7 @@ MASTER: Final = "http-token"
 """The user name in entries for requests with `--http-token`."""
 
 EVERYTHING: Final = tuple(Grant(role) for role in WORDS.values())
-TOLD: Final = ("node", "to", "id", "count", "to_all", "dry_run", "exit", "rate")
+TOLD: Final = ("node", "to", "id", "count", "to_all", "dry_run", "exit", "rate", "client")
 """Request arguments recorded in an entry, in addition to topic and channel."""
 
 REFUSED_SECONDS: Final = 60.0

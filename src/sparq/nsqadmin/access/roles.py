@@ -3,8 +3,8 @@
 1. nsqadmin uses five of the roles in `sparq.daemon.access.roles`.
 2. The server is built from the table of rights: if a route has no row, `right_of` raises and the
    server does not start.
-3. If the body of a request names the action, the table has the weakest role that any action of the
-   route needs. `ACTION_ROLES` has the role of the action itself.
+3. If the body of a request names the action, the table has the role that all actions of the route
+   need at least. `ACTION_ROLES` has the role of the action itself.
 4. Actions that delete messages, topics or channels need `administer`. So do changes of policies,
    because without a policy nsqd may delete messages that it kept, and draining a node, because that
    may end its process. Other actions can be undone and need `operate`.
@@ -135,6 +135,8 @@ ACTION_ROLES: Final = {
         )
     },
     "seek_channel": Role.OPERATE,
+    # As nsqd's own table has it: the client connects again.
+    "close_client": Role.OPERATE,
     "tombstone_topic_producer": Role.ADMINISTER,
     **{f"{verb}_policies": Role.ADMINISTER for verb in ("set", "drop")},
     **{f"{verb}_node": Role.ADMINISTER for verb in ("drain", "undrain")},
@@ -145,6 +147,7 @@ _READ: Final = (
     *("/", "/live", "/counter", "/lookup", "/metrics", "/render"),
     *("/topics", "/topics/:topic", "/topics/:topic/:channel", "/nodes", "/nodes/:node"),
     *("/messages", "/message", "/replay", "/dead-letters", "/policies"),
+    *("/connections", "/connection"),
     *("/api/topics", "/api/topics/:topic", "/api/topics/:topic/:channel"),
     *("/api/nodes", "/api/nodes/:node", "/api/counter", "/api/graphite"),
     *("/api/v2/overview", "/api/v2/attention", "/api/v2/history", "/api/v2/clients"),
@@ -173,6 +176,7 @@ RIGHTS: Final = (
     Right("POST", "/publish", Role.PUBLISH),
     Right("POST", "/messages", Role.OPERATE),
     Right("POST", "/replay", Role.OPERATE),
+    Right("POST", "/connection", Role.OPERATE),
     Right("POST", "/dead-letters", Role.OPERATE),
     Right("POST", "/lookup", Role.OPERATE),
     Right("POST", "/topics/:topic", Role.OPERATE),
@@ -186,7 +190,8 @@ RIGHTS: Final = (
     Right("DELETE", "/api/topics/:topic", Role.ADMINISTER),
     Right("DELETE", "/api/topics/:topic/:channel", Role.ADMINISTER),
     Right("DELETE", "/api/nodes/:node", Role.ADMINISTER),
-    Right("POST", "/api/v2/actions", Role.OPERATE),
+    # Any of its actions needs more: to publish, `publish` alone.
+    Right("POST", "/api/v2/actions", Role.FIND),
     Right("POST", "/api/v2/seek", Role.OPERATE),
     Right("POST", "/api/v2/dead-letters", Role.OPERATE),
     Right("POST", "/api/v2/nodes/:node/forget", Role.OPERATE),

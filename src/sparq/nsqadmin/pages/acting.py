@@ -44,6 +44,7 @@ PAST: Final = {
     "finish": "Finished",
     "cancel": "Cancelled",
     "copy": "Copied",
+    "close": "Closed",
     "publish": "Published",
     "redrive": "Redriven",
     "set": "Set",
@@ -54,6 +55,7 @@ PAST: Final = {
 """Word for a performed action, by the verb that the action's name begins with."""
 
 TOMBSTONE: Final = "tombstone_topic_producer"
+DRAINS: Final = ("drain_node", "undrain_node")
 OF_TOPIC: Final = tuple(f"{verb}_topic" for verb in ("pause", "unpause", "empty", "delete"))
 OF_CHANNEL: Final = tuple(f"{verb}_channel" for verb in ("pause", "unpause", "empty", "delete"))
 OF_MESSAGES: Final = tuple(
@@ -124,12 +126,19 @@ def on_channel(path: Mapping[str, str], fields: Fields) -> ActionRequest:
 
 def on_node(path: Mapping[str, str], fields: Fields) -> ActionRequest:
     """Actions on a node's page."""
-    action = fields.action(TOMBSTONE, *OF_NODE)
-    if action in OF_NODE:
-        arguments = {"exit": fields.one("exit") == "true"} if action == OF_NODE[0] else {}
+    action = fields.action(TOMBSTONE, *DRAINS)
+    if action in DRAINS:
+        arguments = {"exit": fields.one("exit") == "true"} if action == DRAINS[0] else {}
         return ActionRequest(action, "", node=path["node"], arguments=arguments)
     topic, typed = fields.one("topic"), fields.one("typed")
     return ActionRequest(action, topic=topic, node=path["node"], typed=typed)
+
+
+def on_connection(_path: Mapping[str, str], fields: Fields) -> ActionRequest:
+    """The action on a connection's page: closing it."""
+    topic, channel, node = (fields.one(name) for name in ("topic", "channel", "node"))
+    arguments = {"client": fields.one("client")}
+    return ActionRequest(fields.action("close_client"), topic, channel, node, arguments)
 
 
 def on_lookup(_path: Mapping[str, str], fields: Fields) -> ActionRequest:
@@ -290,8 +299,10 @@ def _name(order: ActionRequest, report: Report) -> str:
         what = words.count(number, "policy", "policies") if number else "all run-time policies"
         return f"{what}; {changed} of topics and channels changed"
     if order.action in OF_NODE:
-        return order.node
+        return str(order.arguments.get("client", order.node))
     name = order.topic + (f"/{order.channel}" if order.channel else "")
+    if order.action == "publish_message":
+        return f"1 message to {name}"
     answers = [one.answer for one in report.done if isinstance(one.answer, dict)]
     if order.action in OF_MESSAGES:
         count = sum(len(answer.get("done") or ()) for answer in answers)
@@ -299,7 +310,9 @@ def _name(order: ActionRequest, report: Report) -> str:
         return f"{words.count(count, 'message')} of {name}{to}"
     if order.action == "seek_channel":
         again = sum(int(answer.get("again") or 0) for answer in answers)
-        return f"{name} to {order.arguments['to']}; {words.count(again, 'message')} are redelivered"
+        are = "is" if again == 1 else "are"
+        redelivered = words.count(again, "message")
+        return f"{name} to {order.arguments['to']}; {redelivered} {are} redelivered"
     return name
 
 

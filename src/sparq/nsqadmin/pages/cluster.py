@@ -80,13 +80,13 @@ def charts_of(series: Series) -> tuple[Chart, Chart]:
     known = [(label, key) for label, key in RATES if key in values or not values]
     rates = chart(
         "rates",
-        "Messages a second over the last hour",
+        "Messages a second",
         series.times,
         [Line(label, values.get(key, unknown), "/s") for label, key in known],
     )
     waiting = chart(
         "waiting",
-        "Waiting messages over the last hour",
+        "Waiting messages",
         series.times,
         [Line("waiting", values.get("depth", unknown))],
     )
@@ -94,7 +94,7 @@ def charts_of(series: Series) -> tuple[Chart, Chart]:
 
 
 def ranked(request: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
-    """The top channels by a figure: row, percent of the largest figure, points of the last hour."""
+    """The top channels by a figure: row, percent of the largest figure, path of the last hour."""
     found: ListPage[ChannelRow] = paging.page(
         request.snapshot.channels, sort=f"-{key}", limit=RANKED
     )
@@ -105,11 +105,15 @@ def ranked(request: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
         (
             row,
             round(100 * min(1.0, value / most)),
-            spark(history.spark(("channel", row.topic, row.channel))),
+            _spark(history.spark(("channel", row.topic, row.channel))),
         )
         for row, value in figures
         if value
     ]
+
+
+def _spark(series: Series) -> str:
+    return spark(series.times, series.values["depth"])
 
 
 async def nodes(request: PageRequest) -> PageView:

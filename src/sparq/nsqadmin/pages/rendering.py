@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sparq.nsqadmin.access import roles
 from sparq.nsqadmin.access.roles import Identity, Role
@@ -24,6 +24,9 @@ from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
 from sparq.nsqadmin.watch.words import names
 from sparq.program.stdout import sparq_version
+
+UTC: Final = "\N{NO-BREAK SPACE}UTC"
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", re.ASCII)
 
 
 class MenuEntry(NamedTuple):
@@ -135,7 +138,13 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    own = {"as_pattern": as_pattern, "breakable": breakable}
+    own = {
+        "as_pattern": as_pattern,
+        "breakable": breakable,
+        "moment_time": moment_time,
+        "clock_time": clock_time,
+        "ago_time": ago_time,
+    }
     made.filters |= {**words.FILTERS, **own}
     return made
 
@@ -143,6 +152,41 @@ def environment() -> Environment:
 def breakable(name: str) -> Markup:
     """Allow line breaks after the separators in a name, not in the middle of a word."""
     return Markup("<wbr>").join(re.findall(r"[^._/#-]*[._/#-]+|[^._/#-]+", name))
+
+
+def moment_time(at: float | str | None, zone: str = UTC) -> Markup:
+    """A time as HTML's `<time>`, to which `times.js` adds the local time.
+
+    Args:
+        at: seconds since 1970, or a node's text such as `2026-11-23T12:00:00.000Z`.
+        zone: added to the text; "" in a column whose heading says UTC.
+    """
+    return _time(at, zone, 0)
+
+
+def clock_time(at: float | str | None, zone: str = UTC) -> Markup:
+    """The same without the day."""
+    return _time(at, zone, 11)
+
+
+def ago_time(at: float | None, now: float) -> Markup:
+    """A `<time>` that shows how long ago it was; the time itself is its tooltip."""
+    text = words.moment(at)
+    if text == words.UNKNOWN:
+        return escape(text)
+    stamp = text.replace(" ", "T")
+    return Markup('<time class="ago" datetime="{}Z" title="{} UTC">{}</time>').format(
+        stamp, text, words.ago(at, now)
+    )
+
+
+def _time(at: float | str | None, zone: str, begin: int) -> Markup:
+    text = at if isinstance(at, str) else words.moment(at)
+    if not _MOMENT.fullmatch(text):
+        return escape(text or words.UNKNOWN)
+    shown, stamp = text[:19].replace("T", " ")[begin:] + zone, text[:19].replace(" ", "T")
+    whole = Markup(' title="{}"').format(at) if isinstance(at, str) else ""
+    return Markup('<time datetime="{}Z"{}>{}</time>').format(stamp, whole, shown)
 
 
 def as_pattern(name: str) -> str:
@@ -165,7 +209,8 @@ def _is_shown(entry: MenuEntry, identity: Identity, request: PageRequest | None)
 def _is_here(entry: MenuEntry, request: PageRequest) -> bool:
     of_channels = request.path == "/topics" and request.query.get("view") == "channels"
     if entry.path.startswith("/topics"):
-        return request.path.startswith("/topics") and of_channels == ("?" in entry.path)
+        is_below = request.path.startswith(("/topics", "/connection"))
+        return is_below and of_channels == ("?" in entry.path)
     if not entry.inside:
         return request.path == entry.path
     return request.path == entry.inside or request.path.startswith((entry.inside + "/", entry.path))

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqadmin.options import base_of
-from sparq.nsqadmin.pages import acting, cluster, messages, policies, topics
+from sparq.nsqadmin.pages import acting, cluster, connections, messages, policies, topics
 from sparq.nsqadmin.pages.assets import assets
 from sparq.nsqadmin.pages.live import Live, mark
 from sparq.nsqadmin.pages.page_request import PageRequest, Viewer
@@ -30,6 +30,8 @@ VIEWERS: Final[dict[str, Viewer]] = {
     "/topics": topics.topics,
     "/topics/:topic": topics.topic,
     "/topics/:topic/:channel": topics.channel,
+    "/connections": connections.connections,
+    "/connection": connections.connection,
     "/nodes": cluster.nodes,
     "/nodes/:node": cluster.node,
     "/messages": messages.messages,
@@ -44,6 +46,7 @@ VIEWERS: Final[dict[str, Viewer]] = {
 FORMS: Final[dict[str, acting.Form]] = {
     "/topics/:topic": acting.on_topic,
     "/topics/:topic/:channel": acting.on_channel,
+    "/connection": acting.on_connection,
     "/nodes/:node": acting.on_node,
     "/lookup": acting.on_lookup,
     "/messages": acting.on_messages,

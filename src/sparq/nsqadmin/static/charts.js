@@ -6,10 +6,12 @@
 // dragging on it moves the <input type="range" id="id">, whose value is a place in `times`.
 const charts = new WeakMap();
 const reduced = (number) => new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(number);
-// All times on all pages are UTC, as in logs.
+// Counts have an axis of whole numbers.
+const whole = [1, 2, 5].flatMap((step) => [...Array(16).keys()].map((power) => step * 10 ** power)).sort((a, b) => a - b);
+// Times are UTC, as in logs; the local time is below.
 const clock = (seconds, end = 19) => new Date(seconds * 1000).toISOString().slice(11, end);
 const day = (seconds) => new Date(seconds * 1000).toISOString().slice(5, 10);
-// Bars have a square-root scale, so that small bars stay visible next to a burst.
+// Bars have a square-root scale, so that small bars stay visible next to a burst; the caption says so.
 const roots = { distr: 100, fwd: (value) => Math.sqrt(Math.max(0, value)), bwd: (value) => value * value };
 const dashes = [[], [5, 3], [1.5, 3]];
 
@@ -48,12 +50,20 @@ function moment(seconds, step) {
   return clock(seconds, step < 60 ? 19 : 16);
 }
 
-function axes() {
+// A label of the time axis; the first one names the zones.
+function label(seconds, place, step) {
+  const minutes = -new Date(seconds * 1000).getTimezoneOffset();
+  if (!minutes) return moment(seconds, step);
+  const zones = place ? ["", ""] : [" UTC", " local"];
+  return `${moment(seconds, step)}${zones[0]}\n${moment(seconds + minutes * 60, step)}${zones[1]}`;
+}
+
+function axes(data) {
   const common = { stroke: token("muted"), grid: { stroke: token("line"), width: 1 }, ticks: { show: false } };
   const font = `12px ${getComputedStyle(document.body).fontFamily}`;
   return [
-    { ...common, font, size: 28, space: 80, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at) => moment(at, step)) },
-    { ...common, font, size: 52, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(reduced) },
+    { ...common, font, size: 44, space: 88, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at, place) => label(at, place, step)) },
+    { ...common, font, size: 52, incrs: data.series.some((series) => series.unit) ? undefined : whole, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(reduced) },
   ];
 }
 
@@ -67,7 +77,7 @@ function options(plot, data) {
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
     scales: { x: { time: true }, y: { ...(data.bars ? roots : {}), range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
-    axes: axes(),
+    axes: axes(data),
     series: [{}, ...places],
     hooks: { setCursor: [(chart) => hint(plot, chart)], draw: [(chart) => mark(plot, chart)] },
   };
@@ -84,7 +94,8 @@ function hint(plot, chart) {
     const value = values[place];
     return `${label} ${value == null ? "unknown" : value.toLocaleString("en")}${unit ?? ""}`;
   });
-  text.textContent = `${clock(data.times[place])}: ${figures.join(", ")}`;
+  const beside = localTime(new Date(data.times[place] * 1000));
+  text.textContent = `${clock(data.times[place])} UTC${beside && ` (${beside})`}: ${figures.join(", ")}`;
 }
 
 // Marks the chosen time on a ruler, and all messages after it, which would be delivered again.

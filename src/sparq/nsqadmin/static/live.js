@@ -30,6 +30,32 @@ document.addEventListener("htmx:finally:request", (event) => {
   document.querySelector("#result").scrollIntoView({ block: "nearest" });
 });
 
+// Adds the local time to each <time>, unless its zone is UTC now; the style sheet shows it. The
+// attribute survives a live update (`morphIgnore`), so it is set again when `datetime` changes.
+// charts.js uses it too; an import would load this file again, as its address has a hash there.
+window.localTime = (at) => {
+  const minutes = -at.getTimezoneOffset();
+  if (!minutes) return "";
+  const [date, clock] = new Date(at.getTime() + minutes * 60000).toISOString().split(/[T.]/);
+  const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  const zone = `UTC${minutes < 0 ? "\u2212" : "+"}${hours}${rest ? `:${String(rest).padStart(2, "0")}` : ""}`;
+  return `${date === at.toISOString().slice(0, 10) ? "" : `${date} `}${clock} ${zone}`;
+};
+
+function addLocalTimes() {
+  for (const time of document.querySelectorAll("time[datetime]:not(.ago)")) {
+    time.dataset.local = localTime(new Date(time.dateTime));
+  }
+}
+
+new MutationObserver(addLocalTimes).observe(document.body, { subtree: true, childList: true, attributes: true, attributeFilter: ["datetime"] });
+addLocalTimes();
+document.addEventListener("pointerover", (event) => {
+  const time = event.target.closest?.("time.ago");
+  const text = time && localTime(new Date(time.dateTime));
+  if (text) time.title = `${time.dateTime.slice(0, 19).replace("T", " ")} UTC, ${text}`;
+});
+
 // "Do nothing": a question in #result disappears.
 document.addEventListener("click", (event) => {
   const id = event.target.closest?.("button[data-clear]")?.dataset.clear;

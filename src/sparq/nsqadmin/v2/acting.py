@@ -6,6 +6,7 @@ bodies to orders and reports to answers. An action that failed everywhere is a 5
 
 from __future__ import annotations
 
+import base64
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ ENDPOINTS: Final = ApiEndpoints()
 @ENDPOINTS.add(
     "POST",
     "/actions",
-    "perform an action: pause, empty, delete, requeue messages, ...",
+    "perform an action: pause, empty, delete, publish, requeue messages, close a client, ...",
     "Report",
     body="Action",
     errors=UNWRITTEN,
@@ -48,14 +49,27 @@ async def _act(services: Services, call: Call, arguments: Arguments) -> Any:
             details["ids"] = by_node(texts_in(body, "messages"))
     except ValueError as error:
         raise HttpError(400, f"INVALID_BODY: {error}") from None
-    if "to" in body:
-        details["to"] = text_in(body, "to")
+    for name in ("to", "client"):
+        if name in body:
+            details[name] = text_in(body, name)
     if "nodes" in body:
         details["nodes"] = texts_in(body, "nodes")
     names = ("action", "topic", "channel", "node", "typed")
     action, topic, channel, node, typed = (text_in(body, name) for name in names)
-    order = ActionRequest(action, topic, channel, node, details, typed)
+    published = _published(body)
+    if action == "publish_message":
+        details["bytes"] = len(published)
+    order = ActionRequest(action, topic, channel, node, details, typed, published)
     return await performed(services, call, order)
+
+
+def _published(body: dict[str, Any]) -> bytes:
+    """The message to publish, in the form in which the API shows messages."""
+    text, encoding = text_in(body, "body"), text_in(body, "encoding") or "text"
+    try:
+        return base64.b64decode(text, validate=True) if encoding == "base64" else text.encode()
+    except ValueError as error:
+        raise HttpError(400, f"INVALID_BODY: body: {error}") from None
 
 
 @ENDPOINTS.add(

@@ -238,6 +238,7 @@ class _Group:
         self.attributes = attributes
         self.nodes: set[str] = set()
         self.ids: dict[str, None] = {}
+        self.addresses: list[str] = []
         self.connections = self.in_flight = self.ready = 0
         self.finished = self.requeued = self.messages = 0
         self.connected_at = first.connect_ts
@@ -253,6 +254,8 @@ class _Group:
         self.connected_at = min(self.connected_at, client.connect_ts)
         if len(self.ids) < IDS_MAX:
             self.ids[client.client_id] = None
+        if len(self.addresses) < IDS_MAX:
+            self.addresses.append(f"{node}/{client.remote_address}")
 
     def row(self) -> ClientGroup:
         return ClientGroup(
@@ -271,6 +274,7 @@ class _Group:
             attributes=self.attributes,
             zone=one_line(self.first.topology_zone),
             region=one_line(self.first.topology_region),
+            addresses=tuple(one_line(each) for each in self.addresses),
         )
 
 

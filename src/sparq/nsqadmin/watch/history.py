@@ -213,13 +213,18 @@ class History:
         rows = [(*own, rate) for own, rate in zip(figures, rates, strict=True)]
         return _series(steps, ("depth", "out_rate", "lag_seconds", "in_rate"), rows)
 
-    def spark(self, of: tuple[str, ...], points: int = SPARK_POINTS) -> Values:
-        """A topic's or channel's depth at some steps of the last hour, including the last step."""
+    def spark(self, of: tuple[str, ...], points: int = SPARK_POINTS) -> Series:
+        """A topic's or channel's `depth` at some steps of the last hour, including the last one."""
         number = self._names.number(*of[1:])
         steps = tuple(self._steps)
-        every = max(1, -(-len(steps) // points))
-        chosen = steps[::-1][::every][::-1]
-        return [_known(_figures(step, number)[DEPTH]) for step in chosen]
+        every, last = max(1, -(-len(steps) // points)), len(steps) - 1
+        found = Series([], {"depth": []})
+        for place, step in enumerate(steps):
+            _leave_gap(found, steps, place)
+            if (last - place) % every == 0:
+                found.times.append(step.time)
+                found.values["depth"].append(_known(_figures(step, number)[DEPTH]))
+        return found
 
 
 def _figures(step: _HistoryStep, number: int) -> tuple[float, ...]:
@@ -231,18 +236,25 @@ def _figures(step: _HistoryStep, number: int) -> tuple[float, ...]:
 def _series(
     steps: Sequence[_HistoryStep], names: Sequence[str], rows: Sequence[Sequence[float | None]]
 ) -> Series:
-    times: list[float] = []
-    values: dict[str, Values] = {name: [] for name in names}
+    found = Series([], {name: [] for name in names})
     for place, (step, row) in enumerate(zip(steps, rows, strict=True)):
-        # A step is at most as late as a round: a longer gap means that this process stood still.
-        if place and step.time - times[-1] > GAP_STEPS * _interval(steps, place):
-            times.append((times[-1] + step.time) / 2)
-            for name in names:
-                values[name].append(None)
-        times.append(step.time)
+        _leave_gap(found, steps, place)
+        found.times.append(step.time)
         for at, name in enumerate(names):
-            values[name].append(_known(row[at]))
-    return Series(times, values)
+            found.values[name].append(_known(row[at]))
+    return found
+
+
+def _leave_gap(series: Series, steps: Sequence[_HistoryStep], place: int) -> None:
+    """Add unknown figures if the step comes so late that this process must have stood still."""
+    if not place or not series.times:
+        return
+    before, after = steps[place - 1].time, steps[place].time
+    # A step is at most as late as a round.
+    if after - before > GAP_STEPS * _interval(steps, place):
+        series.times.append((before + after) / 2)
+        for values in series.values.values():
+            values.append(None)
 
 
 def _interval(steps: Sequence[_HistoryStep], place: int) -> float:

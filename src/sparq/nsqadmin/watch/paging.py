@@ -141,6 +141,19 @@ def clients_in_order(
     return _sorted(clients, texts, sort, filter)
 
 
+def page_of(
+    rows: Sequence[T],
+    texts: Sequence[str],
+    *,
+    sort: str,
+    filter: str = "",
+    offset: int = 0,
+    limit: int = LIMIT,
+) -> ListPage[T]:
+    """Get a page of any rows; `texts` has the text of each that a filter looks into."""
+    return _page(_sorted(rows, texts, sort, filter), offset, limit, lambda row: row)
+
+
 def _sorted(rows: Sequence[T], texts: Sequence[str], sort: str, filter: str) -> list[T]:
     wanted, name = filter.lower(), sort.removeprefix("-")
     left = [row for row, text in zip(rows, texts, strict=True) if wanted in text.lower()]

@@ -242,6 +242,7 @@ class ClientGroup:
     Attributes:
         connections: number of connections.
         client_ids: some of their client ids, at most `detail.IDS_MAX`.
+        addresses: some of the connections, as `NODE/ADDRESS`, at most `detail.IDS_MAX`.
         connected_at: when the oldest one connected.
         nodes: number of nodes that they are connected to.
         finished, requeued, messages: counters, summed.
@@ -263,3 +264,4 @@ class ClientGroup:
     attributes: tuple[str, ...]
     zone: str = ""
     region: str = ""
+    addresses: tuple[str, ...] = ()
