@@ -109,16 +109,20 @@ def prepare(cluster: Cluster) -> dict[str, str]:
         f"message-{number}": f"/message?topic=mixed&id={one['id']}&node={quote(one['node'])}"
         for number, one in enumerate(log[:3])
     }
-    (group,) = cluster.admin.get_json("/api/v2/topics/payments/fraud")["clients"]
-    at, _, client = group["addresses"][0].partition("/")
-    named = f"topic=payments&channel=fraud&node={quote(at)}&client={quote(client)}"
     node_pages = {
         "connections": "/connections?topic=payments&channel=fraud",
-        "connection": f"/connection?{named}",
+        "connection": connection_of(cluster, "payments", "fraud"),
         "node": f"/nodes/{cluster.nsqds[0].http}",
         "node-gone": f"/nodes/{cluster.nsqds[-1].http}",
     }
     return {**found, **node_pages}
+
+
+def connection_of(cluster: Cluster, topic: str, channel: str) -> str:
+    """The page of a channel's first connection."""
+    found = cluster.admin.get_json(f"/api/topics/{topic}/{channel}")["clients"][0]
+    named = f"node={quote(found['node'])}&client={quote(found['remote_address'])}"
+    return f"/connection?topic={topic}&channel={channel}&{named}"
 
 
 def send_back_twice(cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ PATHS = (
     "/topics?view=channels",
     "/topics/orders",
     "/topics/payments/fraud",
+    "/connections?topic=payments&channel=fraud",
     "/nodes",
     "/counter",
     "/lookup",

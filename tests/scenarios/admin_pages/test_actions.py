@@ -97,6 +97,24 @@ def test_a_topic_is_paused_and_unpaused(reader: Reader, cluster: Cluster) -> Non
     assert [topic_of(cluster, node, "act.topic")["paused"] for node in (0, 1)] == [False, False]
 
 
+def test_a_connection_is_closed(reader: Reader, cluster: Cluster) -> None:
+    """The button asks first; then the consumer is disconnected, and the page says so."""
+    cluster.create("act.close", "c")
+    consumer = cluster.consume("act.close", "c", hostname="closing-1")
+    reader.open("/topics/act.close/c")
+    reader.wait_for("closing-1")
+    reader.page.get_by_role("link", name="closing-1").click()
+    reader.page.get_by_role("button", name="Close…").click()
+    assert "most connect again at once" in reader.text("#ask-close")
+    reader.page.locator("#ask-close").get_by_role("button", name="Close").click()
+    reader.wait_for("Closed: ", "#result")
+    reader.wait_for("This connection is closed.")
+    consumer.join(10)
+
+    assert not consumer.is_alive()
+    assert cluster.nsqds[0].channel("act.close", "c")["clients"] == []
+
+
 def test_emptying_and_deleting_require_the_name(reader: Reader, cluster: Cluster) -> None:
     """Empty and Delete require the exact name, and then act on every nsqd."""
     cluster.create("act.delete", "c", "kept")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster
 from tests.scenarios.admin_pages.conftest import opened_page
+from tests.scenarios.admin_pages.gallery import CUT, connection_of
 
 LABELS = """
 const own = CanvasRenderingContext2D.prototype.fillText;
@@ -28,6 +30,7 @@ PAGES = {
     "/topics/orders": "shipping",
     "/topics/orders/shipping": "no consumers",
     "/topics/events%23ephemeral/live%23ephemeral": "live#ephemeral",
+    "/connections?topic=payments&channel=fraud": "fraud-model",
     "/nodes": "127.0.0.1",
     "/counter": "messages published",
     "/lookup": "Create a topic",
@@ -80,6 +83,86 @@ def test_no_page_scrolls_sideways(browser: Any, cluster: Cluster, width: int) ->
     context.close()
 
     assert wide == {}
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1440])
+def test_no_table_is_cut(browser: Any, cluster: Cluster, width: int) -> None:
+    """On a phone and on laptops, the last column of every table is in sight."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, timezone_id="Europe/Berlin"
+    )
+    page = context.new_page()
+    paths = [*PAGES, connection_of(cluster, "payments", "fraud"), f"/nodes/{cluster.nsqds[0].http}"]
+    cut = {}
+    for path in paths:
+        page.goto(cluster.url + path)
+        page.wait_for_timeout(100)
+        if found := page.evaluate(CUT):
+            cut[path] = found
+    context.close()
+
+    assert cut == {}
+
+
+def test_no_column_vanishes_on_a_laptop(browser: Any, cluster: Cluster) -> None:
+    """At 1280 pixels, tables have the same columns as on a wall display."""
+    shown = (
+        "[...document.querySelectorAll('main th[scope=col]')].filter((e) => e.offsetWidth).length"
+    )
+    paths = ["/topics/orders", "/topics/payments/fraud", "/topics?view=channels", "/nodes"]
+    found = {}
+    for width in (1280, 2560):
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        page = context.new_page()
+        found[width] = []
+        for path in paths:
+            page.goto(cluster.url + path)
+            found[width].append(page.evaluate(shown))
+        context.close()
+
+    assert found[1280] == found[2560]
+    assert min(found[1280]) > 10
+
+
+def test_the_local_time_is_beside_utc(browser: Any, cluster: Cluster) -> None:
+    """A browser outside UTC shows its own time after each time, also after live updates."""
+    path = f"/nodes/{cluster.nsqds[0].http}"
+    beside = "document.querySelector('.facts time').dataset.local"
+    content = "getComputedStyle(document.querySelector('.facts time'), '::after').content"
+    own = "document.querySelector('.facts time').innerText"
+    for zone, expected in (
+        ("Asia/Kolkata", r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d UTC\+5:30"),
+        ("America/Phoenix", r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d UTC\u22127"),
+        ("UTC", ""),
+    ):
+        for reader in opened_page(browser, cluster.url, timezone_id=zone):
+            reader.open(path)
+            part = "document.querySelector('#live').innerHTML"
+            before = reader.page.evaluate(part)
+            reader.until(f"{part} !== {json.dumps(before)}")
+            found = reader.page.evaluate(beside)
+            assert re.fullmatch(expected, found), zone
+            assert (found in reader.page.evaluate(content)) or not found
+            assert re.search(r":\d\d\sUTC$", reader.page.evaluate(own))
+
+
+def test_counts_have_axes_of_whole_numbers(reader: Reader) -> None:
+    """An axis of counts that starts at zero has whole numbers only, one of rates has decimals."""
+    reader.page.add_init_script(LABELS)
+    labels = {}
+    for chart, unit in (("waiting", ""), ("rates", "/s")):
+        reader.open("/topics/orders")
+        series = {"label": "in", "unit": unit, "values": [0, 1, 0.9]}
+        data = {"times": [1e9, 1e9 + 10, 1e9 + 20], "series": [series], "bars": False}
+        script = "([id, data]) => document.querySelector(`#${id} .plot`).dataset.chart = data"
+        reader.page.evaluate("window.labels = []")
+        reader.page.evaluate(script, [chart, json.dumps(data)])
+        reader.until("window.labels.filter((text) => /^-?[0-9.]+$/.test(text)).length > 1")
+        found = reader.page.evaluate("window.labels.filter((text) => /^-?[0-9.]+$/.test(text))")
+        labels[chart] = sorted(set(found))
+
+    assert labels["waiting"] == ["0", "1"]
+    assert "0.5" in labels["rates"] or "0.4" in labels["rates"]
 
 
 def test_a_phone_shows_the_menus_lower_part_on_demand(browser: Any, cluster: Cluster) -> None:

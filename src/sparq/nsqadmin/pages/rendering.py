@@ -25,7 +25,6 @@ from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
 from sparq.nsqadmin.watch.words import names
 from sparq.program.stdout import sparq_version
 
-UTC: Final = "\N{NO-BREAK SPACE}UTC"
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", re.ASCII)
 
 
@@ -154,8 +153,8 @@ def breakable(name: str) -> Markup:
     return Markup("<wbr>").join(re.findall(r"[^._/#-]*[._/#-]+|[^._/#-]+", name))
 
 
-def moment_time(at: float | str | None, zone: str = UTC) -> Markup:
-    """A time as HTML's `<time>`, to which `times.js` adds the local time.
+def moment_time(at: float | str | None, zone: str = " UTC") -> Markup:
+    """A time as HTML's `<time>`, to which `live.js` adds the local time.
 
     Args:
         at: seconds since 1970, or a node's text such as `2026-11-23T12:00:00.000Z`.
@@ -164,7 +163,7 @@ def moment_time(at: float | str | None, zone: str = UTC) -> Markup:
     return _time(at, zone, 0)
 
 
-def clock_time(at: float | str | None, zone: str = UTC) -> Markup:
+def clock_time(at: float | str | None, zone: str = " UTC") -> Markup:
     """The same without the day."""
     return _time(at, zone, 11)
 
@@ -186,7 +185,8 @@ def _time(at: float | str | None, zone: str, begin: int) -> Markup:
         return escape(text or words.UNKNOWN)
     shown, stamp = text[:19].replace("T", " ")[begin:] + zone, text[:19].replace(" ", "T")
     whole = Markup(' title="{}"').format(at) if isinstance(at, str) else ""
-    return Markup('<time datetime="{}Z"{}>{}</time>').format(stamp, whole, shown)
+    # The style sheet adds the local time: if a line breaks, then before that.
+    return Markup('<time datetime="{}Z"{}>{}<wbr></time>').format(stamp, whole, shown)
 
 
 def as_pattern(name: str) -> str:
