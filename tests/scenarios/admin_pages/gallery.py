@@ -25,6 +25,7 @@ from sparq.client.range_reader import RangeReader
 from sparq.daemon.access import tokens
 from tests.scenarios.admin_pages.cluster import Cluster, order
 from tests.support.servers import AdminServer
+from tests.support.waiting import wait_for
 
 SETTLE_MILLISECONDS = 500
 WIDTHS = (390, 1280, 1440, 2560)
@@ -120,9 +121,10 @@ def prepare(cluster: Cluster) -> dict[str, str]:
 
 def connection_of(cluster: Cluster, topic: str, channel: str) -> str:
     """The page of a channel's first connection."""
-    found = cluster.admin.get_json(f"/api/topics/{topic}/{channel}")["clients"][0]
-    named = f"node={quote(found['node'])}&client={quote(found['remote_address'])}"
-    return f"/connection?topic={topic}&channel={channel}&{named}"
+    path = f"/api/v2/topics/{topic}/{channel}"
+    wait_for(lambda: cluster.admin.request("GET", path)[0] == 200)
+    at, _, client = cluster.admin.get_json(path)["clients"][0]["addresses"][0].partition("/")
+    return f"/connection?topic={topic}&channel={channel}&node={quote(at)}&client={quote(client)}"
 
 
 def send_back_twice(cluster: Cluster) -> None:
