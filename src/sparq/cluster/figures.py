@@ -102,6 +102,8 @@ class Client(msgspec.Struct, gc=False):
     tls_negotiated_protocol: str = ""
     tls_negotiated_protocol_is_mutual: bool = False
     pub_counts: list[PublishCount] | None = None
+    state: Count = 0
+    tls_common_name: str = ""
 
 
 class _Queue(msgspec.Struct, gc=False, kw_only=True):

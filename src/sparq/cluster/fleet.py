@@ -177,14 +177,22 @@ class Fleet:
         return Gathered(answers, {**errors, **failures}, NSQD, failed=not answers)
 
     async def node_stats(
-        self, at: str, topic: str = "", channel: str = "", *, clients: bool = False
+        self,
+        at: str,
+        topic: str = "",
+        channel: str = "",
+        *,
+        clients: bool = False,
+        client: str = "",
     ) -> NsqdFigures:
         """`/stats` of the node at this address; the other arguments are those of `stats`.
+
+        With `client`, the lists of clients of sparq's nsqd have only the one with this address.
 
         Raises:
             UpstreamError: the request failed, or the answer is unreadable.
         """
-        query = {**FIGURES, "topic": topic, "channel": channel}
+        query = {**FIGURES, "topic": topic, "channel": channel, "client": client}
         # `Upstream` leaves empty parameters out, and nsqd lists clients by default.
         query |= {"include_clients": ""} if clients else {}
         try:

@@ -111,15 +111,11 @@ async def test_a_connection_is_closed_on_its_page(site: Site) -> None:
 
 async def test_gos_nsqd_has_no_button(site: Site) -> None:
     """Go's nsqd lists all clients and closes none: its page says so; TLS and AUTH are shown."""
-    client: dict[str, Any] = {
-        "remote_address": "192.0.2.1:5",
-        "hostname": "web\n1",
-        "client_id": 5,
-    }
-    good = {**client, "client_id": "w", "tls": True, "tls_version": "TLS1.3", "deflate": True}
+    good: dict[str, Any] = {"remote_address": "192.0.2.1:5", "hostname": "web\n1", "client_id": "w"}
+    good |= {"tls": True, "tls_version": "TLS1.3", "deflate": True, "state": 4}
     good |= {"tls_cipher_suite": "TLS_AES_128_GCM_SHA256", "authed": True, "sample_rate": 5}
     good |= {"auth_identity": "joe", "topology_zone": "z1", "tls_common_name": "cn"}
-    channel = {"channel_name": "c", "clients": [client, {**good, "remote_address": "x"}, good]}
+    channel = {"channel_name": "c", "clients": [{**good, "remote_address": "x"}, good]}
     site.fake.answer = {"version": "1.3.0", "health": "OK", "topics": [
         {"topic_name": "t", "channels": [channel, {"channel_name": "d", "clients": [good]}]}
     ]}  # fmt: skip
@@ -132,9 +128,13 @@ async def test_gos_nsqd_has_no_button(site: Site) -> None:
     assert "ask-close" not in await site.get(path)
     for part in ("TLS1.3, TLS_AES_128_GCM_SHA256", "Compression deflate", "AUTH joe", "Host web 1"):
         assert part in page
-    for part in ("Sampled 5 %", "Zone, region z1", "Certificate cn"):
+    for part in ("Sampled 5 %", "Zone, region z1", "Certificate cn", "State closing its subscr"):
         assert part in page
     assert any("client=192.0.2.1" in request for request in site.fake.requests)
+    site.fake.broken.add("/stats")
+    status, text = await site.ask("GET", path)
+    assert (502, True) == (status, site.fake.http in words(text))
+    assert f"{site.fake.http} did not answer" in words(await site.get(LIST))
 
 
 async def test_pages_without_a_channel_or_node_are_refused(site: Site) -> None:

@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-import msgspec
+from msgspec import structs
 
 from sparq.client.reasons import one_line
-from sparq.cluster.clients import Client
-from sparq.cluster.fleet import clean
+from sparq.cluster.figures import Client, NsqdFigures
 from sparq.cluster.nodes import Node
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.messages.asking import Answers, get_object, nodes_of, query_all
 from sparq.nsqadmin.pages.grids import GridColumn, grid
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.watch import paging
@@ -38,56 +36,36 @@ COLUMNS: Final = (
 )
 
 
-class Published(msgspec.Struct, gc=False):
-    """How many messages a connection has published to a topic."""
-
-    topic: str = ""
-    count: int = 0
-
-
 class ConsumerConnection(Client, gc=False):
     """One connection; `node` is the address of its nsqd."""
 
     node: str = ""
-    state: int = 0
-    auth_identity: str = ""
-    auth_identity_url: str = ""
-    tls_version: str = ""
-    tls_cipher_suite: str = ""
-    tls_common_name: str = ""
-    pub_counts: list[Published] | None = None
 
 
-def read(
-    node: str, stats: dict[str, Any], topic: str, channel: str
-) -> Iterator[ConsumerConnection]:
-    """The connections to a channel in an nsqd's `/stats`; malformed ones are skipped."""
-    for listed in clean(stats)["topics"]:
-        for one in listed["channels"]:
-            is_wanted = (listed["topic_name"], one["channel_name"]) == (topic, channel)
-            clients = one.get("clients")
-            for given in clients if is_wanted and isinstance(clients, list) else ():
-                try:
-                    found = msgspec.convert(given, ConsumerConnection)
-                except msgspec.ValidationError:
-                    continue
-                for name in ConsumerConnection.__struct_fields__:
-                    if isinstance(value := getattr(found, name), str):
-                        setattr(found, name, one_line(value))
-                found.node = node
-                yield found
+def read(node: str, figures: NsqdFigures, topic: str, channel: str) -> Iterator[ConsumerConnection]:
+    """The connections to a channel in an nsqd's figures."""
+    found = figures.channel(topic, channel)
+    for client in (found.clients if found else None) or ():
+        told: dict[str, Any] = structs.asdict(client)
+        told |= {name: one_line(one) for name, one in told.items() if isinstance(one, str)}
+        yield ConsumerConnection(**told, node=node)
 
 
 async def connections(request: PageRequest) -> PageView:
     """The connections to a channel, at all nodes, optionally only those of a host and program."""
     topic, channel = _named(request)
-    nodes, answers = await nodes_of(request.services.fleet, topic)
-    await query_all(nodes, answers, lambda node: _stats(request, node, topic, channel))
+    if request.snapshot.topics.find(topic) is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    there = [row.address for row, _ in request.snapshot.topic_nodes(topic) if row.state != "gone"]
+    fleet = request.services.fleet
+    answers, errors = await fleet.each(
+        _nodes(request, *there), lambda n: fleet.node_stats(n.at, topic, channel, clients=True)
+    )
     wanted = {name: request.query.get(name, "") for name in ("hostname", "user_agent")}
     rows = [
         one
-        for address, stats in answers.found.items()
-        for one in read(address, stats, topic, channel)
+        for address, figures in answers.items()
+        for one in read(address, figures, topic, channel)
         if all(value in ("", getattr(one, name)) for name, value in wanted.items())
     ]
     texts = [f"{one.remote_address} {one.hostname} {one.client_id} {one.node}" for one in rows]
@@ -97,7 +75,7 @@ async def connections(request: PageRequest) -> PageView:
         "wanted": [value for value in wanted.values() if value],
         "query": {**wanted, "topic": topic, "channel": channel},
         "list": grid(request, COLUMNS, partial(paging.page_of, rows, texts), default="hostname"),
-        "warnings": _warnings(answers),
+        "warnings": [f"{node} did not answer: {why}." for node, why in errors.items()],
     }
     return PageView("connections.html", f"Connections of {topic}/{channel}", facts, is_live=False)
 
@@ -109,9 +87,14 @@ async def connection(request: PageRequest) -> PageView:
     row = request.snapshot.node(address)
     if row is None:
         raise HttpError(404, "NODE_NOT_FOUND")
-    nodes, answers = await nodes_of(request.services.fleet, topic, (address,))
-    await query_all(nodes, answers, lambda node: _stats(request, node, topic, channel, client))
-    found = read(address, answers.found.get(address, {}), topic, channel)
+    fleet = request.services.fleet
+    answers, errors = await fleet.each(
+        _nodes(request, address),
+        lambda n: fleet.node_stats(n.at, topic, channel, clients=True, client=client),
+    )
+    if errors:
+        raise HttpError(502, f"UPSTREAM_ERROR: {address}: {errors[address]}")
+    found = read(address, answers[address], topic, channel)
     one = next((one for one in found if one.remote_address == client), None)
     facts = {
         "topic": topic,
@@ -125,14 +108,10 @@ async def connection(request: PageRequest) -> PageView:
     return PageView("connection.html", f"Connection {client}", facts, 404 if one is None else 200)
 
 
-def _layers(one: ConsumerConnection) -> dict[str, str]:
-    """Its state, TLS and compression in words, as far as they are known."""
-    known = [text for text in (one.tls_version, one.tls_cipher_suite) if text]
-    return {
-        "State": STATES.get(one.state, str(one.state)),
-        "TLS": ", ".join(known) or ("yes" if one.tls else "none"),
-        "Compression": "deflate" if one.deflate else "snappy" if one.snappy else "none",
-    }
+def _nodes(request: PageRequest, *addresses: str) -> list[Node]:
+    """The nodes with these addresses."""
+    observed = request.snapshot.observed
+    return [seen.node for seen in observed if seen.node.address in addresses]
 
 
 def _named(request: PageRequest) -> tuple[str, str]:
@@ -142,13 +121,11 @@ def _named(request: PageRequest) -> tuple[str, str]:
     return topic, channel
 
 
-async def _stats(
-    request: PageRequest, node: Node, topic: str, channel: str, client: str = ""
-) -> dict[str, Any]:
-    query = {"format": "json", "include_mem": "false", "client": client}
-    fleet = request.services.fleet
-    return await get_object(fleet, node, "/stats", topic=topic, channel=channel, **query)
-
-
-def _warnings(answers: Answers) -> list[str]:
-    return [f"{node} did not answer: {why}." for node, why in answers.errors.items()]
+def _layers(one: ConsumerConnection) -> dict[str, str]:
+    """Its state, TLS and compression in words, as far as they are known."""
+    known = [text for text in (one.tls_version, one.tls_cipher_suite) if text]
+    return {
+        "State": STATES.get(one.state, str(one.state)),
+        "TLS": ", ".join(known) or ("yes" if one.tls else "none"),
+        "Compression": "deflate" if one.deflate else "snappy" if one.snappy else "none",
+    }
