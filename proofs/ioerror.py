@@ -56,6 +56,7 @@ LOADS: tuple[Rule, ...] = (
     Rule((("fsync", "EIO", "{first}+3"),), 8),
     Rule((("pread64", "EIO", "{reads}+31"),), 10, reads=True),
     Rule((("pread64", "EIO", "{reads}..{bad}"),), 40, reads=True),
+    Rule((("pread64", "EIO", "{heads}..{bad}"),), 40, reads=True),
     Rule((("pwritev2", "EIO", "{first}+4"), CUT), 12),
     Rule((("fdatasync,fsync", "EIO", "{first}+2"),), 16),
     Rule((("openat", "EMFILE", "{first}+3"),), 5, in_topic=True),
@@ -73,7 +74,8 @@ UNTIL_KILL = (
 """Calls that change files, each refused from some moment on until the kill."""
 LOADS += tuple(Rule(((calls, error, "3{first}+"),), 6) for calls, error in UNTIL_KILL)
 BAD_READS = 40
-"""Number of consecutive failed reads: enough to fail every retry, as bad pages do."""
+"""Number of consecutive failed reads: enough to fail every retry, as bad pages do. They begin with
+the reads of the start, which find the channels, or after them."""
 DARK = Rule((("fdatasync", "EIO", "1+"),), 12)
 DARK_EVERY = 6
 LIVES_MAX = 100
@@ -94,7 +96,8 @@ def load_rule(rule: Rule, first: int, before: Counter[str]) -> Rule:
     """The rule with its placeholders filled in; `first`, 1 to 9, shifts the first fault."""
     later = before["openat"] + STARTS["openat"] + first
     reads = before["pread64"] + STARTS["pread64"] + first
-    return placed(rule, first=first, later=later, reads=reads, bad=reads + BAD_READS)
+    heads, bad = before["pread64"] + first, reads + BAD_READS
+    return placed(rule, first=first, later=later, reads=reads, heads=heads, bad=bad)
 
 
 async def lives(rig: Rig, plan: Plan, before: Counter[str]) -> Verdict:
