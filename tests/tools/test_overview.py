@@ -244,7 +244,7 @@ def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
     back = past.add({"a:1": one_channel_sample(8.0), "b:1": one_channel_sample(8.0, 26)}, 8.0)
     assert ({}, 2.0) == (back.gone, back.rows[0].out_rate)
     past.add({"a:1": one_channel_sample(9.0)}, 9.0)
-    past.forget_gone()
+    past.dismiss_gone()
     assert {} == past.add({"a:1": one_channel_sample(10.0)}, 10.0).gone
     assert [] == past.parts(("t", "other"))
 

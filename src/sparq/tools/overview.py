@@ -344,7 +344,7 @@ class SampleHistory:
         self._note_idle(seen, at_seconds)
         return seen
 
-    def forget_gone(self) -> None:
+    def dismiss_gone(self) -> None:
         """Drop the figures of nsqds that do not answer now."""
         self._gone.clear()
 

@@ -34,7 +34,7 @@ KEYS: Final = (
     "q: quit   underlined letter: sort, again: reverse   arrows: select   Enter: open"
     "   /: filter   space: freeze"
 )
-FORGET_KEY: Final = "   x: forget gone nsqds"
+DISMISS_KEY: Final = "   x: dismiss gone nsqds"
 NOT_LISTED: Final = "no nsqlookupd lists it any more"
 CHANNEL_KEYS: Final = (
     "q: quit   Esc: back   arrows, pages, home, end: scroll the clients   space: freeze"
@@ -142,7 +142,7 @@ class Screen:
             return CHANNEL_KEYS
         if view.filter:
             return f"filter: {view.filter}   {view.matching} of {len(seen.rows)} rows   Esc: all"
-        return KEYS + (FORGET_KEY if seen.gone else "")
+        return KEYS + (DISMISS_KEY if seen.gone else "")
 
     def _head(self, seen: Overview) -> Text:
         depth, in_flight = (int(seen.total(name) or 0) for name in ("depth", "in_flight"))

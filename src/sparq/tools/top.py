@@ -214,7 +214,7 @@ class Watcher:
             return
         opened = self._view.opened
         if key == "x" and not self._view.is_typing:
-            self._history.forget_gone()
+            self._history.dismiss_gone()
         elif not self._view.press(key, screen.page_size()):
             return
         if self._view.opened != opened:

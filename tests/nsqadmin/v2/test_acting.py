@@ -19,7 +19,7 @@ ORDERS: list[tuple[str, Any, int, str]] = [
     ("/seek", {"topic": "t", "channel": "c", "to": "5"}, 400, "INVALID_ARG_TO"),
     ("/seek", {"topic": "t", "channel": "c"}, 400, "MISSING_ARG_TO"),
     ("/seek", {"topic": "t", "channel": "c", "to": "-1h", "nodes": ["a:2"]}, 404, "NODE_NOT"),
-    ("/nodes/a:1/forget", {}, 404, "NODE_NOT_FOUND"),
+    ("/nodes/a:1/dismiss", {}, 404, "NODE_NOT_FOUND"),
 ]  # fmt: skip
 
 
@@ -186,4 +186,4 @@ async def test_a_node_that_is_gone_can_be_forgotten(api: Api) -> None:
     notices = (await api.get("/attention"))["notices"]
     assert any("3 messages wait there" in notice["sentence"] for notice in notices)
 
-    assert {"node": api.nodes[1]} == await api.post(f"/nodes/{api.nodes[1]}/forget", {})
+    assert {"node": api.nodes[1]} == await api.post(f"/nodes/{api.nodes[1]}/dismiss", {})

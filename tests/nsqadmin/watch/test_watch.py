@@ -55,8 +55,8 @@ async def check_killed_node(watch: ClusterWatch, nsqd: Server) -> None:
     assert time.monotonic() - began < 5
     sentences = [notice.sentence for notice in snapshot.notices]
     assert any("gone" in each and "1 message waits there" in each for each in sentences), sentences
-    assert not watch.forget("127.0.0.1:1")
-    assert watch.forget(nsqd.http)
+    assert not watch.dismiss("127.0.0.1:1")
+    assert watch.dismiss(nsqd.http)
     await snapshot_where(watch, lambda p: p.node(nsqd.http) is None)
 
 
@@ -156,10 +156,10 @@ async def test_a_gone_node_is_dismissed_until_it_answers(tmp_path: Path) -> None
     with spawn_nsqd(tmp_path) as nsqd:
         async with running_watch(nsqds=(nsqd.http,)) as watch:
             await snapshot_where(watch, has_state(nsqd.http, "up"))
-            assert not watch.forget(nsqd.http)
+            assert not watch.dismiss(nsqd.http)
             await asyncio.to_thread(nsqd.kill9)
             await snapshot_where(watch, has_state(nsqd.http, "gone"))
-            assert watch.forget(nsqd.http)
+            assert watch.dismiss(nsqd.http)
             await snapshot_where(watch, lambda p: not p.nodes)
             await stays(lambda: watch.snapshot is not None and not watch.snapshot.nodes, 0.3)
             await asyncio.to_thread(nsqd.start)

@@ -27,7 +27,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/topics": {"topic": "new", "channel": "new"},
     "POST /api/topics/:topic": {"action": "pause"},
     "POST /api/v2/actions": {"action": "pause_channel", "topic": "t", "channel": "c"},
-    "POST /api/v2/nodes/:node/forget": {},
+    "POST /api/v2/nodes/:node/dismiss": {},
     "POST /api/v2/nodes/:node/drain": {},
     "POST /nodes/:node/dismiss": {},
     "POST /api/v2/dead-letters": {"topic": "t", "to": "c"},

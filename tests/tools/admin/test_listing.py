@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from tests.support.servers import free_port
+from sparq.program.verbs import read
+from sparq.tools.admin.main import work
+from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions
+from sparq.tools.command_line import ToolError
+from sparq.tools.pipes import PipeOutput
+from tests.nsqadmin.cluster import admin as nsqadmin_of
+from tests.support.servers import free_port, spawn_nsqd
+from tests.support.waiting import until
 from tests.tools.admin.conftest import Cluster, Run, assert_dead_nsqd_is_reported
 
 ENTRIES = [
@@ -157,3 +165,37 @@ def test_list_as_json(cluster: Cluster, admin: Run) -> None:
     assert "there is no topic ordres: did you mean" in admin("list", "ordres", *flags).err
     nobody = admin("list", "orders", "--lookupd-http-address=127.0.0.1:1")
     assert "no nsqlookupd answered (127.0.0.1:1: connection refused)" in nobody.err
+
+
+async def test_a_gone_nsqd_is_dismissed(tmp_path: Path) -> None:
+    """nsqadmin no longer shows it; one that answers, or a wrong token or address, is an error."""
+    out = (tmp_path / "out").open("wb")
+
+    async def dismiss(*flags: str) -> int:
+        request = read(PROGRAM, VERBS, ["dismiss", nsqd.http, *flags], AdminOptions, "")
+        return await work(request, PipeOutput(out.fileno()), asyncio.Event())
+
+    async def states() -> list[str]:
+        await nsqadmin.daemon.services.watch.fresh()
+        _, document = await nsqadmin.ask("GET", "/api/v2/nodes")
+        return [row["state"] for row in document["rows"]]
+
+    with out, await asyncio.to_thread(spawn_nsqd, tmp_path) as nsqd:
+        async with nsqadmin_of(nsqd_http_addresses=(nsqd.http,)) as nsqadmin:
+            flag = f"--nsqadmin-http-address={nsqadmin.url}"
+            assert ["up"] == await states()
+            with pytest.raises(ToolError, match=f'shows no gone nsqd "{nsqd.http}"'):
+                await dismiss(flag)
+            await asyncio.to_thread(nsqd.kill9)
+            assert ["gone"] == await states()
+            assert 0 == await dismiss(flag)
+            assert [] == await states()
+            await asyncio.to_thread(nsqd.start)
+            await until(lambda: states_are(states, ["up"]))
+        with pytest.raises(ToolError, match="connection refused: start it"):
+            await dismiss(flag)
+    assert f"dismissed {nsqd.http}\n" == (tmp_path / "out").read_text()
+
+
+async def states_are(states: Callable[[], Awaitable[list[str]]], expected: list[str]) -> bool:
+    return expected == await states()

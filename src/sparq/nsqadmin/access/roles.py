@@ -194,7 +194,7 @@ RIGHTS: Final = (
     Right("POST", "/api/v2/actions", Role.FIND),
     Right("POST", "/api/v2/seek", Role.OPERATE),
     Right("POST", "/api/v2/dead-letters", Role.OPERATE),
-    Right("POST", "/api/v2/nodes/:node/forget", Role.OPERATE),
+    Right("POST", "/api/v2/nodes/:node/dismiss", Role.OPERATE),
     Right("GET", "/api/v2/nodes/:node/drain", Role.READ),
     Right("POST", "/api/v2/nodes/:node/drain", Role.ADMINISTER),
     Right("DELETE", "/api/v2/nodes/:node/drain", Role.ADMINISTER),

@@ -208,7 +208,7 @@ def dismissal(services: Services, renderer: Renderer) -> Callable[[Call], Awaita
 
     async def handle(call: Call) -> web.Response:
         address = call.parameters["node"]
-        if not services.watch.forget(address):
+        if not services.watch.dismiss(address):
             why = "NODE_NOT_FOUND: only a node that is gone can be dismissed"
             return refusal(renderer, HttpError(404, why))
         with contextlib.suppress(TimeoutError):

@@ -143,10 +143,10 @@ async def _undrain(services: Services, call: Call, arguments: Arguments) -> Any:
     return await performed(services, call, ActionRequest("undrain_node", "", "", arguments["node"]))
 
 
-@ENDPOINTS.add("POST", "/nodes/:node/forget", "forget a node that is gone", "Forgotten")
-async def _forget(services: Services, _call: Call, arguments: Arguments) -> Any:
-    if not services.watch.forget(arguments["node"]):
-        raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be forgotten")
+@ENDPOINTS.add("POST", "/nodes/:node/dismiss", "dismiss a node that is gone", "Dismissed")
+async def _dismiss(services: Services, _call: Call, arguments: Arguments) -> Any:
+    if not services.watch.dismiss(arguments["node"]):
+        raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be dismissed")
     return {"node": arguments["node"]}
 
 

@@ -297,7 +297,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         next=_NEXT,
         scanned_bytes=COUNT,
     ),
-    "Forgotten": thing(node=TEXT),
+    "Dismissed": thing(node=TEXT),
     "Left": of_dataclass(NodeRemainder),
     "Drain": of_dataclass(DrainProgress),
     "Mark": of_dataclass(FailureHistory),

@@ -186,7 +186,7 @@ class ClusterWatch:
         have = self.snapshot.topics if self.snapshot is not None else None
         return [name for name in names.value if have is None or have.find(name) is None]
 
-    def forget(self, address: str) -> bool:
+    def dismiss(self, address: str) -> bool:
         """Dismiss a node that is gone; returns False if there is no such node or it is not gone.
 
         It is shown again when it answers.

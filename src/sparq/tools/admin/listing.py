@@ -1,11 +1,12 @@
-"""`list` and `audit`: list topics, a topic's channels, a channel at each nsqd, or the nsqds.
+"""`list`, `audit` and `dismiss`: topics, a topic's channels, a channel at each nsqd, or the nsqds.
 
 Figures are sums over the nsqds that answered; docs/glossary.md defines them. A topic that only
 nsqlookupds know has 0 nsqds.
 
 `audit` lists the changes made through nsqadmin, with their users, from nsqadmin's audit log, newest
-first. It calls nsqadmin's API; `--token` is then one of nsqadmin's tokens. `sparq admin` itself
-talks to the daemons directly; its changes are in the daemons' logs.
+first. `dismiss` has nsqadmin no longer show an nsqd that is gone, until it answers again. Both call
+nsqadmin's API; `--token` is then one of nsqadmin's tokens. `sparq admin` itself talks to the
+daemons directly; its changes are in the daemons' logs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sparq.cluster.fleet import Gathered
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
 from sparq.protocol.address import lookupd_url
+from sparq.protocol.names import quote
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.reading import known, producers_of
 from sparq.tools.command_line import ToolError, UsageError
@@ -46,7 +48,6 @@ AUDIT: Final = (
     "detail",
 )
 AUDIT_PAGE_MAX: Final = 1000
-AUDIT_PATH: Final = "/api/v2/audit"
 
 
 async def list_them(job: Job) -> int:
@@ -187,13 +188,7 @@ async def audit(job: Job) -> int:
         UsageError: nsqadmin's address is not valid.
         ToolError: nsqadmin does not answer, or denies access.
     """
-    address = job.options.nsqadmin_http_address
-    try:
-        path = URL(lookupd_url(address)).path.rstrip("/") + AUDIT_PATH
-    except ValueError as error:
-        raise UsageError(f"--nsqadmin-http-address {error}") from None
-    job.fleet.upstream.own((address,))
-    entries = await _entries(job, address, path)
+    entries = await _entries(job, _nsqadmin(job, "/api/v2/audit"))
     if job.options.json:
         await job.say_json({"entries": entries})
     else:
@@ -201,8 +196,48 @@ async def audit(job: Job) -> int:
     return 0
 
 
-async def _entries(job: Job, address: str, path: str) -> list[dict[str, Any]]:
-    options = job.options
+async def dismiss(job: Job) -> int:
+    """Have nsqadmin no longer show an nsqd that is gone; return the exit status.
+
+    Raises:
+        UsageError: nsqadmin's address is not valid.
+        ToolError: the nsqd is not gone, or nsqadmin does not answer, or denies access.
+    """
+    path = _nsqadmin(job, f"/api/v2/nodes/{job.topic}/dismiss")
+    address = job.options.nsqadmin_http_address
+    try:
+        await job.fleet.upstream.send("POST", address, path, content_type="application/json")
+    except UpstreamError as error:
+        if error.code.startswith("NODE_NOT_FOUND"):
+            raise ToolError(f"nsqadmin {address} shows no gone nsqd {quote(job.topic)}") from None
+        raise _refused(address, error, "operate") from None
+    done = {"dismissed": job.topic}
+    await (job.say_json(done) if job.options.json else job.say(f"dismissed {job.topic}"))
+    return 0
+
+
+def _nsqadmin(job: Job, path: str) -> str:
+    """Return a path of nsqadmin's, below its base path, and allow calling it."""
+    address = job.options.nsqadmin_http_address
+    try:
+        base = URL(lookupd_url(address)).path.rstrip("/")
+    except ValueError as error:
+        raise UsageError(f"--nsqadmin-http-address {error}") from None
+    job.fleet.upstream.own((address,))
+    return base + path
+
+
+def _refused(address: str, error: UpstreamError, role: str) -> ToolError:
+    advice = "start it, or name another one with --nsqadmin-http-address"
+    if error.status in (401, 403):
+        advice = f"use --token=@FILE with a token that may {role}"
+    elif error.status:
+        advice = "check that --nsqadmin-http-address is the address of sparq's nsqadmin"
+    return ToolError(f"nsqadmin {address}: {error.reason}: {advice}")
+
+
+async def _entries(job: Job, path: str) -> list[dict[str, Any]]:
+    options, address = job.options, job.options.nsqadmin_http_address
     filters = {name: getattr(options, name) for name in ("user", "action", "topic", "outcome")}
     entries: list[dict[str, Any]] = []
     before = ""
@@ -213,9 +248,7 @@ async def _entries(job: Job, address: str, path: str) -> list[dict[str, Any]]:
                 address, path, before=before, limit=limit, **filters
             )
         except UpstreamError as error:
-            raise ToolError(
-                f"nsqadmin {address}: {error.reason}: {_advice(error.status)}"
-            ) from None
+            raise _refused(address, error, "read") from None
         found = answer if isinstance(answer, dict) else {}
         entries += [one for one in found.get("entries") or () if isinstance(one, dict)]
         following = found.get("next")
@@ -223,11 +256,3 @@ async def _entries(job: Job, address: str, path: str) -> list[dict[str, Any]]:
             break
         before = following
     return entries[: options.limit]
-
-
-def _advice(status: int) -> str:
-    if status in (401, 403):
-        return "use --token=@FILE with a token that may read"
-    if status:
-        return "check that --nsqadmin-http-address is the address of sparq's nsqadmin"
-    return "start it, or name another one with --nsqadmin-http-address"

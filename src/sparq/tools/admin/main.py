@@ -33,6 +33,7 @@ FUNCTIONS: Final = {
     "find": "finding.find",
     "export": "exporting.export",
     "audit": "listing.audit",
+    "dismiss": "listing.dismiss",
     "policies": "policies.policies",
     "redrive": "redriving.redrive",
     "completion": "completion.completion",
@@ -40,7 +41,7 @@ FUNCTIONS: Final = {
 }
 """The function of each verb; verbs that are not listed here are in `changes`."""
 
-WITHOUT_CLUSTER: Final = ("audit", "completion")
+WITHOUT_CLUSTER: Final = ("audit", "dismiss", "completion")
 
 
 def start(request: ParsedCommand) -> int:

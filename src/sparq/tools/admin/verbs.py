@@ -135,12 +135,16 @@ class RedriveOptions(ChangeOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditOptions(AdminOptions):
+class FromNsqadminOptions(AdminOptions):
+    """Flags of verbs that ask nsqadmin; `dismiss` has no others."""
+
+    nsqadmin_http_address: str = option("127.0.0.1:4171", "nsqadmin to ask: host:port or URL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions(FromNsqadminOptions):
     """Flags of `audit`."""
 
-    nsqadmin_http_address: str = option(
-        "127.0.0.1:4171", "nsqadmin that keeps the audit log: host:port or URL"
-    )
     limit: int = option(50, "maximum number of entries to show, newest first", least=1, most=10_000)
     user: str = option("", "only actions of this user")
     action: str = option("", "only this action, such as delete_channel")
@@ -362,6 +366,16 @@ VERBS: Final = {
         about="Lists the actions in nsqadmin's audit log, newest first. --token is then one of"
         " nsqadmin's tokens.",
         examples=("audit --user=ann --topic=clicks",),
+    ),
+    "dismiss": Verb(
+        "NODE",
+        "have nsqadmin no longer show an nsqd that is gone",
+        FromNsqadminOptions,
+        1,
+        1,
+        about="Has nsqadmin no longer show an nsqd (its HTTP address) that is gone, until it"
+        " answers again. --token is then one of nsqadmin's tokens.",
+        examples=("dismiss nsqd-1.example:4151",),
     ),
     "completion": Verb(
         "bash|zsh|fish",
