@@ -221,3 +221,59 @@ async def test_figures_of_other_nodes_are_returned_when_one_is_killed(
         stats = await fleet.stats(nodes=nodes)
 
     assert ([nsqds[0].http], {third.http: "connection refused"}) == ([*stats.value], stats.errors)
+
+
+ENTRY = {"broadcast_address": "127.0.0.1", "http_port": 4151, "tcp_port": 4150, "topics": ["t"]}
+FAULTY_ENTRIES = {
+    "a number": 7,
+    "null": None,
+    "a list": [],
+    "no address": {},
+    "a huge port": {**ENTRY, "http_port": 10**400},
+    "an infinite port": {**ENTRY, "http_port": 1e400},
+    "a text as port": {**ENTRY, "http_port": "4151"},
+    "true as port": {**ENTRY, "http_port": True},
+    "port 0": {**ENTRY, "http_port": 0},
+    "a number as host": {**ENTRY, "broadcast_address": 5},
+}
+"""What a faulty nsqlookupd, or a node that describes itself, may say about a node."""
+
+
+@pytest.mark.parametrize("kind", FAULTY_ENTRIES)
+@pytest.mark.parametrize("route", ["/nodes", "/lookup", "/info"])
+async def test_a_faulty_description_spoils_no_other_node(
+    upstream: Upstream, route: str, kind: str
+) -> None:
+    """An entry without a usable address is left out; a configured node is shown or named."""
+    entry = FAULTY_ENTRIES[kind]
+    async with peer(NSQD) as one, peer({**NSQD, "/info": answer(entry)}) as two:
+        good = listed(("127.0.0.1", one.port))
+        found = answer({**good, "producers": [entry, *good["producers"]]})
+        async with peer({"/nodes": found, "/lookup": found}) as lookupd:
+            if route == "/info":
+                nodes = await Fleet(upstream, nsqds=[one.address, two.address]).nodes()
+                assert [one.address, two.address] == [*addresses(nodes), *nodes.errors]
+                return
+            fleet = Fleet(upstream, lookupds=[lookupd.address])
+            asked = fleet.nodes() if route == "/nodes" else fleet.producers("t")
+            assert [one.address] == addresses(await asked)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"hostname": 5, "version": ["x"], "topology_zone": None, "tcp_port": 10**400},
+        {"hostname": "a\nb", "tcp_port": "x", "topics": "t", "tombstones": 1},
+        {"topics": [5, "<script>"], "remote_address": {}, "authenticated": "yes"},
+    ],
+)
+async def test_other_fields_of_a_description_are_left_out(
+    upstream: Upstream, facts: dict[str, object]
+) -> None:
+    """The node is listed without them; texts have one line."""
+    async with peer({"/nodes": answer({"producers": [{**ENTRY, **facts}]})}) as lookupd:
+        (node,) = (await Fleet(upstream, lookupds=[lookupd.address]).nodes()).value
+
+    assert ("127.0.0.1:4151", (), False) == (node.address, node.topics[1:], node.authenticated)
+    assert node.tcp_port in (0, 4150)
+    assert node.hostname in ("", "a b")

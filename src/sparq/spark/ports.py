@@ -15,7 +15,7 @@ from sparq.client.arguments import parse_nsqd
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import RangeReader
-from sparq.protocol.address import Address, lookupd_url, parse_address
+from sparq.protocol.address import PORT_MAX, Address, lookupd_url, parse_address
 from sparq.protocol.errors import RemoteError
 from sparq.spark.options import ClusterOptions
 
@@ -81,8 +81,8 @@ def _http_port(answer: bytes) -> Port | None:
     info = info.get("data", info) if isinstance(info, dict) else {}
     if not isinstance(info, dict) or "version" not in info:
         return None
-    if isinstance(info.get("tcp_port"), int):
-        return Port(NSQD_HTTP, info["tcp_port"])
+    if type(port := info.get("tcp_port")) is int and 0 <= port <= PORT_MAX:
+        return Port(NSQD_HTTP, port)
     return Port(LOOKUPD_HTTP)
 
 

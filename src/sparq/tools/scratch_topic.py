@@ -16,6 +16,8 @@ from typing import Any, Final, Self
 from yarl import URL
 
 from sparq.client.reasons import one_line
+from sparq.cluster.figures import read
+from sparq.cluster.fleet import FIGURES
 from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.protocol.address import lookupd_url
 from sparq.tools.command_line import ToolError
@@ -98,13 +100,14 @@ class ScratchTopic:
 
     async def message_count(self) -> int:
         """Return how many messages were published. Raises ToolError: nsqd does not report it."""
-        query = {"format": "json", "include_clients": "false"}
-        answer = await self._ask(self._upstream.get, "stats", **query)
+        answer = await self._ask(self._upstream.read, "stats", **FIGURES)
         try:
-            (topic,) = answer["topics"]
-            return int(topic["message_count"])
-        except (KeyError, TypeError, ValueError):
-            raise ToolError(f"{self._address}: its /stats does not list {self.name}") from None
+            topic = read(answer).topic(self.name)
+        except ValueError as error:
+            raise ToolError(f"{self._address}: {error}") from None
+        if topic is None:
+            raise ToolError(f"{self._address}: its /stats does not list {self.name}")
+        return topic.message_count
 
     async def _post(self, path: str, **query: str) -> None:
         await self._ask(self._upstream.post, path, **query)
