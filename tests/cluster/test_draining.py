@@ -12,7 +12,7 @@ from tests.cluster.peers import NSQD, answer, peer
 
 
 def test_a_status_is_read_without_its_malformed_parts() -> None:
-    """Counts are read as non-negative integers, texts as one line; invalid entries are dropped."""
+    """Texts are read as one line; entries without valid names are dropped."""
     left = [
         {"topic": "t", "channel": "c", "depth": 4, "in_flight": 2, "held_up": "paused"},
         {"topic": "t", "deferred": 1},
@@ -27,15 +27,23 @@ def test_a_status_is_read_without_its_malformed_parts() -> None:
         "exit": 1,
         "depth": 5,
         "in_flight": 2,
-        "deferred": -1,
     }
-    found = draining.read({**document, "topics": "many", "empty": True, "left": left})
+    found = draining.read({**document, "empty": True, "left": left})
 
     assert [NodeRemainder("t", "c", 6, "paused"), NodeRemainder("t", "", 1, "")] == found.left
     assert ["t/c", "t"] == [one.name for one in found.left]
     assert found.left[:1] == found.held_up
     assert (True, False, True) == (found.draining, found.exit, found.empty)
     assert ("ops ", 7, 0) == (found.by, found.messages, found.topics)
+
+
+@pytest.mark.parametrize("figure", [-1, 10**30, 1.5, "3", None, True, float("inf")])
+def test_a_number_that_no_nsqd_can_have_is_named(figure: Any) -> None:
+    """It is not counted as 0: a node with messages left would seem to be empty."""
+    with pytest.raises(ValueError, match="depth is no possible number"):
+        draining.read({"draining": True, "depth": figure})
+    with pytest.raises(ValueError, match="in_flight is no possible number"):
+        draining.read({"draining": True, "left": [{"topic": "t", "in_flight": figure}]})
 
 
 def test_a_long_list_is_cut() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from sparq.client.reasons import one_line
-from sparq.cluster.figures import Client, NsqdFigures, TopicFigures
+from sparq.cluster.figures import Client, NsqdFigures, TopicFigures, seek_result
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import error_text
@@ -183,7 +183,19 @@ async def seek(
         query |= {"dry_run": "true"} if dry_run else {}
         query |= {} if may_skip else {"may_skip": "false"}
         await _call_nodes(fleet, report, chosen, "channel/seek", **query)
+        report.outcomes = [_landed(one) for one in report.outcomes]
     return report
+
+
+def _landed(one: StepOutcome) -> StepOutcome:
+    """Return the outcome of a seek; an answer with impossible figures is an error."""
+    if one.error:
+        return one
+    try:
+        seek_result(one.answer)
+    except ValueError as error:
+        return StepOutcome(one.address, one.step, str(error))
+    return one
 
 
 async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:

@@ -79,7 +79,11 @@ class DrainProgress:
 
 
 def read(answer: Any) -> DrainProgress:
-    """Parse an answer of `/drain`, without malformed entries. Raises ValueError: it is not one."""
+    """Parse an answer of `/drain`, without malformed entries.
+
+    Raises:
+        ValueError: it is not one, or a number in it is none that an nsqd can have.
+    """
     if not isinstance(answer, dict) or not isinstance(answer.get("draining"), bool):
         raise ValueError("answer is not a drain status")
     counts = ("refused", "topics", "channels", "depth", "in_flight", "deferred")
@@ -115,8 +119,10 @@ def _text(answer: Mapping[str, Any], key: str) -> str:
 
 
 def _count(answer: Mapping[str, Any], key: str) -> int:
-    value = answer.get(key)
-    return min(max(value, 0), COUNT_MAX) if type(value) is int else 0
+    value = answer.get(key, 0)
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise ValueError(f"unreadable drain status: {key} is no possible number")
+    return value
 
 
 async def progress(fleet: Fleet, node: Node) -> DrainProgress:

@@ -44,6 +44,7 @@ DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg
 Count = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """An integer of 64 bits, as all of NSQ's are."""
 
+Amount = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Age = Annotated[float, msgspec.Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
 
@@ -282,6 +283,31 @@ def read(answer: bytes | bytearray) -> NsqdFigures:
             if age is not None or found.sparq_version is not None:  # null: no message waits
                 channel.oldest_waiting_seconds = max(0.0, age or 0.0)
     return found
+
+
+class SeekResult(msgspec.Struct, gc=False):
+    """Where a channel has landed, or would land, at one nsqd, and what that means for messages."""
+
+    again: Amount
+    waiting: Amount
+    skipped: Amount
+    index: str = ""
+    time: str | None = None
+    oldest_index: str | None = None
+    oldest_time: str | None = None
+    older_are_gone: bool = False
+
+
+def seek_result(answer: Any) -> SeekResult:
+    """Read a parsed answer of `/channel/seek`.
+
+    Raises:
+        ValueError: it is unreadable (rule 1).
+    """
+    try:
+        return msgspec.convert(answer, SeekResult)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"unreadable answer: {one_line(str(error))}") from None
 
 
 def state_rules(

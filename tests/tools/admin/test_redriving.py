@@ -130,6 +130,25 @@ def test_invalid_arguments_are_errors(cluster: Cluster, admin: Run) -> None:
         assert 1 == admin("redrive", *words, *alive(cluster)).status
 
 
+def test_left_is_what_the_nsqds_say_afterwards(cluster: Cluster, admin: Run) -> None:
+    """Letters that were in flight, above the limit or refused are left, not what was not tried."""
+    make_dead_letters(cluster, "poison.left", 4)
+    node, other = cluster.nsqds
+    node.request("DELETE", "/policies")  # or these letters would be dead once more
+    with V2Client(node) as line:
+        assert line.ask(sub("poison.left.dead", "redrive")) == OK
+        line.send(rdy(3))
+        held = line.messages(3)
+        ran = admin("redrive", "poison.left.dead", "--json", *alive(cluster))
+        line.send(rdy(0) + b"".join(b"REQ %s 0\n" % message.id for message in held))
+        wait_for(lambda: node.channel("poison.left.dead", "redrive")["depth"] == 3)
+    rows = {row["nsqd"]: (row["redriven"], row["left"]) for row in ran.document["rows"]}
+    assert {node.http: (1, 3), other.http: (4, 0)} == rows
+    cluster.post("/channel/delete?topic=poison.left&channel=c")
+    ran = admin("redrive", "poison.left.dead", "--limit=2", f"--nsqd-http-address={node.http}")
+    assert [node.http, "0", "2", "3"] in ran.rows
+
+
 def test_with_a_dead_nsqd_the_live_ones_redrive(cluster: Cluster, admin: Run) -> None:
     """The live nsqds' messages are sent back; the status is 1, and the next command is printed."""
     make_dead_letters(cluster, "poison.gone", 1)

@@ -2,7 +2,39 @@
 
 from __future__ import annotations
 
-from tests.tools.admin.conftest import Cluster, Run
+import threading
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.tools.admin.conftest import Cluster, OldNsqd, Run
+
+
+class FaultySeek(OldNsqd):
+    """An nsqd whose answers to a seek have a figure that no nsqd can have."""
+
+    skipped: Any = 0
+    seeks: list[str]
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        type(self).seeks.append(self.path)
+        self.answer({"again": 0, "waiting": 0, "skipped": self.skipped})
+
+
+@pytest.fixture(params=[-1, 10**30, "3", None, float("nan"), float("inf"), 1.5, True])
+def faulty(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[str]]]:
+    """The address of a FaultySeek, and the requests that it gets."""
+    seeks: list[str] = []
+    handler = type("Faulty", (FaultySeek,), {"skipped": request.param, "seeks": seeks})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield f"127.0.0.1:{server.server_port}", seeks
+        server.shutdown()
+        serving.join()
 
 
 def waiting(cluster: Cluster) -> list[int]:
@@ -49,3 +81,21 @@ def test_skipping_messages_requires_yes(cluster: Cluster, admin: Run) -> None:
     assert ("partly", [3, 3]) == (
         *(ran.document["result"], [row["skipped"] for row in ran.document["rows"]]),
     )
+
+
+def test_a_node_with_impossible_figures_is_named_and_not_moved(
+    cluster: Cluster, admin: Run, faulty: tuple[str, list[str]]
+) -> None:
+    """Counted as 0, its skipped messages would need no confirmation; the others are moved."""
+    cluster.recreate("clicks", "archive", messages=1, dead=False)
+    address, seeks = faulty
+    good = cluster.nsqds[0]
+    flags = [f"--nsqd-http-address={at}" for at in (good.http, address)]
+
+    ran = admin("seek", "clicks", "archive", "earliest", *flags)
+
+    assert 1 == ran.status
+    assert f"{address}: unreadable answer: " in ran.out
+    assert [good.http] == [row[0] for row in ran.rows if row and row[0] == good.http]
+    assert 1 == len(seeks)
+    assert "dry_run=true" in seeks[0]

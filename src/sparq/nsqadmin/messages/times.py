@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sparq.cluster.cluster_stats import number
+from sparq.cluster import figures
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError
@@ -194,9 +194,8 @@ async def seek_preview(
             )
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
         landing = await fleet.post(node, "/channel/seek", **wanted)
-        if not isinstance(landing, dict):
-            raise ValueError("it is not a JSON object")
-        return landing | {name: number(landing, name) for name in ("again", "waiting", "skipped")}
+        figures.seek_result(landing)
+        return landing
 
     await query_all(chosen, answers, ask)
     landings = answers.found

@@ -102,7 +102,11 @@ async def drain(job: Job) -> int:
     if failed := failures(report):
         raise ToolError("; ".join(f"{at}: {in_words(why)}" for at, why in failed.items()))
     if options.undo:
-        return await _say(job, "undone", draining.read(report.done[0].answer))
+        try:
+            ended = draining.read(report.done[0].answer)
+        except ValueError as error:
+            raise ToolError(f"{address}: {error}") from None
+        return await _say(job, "undone", ended)
     return await _waited(job, DrainWatch(job, node))
 
 

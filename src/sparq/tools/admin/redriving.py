@@ -1,9 +1,11 @@
 """`redrive`: send dead letters back to the topic and channel that they came from.
 
 With ids it sends those letters, as `requeue` does; without ids, all letters that wait in the
-channel when it begins, at most `--rate` per second. The channel is `redrive` unless another is
-named. It is created if the dead-letter topic has no channel yet: the first channel of a topic gets
-all messages that waited there, and a later one none.
+channel when it begins, at most `--rate` per second. What is left is what the nsqds say afterwards:
+letters that they refused, that failed again meanwhile, or that a consumer holds.
+
+The channel is `redrive` unless another is named. It is created if the dead-letter topic has no
+channel yet: the first channel of a topic gets all messages that waited there, and a later one none.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ async def redrive(job: Job) -> int:
         await job.show(WAITING, rows, 1)
         return job.warn_of_errors()
     progress = await _all(job, {at: (found.nodes[at], count) for at, count in totals.items()})
-    return await _say(job, progress)
+    return await _say(job, progress, await _left(job, [found.nodes[at] for at in progress]))
 
 
 async def _found(job: Job) -> Survey:
@@ -116,7 +118,15 @@ async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Red
     return progress
 
 
-async def _say(job: Job, progress: Mapping[str, RedriveProgress]) -> int:
+async def _left(job: Job, nodes: list[Node]) -> dict[str, int]:
+    """Ask how many letters are in the channel now; an nsqd that does not say is left out."""
+    stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
+    job.errors |= {at: in_words(why) for at, why in stats.errors.items()}
+    found = {at: each.channel(job.topic, job.channel) for at, each in stats.value.items()}
+    return {at: 0 if figures is None else figures.left for at, figures in found.items()}
+
+
+async def _say(job: Job, progress: Mapping[str, RedriveProgress], left: Mapping[str, int]) -> int:
     """Report what was sent back where, and why the rest was not; return the exit status."""
     reasons: Counter[str] = Counter()
     for address, one in progress.items():
@@ -124,7 +134,7 @@ async def _say(job: Job, progress: Mapping[str, RedriveProgress]) -> int:
         if one.error:
             job.errors[address] = in_words(one.error)
     rows: list[dict[str, Any]] = [
-        {"nsqd": at, "redriven": one.done, "refused": one.refused.total(), "left": one.left}
+        {"nsqd": at, "redriven": one.done, "refused": one.refused.total(), "left": left.get(at)}
         for at, one in progress.items()
     ]
     done = sum(one.done for one in progress.values())

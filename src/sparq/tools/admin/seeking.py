@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.actions import Report, StepOutcome
-from sparq.cluster.cluster_stats import number
+from sparq.cluster.figures import seek_result
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.reading import Survey, known, survey
 from sparq.tools.command_line import ToolError
@@ -73,16 +73,16 @@ def rows_of(report: Report) -> list[dict[str, Any]]:
 
 
 def _row(one: StepOutcome) -> dict[str, Any]:
-    answer = one.answer if isinstance(one.answer, dict) else {}
+    landed = seek_result(one.answer)
     return {
         "nsqd": one.address,
-        "lands_at": answer.get("time"),
-        "index": str(answer.get("index", "")),
-        "note": OLDER_ARE_GONE if answer.get("older_are_gone") is True else "",
-        "again": number(answer, "again"),
-        "skipped": number(answer, "skipped"),
-        "waiting": number(answer, "waiting"),
-        "oldest_time": answer.get("oldest_time"),
+        "lands_at": landed.time,
+        "index": landed.index,
+        "note": OLDER_ARE_GONE if landed.older_are_gone else "",
+        "again": landed.again,
+        "skipped": landed.skipped,
+        "waiting": landed.waiting,
+        "oldest_time": landed.oldest_time,
     }
 
 
