@@ -32,7 +32,7 @@ CHART = {
         *(f"--broadcast-address={POD_IP}", f"--lookupd-tcp-address={POD_IP}:4160"),
         "-data-path=/data",
     ),
-    "nsqadmin": (f"--lookupd-http-address={POD_IP}:4161",),
+    "nsqadmin": ("--base-path=/", f"--lookupd-http-address={POD_IP}:4161"),
 }
 """What NSQ's Helm chart passes to each program, with one address for the names of its pods."""
 PROBES = {"nsqlookupd": ":4161/ping", "nsqd": ":4151/ping", "nsqadmin": ":4171/"}
