@@ -453,6 +453,20 @@ def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> Non
             assert 0 == terminal.end()
 
 
+def test_an_nsqd_that_was_drained_is_no_alarm(tmp_path: Path) -> None:
+    """After a drain with nothing left, the end of an nsqd is as intended: no line is red."""
+    with spawn_nsqd(tmp_path) as leaving:
+        words = ("--interval=100ms", f"--nsqd-http-address={leaving.http}")
+        with contextlib.closing(Terminal(*words)) as terminal:
+            terminal.until("1 nsqds")
+            leaving.post("/drain?exit=true")
+            terminal.until("0 nsqds")
+            assert "gone" not in terminal.plain
+            assert "refused" not in terminal.plain
+            terminal.press("q")
+            assert 0 == terminal.end()
+
+
 def test_the_screen_continues_after_a_terminal_was_stopped(nsqd: NsqdServer) -> None:
     """After Ctrl-S, or on a slow line, the screen continues when the terminal is read again."""
     words = ("--interval=10ms", f"--nsqd-http-address={nsqd.http}")

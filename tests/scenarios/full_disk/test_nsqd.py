@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from sparq.cluster.figures import read
 from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.small_disk import SmallDisk
@@ -131,6 +132,11 @@ def ping(server: NsqdServer) -> tuple[int, bytes]:
     return server.request("GET", "/ping")
 
 
+def node_state(server: NsqdServer) -> str:
+    """The node's state, as `sparq admin list --nodes`, `sparq top` and nsqadmin show it."""
+    return read(server.request("GET", "/stats?format=json")[1]).state
+
+
 def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
     """Make the running nsqd's writes fail at this file size, even in the middle of a write."""
     hard = resource.RLIM_INFINITY
@@ -205,13 +211,16 @@ def test_health_recovers_without_a_publish(
 ) -> None:
     """/ping reports OK soon after there is space, without a publish.
 
-    A load balancer that uses /ping to stop publishes needs that.
+    A load balancer that uses /ping to stop publishes needs that. Until then, lists of nodes do not
+    say that the node is up.
     """
     publisher.fill()
     assert ping(server)[0] == 500
+    assert node_state(server) == "disk full"
     disk.drop_ballast()
 
     wait_for(lambda: ping(server) == (200, b"OK"))
+    assert node_state(server) == "up"
 
     assert [form() for form in publisher.forms()] == [True] * 6
 

@@ -22,7 +22,10 @@ class DrainTarget:
         self._flag = flag
 
     def drain(self, *words: str) -> Ran:
-        return call(self._capfd, "drain", self.nsqd.http, self._flag, *words)
+        return self.run("drain", self.nsqd.http, *words)
+
+    def run(self, *words: str) -> Ran:
+        return call(self._capfd, *words, self._flag)
 
 
 @pytest.fixture
@@ -51,6 +54,7 @@ def test_a_drain_that_times_out_reports_the_rest(target: DrainTarget) -> None:
     assert f"{target.nsqd.http} is still draining, 3 messages left" in sentence
     assert ["t", "c", "3", "no", "consumers"] == rows[-1].split()
     assert target.nsqd.get_json("/drain")["draining"] is True
+    assert " draining " in target.run("list", "--nodes").out
     document = target.drain("--timeout=600ms", "--json").document
     assert ("waiting", 3) == (document["result"], document["depth"])
     assert {"topic": "t", "channel": "c", "messages": 3, "held_up": "no consumers"} == (
