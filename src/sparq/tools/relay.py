@@ -39,6 +39,9 @@ PAUSES: Final = (0.25, 0.5, 1.0)
 HANDLED_MAX: Final = 10_000
 """Maximum number of a consumer's messages handled at a time; each costs a task."""
 
+NAMED_SECONDS: Final = 60.0
+"""How often a host that cannot be reached is named while others take its messages."""
+
 EVERY_UNEASY: Final = 100
 """Percentiles of fewer messages are not meaningful, and there are many lines."""
 
@@ -200,6 +203,7 @@ class Relay:
         self._turns = asyncio.Semaphore(at_a_time)
         self._tasks: set[asyncio.Task[None]] = set()
         self._hosts = hosts
+        self._named: dict[str, float] = {}
         self._touching = Touching()
         self._all = Timings(status_every, AGGREGATE)
         each = status_every if len(self._names) > 1 else 0
@@ -290,11 +294,20 @@ class Relay:
         elif isinstance(error, BatchRefusedError):
             self._start_singly(parcel)
         else:
-            self._hosts.failed(host, now)
+            self._failed(host, error, now)
             if isinstance(error, NotSentError):
                 self._forward_later(parcel)
             else:
                 _requeue(parcel.batch, error)
+
+    def _failed(self, host: str, error: NotAcceptedError, now: float) -> None:
+        """Have the host avoided, and name it: no message that another host takes is logged."""
+        self._hosts.failed(host, now)
+        others = len(self._names) - 1
+        is_due = now - self._named.get(host, -NAMED_SECONDS) >= NAMED_SECONDS
+        if others and is_due and isinstance(error, NotSentError):
+            self._named[host] = now
+            logger.warning("%s; its messages are offered to the other hosts (%d)", error, others)
 
     def _start_singly(self, parcel: RelayedBatch) -> None:
         for each in parcel.singly():
@@ -333,7 +346,7 @@ class Relay:
             try:
                 await send(host)
             except NotAcceptedError as error:
-                self._hosts.failed(host, time.monotonic())
+                self._failed(host, error, time.monotonic())
                 tried.add(host)
                 if not isinstance(error, NotSentError) or tried == self._names:
                     raise

@@ -296,8 +296,13 @@ async def test_epsilon_greedy_prefers_the_faster_server(nsqd: NsqdServer) -> Non
         assert len(quick.asked) > 1.5 * len(slow.asked)
 
 
-async def test_an_unreachable_server_causes_no_requeue(nsqd: NsqdServer) -> None:
-    """A message for an unreachable server goes to another immediately, without a requeue."""
+async def test_an_unreachable_server_causes_no_requeue(
+    nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A message for an unreachable server goes to another immediately, without a requeue.
+
+    The log names the server once, and not with each message.
+    """
     topic, gone = new_topic(), f"http://127.0.0.1:{free_port()}"
     async with web_server() as server:
         words = (f"--post={gone}", f"--post={server.url}", "--mode=round-robin")
@@ -307,6 +312,8 @@ async def test_an_unreachable_server_causes_no_requeue(nsqd: NsqdServer) -> None
 
         assert 30 == len(server.bodies)
         assert (0, 0, 0) == stats(nsqd, topic, CHANNEL)
+    (named,) = (line for line in capsys.readouterr().err.splitlines() if gone in line)
+    assert named.endswith("; its messages are offered to the other hosts (1)")
 
 
 async def test_a_message_waits_for_a_restarting_server(
