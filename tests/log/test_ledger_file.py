@@ -103,7 +103,7 @@ def test_a_header_that_cannot_be_read_now_is_not_lost() -> None:
     settle(ledger)
 
     disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=1000))
-    with pytest.raises(DiskError, match="read .*ledger"):
+    with pytest.raises(DiskError, match=r"read .*ledger"):
         Ledger.open(disk, DIRECTORY)
 
     ledger, state = Ledger.open(disk.killed(), DIRECTORY)
