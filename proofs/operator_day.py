@@ -135,17 +135,19 @@ class Day:
         await self._open()
         async with self.crew, self.watcher:
             await self._consume()
-            for step in (
-                *(self._poison, self._replay, self._move, self._delete, self._hide),
-                *(self._drain, self._intrude, self.leaver.work_and_leave),
+            for steps in (
+                (self._poison, self._replay),
+                (self._move, self._delete, self._hide),
+                (self._drain,),
+                (self._intrude, self.leaver.work_and_leave),
             ):
-                progress(step.__name__.strip("_"))
-                await step()
+                progress(" and ".join(step.__name__.strip("_") for step in steps))
+                await asyncio.gather(*(step() for step in steps))
                 await asyncio.sleep(self.step_seconds)
             await self._stand_still()
             progress("comparing")
             sheets = Sheets(self.site, self.book)
-            self.found.figures = await sheets.all(1_000 if self.is_full else 2)
+            self.found.figures = await sheets.all(1_000 if self.is_full else 1)
         self._sum_up()
         return self.found
 
@@ -222,9 +224,8 @@ class Day:
         await until(lambda: not self._dead_numbers() & book.unfinished(POISONED), "redriven")
 
     def _dead_numbers(self) -> set[int]:
-        book = self.book
-        ids = {id_ for node in self.nodes for id_ in book.letters(node, POISONED)}
-        return {each.number for each in book.deliveries[POISONED] if each.id in ids}
+        letters = [self.book.letters(node, POISONED) for node in self.nodes]
+        return {each.number for of_node in letters for each in of_node}
 
     async def _bury(self) -> None:
         """Wait until every dead letter is stored, and note where."""

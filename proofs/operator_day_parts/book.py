@@ -63,6 +63,7 @@ class Delivery(NamedTuple):
     attempts: int
     number: int
     answer: Answer
+    at: float
 
 
 class Extra(NamedTuple):
@@ -88,6 +89,8 @@ class ChannelFigures:
     timed_out: int = 0
     clients: int = 0
     paused: bool = False
+    oldest_at: float = float("inf")
+    """When the oldest waiting message was published, in seconds since 1970."""
 
     def add(self, other: ChannelFigures) -> None:
         """Add the figures of another node."""
@@ -95,6 +98,7 @@ class ChannelFigures:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.clients += other.clients
         self.paused |= other.paused
+        self.oldest_at = min(self.oldest_at, other.oldest_at)
 
 
 @dataclass(slots=True)
@@ -184,8 +188,8 @@ class Book:
     def answered(self, place: Place, message: Message, number: int, answer: Answer) -> None:
         """Note how a handler has answered."""
         node = message.nsqd
-        found = Delivery(node, self.lives[node], message.id, message.attempts, number, answer)
-        self.deliveries[place].append(found)
+        which = node, self.lives[node], message.id, message.attempts, number
+        self.deliveries[place].append(Delivery(*which, answer, time.time()))
         if answer is Answer.FINISHED:
             self._finished[place].add((node, message.id))
             self._finished_numbers[place].add(number)
@@ -239,15 +243,21 @@ class Book:
             found += len(ids) - len({numbers[key] for key in ids})
         return found
 
-    def letters(self, node: str, place: Place) -> set[str]:
-        """Return the ids of a channel's messages that became dead letters at a node."""
+    def letters(self, node: str, place: Place) -> list[Delivery]:
+        """Return the last deliveries of a channel's messages that became dead letters at a node."""
         most = self.limits.get(place, 0)
-        return {
-            each.id
+        return [
+            each
             for each in self.deliveries[place]
             if most and each.node == node and each.attempts == most
             if each.answer is Answer.REQUEUED
-        }
+        ]
+
+    def _letters_at(self, node: str, place: Place) -> list[float]:
+        """Return when the letters that wait in a channel of a dead-letter topic were made."""
+        sources = [of for of in self.limits if of[0] + DEAD == place[0]]
+        times = sorted(each.at for of in sources for each in self.letters(node, of))
+        return times[self.removed[node, *place] :]
 
     def finished_count(self, place: Place) -> int:
         """Return how many messages a channel has finished."""
@@ -317,5 +327,9 @@ class Book:
         gone = len([1 for at, _ in self._finished[place] if at == node])
         gone += len(self.letters(node, place)) + self.removed[node, *place]
         arrived = len(seen) + sum(each.messages for each in extras)
+        done = {each.number for each in last.values() if each.answer is not Answer.REQUEUED}
+        done |= {each.number for each in self.letters(node, place)}
+        waits = (post.at for n, post in seen.items() if n not in done and not post.deferred)
+        found.oldest_at = min((*waits, *self._letters_at(node, place)), default=found.oldest_at)
         found.depth = arrived - gone - found.in_flight - found.deferred
         return found

@@ -20,7 +20,7 @@ from sparq.protocol.errors import RemoteError
 IN_FLIGHT = 24
 LATE_SECONDS = 1.5
 PAUSE_SECONDS = 0.01
-BETWEEN_SECONDS = 0.03
+BETWEEN_SECONDS = 0.05
 """Each task's pause between two messages."""
 
 ACROSS = 4

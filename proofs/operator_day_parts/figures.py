@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,11 @@ from proofs.operator_day_parts.site import Site
 
 AGREE_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.5
+LAG_SECONDS: Final = 4.0
+"""nsqadmin's figures may be some seconds old, and so is the first answer that `top` gets."""
+
+BEHIND_SECONDS: Final = 60.0
+INFINITY: Final = float("inf")
 RATES: Final = ("in_rate", "out_rate", "requeue_rate", "timeout_rate")
 
 NSQ_CHANNEL: Final = {
@@ -50,6 +55,22 @@ class Comparison:
     def check_names(self, where: str, own: Iterable[str], shown: Iterable[str]) -> None:
         """Compare the names that a list has."""
         self.check(where, {"names": sorted(own)}, {"names": sorted(shown)})
+
+    def check_lag(self, where: str, oldest_at: float, shown: Mapping[str, Any] | None) -> None:
+        """Compare a lag: the age of the oldest waiting message, within what the answer took."""
+        self.compared += 1
+        found = (shown or {}).get("lag_seconds", "missing")
+        own = time.time() - oldest_at if oldest_at < INFINITY else 0.0
+        is_number = isinstance(found, int | float)
+        if not is_number or abs(found - own) > (LAG_SECONDS if own else 0.0):
+            self.wrong.append(f"{where}: lag_seconds {found}, own count {own:.1f}")
+
+    def check_state(self, where: str, allowed: Sequence[str], shown: Mapping[str, Any]) -> None:
+        """Compare a state, of which several can be right while a time runs out."""
+        self.compared += 1
+        state = shown.get("state", "missing")
+        if state not in allowed:
+            self.wrong.append(f"{where}: state {state}, own count {' or '.join(allowed)}")
 
     def add(self, other: Comparison) -> None:
         """Add another comparison."""
@@ -155,7 +176,10 @@ class Sheets:
             for channel, own_channel in figures.channels.items():
                 where = f"/api/v2/topics/{topic}/{channel}"
                 own = channel_row(own_channel, figures.nodes, figures.paused)
-                found.check(where, own, channels.get((topic, channel)))
+                row = channels.get((topic, channel), {})
+                found.check(where, own, row)
+                found.check_lag(where, own_channel.oldest_at, row)
+                found.check_state(where, states_of(own_channel, topic_paused=False), row)
                 detail = ask(where)
                 parts = {one["node"]: one["channel"] for one in detail["nodes"]}
                 for node, at in self._at(topic).items():
@@ -190,17 +214,23 @@ class Sheets:
         found.check("top", {"nsqds": len(self.nodes), "errors": {}, "gone": {}}, document)
         rows = {(one["topic"], one["channel"]): one for one in document["rows"]}
         own_rows = {
-            (topic, channel): top_row(own)
+            (topic, channel): top_row(own) | {"topic_paused": figures.paused}
             for topic, figures in self.totals.items()
             for channel, own in figures.channels.items()
         }
         for topic, figures in self.totals.items():
             if figures.depth or not figures.channels:
                 row = {"depth": figures.depth, "paused": figures.paused, "in_rate": 0.0}
-                own_rows[topic, ""] = row
+                state = "paused" if figures.paused else "ok" if figures.channels else "no channel"
+                own_rows[topic, ""] = row | {"state": state}
         found.check_names("top", map(str, own_rows), map(str, rows))
-        for key, own in own_rows.items():
-            found.check(f"top {key}", own, rows.get(key))
+        for key, row in own_rows.items():
+            found.check(f"top {key}", row, rows.get(key))
+        for topic, figures in self.totals.items():
+            for channel, own in figures.channels.items():
+                where, shown = f"top {topic} {channel}", rows.get((topic, channel), {})
+                found.check_state(where, states_of(own, topic_paused=figures.paused), shown)
+                found.check_lag(where, own.oldest_at, shown)
         return found
 
     async def listed(self, pages: int) -> Comparison:
@@ -211,7 +241,7 @@ class Sheets:
         for topic, figures in self.totals.items():
             own = {
                 "channels": len(figures.channels),
-                "depth": waiting(figures),
+                "waiting": waiting(figures),
                 "messages": figures.messages,
                 "paused": figures.paused,
                 "nsqds": figures.nodes,
@@ -236,22 +266,51 @@ class Sheets:
         figures = self.totals[topic]
         found.check_names(f"list {topic}", figures.channels, rows)
         for channel, own in figures.channels.items():
-            expected = asdict(own) | {"nsqds": figures.nodes}
-            found.check(f"list {topic}: {channel}", expected, rows.get(channel))
+            row, where = rows.get(channel, {}), f"list {topic}: {channel}"
+            paused = {"topic_paused": figures.paused}
+            found.check(where, row_of(own) | paused | {"nsqds": figures.nodes}, row)
+            found.check_state(where, states_of(own, topic_paused=figures.paused), row)
+            found.check_lag(where, own.oldest_at, row)
 
     async def _list_channel(self, found: Comparison, topic: str, channel: str) -> None:
         rows = {one["nsqd"]: one for one in await self._rows(topic, channel)}
         found.check_names(f"list {topic} {channel}", self._at(topic), rows)
         for node, at in self._at(topic).items():
-            own = asdict(at.channels[channel])
-            found.check(f"list {topic} {channel}: {node}", own, rows.get(node))
+            own = row_of(at.channels[channel])
+            row, where = rows.get(node, {}), f"list {topic} {channel}: {node}"
+            found.check(where, own | {"topic_paused": at.paused}, row)
+            found.check_lag(where, at.channels[channel].oldest_at, row)
 
     async def _list_nodes(self, found: Comparison) -> None:
         rows = {one["address"]: one for one in await self._rows("--nodes")}
         found.check_names("list --nodes", self.nodes, rows)
         for node, figures in self.nodes.items():
-            own = {"topics": len(figures), "messages": sums(figures)["waiting"]}
+            own = {"topics": len(figures), "waiting": sums(figures)["waiting"], "state": "up"}
             found.check(f"list --nodes: {node}", own, rows.get(node))
+
+
+def row_of(own: ChannelFigures) -> dict[str, Any]:
+    """Return the figures that do not change while everything stands still."""
+    row = asdict(own)
+    del row["oldest_at"]
+    return row
+
+
+def states_of(own: ChannelFigures, *, topic_paused: bool) -> list[str]:
+    """Return the states that a channel may be shown in (docs/glossary.md)."""
+    states = ["ok"]
+    if own.paused:
+        states = ["paused"]
+    elif not own.clients:
+        states = ["no consumers"]
+    elif own.depth + own.in_flight:
+        lag = time.time() - own.oldest_at
+        # From a lag or an idle time of a minute on; both begin about when this one does.
+        states = [*(["ok"] if lag < BEHIND_SECONDS + LAG_SECONDS else [])]
+        states += ["behind", "stuck"] if lag > BEHIND_SECONDS - LAG_SECONDS else []
+    if not topic_paused:
+        return states
+    return ["topic paused" if each == "ok" else f"{each}, topic paused" for each in states]
 
 
 def nsq(own: ChannelFigures) -> dict[str, Any]:
@@ -263,7 +322,7 @@ def channel_row(
     own: ChannelFigures, nodes: int | None, topic_paused: bool | None
 ) -> dict[str, Any]:
     """Return the figures of a row of nsqadmin's API."""
-    row = asdict(own) | dict.fromkeys(RATES, 0.0)
+    row = row_of(own) | dict.fromkeys(RATES, 0.0)
     if nodes is not None:
         row |= {"nodes": nodes, "topic_paused": topic_paused}
     return row
@@ -287,16 +346,7 @@ def topic_row(figures: TopicFigures) -> dict[str, Any]:
 def top_row(own: ChannelFigures) -> dict[str, Any]:
     """Return the figures of a row of `sparq top`."""
     names = ("depth", "in_flight", "deferred", "clients", "paused")
-    state = "ok"
-    if own.paused:
-        state = "paused"
-    elif not own.clients:
-        state = "no consumers"
-    elif own.depth + own.in_flight:
-        state = "stuck"
-    return (
-        {name: getattr(own, name) for name in names} | dict.fromkeys(RATES, 0.0) | {"state": state}
-    )
+    return {name: getattr(own, name) for name in names} | dict.fromkeys(RATES, 0.0)
 
 
 SUMMED: Final = ("in_flight", "deferred", "clients")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,11 @@ from proofs.workload import until
 PREFIX, CHANNEL = "vault.", "c"
 SECRET: Final = "kept-secret"
 MESSAGES, FINISHED = 5, 2
-SKIPPED_KEYS: Final = ("clients", "e2e_processing_latency", "oldest_waiting_seconds")
+KEYS: Final = (
+    *("topic_name", "channel_name", "depth", "message_count", "message_bytes", "paused"),
+    *("in_flight_count", "deferred_count", "requeue_count", "finish_count", "voided_count"),
+)
+"""What shows an effect in `/stats`; the rest also changes by itself, such as what is synced."""
 
 READERS: Final = ("read", "bodies", "consume", "operate", "administer")
 LOOKERS: Final = ("bodies", "consume")
@@ -140,11 +144,17 @@ class Intruders:
         path = action.path.format(**self.ids)
         body = action.body.format(policies=json.dumps({"policies": self._other_policies()}))
         _, answer = self.ask(name, action.method, path, body.encode() or None)
+        what = action.name
         if action.shows:
             effect = action.shows.format(**self.ids) in answer.decode()
         else:
-            effect = self.state() != before
-        self.found.note(name, action.name, allowed=self._may(name, action), effect=effect)
+            after = self.state()
+            effect = after != before
+            changed = [
+                f"{before[key]} became {after[key]}" for key in after if before[key] != after[key]
+            ]
+            what = f"{what}: {'; '.join(changed)}"
+        self.found.note(name, what, allowed=self._may(name, action), effect=effect)
         if effect and not action.shows:
             self.furnish()
 
@@ -204,13 +214,9 @@ class Intruders:
         """Return what an action may change, as the operator sees it."""
         stats = self._get("/stats?format=json&include_clients=false&include_mem=false")
         topics = [t for t in stats["topics"] or () if t["topic_name"].startswith(PREFIX)]
-        for one in topics:
-            for part in (one, *(one["channels"] or ())):
-                for key in SKIPPED_KEYS:
-                    part.pop(key, None)
         drain = self._get("/drain")
         return {
-            "topics": topics,
+            "topics": [_shown(part) for t in topics for part in (t, *(t["channels"] or ()))],
             "policies": self._get("/policies")["policies"],
             "draining": drain["draining"],
             "draining_topics": [*drain["draining_topics"]],
@@ -248,3 +254,7 @@ class Intruders:
             for topic in self.site.look_up(lookupd, "/topics")["topics"]:
                 if topic.startswith(PREFIX):
                     self.site.forget(lookupd, topic)
+
+
+def _shown(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: part[key] for key in KEYS if key in part}

@@ -289,7 +289,7 @@ class Site:
             tls_root_ca_file=self.authority,
             auth_secret=self.tokens.shown[token],
             auth_without_tls=True,  # for the nsqlookupds: they have no TLS
-            lookupd_poll_interval=0.5,
+            lookupd_poll_interval=2.0,
             max_reconnect_delay=0.5,
             max_attempts=0,
             **options,
