@@ -91,7 +91,8 @@ def test_the_book_counts_answers_and_timeouts() -> None:
         book.answered(PLACE, message, book.delivered(PLACE, message)[0], answer)
 
     figures = book.figures(NODE)["t"]
-    expected = ChannelFigures(6, depth=1, in_flight=1, deferred=1, requeued=2, timed_out=1)
+    counts = {"depth": 1, "in_flight": 1, "deferred": 1, "requeued": 2, "timed_out": 1}
+    expected = ChannelFigures(6, **counts, oldest_at=book.posts["t"][6].at)
     assert (6, 0, expected) == (figures.messages, figures.depth, figures.channels["c"])
     assert {} == book.figures(OTHER)
     assert [] == book.twice
