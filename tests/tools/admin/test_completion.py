@@ -8,18 +8,27 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sparq import cli
 from sparq.tools.admin import completion
 from sparq.tools.admin.completion import SHELLS, candidates
 from sparq.tools.admin.verbs import VERBS
 from tests.tools.admin.conftest import Cluster, Run
 from tests.tools.admin.shells import Shell
 
+ROOT = Path(__file__).parents[3]
 TYPED = {
+    "sparq to": "sparq to",
+    "sparq tok": "sparq token ",
+    "sparq token rem": "sparq token remove ",
+    "nsqd --data-p": "nsqd --data-path=",
+    "nsqd --data-path=/et": "nsqd --data-path=/etc/",
+    "nsq_tail --print": "nsq_tail --print-topic ",
     "sparq ad": "sparq admin ",
     "sparq admin": "sparq admin ",
     "sparq run ": "sparq run ",
@@ -39,7 +48,8 @@ TYPED = {
 
 
 def found(*words: str) -> list[str]:
-    return asyncio.run(candidates(words))
+    """The completion of words after `sparq admin`."""
+    return asyncio.run(candidates(["sparq", "admin", *words]))
 
 
 def test_verbs_and_flags() -> None:
@@ -55,7 +65,37 @@ def test_verbs_and_flags() -> None:
     assert ["-1h"] == found("seek", "t", "c", "-1")
     assert [] == found("nonsense", "t")
     assert [] == found("pause", "a", "b", "c")
-    assert [*VERBS] == found()
+    assert ["admin"] == found()
+
+
+def test_all_programs_are_completed() -> None:
+    """Each console script and each command of `sparq` completes its own flags."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {*scripts} == {"sparq", *completion.PROGRAMS}
+    assert cli.COMMANDS == completion.COMMANDS
+    for line, flags in {
+        "nsqd --data-p": ["--data-path="],
+        "nsqlookupd --tcp": ["--tcp-address="],
+        "nsqadmin --acl": ["--acl-http-header="],
+        "nsq_check --j": ["--json"],
+        "nsq_stat --topic x -ch": ["--channel="],
+        "nsq_tail --print": ["--print-topic"],
+        "nsq_to_file --gzip": ["--gzip", "--gzip-level="],
+        "nsq_to_http --post": ["--post="],
+        "nsq_to_nsq --dest": ["--destination-nsqd-tcp-address=", "--destination-topic="],
+        "to_nsq --del": ["--delimiter="],
+        "sparq top --on": ["--once"],
+        "sparq bench --back": ["--backlog="],
+        "sparq run --se": ["--seed="],
+        "sparq up --da": ["--data="],
+        "sparq pipeline --mas": ["--master="],
+        "sparq token ": ["make", "list", "remove"],
+        "sparq token make web --f": ["--file="],
+        "nsqd x": [],
+        "ls --all": [],
+        "sparq no --x": [],
+    }.items():
+        assert flags == asyncio.run(candidates(line.split(" "))), line
 
 
 def test_names_of_the_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +127,7 @@ def test_an_unreachable_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) 
         ["pause", "--token=a b", ""],
         ["pause", ""],
     ):
-        assert 0 == completion.start(words)
+        assert 0 == completion.start(["sparq", "admin", *words])
     assert ("", "") == capsys.readouterr()
     assert time.monotonic() - began < 5
 
@@ -112,10 +152,11 @@ async def test_hostile_names_do_not_reach_the_shell() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         flag = f"--lookupd-http-address=127.0.0.1:{port}"
-        assert ["ok"] == await candidates(["pause", flag, ""])
-        assert ["10.0.0.1:4151"] == await candidates(["tombstone", flag, "ok", ""])
+        words = ["sparq", "admin", "tombstone"]
+        assert ["ok"] == await candidates(["sparq", "admin", "pause", flag, ""])
+        assert ["10.0.0.1:4151"] == await candidates([*words, flag, "ok", ""])
         given = f"--nsqd-http-address=127.0.0.1:{port}"
-        assert [] == await candidates(["tombstone", given, "ok", ""])
+        assert [] == await candidates([*words, given, "ok", ""])
 
 
 def test_each_supported_shell_has_a_script(admin: Run) -> None:
@@ -146,11 +187,11 @@ def test_bash_completes(cluster: Cluster, tmp_path: Path) -> None:
         eval "$(sparq admin completion bash)"
         line() { COMP_LINE=$1 COMP_POINT=${#1}; }
         COMP_WORDS=(sparq admin pause cl); COMP_CWORD=3; line "sparq admin pause cl"
-        _sparq_admin sparq cl pause; echo "${COMPREPLY[@]}"
+        _sparq sparq cl pause; echo "${COMPREPLY[@]}"
         COMP_WORDS=(sparq admin pause clicks ""); COMP_CWORD=4; line "sparq admin pause clicks "
-        _sparq_admin sparq "" clicks; echo "${COMPREPLY[@]}"
+        _sparq sparq "" clicks; echo "${COMPREPLY[@]}"
         COMP_WORDS=(sparq ad); COMP_CWORD=1; line "sparq ad"
-        _sparq_admin sparq ad sparq; echo "${COMPREPLY[@]}"
+        _sparq sparq ad sparq; echo "${COMPREPLY[@]}"
     """
     environment = {**sparq_in(tmp_path), "SPARQ_LOOKUPD_HTTP_ADDRESS": cluster.lookupd.http}
     ran = subprocess.run(

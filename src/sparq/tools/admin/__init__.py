@@ -15,6 +15,7 @@
    would interpret are removed from text that others sent.
 6. `peek`, `find`, `export`, `seek`, `policies` and the verbs for single messages need sparq's nsqd;
    a Go nsqd is reported among those where nothing was done. All other verbs work with Go's nsqd.
-7. `sparq admin completion bash` (zsh, fish) prints a script for the shell that completes verbs,
-   flags, and the names of topics, channels and nodes, which it asks the cluster for.
+7. `sparq admin completion bash` (zsh, fish) prints a script for the shell that completes commands,
+   verbs and flags of all of sparq's programs, and the names of topics, channels and nodes, which it
+   asks the cluster for.
 """

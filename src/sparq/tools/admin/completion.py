@@ -1,7 +1,8 @@
-"""Complete names in the shell: verbs, flags, and the cluster's topics, channels and nodes.
+"""Complete words in the shell: commands, flags, and the cluster's topics, channels and nodes.
 
 1. `sparq admin completion SHELL` prints a shell's script. At each Tab the script calls `sparq admin
-   complete WORDS`, which prints the possible values of the last word, one per line.
+   complete WORDS`, which prints the possible values of the last word, one per line. Flags of other
+   programs come from their help pages.
 2. The cluster is the one named by the words or the environment. If it does not answer within a
    second, nothing is completed and nothing is reported.
 3. Only names that NSQ allows, and addresses, are printed: nothing that a shell would interpret.
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -31,13 +34,25 @@ from sparq.tools.command_line import UsageError, with_environment
 SECONDS_MAX: Final = 1.0
 PLACES: Final = ("earliest", "latest", "-1h", "last:100")
 ACTIONS: Final = ("show", "export", "apply", "drop")
+SPARQ: Final = "sparq"
 SHELLS: Final = ("bash", "zsh", "fish")
 STATES: Final = ("waiting", "in_flight", "deferred", "finished")
 VALUES: Final = {"state": STATES, "format": ("jsonl", "csv")}
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 
-BASH: Final = r"""# names for `sparq admin`: eval "$(sparq admin completion bash)"
-_sparq_admin() {
+PROGRAMS: Final = (
+    *("nsqd", "nsqlookupd", "nsqadmin", "nsq_check", "nsq_stat", "nsq_tail"),
+    *("nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"),
+)
+"""The programs besides `sparq`."""
+
+COMMANDS: Final = ("run", "up", "pipeline", "top", "bench", "admin", "token")
+HELP_SECONDS: Final = 5.0
+_FLAG: Final = re.compile(r"^  (?:-\w, )?(--[a-z0-9-]+)( \S+)?", re.M)
+_VERB: Final = re.compile(r"^  ([a-z]+)", re.M)
+
+BASH: Final = r"""# words of sparq's programs: eval "$(sparq admin completion bash)"
+_sparq() {
     local line word words=() rest=${COMP_LINE:0:COMP_POINT}
     COMPREPLY=()
     # bash also splits at = and :; join parts that no blank separates
@@ -47,43 +62,47 @@ _sparq_admin() {
         rest=${rest#"$word"}
         words[${#words[@]}-1]+=$word
     done
-    if ((${#words[@]} == 2)); then
-        COMPREPLY=($(compgen -W "run up pipeline top bench admin" -- "$2"))
-    fi
-    [[ ${#words[@]} -gt 2 && ${words[1]} == admin ]] || return
     # bash keeps what is before the part that it completes
     word=${words[${#words[@]}-1]}
     while IFS= read -r line; do
         COMPREPLY+=("${line#"${word%"$2"}"}")
-    done < <(sparq admin complete "${words[@]:2}" 2>/dev/null)
+    done < <(sparq admin complete "${words[0]##*/}" "${words[@]:1}" 2>/dev/null)
     [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
 }
-complete -F _sparq_admin sparq
+complete -F _sparq sparq
+complete -o default -F _sparq PROGRAMS
 """
-ZSH: Final = r"""#compdef sparq
-# names for `sparq admin`: eval "$(sparq admin completion zsh)", after compinit
-_sparq_admin() {
+ZSH: Final = r"""#compdef sparq PROGRAMS
+# words of sparq's programs: eval "$(sparq admin completion zsh)", after compinit
+_sparq() {
     local -a found flags
-    ((CURRENT == 2)) && compadd run up pipeline top bench admin
-    [[ CURRENT -gt 2 && ${words[2]} == admin ]] || return
-    found=("${(@f)$(sparq admin complete "${(@)words[3,CURRENT]}" 2>/dev/null)}")
+    found=("${(@f)$(sparq admin complete "${words[1]:t}" "${(@)words[2,CURRENT]}" 2>/dev/null)}")
     flags=(${(M)found:#*=})
     found=(${found:#*=})
+    if [[ -z $flags && -z $found && ${words[1]:t} != sparq ]]; then
+        compset -P '*='
+        _files
+        return
+    fi
     compadd -a found
     compadd -S '' -a flags
 }
-compdef _sparq_admin sparq
+compdef _sparq sparq PROGRAMS
 """
-FISH: Final = r"""# names for `sparq admin`: sparq admin completion fish | source
-function __sparq_admin
+FISH: Final = r"""# words of sparq's programs: sparq admin completion fish | source
+function __sparq
     set -l words (commandline -opc) (commandline -ct)
-    sparq admin complete $words[3..-1] 2>/dev/null
+    sparq admin complete (basename $words[1]) $words[2..-1] 2>/dev/null
 end
-complete -c sparq -f -n 'not __fish_seen_subcommand_from admin' \
-    -a 'run up pipeline top bench admin'
-complete -c sparq -f -n '__fish_seen_subcommand_from admin' -a '(__sparq_admin)'
+complete -c sparq -f -a '(__sparq)'
+for program in PROGRAMS
+    complete -c $program -a '(__sparq)'
+end
 """
-SCRIPTS: Final = dict(zip(SHELLS, (BASH, ZSH, FISH), strict=True))
+SCRIPTS: Final = {
+    shell: script.replace("PROGRAMS", " ".join(PROGRAMS))
+    for shell, script in zip(SHELLS, (BASH, ZSH, FISH), strict=True)
+}
 
 
 async def completion(job: Job) -> int:
@@ -100,7 +119,7 @@ async def completion(job: Job) -> int:
 
 
 def start(words: Sequence[str]) -> int:
-    """Print the possible values of the last word after `sparq admin`; return the exit status 0."""
+    """Print the possible values of the last word of a command line; return the exit status 0."""
     found: list[str] = []
     # Swallowed: any text here would appear in the middle of the command line that the user types.
     with contextlib.suppress(Mistake, UsageError, ValueError, TimeoutError):
@@ -112,11 +131,53 @@ def start(words: Sequence[str]) -> int:
 async def candidates(words: Sequence[str]) -> list[str]:
     """Return the possible values of the last word: those that begin with it.
 
+    Args:
+        words: a command line, from the program's name on.
+
     Raises:
         Mistake: the words before it cannot be parsed.
         UsageError, ValueError: an address or the token is not valid.
-        TimeoutError: the cluster does not answer in time.
+        TimeoutError: the cluster or a program does not answer in time.
     """
+    program, *rest = words or [""]
+    if program == SPARQ and len(rest) < 2:
+        return _beginning(COMMANDS, "".join(rest))
+    if program == SPARQ and rest[0] == "admin":
+        return await _of_admin(rest[1:])
+    if program == SPARQ:
+        return await _of_help([program, *(one for one in rest[:-1] if one in COMMANDS)], rest)
+    return await _of_help([program], rest) if program in PROGRAMS else []
+
+
+async def _of_help(program: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return flags that a program's help page lists, or the verbs of `sparq token`."""
+    last = words[-1] if words else ""
+    verbs = [one for one in words[1:-1] if not one.startswith("-")] if "token" in program else []
+    # Not this program's own code: an import of the daemons' would take as long, and need them.
+    run = f"from sparq.scripts import {program[0]} as run; run()"
+    asked = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", run, *program[1:], *verbs[:1], "--help"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    try:
+        async with asyncio.timeout(HELP_SECONDS):
+            page = (await asked.communicate())[0].decode()
+    finally:
+        if asked.returncode is None:
+            asked.kill()
+            await asked.wait()
+    if last.startswith("-"):
+        flags = [f"{name}{'=' if value else ''}" for name, value in _FLAG.findall(page)]
+        return _beginning(flags, f"--{last.lstrip('-')}")
+    listed = page.partition("\nverbs (")[2].partition("\n\n")[0]
+    return _beginning(_VERB.findall(listed), last)
+
+
+async def _of_admin(words: Sequence[str]) -> list[str]:
+    """Return the possible values of the last word after `sparq admin`; see `candidates`."""
     *before, last = words or [""]
     if not before:
         return _beginning([*VERBS], last)

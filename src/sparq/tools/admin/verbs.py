@@ -26,7 +26,8 @@ from sparq.tools.command_line import (
 
 PROGRAM: Final = "sparq admin"
 COMPLETE: Final = "complete"
-"""The verb that shell functions call: `sparq admin complete WORDS` completes the last word."""
+"""The verb that shell functions call: `sparq admin complete WORDS` completes the last word of a
+command line, whose first word is one of sparq's programs."""
 
 FOOT: Final = (
     f"Without an address, the environment variable {LOOKUPD_VARIABLE} or {NSQD_VARIABLE} is used.\n"
@@ -379,7 +380,7 @@ VERBS: Final = {
     ),
     "completion": Verb(
         "bash|zsh|fish",
-        "print a shell script that completes names",
+        "print a shell script that completes words of all programs",
         AdminOptions,
         1,
         1,
