@@ -124,7 +124,7 @@ def test_each_verb_is_in_the_table() -> None:
 
     These do not query the nsqds, name one nsqd only, or need dead letters; `audit` is tested below.
     """
-    elsewhere = {"audit", "completion", "drain", "move", "redrive"}
+    elsewhere = {"audit", "completion", "dismiss", "drain", "move", "redrive"}
     assert {*VERBS} - elsewhere == {row.verb for row, *_ in CASES}
 
 
@@ -224,7 +224,7 @@ def check_text(cluster: ClusterWithDeadNsqd, row: Row, way: str, ran: Ran, *, is
     elif row in SINGLE:
         assert ran.out.startswith(f"would be {row.past}: ")
     else:
-        assert ["DAEMON", "WOULD", "MESSAGES"] == ran.rows[0]
+        assert ["DAEMON", "WOULD", "LEFT"] == ran.rows[0]
     if row.verb != "tombstone":
         lines = [line for line in ran.out.splitlines() if "NOT DONE" not in line]
         for nsqd in cluster.alive:

@@ -63,7 +63,7 @@ def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> N
         assert 1 == ran.status
         assert f"{cluster.dead}: connection refused" in ran.out
         assert cluster.alive == sorted(row["daemon"] for row in document["plan"])
-        assert [3, 3] == [row["messages"] for row in document["plan"]]
+        assert [3, 3] == [row["left"] for row in document["plan"]]
         assert {cluster.dead: "connection refused"} == document["errors"]
     assert document["dry_run"]
     after = cluster.channels("clicks", "archive")

@@ -131,13 +131,13 @@ async def _say_plan(job: Job, found: Survey) -> int:
         steps = job.next_steps(found.errors)
         await job.say_json({**plan, "plan": rows, "errors": found.errors, "next": steps})
         return int(bool(found.errors))
-    await job.show(("daemon", "would", "messages"), rows, 2)
+    await job.show(("daemon", "would", "left"), rows, 2)
     await job.say_errors(found.errors)
     return int(bool(found.errors))
 
 
-def _planned(address: str, would: str, messages: int | None = None) -> dict[str, Any]:
-    return {"daemon": address, "would": would, "messages": messages}
+def _planned(address: str, would: str, left: int | None = None) -> dict[str, Any]:
+    return {"daemon": address, "would": would, "left": left}
 
 
 async def say_report(job: Job, report: Report, past: str) -> int:

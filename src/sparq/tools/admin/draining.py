@@ -25,7 +25,7 @@ from sparq.tools.admin.job import Job, in_words
 from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.terminal import progress_shown
 
-HEADINGS: Final = ("topic", "channel", "messages", "held up by")
+HEADINGS: Final = ("topic", "channel", "left", "held up by")
 POLL_SECONDS: Final = 0.5
 """Shorter than the time for which an nsqd reports itself empty before it exits."""
 
@@ -156,7 +156,12 @@ async def _say(job: Job, result: str, last: DrainProgress) -> int:
     await job.say(SENTENCES[result].format(node=node, **figures))
     if result in ("waiting", "unknown") and last.left:
         rows = [
-            {**asdict(one), "channel": one.channel or "-", "held up by": one.held_up}
+            {
+                "topic": one.topic,
+                "channel": one.channel or "-",
+                "left": one.messages,
+                "held up by": one.held_up,
+            }
             for one in last.left
         ]
         await job.show(HEADINGS, rows, 2)
