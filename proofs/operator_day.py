@@ -53,6 +53,9 @@ FULL_CHANNELS = 30
 """From this many channels on, everything is asked of every program."""
 
 CONTROL_CHANNELS = 15
+NAMES_SHORT = 7
+"""How many of the tokens are tried in a short run."""
+
 SHORT_SECONDS = 0.2
 """How long the traffic goes on after each step; in a full run, the longer the more channels."""
 
@@ -318,8 +321,12 @@ class Day:
     async def _intrude(self) -> None:
         """Try each request with each token."""
         names = self.intruders.names
+        if not self.is_full:
+            names = self.crew.chance.sample(names, NAMES_SHORT)
         await asyncio.to_thread(self.intruders.try_all, names)
-        await self.intruders.seek_by_program(names[:-1] if self.is_full else ("operate",))
+        await self.intruders.connect(names)
+        by_program = [each for each in names if each != "none"] if self.is_full else ["operate"]
+        await self.intruders.seek_by_program(by_program)
         await asyncio.to_thread(self.intruders.leave)
 
     async def _finished(self, *topics: str) -> None:

@@ -134,6 +134,7 @@ class Book:
         channels: the channels of each topic.
         posts: the acknowledged publishes of each topic, by number.
         deliveries: the calls of the handlers of each channel.
+        joined: how many deliveries a channel had before its present consumer.
         limits: `max_attempts` of channels that have it.
         removed: messages that the operator took out of a node's channel.
         twice: deliveries of the same attempt, or after a finish.
@@ -152,6 +153,7 @@ class Book:
         self.removed: Counter[tuple[str, str, str]] = Counter()
         self.withheld: dict[str, set[int]] = {}
         self.paused: set[Place] = set()
+        self.joined: dict[Place, int] = {}
         self.connections: dict[Place, list[str]] = {}
         self.twice: list[str] = []
         self.doubtful = 0
@@ -269,6 +271,17 @@ class Book:
             topic: self._topic(node, topic)
             for topic, nodes in sorted(self.places.items())
             if node in nodes
+        }
+
+    def of_client(self, node: str, place: Place) -> dict[str, int]:
+        """Return the expected figures of the present consumer's connection to a node."""
+        life = self.lives[node]
+        own = self.deliveries[place][self.joined.get(place, 0) :]
+        answers = Counter(each.answer for each in own if (each.node, each.life) == (node, life))
+        return {
+            "message_count": answers.total(),
+            "finish_count": answers[Answer.FINISHED],
+            "requeue_count": answers[Answer.REQUEUED] + answers[Answer.PUT_OFF],
         }
 
     def totals(self) -> Figures:

@@ -139,6 +139,7 @@ class Crew:
             concurrency=IN_FLIGHT,
             config=self.site.config(token, max_in_flight=IN_FLIGHT, stop_timeout=2.0, **options),
         )
+        self.book.joined[place] = len(self.book.deliveries[place])
         await consumer.__aenter__()
         self.consumers[place] = consumer
         return consumer

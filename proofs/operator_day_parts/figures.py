@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from proofs.operator_day_parts.book import Book, ChannelFigures, Figures, TopicFigures
+from proofs.operator_day_parts.crew import LATE_CHANNEL
 from proofs.operator_day_parts.site import Site
+from proofs.operator_day_parts.tables import grid, printed
 
 AGREE_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.5
@@ -35,6 +37,26 @@ NSQ_CHANNEL: Final = {
     "paused": "paused",
 }
 """The names of NSQ's API, and ours."""
+
+
+CLIENT: Final = ("message_count", "finish_count", "requeue_count")
+
+COMMON_LABELS: Final = {"In flight": "in_flight", "Deferred": "deferred", "Consumers": "clients"}
+CHANNEL_LABELS: Final = {"Waiting": "depth", **COMMON_LABELS}
+NODE_LABELS: Final = {
+    **{"Waiting": "waiting", "Consumers": "clients", "Topics": "topics", "Channels": "channels"}
+}
+TOPIC_LABELS: Final = {
+    **{"Waiting": "waiting", "Channels": "channels", "Nodes": "nodes", "Messages": "messages"},
+    **COMMON_LABELS,
+}
+LIST_LABELS: Final = {
+    **{"WAITING": "waiting", "CHANNELS": "channels", "NSQDS": "nodes", "MESSAGES": "messages"}
+}
+TOP_LABELS: Final = {
+    **{"DEPTH": "depth", "IN FLIGHT": "in_flight", "DEFERRED": "deferred", "CLIENTS": "clients"}
+}
+"""The headings of pages and printed tables, and our names."""
 
 
 @dataclass(slots=True)
@@ -86,11 +108,18 @@ class Sheets:
         self.http = {each.tcp: each.http for each in site.nsqds}
         self.nodes = {self.http[node]: book.figures(node) for node in book.lives}
         self.totals = book.totals()
+        self.clients = {
+            (self.http[node], topic, channel): book.of_client(node, (topic, channel))
+            for node in book.lives
+            for topic, figures in self.nodes[self.http[node]].items()
+            for channel in figures.channels
+        }
 
     async def all(self, pages: int) -> Comparison:
         """Compare everything; `pages`: how many topics and channels `list` is asked about."""
         found = await self.nsqadmin()
         found.add(await self.top())
+        found.add(await self.printed())
         found.add(await self.listed(pages))
         return found
 
@@ -103,6 +132,7 @@ class Sheets:
             found = Comparison()
             await asyncio.to_thread(self._nsq_api, found)
             await asyncio.to_thread(self._own_api, found)
+            await asyncio.to_thread(self._pages, found)
             if not found.wrong or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(POLL_SECONDS)
@@ -132,11 +162,18 @@ class Sheets:
         shown = self.site.from_nsqadmin(where)
         found.check(where, nsq(own), shown)
         parts = {one["node"]: one for one in shown["nodes"] or ()}
-        clients = [one["node"] for one in shown["clients"] or ()]
         for node, at in self._at(topic).items():
-            found.check(f"{where} at {node}", nsq(at.channels[channel]), parts.get(node))
-            listed = {"clients": clients.count(node)}
-            found.check(f"{where} at {node}", {"clients": at.channels[channel].clients}, listed)
+            own_part = at.channels[channel]
+            found.check(f"{where} at {node}", nsq(own_part), parts.get(node))
+            clients = [one for one in shown["clients"] or () if one["node"] == node]
+            listed = {name: sum(one[name] for one in clients) for name in CLIENT}
+            listed |= {"clients": len(clients)}
+            own_client = self.clients[node, topic, channel] if own_part.clients else {}
+            if channel == LATE_CHANNEL:
+                # What the client drops because its time is over, the handlers do not see.
+                own_client.pop("message_count", None)
+            own_client["clients"] = own_part.clients
+            found.check(f"{where}: the client at {node}", own_client, listed)
 
     def _nsq_nodes(self, found: Comparison) -> None:
         ask = self.site.from_nsqadmin
@@ -196,6 +233,27 @@ class Sheets:
             own |= {"in_rate": 0.0, "out_rate": 0.0}
             found.check(f"/api/v2/nodes {node}", own, nodes.get(node))
 
+    def _pages(self, found: Comparison) -> None:
+        """Compare the tables of nsqadmin's pages."""
+        topics = grid(self.site.page("/topics?limit=1000"))
+        channels = grid(self.site.page("/topics?view=channels&limit=1000"))
+        nodes = grid(self.site.page("/nodes"))
+        for topic, figures in self.totals.items():
+            row = topic_row(figures)
+            where = f"/topics/{topic}"
+            found.check(f"page of topics: {topic}", labelled(row, TOPIC_LABELS), topics.get(where))
+            for channel, own in figures.channels.items():
+                cells = labelled(asdict(own), CHANNEL_LABELS)
+                where = f"/topics/{topic}/{channel}"
+                found.check(f"page of channels: {where}", cells, channels.get(where))
+        for node, all_figures in self.nodes.items():
+            row, where = sums(all_figures), f"/nodes/{node}"
+            found.check(f"page of nodes: {node}", labelled(row, NODE_LABELS), nodes.get(where))
+        found.check("pages", {"topics": len(self.totals)}, {"topics": len(topics)})
+        own_channels = sum(len(each.channels) for each in self.totals.values())
+        found.check("pages", {"channels": own_channels}, {"channels": len(channels)})
+        found.check("pages", {"nodes": len(self.nodes)}, {"nodes": len(nodes)})
+
     def _sums(self) -> dict[str, Any]:
         own = sums(self.totals) | dict.fromkeys(RATES, 0.0)
         return own | {"nodes": len(self.nodes), "nodes_up": len(self.nodes)}
@@ -231,6 +289,23 @@ class Sheets:
                 where, shown = f"top {topic} {channel}", rows.get((topic, channel), {})
                 found.check_state(where, states_of(own, topic_paused=figures.paused), shown)
                 found.check_lag(where, own.oldest_at, shown)
+        return found
+
+    async def printed(self) -> Comparison:
+        """Compare the tables that `sparq top --once` and `sparq admin list` print."""
+        found = Comparison()
+        ran = await self.site.sparq("top", "--once")
+        rows = {(row["TOPIC"], row["CHANNEL"]): row for row in printed(ran.output)}
+        for topic, figures in self.totals.items():
+            for channel, own in figures.channels.items():
+                cells = labelled(asdict(own), TOP_LABELS)
+                cells["PAUSED"] = "yes" if own.paused else "no"
+                found.check(f"top prints {topic} {channel}", cells, rows.get((topic, channel)))
+        ran = await self.site.done("list")
+        rows = {(row["TOPIC"], ""): row for row in printed(ran.output)}
+        for topic, figures in self.totals.items():
+            cells = labelled(topic_row(figures), LIST_LABELS)
+            found.check(f"list prints {topic}", cells, rows.get((topic, "")))
         return found
 
     async def listed(self, pages: int) -> Comparison:
@@ -287,6 +362,11 @@ class Sheets:
         for node, figures in self.nodes.items():
             own = {"topics": len(figures), "waiting": sums(figures)["waiting"], "state": "up"}
             found.check(f"list --nodes: {node}", own, rows.get(node))
+
+
+def labelled(row: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return figures as people read them, by heading."""
+    return {label: f"{row[name]:,}" for label, name in labels.items()}
 
 
 def row_of(own: ChannelFigures) -> dict[str, Any]:

@@ -7,19 +7,25 @@ answer: a status proves nothing.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from proofs.operator_day_parts.site import OPERATOR, Line, SecureNsqd, Site
 from proofs.workload import until
+from sparq.client import Consumer, Producer
+from sparq.client.errors import ConnectionLostError, PublishError
+from sparq.protocol.errors import RemoteError
 
 PREFIX, CHANNEL = "vault.", "c"
 SECRET: Final = "kept-secret"
 MESSAGES, FINISHED = 5, 2
+TRY_SECONDS: Final = 2.0
 KEYS: Final = (
     *("topic_name", "channel_name", "depth", "message_count", "message_bytes", "paused"),
     *("in_flight_count", "deferred_count", "requeue_count", "finish_count", "voided_count"),
@@ -222,6 +228,40 @@ class Intruders:
             "draining_topics": [*drain["draining_topics"]],
             "log_level": self._get("/config/log_level"),
         }
+
+    async def connect(self, names: Iterable[str]) -> None:
+        """Publish and subscribe over V2 with each token, at the same time."""
+        self.furnish()
+        topic = self.ids["topic"]
+        before = self._named(topic)["message_count"]
+        accepted = await asyncio.gather(*(self._publish(name, topic) for name in names))
+        for name, is_stored in zip(names, accepted, strict=True):
+            may = name in (*PUBLISHERS, *COPIERS)
+            self.found.note(name, "PUB", allowed=may, effect=is_stored)
+        count = self._named(topic)["message_count"] - before
+        self.found.note("V2", "PUB", allowed=True, effect=count == sum(accepted))
+        await asyncio.gather(*(self._subscribe(name, topic) for name in names))
+        made = {channel["channel_name"] for channel in self._named(topic)["channels"]}
+        for name in names:
+            self.found.note(name, "SUB", allowed=name == "consume", effect=name in made)
+
+    def _named(self, topic: str) -> dict[str, Any]:
+        (found,) = self._get(f"/stats?format=json&topic={topic}")["topics"]
+        return dict(found)
+
+    async def _publish(self, name: str, topic: str) -> bool:
+        config = self.site.config(name, publish_timeout=TRY_SECONDS, stop_timeout=0.0)
+        async with Producer(self.nsqd.tcp, config=config) as producer:
+            with suppress(PublishError, RemoteError):
+                await producer.publish(topic, b"by an intruder")
+                return True
+        return False
+
+    async def _subscribe(self, name: str, topic: str) -> None:
+        config = self.site.config(name, stop_timeout=0.0)
+        async with Consumer(topic, name, nsqd_tcp_addresses=self.nsqd.tcp, config=config) as one:
+            with suppress(ConnectionLostError):
+                await one.until_connected(TRY_SECONDS)
 
     async def seek_by_program(self, names: Iterable[str]) -> None:
         """Try `sparq admin seek ... latest` with these tokens: only `administer` may skip."""

@@ -269,10 +269,14 @@ class Site:
 
     def from_nsqadmin(self, path: str) -> Any:
         """Return what nsqadmin's API answers to the operator."""
+        return json.loads(self.page(path))
+
+    def page(self, path: str) -> str:
+        """Return a page of nsqadmin, as the operator sees it."""
         shown = self.admin_tokens.shown[OPERATOR]
         status, body = ask_once(self.nsqadmin.http_port, shown, "GET", path)
         assert status == 200, (path, status, body)
-        return json.loads(body)
+        return body.decode()
 
     def read_tokens_again(self) -> None:
         """Write the token files, and tell all daemons to read them."""

@@ -1,6 +1,7 @@
 """An operator's day: a short one, and each finding fails the proof."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,6 +10,7 @@ from proofs.operator_day import CHANNELS, Findings, prove
 from proofs.operator_day_parts.book import Answer, Book, ChannelFigures, Extra, Kind
 from proofs.operator_day_parts.figures import Comparison
 from proofs.operator_day_parts.intruders import ACTIONS, Attempts
+from proofs.operator_day_parts.tables import grid, printed
 from proofs.outcome import Plan
 
 from sparq.client import Message
@@ -54,9 +56,29 @@ def test_a_comparison_finds_other_and_missing_figures() -> None:
     found = Comparison()
     found.check("here", {"depth": 1, "messages": 2, "clients": 0}, {"depth": 1, "messages": 3})
     found.check_names("names", ["a", "b"], ["b", "a"])
+    found.check_state("here", ["ok", "behind"], {"state": "behind"})
+    found.check_lag("here", float("inf"), {"lag_seconds": 0.0})
+    found.check_lag("here", time.time() - 20, {"lag_seconds": 21.0})
 
-    assert 4 == found.compared
+    assert 7 == found.compared
     assert ["here: messages 3, own count 2", "here: clients missing, own count 0"] == found.wrong
+    found.check_state("here", ["ok"], {"state": "stuck"})
+    found.check_lag("here", float("inf"), {"lag_seconds": 0.5})
+    found.check_lag("here", time.time() - 20, {"lag_seconds": 2.0})
+    found.check_lag("here", time.time() - 20, {"lag_seconds": None})
+    assert 6 == len(found.wrong)
+
+
+def test_tables_are_read_as_people_see_them() -> None:
+    """A page's first table and a printed one are read by their headings; titles are exact."""
+    page = """<table><thead><tr><th><a href="?sort">Topic</a></th><th>Messages</th></tr></thead>
+      <tbody><tr><th><a href="/topics/t">t</a> <span>paused</span></th>
+      <td title="12,345"><span>12k</span></td></tr></tbody></table>
+      <table><tbody><tr><th><a href="/other">other</a></th></tr></tbody></table>"""
+
+    assert {"/topics/t": {"Topic": "tpaused", "Messages": "12,345"}} == grid(page)
+    text = "TOPIC  IN FLIGHT  STATE\nt          1,234  stuck, topic paused\n"
+    assert [{"TOPIC": "t", "IN FLIGHT": "1,234", "STATE": "stuck, topic paused"}] == printed(text)
 
 
 def delivery(number: int, attempts: int, kind: Kind = Kind.PLAIN, node: str = NODE) -> Message:
