@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import ExitStack
+from http.server import ThreadingHTTPServer
+from typing import Any
 
-from tests.tools.admin.conftest import Cluster, Run
+from sparq.tools.admin.job import NO_ROUTE, in_words
+from tests.tools.admin.conftest import Cluster, OldNsqd, Run
 
 
 def test_a_terminal_user_must_type_the_name(cluster: Cluster, admin: Run) -> None:
@@ -63,3 +68,61 @@ def test_an_nsqd_without_the_feature_is_named_with_advice(
     assert f"{old_nsqd}: it does not support this" in ran.out
     ran = admin("pause", "clicks", "archive", *flags)
     assert (0, 2) == (ran.status, ran.out.count("done"))
+
+
+class ForbiddingNsqd(OldNsqd):
+    """An nsqd that refuses each change, as with a token of another role."""
+
+    def answer(self, document: Any) -> None:
+        if self.command == "GET":
+            super().answer(document)
+            return
+        body = b'{"message":"FORBIDDEN"}'
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_one_mistake_of_three_nsqds_is_one_line(admin: Run) -> None:
+    """It names the nsqds, and the code and the status as words; the next command names all."""
+    with ExitStack() as stack:
+        nsqds = []
+        for _ in range(3):
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), ForbiddingNsqd))
+            serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            serving.start()
+            stack.callback(serving.join)
+            stack.callback(server.shutdown)
+            nsqds.append(f"127.0.0.1:{server.server_port}")
+        flags = [f"--nsqd-http-address={address}" for address in nsqds]
+        paused = admin("pause", "clicks", "archive", *flags)
+        sought = admin("seek", "clicks", "archive", "earliest", *flags)
+        document = admin("pause", "clicks", "archive", "--json", *flags).document
+
+    three = ", ".join(nsqds)
+    told = [line.split("  ") for line in paused.out.splitlines()]
+    assert [three, "channel/pause", "NOT DONE: FORBIDDEN (403)"] == told[2]
+    assert f"{three}: FORBIDDEN (403)\n" in sought.out
+    advice = f"  nsqd {three}: the token needs another role (docs/access.md)"
+    for ran, verb in ((paused, "pause clicks archive"), (sought, "seek clicks archive earliest")):
+        assert (1, 1, 1) == (ran.status, ran.out.count("FORBIDDEN"), ran.out.count(advice))
+        assert f"    sparq admin {verb} {' '.join(flags)}\n" in ran.out
+        assert "\\" not in ran.out + ran.err
+    assert dict.fromkeys(nsqds, "FORBIDDEN (403)") == document["errors"]
+    assert {"FORBIDDEN (403)"} == {step["error"] for step in document["steps"]}
+
+
+def test_a_reason_is_one_readable_line() -> None:
+    """A daemon's JSON becomes its message and status, wherever it is in a text."""
+    got = 'got response 404 Not Found "{\\"message\\":\\"TOPIC_NOT_FOUND\\"}"'
+    assert "TOPIC_NOT_FOUND (404)" == in_words(got)
+    text = f"failed to query any nsqlookupd: {got} (a:1)\n{got} (b:1)"
+    said = "TOPIC_NOT_FOUND (404)"
+    assert f"failed to query any nsqlookupd: {said} (a:1); {said} (b:1)" == in_words(text)
+    assert NO_ROUTE == in_words(
+        in_words('got response 404 Not Found "{\\"message\\":\\"NOT_FOUND\\"}"')
+    )
+    assert "Bad Gateway (502)" == in_words('got response 502 Bad Gateway ""')
+    assert "<html> (500)" == in_words('got response 500 Oops "<html>"')
+    assert "connection refused" == in_words("connection refused")

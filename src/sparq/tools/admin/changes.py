@@ -7,14 +7,14 @@ that it has no such topic or channel has nothing to do, which is not a failure. 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from sparq.cluster import actions
 from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.protocol.names import quote
-from sparq.tools.admin.job import Job, has_nothing
+from sparq.tools.admin.job import Job, has_nothing, in_words
 from sparq.tools.admin.reading import Survey, known, survey
 from sparq.tools.command_line import ToolError
 
@@ -154,18 +154,20 @@ async def say_report(job: Job, report: Report, past: str) -> int:
         return int(result != "done")
     words = {"done": past, "partly": f"{past} in part", "failed": f"not {past}"}[result]
     await job.say(f"{words}: {_about(job)}")
-    rows = [
-        {"daemon": one.address, "step": one.step, "result": _result(one)} for one in report.outcomes
-    ]
     reported = {one.address for one in report.outcomes}
-    rows += [
-        {"daemon": address, "step": "", "result": f"NOT ASKED: {why}"}
+    results = [(one.step, _result(one), one.address) for one in report.outcomes]
+    results += [
+        ("", f"NOT ASKED: {in_words(why)}", address)
         for address, why in report.warnings.items()
         if address not in reported
     ]
+    rows = [
+        {"daemon": ", ".join(addresses), "step": step, "result": result}
+        for (step, result, _), addresses in _alike(results).items()
+    ]
     await job.show(("daemon", "step", "result"), rows, 3)
     if report.failed:
-        await job.say(report.failed)
+        await job.say(in_words(report.failed))
     await job.say_next_steps(failed, hint=hint)
     return int(result != "done")
 
@@ -181,12 +183,21 @@ def _about(job: Job) -> str:
     return job.what
 
 
+def _alike(results: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], list[str]]:
+    """Group the addresses of the daemons at which a step failed for the same reason."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for step, result, address in results:
+        own = address if result in ("done", NOTHING) else ""
+        found.setdefault((step, result, own), []).append(address)
+    return found
+
+
 def _result(one: StepOutcome) -> str:
     if not one.error:
         return "done"
     if has_nothing(one.error):
         return NOTHING
-    return f"{'NO' if one.step == actions.STAYS_AWAY else 'NOT DONE'}: {one.error}"
+    return f"{'NO' if one.step == actions.STAYS_AWAY else 'NOT DONE'}: {in_words(one.error)}"
 
 
 def _document(
@@ -204,7 +215,7 @@ def _document(
                 "daemon": one.address,
                 "step": one.step,
                 "done": not one.error,
-                "error": one.error or None,
+                "error": in_words(one.error) or None,
                 "answer": one.answer,
             }
             for one in report.outcomes

@@ -21,7 +21,7 @@ from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.protocol.names import quote
 from sparq.tools.admin.changes import failures
-from sparq.tools.admin.job import Job, in_words
+from sparq.tools.admin.job import Job, in_words, lines_of
 from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.terminal import progress_shown
 
@@ -100,7 +100,7 @@ async def drain(job: Job) -> int:
     except UnknownNode:
         raise ToolError(await _no_such_node(job, address)) from None
     if failed := failures(report):
-        raise ToolError("; ".join(f"{at}: {in_words(why)}" for at, why in failed.items()))
+        raise ToolError("; ".join(lines_of(failed)))
     if options.undo:
         try:
             ended = draining.read(report.done[0].answer)
@@ -150,8 +150,8 @@ async def _say(job: Job, result: str, last: DrainProgress) -> int:
         record: dict[str, Any] = {"verb": "drain", "node": node, "result": result}
         await job.say_json({**record, **asdict(last), "errors": job.errors})
         return 0
-    for address, why in job.errors.items():
-        job.warn(f"{address}: {why}")
+    for line in lines_of(job.errors):
+        job.warn(line)
     figures = {"refused": last.refused, "messages": last.messages}
     await job.say(SENTENCES[result].format(node=node, **figures))
     if result in ("waiting", "unknown") and last.left:

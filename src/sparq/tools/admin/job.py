@@ -11,12 +11,14 @@ with its code.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sparq.client.reasons import one_line
 from sparq.cluster.actions import IS_BACK
 from sparq.cluster.fleet import Fleet
 from sparq.program.flags import flags_of
@@ -37,6 +39,9 @@ NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 NO_ROUTE: Final = "it does not support this: Go's nsqd, or an older version (404 NOT_FOUND)"
 """The reason reported for an nsqd that does not know the path."""
 
+_RESPONSE: Final = re.compile(r'got response (\d{3}) ([^"]*?) ("(?:[^"\\]|\\.)*")')
+"""How `cluster.upstream` describes an answer with another status than 200."""
+
 UNREACHABLE: Final = (
     *("refused", "no answer in time", "unreachable", "reset", "disconnected", "timed out"),
     *("no route", "not known", "no address", "not resolve"),
@@ -49,9 +54,35 @@ def has_nothing(reason: str) -> bool:
 
 
 def in_words(reason: str) -> str:
-    """Return the reason; a 404 for an unknown path becomes `NO_ROUTE`."""
-    is_route = "404" in reason and "NOT_FOUND" in reason and not has_nothing(reason)
-    return NO_ROUTE if is_route else reason
+    """Return a reason on one line: a daemon's error as its message and status, not as its JSON."""
+    return "; ".join(_RESPONSE.sub(_response_in_words, reason).splitlines())
+
+
+def _response_in_words(found: re.Match[str]) -> str:
+    status, phrase, shown = found.groups()
+    text = json.loads(shown)
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        answer = text
+    message = answer.get("message") if isinstance(answer, dict) else answer
+    message = one_line(message).strip() if isinstance(message, str) else ""
+    if status == "404" and message == "NOT_FOUND":
+        return NO_ROUTE
+    return f"{message or phrase} ({status})"
+
+
+def together(errors: Mapping[str, str]) -> list[tuple[list[str], str]]:
+    """Return each reason once, with the addresses of all daemons that have it."""
+    found: dict[str, list[str]] = {}
+    for address, reason in errors.items():
+        found.setdefault(in_words(reason), []).append(address)
+    return [(addresses, reason) for reason, addresses in found.items()]
+
+
+def lines_of(errors: Mapping[str, str]) -> list[str]:
+    """Return a line for each mistake: the daemons that have it, and what it is."""
+    return [f"{', '.join(addresses)}: {reason}" for addresses, reason in together(errors)]
 
 
 def _is_unreachable(reason: str) -> bool:
@@ -160,8 +191,8 @@ class Job:
         """Write a line to stderr."""
         sys.stderr.write(f"{PROGRAM} {self.verb}: {text}\n")
 
-    def again_at(self, address: str, *, words: Sequence[str] | None = None) -> str:
-        """Return the command line that does the same at one nsqd; it does not repeat a token."""
+    def again_at(self, *addresses: str, words: Sequence[str] | None = None) -> str:
+        """Return the command line that does the same at these nsqds; it does not repeat a token."""
         options = self.options
         parts = [*PROGRAM.split(), self.verb, *(self.words if words is None else words)]
         for flag in flags_of(type(options)):
@@ -175,7 +206,7 @@ class Job:
             else:
                 shown = value if isinstance(value, str) else flag.kind.show(value)
                 parts.append(f"--{flag.name}={shown}")
-        parts.append(f"--nsqd-http-address={address}")
+        parts += [f"--nsqd-http-address={address}" for address in addresses]
         return " ".join(map(shlex.quote, parts)).replace("'--token=@FILE'", "--token=@FILE")
 
     def next_steps(
@@ -189,12 +220,15 @@ class Job:
             words: the words of the command to repeat; None: those of the job.
         """
         lookupds = set(self.fleet.lookupds)
-        lines = []
+        advised: dict[tuple[str, str], list[str]] = {}
         for address, reason in errors.items():
             kind = "nsqlookupd" if address in lookupds else "nsqd"
-            lines.append(f"{kind} {address}: {_advice(kind, reason)}")
-            if kind == "nsqd" and lines[-1].endswith(":"):
-                lines.append(f"  {self.again_at(address, words=words)}")
+            advised.setdefault((kind, _advice(kind, reason)), []).append(address)
+        lines = []
+        for (kind, advice), addresses in advised.items():
+            lines.append(f"{kind} {', '.join(addresses)}: {advice}")
+            if kind == "nsqd" and advice.endswith(":"):
+                lines.append(f"  {self.again_at(*addresses, words=words)}")
         if hint and any(_is_unreachable(why) for at, why in errors.items() if at not in lookupds):
             lines.append(hint)
         return lines
@@ -213,13 +247,13 @@ class Job:
         self, errors: Mapping[str, str], *, words: Sequence[str] | None = None
     ) -> None:
         """Write to standard output which daemons could not be asked, and what to do next."""
-        await self.say(*(f"{address}: {why}" for address, why in errors.items()))
+        await self.say(*lines_of(errors))
         await self.say_next_steps(errors, words=words)
 
     def warn_of_errors(self) -> int:
         """Write to stderr which daemons did not answer and what to do next; return the status."""
-        for address, reason in self.errors.items():
-            self.warn(f"{address}: {reason}")
+        for line in lines_of(self.errors):
+            self.warn(line)
         if self.errors:
             self.warn("their data is not shown; next steps:")
         for step in self.next_steps(self.errors):
@@ -247,6 +281,8 @@ def _advice(kind: str, reason: str) -> str:
         return f"start the {kind}, or find out why it cannot be reached; then run this again there:"
     if "401" in reason:
         return "it requires a token: run this again with its --token=@FILE:"
+    if "403" in reason:
+        return "the token needs another role (docs/access.md): run this again with such a token:"
     if in_words(reason) == NO_ROUTE:
         return "use sparq's nsqd there, or do without its data"
     if "503" in reason:

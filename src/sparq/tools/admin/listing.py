@@ -23,7 +23,7 @@ from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import quote
-from sparq.tools.admin.job import Job
+from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.reading import known, producers_of
 from sparq.tools.command_line import ToolError, UsageError
 
@@ -60,7 +60,7 @@ async def list_them(job: Job) -> int:
     if job.options.nodes and job.topic:
         raise UsageError("--nodes takes no topic")
     stats = await _stats(job)
-    job.errors |= stats.errors
+    job.errors |= known(stats.errors)
     if stats.failed and not job.errors and not job.topic:
         raise ToolError("no nsqd found")
     if job.options.nodes:
@@ -233,7 +233,7 @@ def _refused(address: str, error: UpstreamError, role: str) -> ToolError:
         advice = f"use --token=@FILE with a token that may {role}"
     elif error.status:
         advice = "check that --nsqadmin-http-address is the address of sparq's nsqadmin"
-    return ToolError(f"nsqadmin {address}: {error.reason}: {advice}")
+    return ToolError(f"nsqadmin {address}: {in_words(error.reason)}: {advice}")
 
 
 async def _entries(job: Job, path: str) -> list[dict[str, Any]]:

@@ -18,8 +18,8 @@ from typing import Any, Final
 from sparq.cluster import policies as cluster
 from sparq.cluster.actions import Report
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.admin.job import Job, in_words
-from sparq.tools.admin.reading import known
+from sparq.tools.admin.changes import failures
+from sparq.tools.admin.job import Job, in_words, lines_of
 from sparq.tools.command_line import ToolError, UsageError
 
 HEADINGS: Final = ("nsqds", "source", "topic", "channel", "settings", "number")
@@ -180,9 +180,9 @@ def _document(path: str) -> bytes:
 
 def _refuse(tried: Report) -> None:
     """Stop before any change if an nsqd refuses the document; others would probably do so, too."""
-    for one in tried.errors:
-        if REFUSED in one.error:
-            raise ToolError(f"nothing was done: {one.address}: {one.error}")
+    refused = {one.address: one.error for one in tried.errors if REFUSED in one.error}
+    if refused:
+        raise ToolError(f"nothing was done: {'; '.join(lines_of(refused))}")
 
 
 async def _drop(job: Job) -> int:
@@ -212,9 +212,8 @@ def _changes(address: str, answer: Any) -> list[dict[str, Any]]:
 async def _say(job: Job, report: Report, past: str) -> int:
     """Report the outcome; return the exit status."""
     if report.failed:
-        raise ToolError(f"nothing was done: {report.failed}")
-    failed = known(report.warnings) | known({one.address: one.error for one in report.errors})
-    failed = {at: in_words(why) for at, why in failed.items()}
+        raise ToolError(f"nothing was done: {in_words(report.failed)}")
+    failed = failures(report)
     rows = [row for one in report.done for row in _changes(one.address, one.answer)]
     changed = sum(_changed(one.answer) for one in report.done)
     is_done = bool(report.done)

@@ -22,7 +22,7 @@ from sparq.cluster.fleet import Fleet, Gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
-from sparq.tools.admin.job import Job, has_nothing, in_words
+from sparq.tools.admin.job import Job, has_nothing, in_words, lines_of
 from sparq.tools.command_line import ToolError
 
 Message = dict[str, Any]
@@ -60,7 +60,7 @@ async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
     producers = await producers_of(fleet, topic)
     found = Survey({}, {node.address: node for node in producers.value}, known(producers.errors))
     stats = await fleet.stats(topic, channel, nodes=producers.value)
-    found.errors |= stats.errors
+    found.errors |= known(stats.errors)
     for address, each in stats.value.items():
         figures = each.channel(topic, channel) if channel else each.topic(topic)
         if figures is not None:
@@ -77,14 +77,14 @@ async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
 
 
 def known(errors: dict[str, str]) -> dict[str, str]:
-    """Return the errors without those of daemons that only report that they do not have it."""
-    return {address: why for address, why in errors.items() if not has_nothing(why)}
+    """Return the errors in words, without those of daemons that only do not have it."""
+    return {address: in_words(why) for address, why in errors.items() if not has_nothing(why)}
 
 
 async def _why_no_nsqd(fleet: Fleet, topic: str, producers: Gathered[list[Node]]) -> str:
     """Explain why there is no nsqd to ask: no daemon answered, or none has the topic."""
     if known(producers.errors) or not producers.errors:
-        text = "; ".join(f"{address}: {why}" for address, why in producers.errors.items())
+        text = "; ".join(lines_of(producers.errors))
         return (
             f"no {producers.asked} answered ({text or 'none is known'}): start one, or name another"
         )

@@ -25,7 +25,7 @@ from sparq.cluster.redriving import redrive as redrive_at
 from sparq.protocol.dead_letters import REDRIVE_CHANNEL
 from sparq.tools.admin import selecting
 from sparq.tools.admin.job import Job, in_words
-from sparq.tools.admin.reading import Survey, survey
+from sparq.tools.admin.reading import Survey, known, survey
 from sparq.tools.command_line import ToolError
 
 HEADINGS: Final = ("nsqd", "redriven", "refused", "left")
@@ -46,7 +46,7 @@ async def redrive(job: Job) -> int:
         return await selecting.act(job)
     job.check_names()
     found = await _found(job)
-    job.errors |= {at: in_words(why) for at, why in found.errors.items()}
+    job.errors |= found.errors
     totals = _totals(job, found)
     if job.options.dry_run:
         rows = [{"nsqd": at, "would_redrive": count} for at, count in totals.items()]
@@ -78,7 +78,7 @@ async def _found(job: Job) -> Survey:
         raise ToolError(f"no nsqd has the {job.what}; without --dry-run it would be created")
     report = await actions.create(job.fleet, job.topic, job.channel)
     if report.failed:
-        raise ToolError(f"nothing was done: {report.failed}")
+        raise ToolError(f"nothing was done: {in_words(report.failed)}")
     return await survey(job.fleet, job.topic, job.channel)
 
 
@@ -121,7 +121,7 @@ async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Red
 async def _left(job: Job, nodes: list[Node]) -> dict[str, int]:
     """Ask how many letters are in the channel now; an nsqd that does not say is left out."""
     stats = await job.fleet.stats(job.topic, job.channel, nodes=nodes)
-    job.errors |= {at: in_words(why) for at, why in stats.errors.items()}
+    job.errors |= known(stats.errors)
     found = {at: each.channel(job.topic, job.channel) for at, each in stats.value.items()}
     return {at: 0 if figures is None else figures.left for at, figures in found.items()}
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 from sparq.cluster import actions
 from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.figures import seek_result
+from sparq.tools.admin.changes import failures
 from sparq.tools.admin.job import Job, in_words
-from sparq.tools.admin.reading import Survey, known, survey
+from sparq.tools.admin.reading import Survey, survey
 from sparq.tools.command_line import ToolError
 
 HEADINGS: Final = {
@@ -62,7 +63,7 @@ async def _seek(
         job.fleet, job.topic, job.channel, place, dry_run=dry_run, nodes=nodes or ()
     )
     if report.failed:
-        raise ToolError(f"nothing was done: {report.failed}")
+        raise ToolError(f"nothing was done: {in_words(report.failed)}")
     report.warnings = {**found.errors, **report.warnings}
     return report
 
@@ -89,8 +90,7 @@ def _row(one: StepOutcome) -> dict[str, Any]:
 async def _say(job: Job, report: Report) -> int:
     """Report where the channel landed and where it was not moved; return the exit status."""
     rows = rows_of(report)
-    failed = report.warnings | known({one.address: one.error for one in report.errors})
-    failed = {at: in_words(why) for at, why in failed.items()}
+    failed = failures(report)
     is_dry = bool(job.options.dry_run)
     if job.options.json:
         steps = job.next_steps(failed)
