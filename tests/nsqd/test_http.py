@@ -339,6 +339,23 @@ async def test_a_clients_connection_is_closed(nsqd: Daemon) -> None:
     await again.close()
 
 
+async def test_closing_a_connection_is_audited(tmp_path: Path) -> None:
+    """The entry of the audit file has the client's address, also if there was no such client."""
+    nsqd = await start(tmp_path, audit_file=str(tmp_path / "audit"))
+    consumer = await Consumer.identified(nsqd, sub("t", "c"))
+    (client,) = (await nsqd.channel("t", "c"))["clients"]
+    for address in (client["remote_address"], "127.0.0.1:1"):
+        await nsqd.ask("POST", f"/client/close?client={address}")
+    await consumer.close()
+    await stop(nsqd)
+
+    entries = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    assert [(one["action"], one["outcome"], one["arguments"]) for one in entries] == [
+        ("POST /client/close", "done", {"client": client["remote_address"]}),
+        ("POST /client/close", "failed", {"client": "127.0.0.1:1"}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("target", "expected"),
     [

@@ -103,7 +103,7 @@ async def connection(request: PageRequest) -> PageView:
         "node": row,
         "one": one,
         "layers": _layers(one) if one is not None else {},
-        "may_close": request.rights["may_operate"] and row.is_sparq,
+        "may_close": request.rights["may_operate"] and row.is_sparq and client,
     }
     return PageView("connection.html", f"Connection {client}", facts, 404 if one is None else 200)
 
