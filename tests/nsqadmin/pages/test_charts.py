@@ -62,6 +62,8 @@ def test_counts_are_whole_numbers() -> None:
 
     assert "waiting: now 2, at most 7 at 00:00:10 UTC." == found.summary
     assert (["2"], "95 s") == (found.rows[0][1], found.span)
+    gone = chart("waiting", "Waiting", [10.0, 20.0], [Line("waiting", [3.0, None])])
+    assert "waiting: now unknown, at most 3 at 00:00:10 UTC." == gone.summary
 
 
 def test_a_gap_is_kept_however_few_points_are_drawn() -> None:

@@ -114,8 +114,9 @@ def _sentences(times: Sequence[float], lines: Sequence[Line]) -> list[tuple[str,
         if not known:
             continue
         most, when = max(known)
-        now, peak = _figure(known[-1][0], line), _figure(most, line)
-        text = f"{line.label}: now {now}{line.unit}, at most {peak}{line.unit} at"
+        now = line.values[-1]  # unknown if its node is gone
+        said = "unknown" if now is None else f"{_figure(now, line)}{line.unit}"
+        text = f"{line.label}: now {said}, at most {_figure(most, line)}{line.unit} at"
         sentences.append((text, when))
     return sentences
 
