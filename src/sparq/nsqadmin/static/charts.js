@@ -62,7 +62,7 @@ function axes(data) {
   const common = { stroke: token("muted"), grid: { stroke: token("line"), width: 1 }, ticks: { show: false } };
   const font = `12px ${getComputedStyle(document.body).fontFamily}`;
   return [
-    { ...common, font, size: 44, space: 88, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at, place) => label(at, place, step)) },
+    { ...common, font, size: new Date().getTimezoneOffset() ? 44 : 28, space: 88, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at, place) => label(at, place, step)) },
     { ...common, font, size: 52, incrs: data.series.some((series) => series.unit) ? undefined : whole, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(reduced) },
   ];
 }
