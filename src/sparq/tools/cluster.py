@@ -12,7 +12,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from sparq.client.arguments import split_texts
@@ -22,11 +21,10 @@ from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node
 from sparq.cluster.upstream import Upstream
 from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import ClusterHttpOptions, HttpAccessOptions, UsageError
+from sparq.tools.command_line import ClusterHttpOptions, HttpAccessOptions, UsageError, read_secret
 from sparq.tools.common import check_positive
 
 UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
-FILE_MARK: Final = "@"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
 
 
@@ -128,15 +126,10 @@ def token_of(text: str) -> str:
     Raises:
         UsageError: the file cannot be read, or the token is not valid in a header.
     """
-    if text.startswith(FILE_MARK):
-        path = text.removeprefix(FILE_MARK)
-        try:
-            text = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise UsageError(f"--token: {path} cannot be read - {reason}") from None
-        if not text:
-            raise UsageError(f"--token: {path} is empty")
+    try:
+        text = read_secret("--token", text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     if text and not _TOKEN.fullmatch(text):
         raise UsageError("--token must have at most 512 characters: letters, digits and ._~+/-")
     return text

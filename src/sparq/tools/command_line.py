@@ -43,6 +43,12 @@ def _together(texts: Iterable[str]) -> tuple[str, ...]:
     return given
 
 
+FILE_MARK: Final = "@"
+FROM_FILE: Final = "auth_secret"
+CLIENT_HELP: Final = (
+    "client option: key,value, or key alone for true, such as tls_v1, tls_root_ca_file,FILE and"
+    " auth_secret,TOKEN or auth_secret,@FILE (docs/tls_and_auth.md)"
+)
 CLIENT_OPTION = STRING._replace(name="key,value", gather=_together)
 """Options of the client, checked against `Config` while the command line is parsed."""
 
@@ -57,9 +63,7 @@ class ConsumeOptions:
     lookupd_http_addresses: tuple[str, ...] = option(
         (), "nsqlookupd to find nsqds with: host:port or URL", name="lookupd-http-address"
     )
-    consumer_opt: tuple[str, ...] = option(
-        (), "client option: key,value, or key alone for true", kind=CLIENT_OPTION
-    )
+    consumer_opt: tuple[str, ...] = option((), CLIENT_HELP, kind=CLIENT_OPTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +130,38 @@ def refuse(program: str, reason: str) -> NoReturn:
 
 
 def texts_of(given: Iterable[str]) -> dict[str, str]:
-    """Return the client's options from `key,value` texts; a `key` alone means true."""
+    """Return the client's options from `key,value` texts; a `key` alone means true.
+
+    Raises:
+        ValueError: the file with the secret (`auth_secret,@FILE`) cannot be read.
+    """
     texts = {}
     for text in given:
         key, comma, value = text.partition(",")
+        if key.replace("-", "_") == FROM_FILE and value.startswith(FILE_MARK):
+            value = read_secret(FROM_FILE, value)
         texts[key] = value if comma else "true"
     return texts
+
+
+def read_secret(name: str, text: str) -> str:
+    """Return the content of the file `@FILE`, or the text itself if it names no file.
+
+    Raises:
+        ValueError: the file cannot be read, or is empty; the text begins with `name`.
+    """
+    if not text.startswith(FILE_MARK):
+        return text
+    path = text.removeprefix(FILE_MARK)
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = file.read().strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"{name}: {path} cannot be read - {reason}") from None
+    if not found:
+        raise ValueError(f"{name}: {path} is empty")
+    return found
 
 
 def launch(work: str, options: Any) -> int:

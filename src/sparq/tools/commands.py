@@ -18,6 +18,7 @@ from sparq.program.mistakes import suggestion
 from sparq.protocol.durations import MINUTE, SECOND
 from sparq.protocol.option import option
 from sparq.tools.command_line import (
+    CLIENT_HELP,
     CLIENT_OPTION,
     LOOKUPD_VARIABLE,
     NSQD_VARIABLE,
@@ -107,9 +108,7 @@ class BenchOptions(HttpAccessOptions):
     backlog: int = option(200_000, "number of messages to queue before consuming is measured")
     max_in_flight: int = option(2500, "maximum number of messages in flight")
     rate: int = option(1000, "messages per second in the latency measurement")
-    client_opt: tuple[str, ...] = option(
-        (), "client option: key,value, or key alone for true", kind=CLIENT_OPTION
-    )
+    client_opt: tuple[str, ...] = option((), CLIENT_HELP, kind=CLIENT_OPTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +136,7 @@ class ToNsqOptions:
         name="nsqd-tcp-address",
     )
     wait_for_nsqd_ns: int = wait_for_nsqd()
-    producer_opt: tuple[str, ...] = option(
-        (), "client option: key,value, or key alone for true", kind=CLIENT_OPTION
-    )
+    producer_opt: tuple[str, ...] = option((), CLIENT_HELP, kind=CLIENT_OPTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +237,9 @@ class NsqToNsqOptions(ConsumeOptions):
         "", "copy only messages whose --require-json-field has this value"
     )
     producer_opt: tuple[str, ...] = option(
-        (), "option of the publishing client: key,value, or key alone for true", kind=CLIENT_OPTION
+        (),
+        CLIENT_HELP.replace("client option", "option of the publishing client"),
+        kind=CLIENT_OPTION,
     )
 
 

@@ -16,6 +16,7 @@ from sparq.program.verbs import MANY, Verb
 from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
 from sparq.tools.command_line import (
+    CLIENT_HELP,
     CLIENT_OPTION,
     LOOKUPD_VARIABLE,
     NSQD_VARIABLE,
@@ -172,7 +173,7 @@ class MoveOptions(AdminOptions):
         10 * SECOND, "time for consumers to finish messages before the rest is moved", least=0
     )
     consumer_opt: tuple[str, ...] = option(
-        (), "option of the reading client: key,value, or key alone for true", kind=CLIENT_OPTION
+        (), CLIENT_HELP.replace("client option", "option of the reading client"), kind=CLIENT_OPTION
     )
 
 
