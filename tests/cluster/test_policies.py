@@ -1,5 +1,9 @@
 """cluster.policies: policies are read from all nsqds, and set to the same at all of them."""
 
+from typing import Any
+
+import pytest
+
 from sparq.cluster import policies
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
@@ -36,3 +40,17 @@ async def test_policies_are_set_and_dropped_at_every_node(upstream: Upstream) ->
         assert [ours.address] == [one.address for one in report.done]
         assert [go.address] == [one.address for one in report.errors]
         assert "404 Not Found" in report.text
+
+
+@pytest.mark.parametrize("changed", [-1, 10**30, "3", 1.5, True, None])
+async def test_an_impossible_number_of_changes_is_that_nodes_error(
+    upstream: Upstream, changed: Any
+) -> None:
+    """It is not counted as 0: the question before a drop would leave it out."""
+    good = {**NSQD, "/policies": answer({"changed": 2})}
+    async with peer(good) as one, peer({**NSQD, "/policies": answer({"changed": changed})}) as two:
+        fleet = Fleet(upstream, nsqds=[one.address, two.address])
+        report = await policies.drop(fleet, dry_run=True)
+    assert [one.address] == [each.address for each in report.done]
+    (failed,) = report.errors
+    assert (two.address, "unreadable answer: ") == (failed.address, failed.error[:19])

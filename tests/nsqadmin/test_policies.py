@@ -62,8 +62,8 @@ def test_malformed_changes_are_skipped() -> None:
     change = {"topic": "t", "channel": None, "setting": "max_channels", "before": 0, "after": 2}
     answers: list[Any] = [
         {"changed": 3, "changes": [change, 5, {"topic": "x\ny"}]},
-        {"changed": "many", "changes": {}},
-        None,
+        {"changed": 0, "changes": {}},
+        {},
     ]
     report = Report([StepOutcome(f"n:{n}", "policies", "", one) for n, one in enumerate(answers)])
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -98,6 +98,15 @@ class Report:
             return False
         self.warnings |= found.errors
         return True
+
+    def check(self, read: Callable[[Any], Any]) -> None:
+        """Make a step an error whose answer cannot be read: `read` raises ValueError."""
+        for at, one in enumerate(self.outcomes):
+            try:
+                if not one.error:
+                    read(one.answer)
+            except ValueError as error:
+                self.outcomes[at] = StepOutcome(one.address, one.step, str(error))
 
     def add(
         self, step: str, addresses: Iterable[str], answers: dict[str, Any], errors: dict[str, str]
@@ -183,19 +192,8 @@ async def seek(
         query |= {"dry_run": "true"} if dry_run else {}
         query |= {} if may_skip else {"may_skip": "false"}
         await _call_nodes(fleet, report, chosen, "channel/seek", **query)
-        report.outcomes = [_landed(one) for one in report.outcomes]
+        report.check(seek_result)
     return report
-
-
-def _landed(one: StepOutcome) -> StepOutcome:
-    """Return the outcome of a seek; an answer with impossible figures is an error."""
-    if one.error:
-        return one
-    try:
-        seek_result(one.answer)
-    except ValueError as error:
-        return StepOutcome(one.address, one.step, str(error))
-    return one
 
 
 async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:

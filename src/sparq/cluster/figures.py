@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from sparq.client.reasons import one_line
 from sparq.cluster.nodes import is_name
+
+T = TypeVar("T")
 
 STATES: Final = ("ok", "paused", "behind", "no consumers", "stuck")
 """The states of a channel, the most serious last."""
@@ -298,14 +300,25 @@ class SeekResult(msgspec.Struct, gc=False):
     older_are_gone: bool = False
 
 
-def seek_result(answer: Any) -> SeekResult:
-    """Read a parsed answer of `/channel/seek`.
+class PoliciesResult(msgspec.Struct, gc=False):
+    """How many settings of topics and channels change at one nsqd."""
 
-    Raises:
-        ValueError: it is unreadable (rule 1).
-    """
+    changed: Amount = 0
+
+
+def seek_result(answer: Any) -> SeekResult:
+    """Read a parsed answer of `/channel/seek`. Raises ValueError: it is unreadable (rule 1)."""
+    return _converted(answer, SeekResult)
+
+
+def policies_result(answer: Any) -> PoliciesResult:
+    """Read the parsed answer to a change of policies. Raises ValueError: it is unreadable."""
+    return _converted(answer, PoliciesResult)
+
+
+def _converted(answer: Any, form: type[T]) -> T:
     try:
-        return msgspec.convert(answer, SeekResult)
+        return msgspec.convert(answer, form)
     except msgspec.ValidationError as error:
         raise ValueError(f"unreadable answer: {one_line(str(error))}") from None
 

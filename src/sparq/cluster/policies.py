@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sparq.cluster.actions import Report
+from sparq.cluster.figures import policies_result
 from sparq.cluster.fleet import Fleet, Gathered
 
 PATH: Final = "/policies"
@@ -54,4 +55,5 @@ async def _call(
             ),
         )
         report.add(PATH[1:], [node.address for node in nodes.value], answers, errors)
+        report.check(policies_result)
     return report

@@ -22,6 +22,7 @@ from typing import Any, Final
 from sparq.client.reasons import one_line
 from sparq.cluster import policies as cluster
 from sparq.cluster.actions import Report
+from sparq.cluster.figures import policies_result
 from sparq.cluster.fleet import Fleet
 
 BYTES_MAX: Final = 256 << 10
@@ -161,8 +162,7 @@ async def count(document: bytes) -> int | None:
 
 def changed(report: Report) -> int:
     """Number of settings of topics and channels that change, over all nsqds."""
-    found = [one.answer.get("changed") for one in report.done if isinstance(one.answer, dict)]
-    return sum(number for number in found if isinstance(number, int))
+    return sum(policies_result(one.answer).changed for one in report.done)
 
 
 def changes(report: Report) -> list[dict[str, int | str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparq.tools.admin.exporting import merged
-from sparq.tools.admin.reading import messages_in
+from sparq.tools.admin.reading import by_time, messages_in
 
 
 async def test_messages_are_merged_by_time() -> None:
@@ -17,6 +17,29 @@ async def test_messages_are_merged_by_time() -> None:
 
     found = [one["id"] async for one in merged([source(1, 5, 9), source(), source(2, 3, 10)])]
     assert ["1", "2", "3", "5", "9", "10"] == found
-    answer = {"messages": [1, {}, {"id": 5}, {"id": "a"}]}
-    assert [{"node": "n:1", "id": "a"}] == messages_in(answer, "n:1")
-    assert [] == messages_in(["?"], "n:1")
+
+
+class ErrorsOnly:
+    """The part of a job that notes errors."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, str] = {}
+
+
+def test_what_is_no_message_is_left_out_and_impossible_figures_are_named() -> None:
+    """The nsqd is named with the figures that no nsqd can have; the message is shown without."""
+    job: Any = ErrorsOnly()
+    answer = {"messages": [1, {}, {"id": 5}, {"id": "a", "size": 3, "timestamp": "7"}]}
+    found = [{"node": "n:1", "id": "a", "size": 3, "timestamp": "7"}]
+    assert found == messages_in(job, answer, "n:1")
+    for nothing in (["?"], {"messages": 5}, None):
+        assert [] == messages_in(job, nothing, "n:1")
+    assert {} == job.errors
+    for name, value in (
+        *(("size", 10**30), ("attempts", float("inf")), ("timestamp", "\u00b2")),
+        *(("timestamp", "9" * 5000), ("timestamp", 7)),
+    ):
+        job.errors.clear()
+        (message,) = messages_in(job, {"messages": [{"id": "a", name: value}]}, "n:1")
+        assert ({"node": "n:1", "id": "a"}, (0, "a")) == (message, by_time(message))
+        assert {"n:1": f"unreadable figures of messages: {name}"} == job.errors

@@ -85,7 +85,7 @@ async def _by_id(job: Job, node: Node) -> Message | None:
     except UpstreamError as error:
         note(job, node.address, error.reason)
         return None
-    return message_in(answer, node.address)
+    return message_in(job, answer, node.address)
 
 
 async def _search(job: Job, node: Node, parts: dict[str, float]) -> list[Message]:

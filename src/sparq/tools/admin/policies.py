@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sparq.cluster import policies as cluster
 from sparq.cluster.actions import Report
+from sparq.cluster.figures import policies_result
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.admin.changes import failures
 from sparq.tools.admin.job import Job, in_words, lines_of
@@ -199,8 +200,7 @@ async def _drop(job: Job) -> int:
 
 
 def _changed(answer: Any) -> int:
-    found = answer.get("changed") if isinstance(answer, dict) else None
-    return found if isinstance(found, int) else 0
+    return policies_result(answer).changed
 
 
 def _changes(address: str, answer: Any) -> list[dict[str, Any]]:

@@ -12,10 +12,12 @@ daemon that does not answer is. Messages come from nsqd's inspection routes:
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sparq.client.reasons import one_line
 from sparq.cluster.cluster_stats import INT64_SPAN
 from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import Fleet, Gathered
@@ -29,6 +31,8 @@ Message = dict[str, Any]
 PAGE_MAX: Final = 1000
 BUDGET_MS: Final = "500"
 NOT_HERE: Final = "MESSAGE_NOT_FOUND"
+NAMED_MAX: Final = 3
+_STAMP: Final = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(slots=True)
@@ -127,11 +131,11 @@ async def pages(
         except UpstreamError as error:
             note(job, node.address, error.reason)
             return
-        yield messages_in(answer, node.address)
+        yield messages_in(job, answer, node.address)
         found = answer if isinstance(answer, dict) else {}
         progress = found.get("progress")
         if searched is not None and isinstance(progress, int | float):
-            searched[node.address] = min(1.0, max(0.0, float(progress)))
+            searched[node.address] = float(min(1, max(0, progress)))
         following = found.get("next")
         # The same token again would make this loop endless; nsqd is not trusted (rule 3).
         if found.get("done") is True or not isinstance(following, str) or following == after:
@@ -146,31 +150,36 @@ def note(job: Job, address: str, reason: str) -> None:
     job.errors[address] = in_words(reason)
 
 
-def messages_in(answer: Any, address: str) -> list[Message]:
-    """Return the valid messages of a response."""
+def messages_in(job: Job, answer: Any, address: str) -> list[Message]:
+    """Return the valid messages of a response; see `message_in`."""
     listed = answer.get("messages") if isinstance(answer, dict) else None
-    return [message for one in listed or () if (message := message_in(one, address)) is not None]
+    listed = listed if isinstance(listed, list) else ()
+    return [found for one in listed if (found := message_in(job, one, address)) is not None]
 
 
-def message_in(one: Any, address: str) -> Message | None:
+def message_in(job: Job, one: Any, address: str) -> Message | None:
     """Return a message with its nsqd's address; None if it is not a message.
 
-    Impossible figures are left out: nobody can compute with them.
+    Figures that no nsqd can have are left out, and the job's errors then name the nsqd.
     """
     if not isinstance(one, dict) or not isinstance(one.get("id"), str):
         return None
-    possible = {
-        name: value
-        for name, value in one.items()
-        if not isinstance(value, int | float) or abs(value) < INT64_SPAN
-    }
+    possible = {name: value for name, value in one.items() if _is_possible(name, value)}
+    if len(possible) < len(one):
+        names = ", ".join(sorted(map(one_line, one.keys() - possible.keys()))[:NAMED_MAX])
+        job.errors[address] = f"unreadable figures of messages: {names}"
     return {"node": address, **possible}
+
+
+def _is_possible(name: str, value: Any) -> bool:
+    if name == "timestamp":
+        return isinstance(value, str) and _STAMP.fullmatch(value) is not None
+    return not isinstance(value, int | float) or abs(value) < INT64_SPAN
 
 
 def by_time(message: Message) -> tuple[int, str]:
     """Sort key: the time at which a message was published, then its id."""
-    stamp = message.get("timestamp")
-    return int(stamp) if isinstance(stamp, str) and stamp.isdigit() else 0, str(message["id"])
+    return int(message.get("timestamp", 0)), str(message["id"])
 
 
 def search_query(job: Job, **more: str) -> dict[str, str]:
