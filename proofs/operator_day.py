@@ -8,8 +8,8 @@ a consumer; both find the nsqds through nsqlookupds. The operator works with `sp
 - move: a topic moves to another nsqd, with a backlog;
 - delete and tombstone: topics under attached consumers must stay away until the end;
 - drain: an nsqd is drained, ends, is started again and returns;
-- rights: each request with a token of each role, at an nsqd and as `sparq admin seek`; what
-  docs/access.md does not allow must have no effect;
+- rights: each request with a token of each role, at an nsqd, over V2, at nsqadmin and as `sparq
+  admin seek`; what docs/access.md and docs/nsqadmin_rights.md do not allow must have no effect;
 - leaver: a colleague publishes, consumes and administers when his tokens are removed.
 
 At the end everything stands still: messages wait in a paused channel, in a paused topic and in one
@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from proofs import outcome
-from proofs.daemon_fixture import NSQD, data_folder
+from proofs.daemon_fixture import NSQD, data_folder, is_drained, wait_until
 from proofs.operator_day_parts.book import DEAD, REDRIVE, Book, Extra, Kind
 from proofs.operator_day_parts.crew import HOUR_SECONDS, IN_FLIGHT, LATE_CHANNEL, Crew
 from proofs.operator_day_parts.figures import Comparison, Sheets
@@ -139,10 +139,10 @@ class Day:
         async with self.crew, self.watcher:
             await self._consume()
             for steps in (
-                (self._poison, self._replay),
+                (self._poison, self._replay, self._intrude),
                 (self._move, self._delete, self._hide),
                 (self._drain,),
-                (self._intrude, self.leaver.work_and_leave),
+                (self.leaver.work_and_leave,),
             ):
                 progress(" and ".join(step.__name__.strip("_") for step in steps))
                 await asyncio.gather(*(step() for step in steps))
@@ -264,11 +264,15 @@ class Day:
         book, place = self.book, (REPLAY, "archive")
         await self.crew.burst(REPLAY, REPLAYED)
         await self._finished(REPLAY)
+        await asyncio.to_thread(wait_until, self._replay_is_drained, "the FINs are there")
         count = book.finished_count(place)
         book.replayed(place)
         ran = await self.site.done("seek", *place, "earliest", "--json")
         self.note("seek: again", sum(row["again"] for row in ran.json["rows"]), count)
         await self._finished(REPLAY)
+
+    def _replay_is_drained(self) -> bool:
+        return all(is_drained(nsqd, REPLAY, CHANNELS) for nsqd in self.site.nsqds)
 
     async def _move(self) -> None:
         """Move a topic whose channel has a backlog to another nsqd."""
@@ -324,6 +328,7 @@ class Day:
         if not self.is_full:
             names = self.crew.chance.sample(names, NAMES_SHORT)
         await asyncio.to_thread(self.intruders.try_all, names)
+        await asyncio.to_thread(self.intruders.try_nsqadmin)
         await self.intruders.connect(names)
         by_program = [each for each in names if each != "none"] if self.is_full else ["operate"]
         await self.intruders.seek_by_program(by_program)

@@ -117,10 +117,12 @@ class Sheets:
 
     async def all(self, pages: int) -> Comparison:
         """Compare everything; `pages`: how many topics and channels `list` is asked about."""
+        # First, because it waits until nsqd has read the last FINs.
         found = await self.nsqadmin()
-        found.add(await self.top())
-        found.add(await self.printed())
-        found.add(await self.listed(pages))
+        parts = [self.top(), self.listed(pages)]
+        parts += [self.printed()] if pages > 1 else []
+        for each in await asyncio.gather(*parts):
+            found.add(each)
         return found
 
     # nsqadmin

@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from proofs.operator_day_parts.site import OPERATOR, Line, SecureNsqd, Site
+from proofs.daemon_fixture import wait_until
+from proofs.operator_day_parts.site import OPERATOR, Line, SecureNsqd, Site, ask_once
 from proofs.workload import until
 from sparq.client import Consumer, Producer
 from sparq.client.errors import ConnectionLostError, PublishError
 from sparq.protocol.errors import RemoteError
+
+Ask = Callable[[str, str, bytes | None], tuple[int, bytes]]
+"""Sends one request: method, path and body."""
 
 PREFIX, CHANNEL = "vault.", "c"
 SECRET: Final = "kept-secret"
@@ -89,6 +93,28 @@ ACTIONS: Final = (
     ),
 )
 
+NAMED: Final = f'"topic":"{{topic}}","channel":"{CHANNEL}"'
+V2: Final = "/api/v2"
+NSQADMINS_ROLES: Final = ("read", "bodies", "operate", "administer", "publish")
+NSQADMINS_ACTIONS: Final = (
+    Action(
+        "look at bodies", "GET", f"{V2}/messages?{VAULT}&bodies=true", ("bodies",), shows=SECRET
+    ),
+    Action("pause", "POST", f"/api/topics/{{topic}}/{CHANNEL}", OPERATORS, '{{"action":"pause"}}'),
+    Action("seek", "POST", f"{V2}/seek", OPERATORS, f'{{{{{NAMED},"to":"earliest"}}}}'),
+    Action("seek that skips", "POST", f"{V2}/seek", ADMINS, f'{{{{{NAMED},"to":"latest"}}}}'),
+    Action("empty", "POST", f"/api/topics/{{topic}}/{CHANNEL}", ADMINS, '{{"action":"empty"}}'),
+    Action("delete", "DELETE", f"/api/topics/{{topic}}/{CHANNEL}", ADMINS, "{{}}"),
+    Action(
+        "publish",
+        "POST",
+        f"{V2}/actions",
+        PUBLISHERS,
+        '{{"action":"publish_message","topic":"{topic}","node":"{node}","body":"x"}}',
+    ),
+)
+"""What nsqadmin may be asked, and who may ask it (docs/nsqadmin_rights.md)."""
+
 
 @dataclass(slots=True)
 class Attempts:
@@ -128,6 +154,8 @@ class Intruders:
         site.tokens.give(COPIERS[0], "bodies,publish")
         site.tokens.give(STRANGERS[0], OTHER_TOPICS)
         site.tokens.give("expired", ",".join(OF_ROLES), "2020-01-01")
+        for role in NSQADMINS_ROLES:
+            site.admin_tokens.give(role, role)
         site.tokens.shown |= {"unknown": f"nsq_{secrets.token_urlsafe(32)}", "none": ""}
         site.tokens.own_file("unknown").write_text(site.tokens.shown["unknown"])
 
@@ -137,19 +165,31 @@ class Intruders:
         return [*OF_ROLES, *COPIERS, *STRANGERS]
 
     def try_all(self, names: Iterable[str], actions: Sequence[Action] = ACTIONS) -> None:
-        """Try the actions with these tokens."""
+        """Try the actions with these tokens, once nsqd has read them."""
+        wait_until(lambda: self.ask("read", "GET", "/info")[0] == 200, "the tokens are read")
         self.policies = self._get("/policies")["policies"]
         self.furnish()
         for action in actions:
             for name in names:
                 self.attempt(name, action)
 
-    def attempt(self, name: str, action: Action) -> None:
-        """Try an action with a token, and restore what it has changed."""
+    def try_nsqadmin(self) -> None:
+        """Try nsqadmin's actions with a token of each of its roles, and with none."""
+        tokens = {role: self.site.admin_tokens.shown[role] for role in NSQADMINS_ROLES}
+        tokens |= {"unknown": self.site.tokens.shown["unknown"], "none": ""}
+        for action in NSQADMINS_ACTIONS:
+            for name, token in tokens.items():
+                wait_until(self._is_listed, "the topic is listed")
+                self.attempt(name, action, partial(ask_once, self.site.nsqadmin.http_port, token))
+
+    def attempt(self, name: str, action: Action, ask: Ask | None = None) -> None:
+        """Try an action with a token, and restore what it has changed; `ask`: at nsqadmin."""
         before = self.state()
+        policies = json.dumps({"policies": self._other_policies()})
         path = action.path.format(**self.ids)
-        body = action.body.format(policies=json.dumps({"policies": self._other_policies()}))
-        _, answer = self.ask(name, action.method, path, body.encode() or None)
+        body = action.body.format(**self.ids, policies=policies)
+        ask_it = ask or partial(self.ask, name)
+        _, answer = ask_it(action.method, path, body.encode() or None)
         what = action.name
         if action.shows:
             effect = action.shows.format(**self.ids) in answer.decode()
@@ -159,7 +199,7 @@ class Intruders:
             changed = [
                 f"{before[key]} became {after[key]}" for key in after if before[key] != after[key]
             ]
-            what = f"{what}: {'; '.join(changed)}"
+            what = f"{what}{' at nsqadmin' * (ask is not None)}: {'; '.join(changed)}"
         self.found.note(name, what, allowed=self._may(name, action), effect=effect)
         if effect and not action.shows:
             self.furnish()
@@ -207,7 +247,7 @@ class Intruders:
         ids = [one["id"] for one in listed]
         self._post(f"/message/finish?{where}", json.dumps({"ids": ids[:FINISHED]}).encode())
         self.ids = {"topic": topic, "finished": ids[0], "waiting": ids[FINISHED]}
-        self.ids["deferred"] = ids[-1]
+        self.ids |= {"deferred": ids[-1], "node": self.nsqd.http}
 
     def _delete(self) -> None:
         """Delete the topic, and what an action has made beside it."""
@@ -234,13 +274,14 @@ class Intruders:
         self.furnish()
         topic = self.ids["topic"]
         before = self._named(topic)["message_count"]
+        subscribing = asyncio.gather(*(self._subscribe(name, topic) for name in names))
         accepted = await asyncio.gather(*(self._publish(name, topic) for name in names))
+        await subscribing
         for name, is_stored in zip(names, accepted, strict=True):
             may = name in (*PUBLISHERS, *COPIERS)
             self.found.note(name, "PUB", allowed=may, effect=is_stored)
         count = self._named(topic)["message_count"] - before
         self.found.note("V2", "PUB", allowed=True, effect=count == sum(accepted))
-        await asyncio.gather(*(self._subscribe(name, topic) for name in names))
         made = {channel["channel_name"] for channel in self._named(topic)["channels"]}
         for name in names:
             self.found.note(name, "SUB", allowed=name == "consume", effect=name in made)

@@ -7,9 +7,9 @@ of nsqadmin. Both are removed from their files, and the daemons read them again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import suppress
 
+from proofs.daemon_fixture import is_drained, wait_until
 from proofs.operator_day_parts.book import Kind
 from proofs.operator_day_parts.crew import Crew
 from proofs.operator_day_parts.intruders import Attempts
@@ -55,6 +55,8 @@ class Leaver:
             for _ in range(MESSAGES):
                 assert await self._publishes(producer)
             await until(lambda: not any(map(book.unfinished, PLACES)), "the leaver's messages")
+            # A FIN that nsqd has not read yet would be lost with the connection.
+            await asyncio.to_thread(wait_until, self._is_finished, "the leaver's FINs are there")
             await self._lose_the_tokens()
             with suppress(AssertionError):
                 await until(lambda: not consumer.connections, "the leaver is cut off", SOON_SECONDS)
@@ -70,6 +72,9 @@ class Leaver:
                 self._note("message handled", happened=True)
             self._note("message handled", happened=False)
             await self._administer()
+
+    def _is_finished(self) -> bool:
+        return all(is_drained(nsqd, LEAVER, [LEAVER]) for nsqd in self.site.nsqds)
 
     def _note(self, what: str, happened: bool) -> None:
         self.found.note(LEAVER, what, allowed=False, effect=happened)
@@ -108,14 +113,11 @@ class Leaver:
     async def _administer(self) -> None:
         """Try to administer: over HTTPS, through nsqadmin, and with `sparq admin`."""
         before = await asyncio.to_thread(self._state)
-        await asyncio.to_thread(self._request)
-        await self._run(self.site.admin("delete", LEAVER, "--yes", token=LEAVER))
-        await self._run(self.site.admin("pause", LEAVER, token=LEAVER))
+        await asyncio.gather(
+            asyncio.to_thread(self._request),
+            self.site.admin("delete", LEAVER, "--yes", token=LEAVER),
+        )
         self._note("administering", await asyncio.to_thread(self._state) != before)
-
-    async def _run(self, ran: Awaitable[object]) -> None:
-        await ran
-        self.found.tried += 1
 
     def _request(self) -> None:
         site = self.site

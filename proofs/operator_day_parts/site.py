@@ -283,6 +283,7 @@ class Site:
         for file in (self.tokens, self.admin_tokens):
             file.write()
         for server in (*self.nsqds, *self.lookupds, self.nsqadmin):
+            assert server.pid, f"{server.name} does not run"
             os.kill(server.pid, signal.SIGHUP)
 
     # Clients and programs
