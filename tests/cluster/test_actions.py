@@ -102,6 +102,25 @@ async def test_a_channel_and_a_topic_are_deleted(
         assert nsqd.get_json("/stats?format=json&topic=gone")["topics"] is None
 
 
+async def test_a_node_that_does_not_say_whether_a_topic_is_back_is_an_error(
+    upstream: Upstream,
+) -> None:
+    """The topic was deleted there, but nobody knows whether it stayed away."""
+    stats = {"version": "1.3.0", "topics": [{"topic_name": "t", "depth": 0, "channels": []}]}
+    broken = {**stats, "topics": [{"topic_name": "t", "depth": 10**30}]}
+    answers = {"/info": answer({}), "/stats": answer(stats), "/topic/delete": answer({})}
+    async with peer(answers) as node:
+        later = actions.STAY_SECONDS / 2
+        loop = asyncio.get_running_loop()
+        loop.call_later(later, node.answers.update, {"/stats": answer(broken)})
+        report = await actions.delete(Fleet(upstream, nsqds=[node.address]), "t")
+
+    (failed,) = report.errors
+    assert (node.address, actions.STAYS_AWAY) == (failed.address, failed.step)
+    assert failed.error.startswith("not known whether it is back: unreadable statistics")
+    assert "partly" == report.result
+
+
 async def test_an_action_on_an_unknown_topic_calls_no_daemon(fleet: Fleet) -> None:
     """An action on an unknown topic calls no daemon and fails with NSQ's error text."""
     for act in (actions.pause, actions.empty, actions.delete):
