@@ -55,6 +55,8 @@ SHAPES = (
     Shape(16, 20, starts_full=True),
 )
 SMALL = Shape(4, 20)
+CONTROL = Shape(4, 20, reserves=2)
+"""On a busy machine nsqd notes several FINs at once, and one reserve sufficed for them."""
 """For short runs, and for the control."""
 ALL_SHAPES_FROM = 100
 """From this many points on, all shapes are tried."""
@@ -321,7 +323,7 @@ def prove(plan: Plan) -> Outcome:
             unreserved = fill_completely(
                 folder / "control", plan.seed, finishes, NO_RESERVE, plan.file_system
             )
-            crowded_out = crowd(folder / "crowd-control", SMALL, NO_CHECKPOINTS)
+            crowded_out = crowd(folder / "crowd-control", CONTROL, NO_CHECKPOINTS)
             control = (
                 f"without reserved space: FINs undone {unreserved.redelivered:,} · "
                 f"without checkpoints: FINs undone {crowded_out.redelivered:,}"

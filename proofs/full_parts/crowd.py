@@ -46,17 +46,19 @@ class Shape:
         disk_mib: size of the disk in MiB.
         topics: number of topics that fill it.
         starts_full: nsqd starts on a nearly full disk; the space is freed after that.
+        reserves: how many reserves its FINs would fill, a quarter more than each.
     """
 
     disk_mib: int
     topics: int
     starts_full: bool = False
+    reserves: int = 1
 
     @property
     def finishes(self) -> int:
-        """Number of FINs before the first end: a quarter more than the largest reserve holds."""
+        """Number of FINs before the first end: a quarter more than the reserves hold."""
         reserve_bytes = min(16 * MIB, self.disk_mib * MIB // 8)
-        return reserve_bytes * 5 // 4 // FINISH_BYTES
+        return self.reserves * reserve_bytes * 5 // 4 // FINISH_BYTES
 
     @property
     def finishes_after(self) -> int:

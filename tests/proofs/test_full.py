@@ -35,7 +35,7 @@ def test_the_proof_finds_a_missing_reserve(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_proof_finds_missing_checkpoints(tmp_path: Path) -> None:
     """Without checkpoints, single FINs use up the reserve, and a kill redelivers their messages."""
-    found = full.crowd(tmp_path, full.SMALL, full.NO_CHECKPOINTS)
+    found = full.crowd(tmp_path, full.CONTROL, full.NO_CHECKPOINTS)
 
     assert found.redelivered > 0
     assert 0 == found.missing
