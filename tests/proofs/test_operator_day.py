@@ -20,7 +20,7 @@ NODE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
 PLACE = ("t", "c")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_short_day_has_no_violation() -> None:
     """All steps are done once; nothing comes back, and all figures are the script's own."""
     found = prove(Plan(seed=38, count=5 * len(CHANNELS), control=False))
