@@ -133,6 +133,22 @@ async def test_everything_is_registered_with_every_nsqlookupd(
             assert (producer.topology_zone, producer.version) == ("z", "1.3.0")
 
 
+async def test_changes_before_the_start_are_taken_once(two_lookupds: list[Nsqlookupd]) -> None:
+    """Changes made before `start` leave the broker at once, and are registered in their order.
+
+    Left there, they were logged again by each turn until HTTP listened: `created` five times.
+    """
+    nsqd = FakeNsqd(address_of(two_lookupds[0]))
+    peers = LookupPeers(nsqd)  # type: ignore[arg-type] # it has all that is used
+    nsqd.create("t", "c")
+    assert not nsqd.broker.changes
+
+    await peers.start()
+    await until(lambda: registered(two_lookupds[0]) == ["t*", "t:c*"])
+    await until(lambda: [topic for topic, _ in nsqd.broker.known] == ["t"])
+    await peers.stop()
+
+
 async def test_deletions_are_unregistered_in_order(two_lookupds: list[Nsqlookupd]) -> None:
     """Changes are sent in order: a topic that was deleted and created again is registered."""
     async with FakeNsqd(address_of(two_lookupds[0])) as nsqd:

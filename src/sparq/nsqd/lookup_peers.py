@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from sparq.broker.broker import Broker
+    from sparq.broker.publishing import Change
     from sparq.nsqd.server import Nsqd
 
 MAGIC = b"  V1"
@@ -284,13 +285,16 @@ class LookupPeers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._http: aiohttp.ClientSession | None = None
         self._told_of = NONE
-        nsqd.turns.on_changes = lambda: None  # they stay queued until `start`
+        self._early: list[Change] = []
+        nsqd.turns.on_changes = self._keep
 
     async def start(self) -> None:
         """Connect to every nsqlookupd, in the background."""
         options = self._nsqd.options
         self.set_addresses(options.lookupd.tcp_addresses)
         self._nsqd.turns.on_changes = self.tell
+        self._keep()
+        self._broker.changes.extend(self._early)
         self._nsqd.drain_watchers.append(self.send_drains)
         self.tell()
         self.send_drains()
@@ -333,6 +337,11 @@ class LookupPeers:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._http is not None:
             await self._http.close()
+
+    def _keep(self) -> None:
+        """Keep changes until `start`: each turn would log again those that stay in the broker."""
+        self._early += self._broker.changes
+        self._broker.changes.clear()
 
     def tell(self) -> None:
         """Send registrations for the topics and channels that were created or deleted."""
