@@ -17,7 +17,10 @@
 6. A lag limit voids a channel's messages that its cursor has not reached, oldest first, so that a
    channel without consumers does not fill the disk. It works on messages, not on files, for the
    same reason. Messages in flight, requeued or deferred stay; each keeps only its own file.
-7. An administrator's change of a topic is made durable here, too, whether it frees files or not:
+7. After a start with a ledger that may have lost channels, no file is deleted for an hour, unless
+   the disk is short of space or an administrator drops messages: a channel that comes back gets all
+   messages of the log, also if another has finished them before.
+8. An administrator's change of a topic is made durable here, too, whether it frees files or not:
    its ledger records have to be synced first.
 """
 
@@ -42,6 +45,8 @@ from sparq.protocol.instant import Instant
 NOT_ON_DISK: Final = "not on disk yet"
 FILE_AGE_MIN_NS: Final = 60_000_000_000
 """No file is ended for its age before this: a short retention would make a file of each batch."""
+LOST_CHANNELS_NS: Final = 3600_000_000_000
+"""How long files stay for channels that a damaged ledger has lost (rule 7)."""
 
 TrimTasks = list[Drop | Commit]
 
@@ -80,6 +85,7 @@ class Trimming:
         self._drops = 0
         self._noted_end = 0
         self._is_waiting = False
+        self._begun_ns = 0
         self._undecided = 0
         self._refusal = NOT_ON_DISK
 
@@ -106,6 +112,8 @@ class Trimming:
     def trim(self, now: Instant) -> TrimTasks:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
         self._end_old_file(now)
+        if self._awaits_channels(now):
+            return []
         finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
         # Only once the FINs are synced: a power cut could otherwise undo those of messages whose
         # file is gone.
@@ -116,6 +124,13 @@ class Trimming:
             self._is_waiting = True
             self._writer.wait_for_sync(AwaitedSync(finished, is_change=False))
         return []
+
+    def _awaits_channels(self, now: Instant) -> bool:
+        """Whether channels that the ledger has lost may still come back (rule 7)."""
+        if self._writer is None or not self._writer.ledger.lacks_records or self.is_short:
+            return False
+        self._begun_ns = self._begun_ns or now.mono_ns
+        return now.mono_ns - self._begun_ns < LOST_CHANNELS_NS
 
     def _end_old_file(self, now: Instant) -> None:
         """End the active file once it has taken messages for the time of retention (rule 5)."""

@@ -34,6 +34,7 @@ from sparq.log.ledger_file import (
 )
 from sparq.log.records import Indexes, RecordKind, Replay, TopicState
 from sparq.log.reserve import BLOCK_BYTES, LEDGER_BYTES_MIN, Account, Purpose, Reserve, with_reserve
+from sparq.log.segment import SUFFIX as LOG_SUFFIX
 
 LedgerTask = LedgerSync | Checkpoint
 """A task that a ledger hands out; `finish` processes its result in the event loop."""
@@ -444,6 +445,11 @@ class Ledger:
                 self._continue(path, contents)
             else:
                 self._checkpoint_bytes = self.account.state_bytes = contents.size
+        if log_id is None and any(name.endswith(LOG_SUFFIX) for name in files):
+            # The log's first file is made after the ledger: this one was lost or moved away.
+            self.lacks_records = True
+            if not self.damage:
+                self.damage.append(f"{self._directory}: no ledger, so channels may be lost")
         self.log_id = log_id or self.log_id
         if replay.unknown:
             self.damage.append(

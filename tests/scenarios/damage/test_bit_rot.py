@@ -11,6 +11,7 @@ import copy
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -263,15 +264,61 @@ def test_channels_of_a_lost_ledger_get_all_messages_again() -> None:
         harness.consumer("t", name).close()
     harness.publish("t", *(b"%d" % number for number in range(20)))
     harness.pass_time(3)
-    for path in harness.disk.paths():
-        if "ledger-" in path or "checkpoint-" in path:
-            harness.disk.data(path)[:1024] = bytes(1024)
+    overwrite(harness.disk)
 
     after = BrokerHarness(harness.disk.killed())
     expected = [b"%d" % number for number in range(20)]
     assert expected == after.consumer("t", "a", rdy=100).bodies()
     assert expected == after.consumer("t", "b", rdy=100).bodies()
     assert after.report
+
+
+def move_away(disk: MemoryDisk) -> None:
+    for path in disk.paths():
+        if "ledger-" in path or "checkpoint-" in path:
+            disk.unlink(path)
+
+
+def overwrite(disk: MemoryDisk) -> None:
+    for path in disk.paths():
+        if "ledger-" in path or "checkpoint-" in path:
+            disk.data(path)[:1024] = bytes(1024)
+
+
+@pytest.mark.parametrize("damage", [overwrite, move_away])
+def test_a_channel_that_comes_back_late_gets_all_messages(
+    damage: Callable[[MemoryDisk], None],
+) -> None:
+    """For an hour no file is deleted after a channel was lost: the second may come back later.
+
+    The first had finished the file by then, it was deleted, and the second got nothing.
+    """
+    harness = BrokerHarness()
+    for name in ("a", "b"):
+        harness.consumer("t", name).close()
+    bodies = [b"%d" % number for number in range(20)]
+    harness.publish("t", *bodies)
+    harness.pass_time(3)
+    damage(harness.disk)
+
+    after = BrokerHarness(harness.disk.killed())
+    assert "ledger" in after.report[0]
+    first = after.consumer("t", "a", rdy=100)
+    received = first.messages()
+    assert bodies == [message.body for message in received]
+    first.finish(received)
+    after.publish("t", b"new")
+    first.finish(first.messages())
+    after.pass_time(3)
+    after.pass_time(3)
+    second = after.consumer("t", "b", rdy=100)
+    received = second.messages()
+    assert [*bodies, b"new"] == [message.body for message in received]
+    second.finish(received)
+
+    after.pass_time(3600)
+    after.pass_time(3)
+    assert after.topic("t").log_messages == 1
 
 
 @pytest.mark.parametrize(("number", "into"), [(2, 20), (1, 400), (6, 50), (7, 4000)])
