@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparq.nsqadmin.access.roles import RIGHTS
+from sparq.nsqadmin.access.roles import ACTION_ROLES, RIGHTS
 from sparq.nsqadmin.v2 import site
 from sparq.nsqadmin.v2.schemas import SCHEMAS, of_type
 from tests.nsqadmin.v2.conftest import Api
@@ -35,3 +35,11 @@ async def test_the_document_has_exactly_the_servers_routes(api: Api) -> None:
         assert name in text
     with pytest.raises(TypeError, match="no schema"):
         of_type(complex)
+
+
+def test_the_document_names_each_action() -> None:
+    """A script finds the words for `action` in the document, which no other page lists."""
+    action = SCHEMAS["Action"]
+    assert set(ACTION_ROLES) == set(action["properties"]["action"]["enum"])
+    # Actions on a node or a client have no topic.
+    assert ["action"] == action["required"]

@@ -15,6 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, get_args, get_origin
 
 from sparq.cluster.draining import DrainProgress, NodeRemainder
+from sparq.nsqadmin.access.roles import ACTION_ROLES
 from sparq.nsqadmin.messages.dead_letters import FailureHistory
 from sparq.nsqadmin.watch import rows
 
@@ -241,10 +242,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Action": {
         "type": "object",
         "properties": {
-            "action": TEXT,
+            "action": {"enum": sorted(ACTION_ROLES)},
             "topic": TEXT,
             "channel": TEXT,
-            "node": TEXT,
+            "node": {**TEXT, "description": "HOST:PORT of its HTTP"},
             "typed": {
                 **TEXT,
                 "description": "to confirm a deletion: the channel's name, or else the topic's",
@@ -256,7 +257,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "body": {**TEXT, "description": "to publish: the message, to `node`"},
             "encoding": {"enum": ["text", "base64"], "description": "of `body`; default: text"},
         },
-        "required": ["action", "topic"],
+        "required": ["action"],
     },
     "Seek": {
         "type": "object",
