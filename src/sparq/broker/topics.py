@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from sparq.broker.catalog import Catalog, PolicySave, Removal
 from sparq.broker.draining import Drains
-from sparq.broker.health import DiskProbe
+from sparq.broker.health import DiskProbe, ErrorNote
 from sparq.broker.options import (
     BrokerOptions,
     QueueSettings,
@@ -238,9 +238,13 @@ class Topics:
         topic.recover(state, now)
         self.by_name[name] = topic
         self._turn.add_topic(topic)
-        report = [f"topic {name}: {text}" for text in ledger.damage]
+        # What a crash leaves at the end of a ledger is no error; lost records and messages are.
+        kind = ErrorNote if ledger.lacks_records else str
+        report = [kind(f"topic {name}: {text}") for text in ledger.damage]
         report += [
-            f"topic {name}: {d.messages} messages lost in {d.path} at {d.offset}: {d.reason}"
+            ErrorNote(
+                f"topic {name}: {d.messages} messages lost in {d.path} at {d.offset}: {d.reason}"
+            )
             for d in log.damage
         ]
         if log.torn_bytes:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import CatalogError
+from sparq.broker.health import ErrorNote
 from sparq.broker.options import BrokerOptions
 from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
@@ -108,7 +109,8 @@ def open_broker(options: NsqdOptions, disk: RealDisk, data_path: Path) -> Broker
         )
         broker.configure_policies(policy_document.read_file(options.policies))
         for line in _load(broker, now):
-            logger.info("%s", line)
+            is_error = isinstance(line, ErrorNote)
+            logger.log(logging.ERROR if is_error else logging.INFO, "%s", line)
     except DocumentError as error:
         raise lifecycle.LoadError(f"failed to load policies - {error}") from error
     except CatalogError as error:

@@ -26,6 +26,7 @@ from sparq.testing import MemoryDisk
 from tests.broker.harness import BrokerHarness
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import OK, V2Client, drain, fin_each
+from tests.support.waiting import wait_for
 
 SEGMENT_DATA_START = 4608
 HEADER_COPIES = (*range(128), *range(4096, 4224))
@@ -336,11 +337,11 @@ def test_a_batch_damaged_while_nsqd_was_stopped(
     flip(tmp_path / "nsqd" / hurt.path, hurt.offset + into)
     kept = frozenset[bytes]().union(*(one.bodies for one in batches)) - hurt.bodies
 
-    with spawn_nsqd(tmp_path, "--max-bytes-per-file=50000") as server:
+    with spawn_nsqd(tmp_path, "--max-bytes-per-file=50000", "--log-level=warn") as server:
         assert lost_to_ranges(server) == (4, kept)
         assert Counter(drain(server, "t", "c")) == Counter(kept)
         assert damaged_messages(server) == 4
-        assert "4 messages lost" in server.log_text
+        wait_for(lambda: "4 messages lost" in server.log_text)
 
 
 def test_a_batch_damaged_while_nsqd_runs(tmp_path: Path) -> None:
