@@ -73,6 +73,7 @@ def test_a_token_is_valid_until_the_end_of_its_last_day(
         (f"bob read {HASH[:-1]}", "64 hex digits"),
         (f"bob read {TOKEN}", "64 hex digits"),
         (f"bo/b read {HASH}", "a name has"),
+        (f"http-token read {HASH}", "stands for the flag --http-token in audit files"),
         (f"bob read {HASH} tomorrow", "is not a date"),
         (f"bob read {HASH} 2027-03-31T12:00:00", "has no UTC offset"),
         (f"bob read {HASH}\neve read {HASH}", "already in the file"),

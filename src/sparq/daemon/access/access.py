@@ -45,8 +45,6 @@ REASONS: Final = (UNAUTHORISED, EXPIRED, FORBIDDEN)
 
 HTTP_FORBIDDEN: Final = 403
 
-MASTER: Final = "http-token"
-"""The user name in entries for requests with `--http-token`."""
 
 EVERYTHING: Final = tuple(Grant(role) for role in WORDS.values())
 TOLD: Final = ("node", "to", "id", "count", "to_all", "dry_run", "exit", "rate", "client")
@@ -220,7 +218,7 @@ class Access:
         caller = self._caller(call.request)
         if self.tokens is None:
             asks = bool(self._token) and (route.private or route.method != "GET")
-            is_met = not asks or caller.name == MASTER
+            is_met = not asks or caller.name == tokens.MASTER
         else:
             is_met = all(need.is_met(caller.grants, call.named) for need in needs)
         return caller, None if is_met else self._refusal(route, call, caller, needs)
@@ -263,7 +261,7 @@ class Access:
 
     def _caller(self, request: web.BaseRequest) -> Caller:
         if self._token and is_shown(request, self._token):
-            return Caller(MASTER, "token", EVERYTHING, FORBIDDEN)
+            return Caller(tokens.MASTER, "token", EVERYTHING, FORBIDDEN)
         shown = tokens.shown(request.headers.getall("Authorization", ()))
         if shown is None or self.tokens is None:
             anybody = () if self.tokens is None else self.tokens.anybody

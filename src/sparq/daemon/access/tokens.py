@@ -35,6 +35,8 @@ TOKENS_MAX = 1000
 FILE_BYTES_MAX = 1 << 20
 ANYBODY = "anybody"
 NO_HASH = "-"
+MASTER = "http-token"
+"""The name of `--http-token` in audit files."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -214,6 +216,8 @@ def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
     name, granted, hashed = words[:3]
     if not _NAME.fullmatch(name):
         raise ValueError("a name has 1 to 64 letters, digits and ._@+-")
+    if name == MASTER:
+        raise ValueError(f"the name {MASTER} stands for the flag --{MASTER} in audit files")
     if form.is_whole and ":" in granted:
         raise ValueError("roles apply to all topics here: write the role without a pattern")
     roles = grants.parse(granted, form.words)

@@ -62,6 +62,7 @@ class Move:
         carried: messages that the target has acknowledged.
         again: those of them with earlier delivery attempts: an earlier run may have published them.
         doubtful: messages whose publish the target has not answered.
+        has_begun: whether source or target may have been changed.
     """
 
     def __init__(self, job: Job, topic: str, source: Node, target: Node) -> None:
@@ -77,6 +78,7 @@ class Move:
             msg_timeout=PATIENCE_SECONDS,
         )
         self.carried = self.again = self.doubtful = 0
+        self.has_begun = False
         self._left = 0
 
     def shown(self) -> str:
@@ -97,6 +99,7 @@ class Move:
                 return
             raise ToolError(f"{self.source.address} has no topic {self.topic}: nothing was done")
         self._refuse_paused(figures)
+        self.has_begun = True
         await self._furnish(figures)
         await self._post(self.source, "/topic/drain")
         await self._wait_for_consumers()
@@ -309,6 +312,8 @@ async def move(job: Job) -> int:
     except SparqClientError as error:
         failed = f"{source.address}: {error}"
     except ToolError as error:
+        if not doing.has_begun:
+            raise
         failed = str(error)
     return await _say(job, doing, failed)
 
