@@ -216,6 +216,7 @@ async def serve(
     leave.start()
     for name in main.RARELY_USED:
         await asyncio.to_thread(lifecycle.load, name)
+    gc.freeze()
     await lifecycle.until_stopped(stop)
     logger.info("NSQ: stopping")
     # HTTP and HTTPS: the first one, TCP, is closed by `Nsqd.stop`.

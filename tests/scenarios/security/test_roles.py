@@ -57,7 +57,7 @@ NSQD: Final = {
     **dict.fromkeys(("/message/requeue", "/message/redrive"), OPERATE),
     **dict.fromkeys(("/message/finish", "/message/cancel"), ADMINISTER),
     **dict.fromkeys(("/channel/seek", "GET /config/:opt"), OPERATE),
-    "/topic/drain": OPERATE,
+    **dict.fromkeys(("/topic/drain", "/client/close"), OPERATE),
     "GET /drain": READ,
     **dict.fromkeys(
         [f"/{what}/{verb}" for what in ("topic", "channel") for verb in ("empty", "delete")],
@@ -74,7 +74,15 @@ NSQLOOKUPD: Final = {
     **dict.fromkeys(("/topic/create", "/channel/create"), OPERATE),
 }
 
-WHOLE: Final = ("/metrics", "/topics", "/debug", "/config/:opt", "/drain", "/message/redrive")
+WHOLE: Final = (
+    "/metrics",
+    "/topics",
+    "/debug",
+    "/config/:opt",
+    "/drain",
+    "/message/redrive",
+    "/client",
+)
 """Prefixes of routes that concern all topics, and require their role for all topics."""
 
 TALKS: Final = {

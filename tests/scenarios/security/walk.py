@@ -35,6 +35,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /topics/:topic/:channel": {"action": "pause_channel"},
     "POST /lookup": {"action": "create", "topic": "new", "channel": "new"},
     "POST /publish": {"topic": "t", "node": "n:1", "body": "x"},
+    "POST /connection": {"action": "close_client", "topic": "t", "node": "n:1", "client": "n:2"},
     "POST /messages": {"action": "copy_message", "topic": "t", "to": "new"},
     "POST /dead-letters": {"action": "copy_message", "topic": "t", "to": "new"},
     "POST /replay": {"topic": "t", "channel": "c", "to": "earliest"},

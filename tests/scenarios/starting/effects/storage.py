@@ -214,8 +214,12 @@ GROUPS = {
         Row("data-path", "{data}", data_path),
         Row("max-bytes-per-file", 20_000, max_bytes_per_file),
         Row("retention-bytes", 40_000, retention_bytes),
-        Row("message-ttl", "300ms", message_ttl, toml=300),
         Row("max-channel-lag-time", "50ms", max_channel_lag_time, toml=50),
+    ],
+    "delivered for a time": [
+        *ADDRESSES,
+        Row("data-path", "{data}", data_path),
+        Row("message-ttl", "300ms", message_ttl, toml=300),
     ],
     "storage": [
         *ADDRESSES,
