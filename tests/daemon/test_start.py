@@ -53,6 +53,7 @@ def loaded_when_bound(module: str, folder: Path) -> list[set[str]]:
     ) as process:
         assert process.stdout is not None
         found = [set(json.loads(process.stdout.readline())) for _ in range(2)]
+        found = [modules - {"sitecustomize"} for modules in found]  # of Debian's Python
         process.send_signal(signal.SIGKILL)
     return found
 
