@@ -32,6 +32,7 @@ BODY = b"x" * 400
 SECOND = 1_000_000_000
 SOON_SECONDS = 8.0
 PAUSE_SECONDS = 0.1
+"""Between publishes: the low rate itself, so that each is a batch of its own."""
 
 
 class Few:
