@@ -4,9 +4,12 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError
-from sparq.nsqd.serving import BATCH_TOPICS, run_all
+from sparq.nsqd import main
+from sparq.nsqd.serving import BATCH_TOPICS, load_rarely_used, run_all
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
@@ -60,3 +63,14 @@ def test_modules_are_excluded_from_garbage_collection(tmp_path: Path) -> None:
 
         # The last modules are loaded after the first request is answered.
         wait_for(lambda: 10 < objects() < OBJECTS_MAX, describe=objects)
+
+
+def test_a_rarely_used_module_that_cannot_be_loaded_does_not_end_nsqd(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """nsqd serves clients by then, who may have taken the last file descriptor."""
+    monkeypatch.setattr(main, "RARELY_USED", ("no_such_module", "encodings.idna"))
+
+    load_rarely_used()
+
+    assert "module no_such_module cannot be loaded" in caplog.text

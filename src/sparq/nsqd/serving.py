@@ -166,6 +166,18 @@ async def take_over(
     return True
 
 
+def load_rarely_used() -> None:
+    """Import what a library would import at the moment of need; blocking.
+
+    nsqd serves clients already, so a module that cannot be opened now does not end it.
+    """
+    for name in main.RARELY_USED:
+        try:
+            lifecycle.load(name)
+        except lifecycle.StartError as error:
+            logger.warning("%s; it is loaded when it is needed", error)
+
+
 async def serve(
     options: NsqdOptions,
     beginning: EarlyResources,
@@ -214,8 +226,7 @@ async def serve(
     lifecycle.on_hangup(reloader.reload)
     leave = ExitWhenDrained(nsqd, stop)
     leave.start()
-    for name in main.RARELY_USED:
-        await asyncio.to_thread(lifecycle.load, name)
+    await asyncio.to_thread(load_rarely_used)
     gc.freeze()
     await lifecycle.until_stopped(stop)
     logger.info("NSQ: stopping")
