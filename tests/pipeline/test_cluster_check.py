@@ -82,5 +82,5 @@ def test_the_check_waits_for_an_nsqlookupd_that_is_starting(monkeypatch, tmp_pat
 
 def test_an_nsqds_address_as_nsqlookupd_is_an_error(cluster):
     """The address of an nsqd in --lookupd-http-address is an error about that flag."""
-    with pytest.raises(SettingsError, match=r"^--lookupd-http-address: .*nsqd"):
+    with pytest.raises(SettingsError, match=r"^--lookupd-http-address: .* is not an nsqlookupd"):
         check_cluster(settings(cluster.nsqd.http))

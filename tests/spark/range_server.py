@@ -239,3 +239,9 @@ class RangeServer:
 def key(server: RangeServer) -> str:
     """The key of the server's log in an offset."""
     return f"{server.address}/{server.log}"
+
+
+def at(server: RangeServer, index: int, address: str = "") -> dict[str, object]:
+    """The offset up to an index of the server's log, first found at `address`."""
+    place = {"index": index, "ordinal": server.ordinal_at(index)}
+    return {f"{address or server.address}/{server.log}": place}

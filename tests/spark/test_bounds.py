@@ -9,7 +9,7 @@ from sparq.protocol import commands
 from sparq.spark.errors import DataLossError
 from sparq.spark.offsets import Key
 from sparq.spark.options import OptionError
-from tests.spark.range_server import key
+from tests.spark.range_server import at, key
 from tests.spark.reading import indexes
 from tests.support.servers import free_port
 
@@ -90,7 +90,7 @@ def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
 
     servers[1].committed = servers[1].end
     reader = readers(servers[0], startingOffsets="committed")
-    start = reader.latestOffset({f"{absent}/{servers[0].log}": 202}, ALL)
+    start = reader.latestOffset(at(servers[0], 202, absent), ALL)
     reader._fleet.remember([Key(servers[1].address, "")])
     assert 6 == indexes(reader.latestOffset(start, ALL))[key(servers[1])]
 

@@ -34,7 +34,6 @@ def rows_one_by_one(data: bytes, first: int, end: int) -> list[tuple]:
                     frame[18:34].decode(),
                     index,
                     EPOCH + timedelta(microseconds=timestamp_us),
-                    int.from_bytes(frame[16:18], "big"),
                     frame[34:],
                 )
             )
@@ -93,17 +92,14 @@ def test_decoded_columns_are_in_the_requested_order():
     assert [{"body": b"bc", "index": 6}] == piece.to_pylist()
 
 
-def test_attempts_and_indexes_are_exact_at_their_maxima():
-    """Attempts (unsigned, 16 bits) and indexes (54 bits) are exact at their maxima."""
+def test_the_largest_index_is_exact():
+    """The largest index, of 54 bits, is exact, and so is its id."""
     index = layout.INDEX_LIMIT - 1
     run, ends = batch.encode_frames([frames.BodySlices.of([b"x"])], index, 1023, 1)
-    run = bytes(frames.patch_attempts(run, ends, 65_535))
     data = encoded(run, ends, index)
-    (piece,) = Decoder("t", "n", ["id", "index", "attempts"]).decode(memoryview(data), 0, index + 1)
+    (piece,) = Decoder("t", "n", ["id", "index"]).decode(memoryview(data), 0, index + 1)
 
-    assert [{"id": f"{1023 << 54 | index:016x}", "index": index, "attempts": 65_535}] == (
-        piece.to_pylist()
-    )
+    assert [{"id": f"{1023 << 54 | index:016x}", "index": index}] == piece.to_pylist()
 
 
 def test_a_flipped_bit_is_an_error_and_never_a_row():

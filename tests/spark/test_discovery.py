@@ -8,12 +8,14 @@ import pytest
 
 from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
+from sparq.client.range_reader import NoRangesError
 from sparq.spark import discovery
-from sparq.spark.discovery import NsqdDiscovery
+from sparq.spark.discovery import NsqdDiscovery, check_peers
 from sparq.spark.options import ClusterOptions
 from sparq.spark.topics import TopicSelection
 from tests.client.certificates import certificates, server_context
-from tests.support.servers import free_port
+from tests.spark.range_server import RangeServer
+from tests.support.servers import free_port, spawn_nsqd
 
 
 class Lookupd:
@@ -206,7 +208,7 @@ def test_an_answer_of_another_program_raises_wrong_peer_error(lookupd, body):
     """An answer that is not nsqlookupd's JSON raises WrongPeerError."""
     lookupd.body = body
 
-    with pytest.raises(WrongPeerError, match="is not an nsqlookupd"):
+    with pytest.raises(WrongPeerError, match="is not an nsqlookupd's HTTP port"):
         NsqdDiscovery(
             ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("clicks")
         ).addresses()
@@ -234,3 +236,25 @@ def test_an_https_nsqlookupd_is_verified_and_gets_the_secret(tmp_path):
                 assert [] == running.paths
         finally:
             running.close()
+
+
+def test_the_check_of_addresses_creates_nothing_and_ignores_silence(tmp_path):
+    """`check_peers` creates no topic, and accepts addresses that do not answer."""
+    gone, topics = unused_address(), TopicSelection.of_one("clicks")
+    with spawn_nsqd(tmp_path) as nsqd:
+        for wanted in (topics, None):
+            check_peers(ClusterOptions((nsqd.tcp, gone), (), 1000), wanted)
+            check_peers(ClusterOptions((), (gone, "https://h.invalid:1"), 1000), wanted)
+            with pytest.raises(WrongPeerError, match=f"nsqd {nsqd.http}: it speaks HTTP"):
+                check_peers(ClusterOptions((gone, nsqd.http), (), 1000), wanted)
+
+        assert not nsqd.get_json("/stats?format=json")["topics"]
+
+
+def test_an_nsqd_without_range_reading_is_refused_only_as_a_source():
+    """Go's nsqd is accepted as a sink; as a source it is refused."""
+    with RangeServer(ranges=0) as plain:
+        cluster = ClusterOptions((plain.address,), (), 1000)
+        check_peers(cluster, None)
+        with pytest.raises(NoRangesError, match=f"nsqd {plain.address} .* cannot read ranges"):
+            check_peers(cluster, TopicSelection.of_one("clicks"))

@@ -66,27 +66,3 @@ def test_a_gap_of_indexes_is_no_data_loss(servers, readers):
 
     assert {"index": 204, "ordinal": 4} == end[key(server)]
     assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
-
-
-def test_offsets_of_earlier_versions_have_no_ordinals(servers, readers):
-    """For an offset without ordinals, a channel cursor ahead of it means data loss.
-
-    The next offset has both index and ordinal.
-    """
-    server = servers[0]
-    start = {key(server): 150}
-    server.first, server.committed = 202, 150
-
-    reader = readers(server)
-    end = reader.latestOffset(start, ALL)
-    assert {"index": 204, "ordinal": 4} == end[key(server)]
-    assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
-    assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, {key(server): 204})]
-
-    server.committed = 202
-    for call in (
-        lambda reader: reader.latestOffset(start, ALL),
-        lambda reader: reader.partitions(start, {key(server): 204}),
-    ):
-        with pytest.raises(DataLossError, match="from index 150 to index 202, where"):
-            call(readers(server))

@@ -5,7 +5,7 @@ import threading
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.spark.range_server import key
+from tests.spark.range_server import at
 from tests.spark.reading import rows_of
 
 ALL = ReadAllAvailable()
@@ -13,7 +13,7 @@ ALL = ReadAllAvailable()
 
 def test_a_range_is_cut_into_equal_parts(servers, readers):
     """minPartitions and maxRecordsPerPartition split a range into equal parts with all its rows."""
-    start, end = {key(servers[1]): 0}, {key(servers[1]): 6}
+    start, end = at(servers[1], 0), at(servers[1], 6)
     for options, count in (
         ({"minPartitions": "3"}, 3),
         ({"maxRecordsPerPartition": "4"}, 2),
@@ -84,4 +84,4 @@ def test_a_planned_range_waits_for_its_nsqd(servers, readers):
     servers[1].stop()
     threading.Timer(0.2, servers[1].start).start()
 
-    assert 6 == len(rows_of(reader, {key(servers[1]): 0}, {key(servers[1]): 6}))
+    assert 6 == len(rows_of(reader, at(servers[1], 0), at(servers[1], 6)))

@@ -15,7 +15,7 @@ from sparq.spark import source
 from sparq.spark.errors import UnreachableError
 from sparq.spark.offsets import Key
 from sparq.spark.source_options import NO_LIMIT
-from tests.spark.range_server import key
+from tests.spark.range_server import at, key
 from tests.spark.reading import indexes, rows_of
 
 ALL = ReadAllAvailable()
@@ -82,7 +82,7 @@ def test_the_cursor_follows_sparks_commits(servers, readers):
     reader.latestOffset(end, ReadMaxRows(2))
     reader.latestOffset(end, ReadMaxRows(2))
     assert 2 == servers[1].committed
-    reader.commit({key(servers[1]): 4})
+    reader.commit(at(servers[1], 4))
     assert 4 == servers[1].committed
 
     heard = [heard.index for heard in servers[1].heard if isinstance(heard, commands.CommitRange)]
@@ -114,7 +114,7 @@ def test_a_new_nsqd_is_added_in_its_own_batch(servers, readers, monkeypatch):
 
 def test_partitions_works_as_a_readers_first_call(servers, readers):
     """partitions() works as a reader's first call: after a crash Spark calls nothing before it."""
-    start, end = {key(servers[1]): 2}, {key(servers[1]): 5}
+    start, end = at(servers[1], 2), at(servers[1], 5)
 
     assert [b"0c", b"1a", b"1b"] == [body for _, body in rows_of(readers(), start, end)]
 

@@ -9,7 +9,7 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import options as option_limits
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
-from tests.spark.range_server import RangeServer, key
+from tests.spark.range_server import RangeServer, at, key
 from tests.spark.reading import Follower, indexes, rows_of
 from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
@@ -103,7 +103,7 @@ def test_another_program_at_a_moved_nsqds_old_address_does_not_end_a_query(
     first, _ = servers
     with spawn_nsqd(tmp_path) as nsqd, RangeServer(ranges=0) as plain:
         for stranger in (nsqd.http, plain.address):
-            start, end = ({f"{stranger}/{first.log}": index} for index in (201, 204))
+            start, end = (at(first, index, stranger) for index in (201, 204))
             reader = readers(first)
 
             assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
@@ -153,7 +153,7 @@ def test_an_unreachable_nsqd_keeps_its_offset(servers, readers):
 
 def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
     """A log is recognised by its id: the address in the offset is only a name."""
-    start = {f"127.0.0.1:1/{servers[1].log}": 2}
+    start = at(servers[1], 2, "127.0.0.1:1")
     reader = readers(servers[1])
     end = reader.latestOffset(start, ALL)
 

@@ -102,13 +102,13 @@ def answer(status: int, body: bytes) -> Any:
     """Parse an nsqlookupd's answer; `NOTHING` if it does not know the topic.
 
     Raises:
-        NotLookupdError: the answer is not JSON.
-        ValueError: the status is an error, or the server is not an nsqlookupd.
+        NotLookupdError: the answer is not JSON, or is a 404 without TOPIC_NOT_FOUND.
+        ValueError: the status is an error.
     """
     if status == NOT_FOUND and UNKNOWN_TOPIC in body:
         return NOTHING
     if status == NOT_FOUND:
-        raise ValueError(
+        raise NotLookupdError(
             "status 404 without TOPIC_NOT_FOUND: is this an nsqlookupd's HTTP address?"
             " (port 4161 by default)"
         )

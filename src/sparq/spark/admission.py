@@ -113,11 +113,7 @@ class ReadableRange:
 
     def _messages(self, key: str) -> int:
         stop, position = self._stops[key], self._found[key]
-        # Without an ordinal (a checkpoint of an earlier version, and an nsqd that did not answer
-        # just now) the number of messages is unknown: the log waits for the next call.
-        if position.ordinal is None or stop.end <= position.index:
-            return 0
-        return stop.end_ordinal - position.ordinal
+        return max(0, stop.end_ordinal - position.ordinal)
 
     def backlogs(self, bytes_max: int) -> dict[str, Backlog]:
         """The backlog of each log.
@@ -144,10 +140,9 @@ class ReadableRange:
     def _allowed(self, key: str, full: Place, share: int) -> int:
         """Number of a log's messages that fit its share of the bytes."""
         place = full if full.size <= share else self._place_within(key, share)
-        ordinal = self._found[key].ordinal
-        if place is None or ordinal is None:
+        if place is None:
             return 0
-        return min(self._counts[key], max(0, place.at_ordinal - ordinal))
+        return min(self._counts[key], max(0, place.at_ordinal - self._found[key].ordinal))
 
     def _place_within(self, key: str, size: int) -> Place | None:
         return self._fleet.place_within(parse_key(key).log, self._found[key].index, size)

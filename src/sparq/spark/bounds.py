@@ -95,7 +95,7 @@ class Bounds:
         Raises:
             DataLossError: messages are lost, and failOnDataLoss is set.
         """
-        if position.ordinal is None or position.ordinal >= ends.first_ordinal:
+        if position.ordinal >= ends.first_ordinal:
             return position
         self._losses.overtaken(key, position, ends, ends.first_ordinal)
         return LogPosition(ends.first, ends.first_ordinal)
@@ -113,16 +113,17 @@ class Bounds:
             return LogPosition(ends.end, ends.end_ordinal)
         if position == COMMITTED:
             return committed(attached)
-        assert isinstance(position, LogPosition)
+        assert not isinstance(position, str)
         key = str(self.key(member))
+        if isinstance(position, LogPosition):
+            self._check_within("startingOffsets", key, position.index, ends)
+            return self.kept(key, position, ends)
         self._check_within("startingOffsets", key, position, ends)
-        if position.ordinal is None:
-            # An index from the option comes without an ordinal: nsqd counts the messages before it.
-            if position.index < ends.first:
-                self._losses.deleted(key, position.index, ends)
-            place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
-            return LogPosition(max(position.index, ends.first), place.from_ordinal)
-        return self.kept(key, position, ends)
+        if position < ends.first:
+            self._losses.deleted(key, position, ends)
+        # An index comes without an ordinal: nsqd counts the messages before it.
+        place = reached(member, self._fleet.place_after(ends.log, position, 0))
+        return LogPosition(max(position, ends.first), place.from_ordinal)
 
     def _end(self, key: str, member: TopicConnection, start: LogPosition) -> LogPosition:
         """Where reading ends in one log."""
@@ -133,21 +134,22 @@ class Bounds:
             # range. An index names one log, so there (below) the same is a mistake.
             return end if end.index > start.index else start
         position = self._options.ending.of(_named(member))
-        if not isinstance(position, LogPosition):
+        if isinstance(position, str):
             return LogPosition(ends.end, ends.end_ordinal)
-        self._check_within("endingOffsets", key, position, ends)
-        if position.index < start.index:
+        index = position.index if isinstance(position, LogPosition) else position
+        self._check_within("endingOffsets", key, index, ends)
+        if index < start.index:
             raise OptionError(
-                f"option endingOffsets: index {position.index} is before index {start.index}, "
+                f"option endingOffsets: index {index} is before index {start.index}, "
                 f"where the read of {self._losses.describe(key)} starts"
             )
-        place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
-        return LogPosition(position.index, place.from_ordinal)
+        place = reached(member, self._fleet.place_after(ends.log, index, 0))
+        return LogPosition(index, place.from_ordinal)
 
-    def _check_within(self, option: str, key: str, position: LogPosition, ends: Ends) -> None:
-        if position.index > ends.end:
+    def _check_within(self, option: str, key: str, index: int, ends: Ends) -> None:
+        if index > ends.end:
             raise OptionError(
-                f"option {option}: index {position.index} is after index {ends.end}, the end of "
+                f"option {option}: index {index} is after index {ends.end}, the end of "
                 f"{self._losses.describe(key)}"
             )
 

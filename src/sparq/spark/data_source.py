@@ -10,8 +10,8 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from sparq.spark.discovery import check_peers
 from sparq.spark.options import OptionError, SinkOptions, check_names
-from sparq.spark.ports import check
 from sparq.spark.reader import NsqBatchReader, NsqFilteredReader
 from sparq.spark.sink import NsqStreamWriter, NsqWriter, body_column
 from sparq.spark.source import NsqStreamReader, RefusedStreamReader
@@ -25,7 +25,6 @@ COLUMNS: Final = {
     "id": "string",
     "index": "bigint",
     "timestamp": "timestamp",
-    "attempts": "int",
     "body": "binary",
 }
 
@@ -46,7 +45,6 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     id         STRING     the message id: 16 hex digits, unique in its topic over all nsqds
     index      BIGINT     the message's index in its nsqd's log of the topic; rises, with gaps
     timestamp  TIMESTAMP  when nsqd received the message, in microseconds (nsqd keeps nanoseconds)
-    attempts   INT        as stored, always 1: reads by a range reader do not count as attempts
     body       BINARY     the message body
     =========  =========  =====================================================================
 
@@ -164,7 +162,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     OptionError
         An option is missing, wrong or misspelt; the text names it.
     WrongPeerError
-        An address is a port of another kind than the option takes; the text names the kind.
+        At an address there is another daemon or another port than the option takes.
     UnreachableError
         An nsqd that the query needs stayed unreachable.
     DataLossError
@@ -237,7 +235,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         # would hide one of `streamReader` (`RefusedStreamReader`). Spark does not tell whether a
         # stream or a batch is read, so what differs is left to `SourceOptions.of`.
         options = SourceOptions.checked(self.options)
-        check(options.cluster, next(iter(options.topics.names), ""))
+        check_peers(options.cluster, options.topics)
         return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 
     def streamReader(self, schema: StructType) -> NsqStreamReader | RefusedStreamReader:
@@ -266,7 +264,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
 
     def _sink_options(self) -> SinkOptions:
         options = SinkOptions.of(self.options)
-        check(options.cluster)
+        check_peers(options.cluster, None)
         return options
 
 

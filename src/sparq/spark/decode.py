@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparq.protocol import batch
-from sparq.protocol.layout import ATTEMPTS_OFFSET, FRAME_OVERHEAD, ID_OFFSET, ID_SIZE
+from sparq.protocol.layout import FRAME_OVERHEAD, ID_OFFSET, ID_SIZE
 
 ROWS_MAX: Final = 50_000
 """Rows per record batch: enough to make its fixed cost small, few enough for the JVM's heap."""
@@ -33,7 +33,6 @@ SCHEMA: Final = pa.schema(
         pa.field("id", pa.string()),
         pa.field("index", pa.int64()),
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("attempts", pa.int32()),
         pa.field("body", pa.binary()),
     ]
 )
@@ -118,10 +117,6 @@ def _timestamps(data: memoryview, frames: FramePositions) -> Any:
     return pa.array(stamps_ns // _NS_PER_US).view(SCHEMA.field("timestamp").type)
 
 
-def _attempts(data: memoryview, frames: FramePositions) -> Any:
-    return pa.array(_fields(data, frames, ATTEMPTS_OFFSET, ">u2").astype(np.int32))
-
-
 def _bodies(data: memoryview, frames: FramePositions) -> Any:
     count = len(frames.starts)
     offsets = np.empty(2 * count, np.int32)
@@ -139,7 +134,6 @@ _MESSAGE_COLUMNS: Final[dict[str, Callable[[memoryview, FramePositions], Any]]] 
     "id": _ids,
     "index": lambda _, frames: pa.array(frames.indexes),
     "timestamp": _timestamps,
-    "attempts": _attempts,
     "body": _bodies,
 }
 

@@ -8,23 +8,31 @@
    lists the topics of each nsqd. Both leave out a topic that is tombstoned at an nsqd.
 """
 
+import contextlib
 import http.client
 import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions, check_lookupd_status
+from sparq.client.range_reader import RangeReader
 from sparq.protocol import lookup
 from sparq.protocol.bounded import check_size
+from sparq.protocol.errors import RemoteError
 from sparq.spark.options import ClusterOptions
-from sparq.spark.ports import wrong_lookupd
 from sparq.spark.topics import TopicSelection
 
 INTERVAL_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 0.2
 TIMEOUT_SECONDS: Final = 5.0
+
+CHECK_SECONDS: Final = 3.0
+"""Time limit of `check_peers`: an nsqd that is down at the moment is not a mistake."""
+
+CHECKER: Final = "sparq spark check"
 
 
 class TopicAt(NamedTuple):
@@ -95,13 +103,15 @@ class NsqdDiscovery:
                 self._found |= dict.fromkeys(self._listed(self._ask(address)))
             except OSError as error:
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
+            except (http.client.BadStatusLine, lookup.NotLookupdError) as error:
+                # A mistake in the options, which is reported at once.
+                is_http = isinstance(error, lookup.NotLookupdError)
+                reason = error if is_http else "it does not speak HTTP (port 4161 by default)"
+                raise WrongPeerError(
+                    f"option lookupd_http_addresses: {address} is not an nsqlookupd's HTTP port: "
+                    f"{reason}"
+                ) from None
             except (http.client.HTTPException, ValueError) as error:
-                # Not an answer of nsqlookupd: a wrong port is a mistake in the options, which is
-                # reported at once. Anything else may pass and counts as unreachable.
-                if (mistake := wrong_lookupd(address)) is not None:
-                    raise mistake from None
-                if isinstance(error, lookup.NotLookupdError):
-                    raise WrongPeerError(f"{address} is not an nsqlookupd: {error}") from None
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
         if len(failures) < len(self._lookupds):
             return None
@@ -150,6 +160,38 @@ class NsqdDiscovery:
                 for name, is_hidden in producer.topics:
                     if not is_hidden and self._topics.has(name):
                         yield TopicAt(producer.address, name)
+
+
+def check_peers(cluster: ClusterOptions, topics: TopicSelection | None) -> None:
+    """Find mistakes in the addresses before a query runs; creates nothing.
+
+    Daemons that do not answer are not reported: the query waits for them.
+
+    Args:
+        cluster: the addresses.
+        topics: the topics that a source will read; None for a sink.
+
+    Raises:
+        WrongPeerError: there is another daemon, or another of its ports, at an address.
+        NoRangesError: an nsqd does not support range reading.
+        RemoteError: an nsqd refuses a sink's secret.
+        TlsError, AuthRequiredError: an nsqd does not offer TLS, is not trusted, or requires AUTH.
+    """
+    with contextlib.suppress(OSError):
+        NsqdDiscovery(cluster, topics).found()
+    give_up_at = time.monotonic() + CHECK_SECONDS
+    for address in cluster.nsqd_tcp_addresses:
+        if time.monotonic() >= give_up_at:
+            return
+        with contextlib.suppress(OSError):
+            if topics is None:
+                BlockingConnection(address, user_agent=CHECKER, layers=cluster.layers).close()
+                continue
+            reader = RangeReader(address, user_agent=CHECKER, layers=cluster.layers)
+            with contextlib.closing(reader), contextlib.suppress(RemoteError):
+                # A refusal means that the topic does not exist yet, or that permission is missing:
+                # the query reports it.
+                reader.ends(topics.names[0])
 
 
 def _connection(

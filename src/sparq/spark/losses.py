@@ -32,14 +32,13 @@ class Losses:
 
         Args:
             key: the log's key in the offset.
-            position: up to where the log has been read; its ordinal must be known.
+            position: up to where the log has been read.
             ends: the log's ends.
             end: only losses before this ordinal are reported.
 
         Raises:
             DataLossError: messages are lost, and failOnDataLoss is set.
         """
-        assert position.ordinal is not None
         begin = max(position.ordinal, self._reported.get(key, 0))
         end = min(ends.first_ordinal, end)
         if begin >= end:
@@ -75,7 +74,7 @@ class Losses:
         Raises:
             DataLossError: failOnDataLoss is set.
         """
-        if end is not None and position.ordinal is not None:
+        if end is not None:
             what = f"{end - position.ordinal:,} messages"
         else:
             what = f"all messages from index {position.index} on"

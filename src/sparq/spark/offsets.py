@@ -14,13 +14,11 @@ split into partitions (`PartitionRule`).
 3. Counts are differences of ordinals (messages since the log's beginning), never of indexes: gaps
    between indexes are normal. That is why the checkpoint holds the ordinal too: messages are lost
    exactly when a log begins at a higher ordinal than the offset has.
-4. Checkpoints of earlier versions have only an index, ``{"<address>/<log>": 17}``. They are read,
-   and get their ordinals at the first request to the nsqd.
-5. How a batch is split depends only on its two offsets and on options: never on the machine's
+4. How a batch is split depends only on its two offsets and on options: never on the machine's
    cores, nor on which nsqds answer at the moment. A batch that runs again has the same partitions.
    The numbers that decide it are stored in the offset at which the batch ends, so a batch that was
    planned before a restart stays the same even if options or the version have changed.
-6. Spark does not tell a Python source how many cores its executors have. The option
+5. Spark does not tell a Python source how many cores its executors have. The option
    `minPartitions` sets the number of partitions; without it only the number of messages decides.
 """
 
@@ -72,18 +70,16 @@ class LogPosition:
 
     Attributes:
         index: all messages before this index have been read.
-        ordinal: messages in the log before `index`; None in an offset of an earlier version.
+        ordinal: number of messages in the log before `index`.
         gone: the log's loss was reported, and the query continued without it.
     """
 
     index: int
-    ordinal: int | None
+    ordinal: int
     gone: bool = False
 
-    def as_json(self) -> object:
+    def as_json(self) -> dict[str, object]:
         """The position in its JSON form for Spark's checkpoint."""
-        if self.ordinal is None and not self.gone:
-            return self.index
         gone = {GONE: True} if self.gone else {}
         return {"index": self.index, "ordinal": self.ordinal, **gone}
 
@@ -170,20 +166,24 @@ class Offset(NamedTuple):
 
     def as_json(self) -> dict[str, object]:
         """The offset in its JSON form for Spark's checkpoint."""
-        found = {key: position.as_json() for key, position in self.positions.items()}
+        found: dict[str, object] = {
+            key: position.as_json() for key, position in self.positions.items()
+        }
         return found if self.cut is None else found | {CUT: self.cut._asdict()}
 
 
-def parse_position(value: object) -> LogPosition:
-    """Parse an index, or an index with its ordinal; numbers may be strings.
+def parse_position(value: Any) -> LogPosition:
+    """Parse an index with its ordinal; numbers may be strings.
 
     Raises:
-        ValueError, KeyError: it is neither.
+        TypeError, ValueError, KeyError: it is not such a position.
     """
-    if isinstance(value, Mapping):
-        ordinal = None if value["ordinal"] is None else int(str(value["ordinal"]))
-        return LogPosition(int(str(value["index"])), ordinal, gone=value.get(GONE) is True)
-    return LogPosition(int(str(value)), None)
+    index, ordinal = int(str(value["index"])), int(str(value["ordinal"]))
+    return LogPosition(index, ordinal, gone=value.get(GONE) is True)
+
+
+Named = LogPosition | int | str
+"""A position in a log, its index alone, or a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +192,14 @@ class Positions:
 
     Attributes:
         elsewhere: the word for every log that is not named.
-        named: a position or a word for an nsqd's address, a topic, a topic at an address (see
-            `names_of`), or an offset's key.
+        named: a position, an index or a word for an nsqd's address, a topic, a topic at an address
+            (see `names_of`), or an offset's key.
     """
 
     elsewhere: str
-    named: Mapping[str, LogPosition | str] = field(default_factory=dict)
+    named: Mapping[str, Named] = field(default_factory=dict)
 
-    def of(self, key: Key) -> LogPosition | str:
+    def of(self, key: Key) -> Named:
         """The position for one log; the key must include its topic."""
         for name in names_of(key):
             if name in self.named:
@@ -215,7 +215,7 @@ class Positions:
         return {
             name
             for name, position in self.named.items()
-            if isinstance(position, LogPosition) and not _OF_ONE_LOG.search(name)
+            if not isinstance(position, str) and not _OF_ONE_LOG.search(name)
         }
 
 
@@ -251,15 +251,13 @@ def parse_positions(text: str, words: tuple[str, ...], elsewhere: str) -> Positi
     return Positions(elsewhere, named)
 
 
-def _named(
-    given: Iterable[tuple[str, Any]], words: tuple[str, ...]
-) -> Iterator[tuple[str, LogPosition | str]]:
+def _named(given: Iterable[tuple[str, Any]], words: tuple[str, ...]) -> Iterator[tuple[str, Named]]:
     """Each name with its position; a topic's entries become ``<topic> at <address>``."""
     for name, value in given:
         is_topic = not {":", "/"} & set(name)
         if not isinstance(value, Mapping) or not is_topic:
             position = _position(value, words)
-            if is_topic and isinstance(position, LogPosition):
+            if is_topic and not isinstance(position, str):
                 raise ValueError(value)  # an index is a place at one nsqd
             yield name, position
         elif name != CUT or "parts" not in value:  # skip the cut of an offset copied from progress
@@ -267,7 +265,7 @@ def _named(
                 yield f"{name} at {address}", _position(position, words)
 
 
-def _position(value: object, words: tuple[str, ...]) -> LogPosition | str:
+def _position(value: object, words: tuple[str, ...]) -> Named:
     if isinstance(value, Mapping):
         return parse_position(value)  # copied from a query's progress or checkpoint
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -280,4 +278,4 @@ def _position(value: object, words: tuple[str, ...]) -> LogPosition | str:
         if word not in words:
             raise ValueError(value)
         return word
-    return LogPosition(index, None)
+    return index

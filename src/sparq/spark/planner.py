@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from sparq.client.range_reader import Place
 from sparq.spark.errors import RetryDeadline
 from sparq.spark.losses import Losses
 from sparq.spark.offsets import LogPosition, Offset, PartitionRule, parse_key
@@ -40,7 +39,6 @@ class Span(NamedTuple):
     @property
     def messages(self) -> int:
         """Number of messages in the span, including lost ones."""
-        assert self.end.ordinal is not None
         return self.end.ordinal - self.first_ordinal
 
 
@@ -82,10 +80,8 @@ class Planner:
 
     def _span(self, key: str, first: LogPosition, last: LogPosition) -> Span | None:
         """One log's part of a batch; None if it is empty."""
-        # Equal ordinals: only a gap of indexes lies between the two.
-        if first.index >= last.index or (
-            first.ordinal is not None and first.ordinal == last.ordinal
-        ):
+        # Equal ordinals: at most a gap of indexes lies between the two.
+        if first.ordinal >= last.ordinal:
             return None
         parts = parse_key(key)
         address, log = parts.address, parts.log
@@ -100,48 +96,16 @@ class Planner:
                 # The span stays, without messages: its empty partitions keep the numbers of the
                 # other partitions the same.
                 self._losses.report_gone(key, first, last.ordinal)
-                # Offsets of an earlier version do not tell the number of messages, so not the
-                # partitions.
-                if first.ordinal is None or last.ordinal is None:
-                    return None
                 topic = parts.topic or self._options.topics.listed
                 return Span(key, topic, address, first.ordinal, last, last)
             begin = self._fleet.place_after(log, first.index, 0)
-            stop = self._fleet.place_after(log, last.index, 0)
             # Right after a restart nsqd holds the log's end back until it knows all channels.
-            if begin is not None and stop is not None and stop.ends.end >= last.index:
+            if begin is not None and begin.ends.end >= last.index:
                 break
             patience.wait(f"its log has not yet recovered up to index {last.index}")
-        if last.ordinal is None:
-            last = LogPosition(last.index, stop.from_ordinal)
-        assert last.ordinal is not None
-        first = self.known(key, first, begin)
         self._losses.overtaken(key, first, begin.ends, last.ordinal)
-        assert first.ordinal is not None
         kept = LogPosition(max(first.index, begin.ends.first), begin.from_ordinal)
         return Span(key, member.topic, member.address, first.ordinal, min(kept, last), last)
-
-    def known(self, key: str, position: LogPosition, place: Place) -> LogPosition:
-        """Add the ordinal to a position of an earlier version, which lacks it.
-
-        Args:
-            key: the log's key in the offset.
-            position: the position.
-            place: the nsqd's answer for its index.
-
-        Raises:
-            DataLossError: messages after it were deleted, and failOnDataLoss is set.
-        """
-        if position.ordinal is not None:
-            return position
-        member = self._fleet.member(parse_key(key).log)
-        if member is not None and member.attached is not None:
-            # nsqd keeps every message after the channel's cursor. If the cursor is ahead of the
-            # query, a lag limit moved it, and messages that the query has not read were deleted.
-            cursor = member.attached.committed
-            if position.index < place.ends.first and position.index < cursor:
-                self._losses.deleted(key, position.index, place.ends)
-        return LogPosition(position.index, place.from_ordinal)
 
     def _parts(self, span: Span, counts: Sequence[int]) -> Iterator[Range]:
         """The ranges of one log."""
@@ -149,7 +113,6 @@ class Planner:
         places = [span.begin, *(self._place(span, ordinal) for ordinal in ordinals), span.end]
         key = parse_key(span.key)
         for begin, end in pairwise(places):
-            assert begin.ordinal is not None and end.ordinal is not None
             yield Range(
                 topic=span.topic,
                 # The column shows the address in the offset: rows of a batch that runs again are
@@ -168,7 +131,6 @@ class Planner:
         begin, log = span.begin, parse_key(span.key).log
         patience = RetryDeadline(f"nsqd {span.address}", self._options.cluster.timeout_ms)
         before = begin.ordinal
-        assert before is not None
         while ordinal > before:
             place = self._fleet.place_after(log, begin.index, ordinal - before)
             if place is None:

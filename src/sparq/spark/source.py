@@ -197,12 +197,6 @@ class NsqStreamReader(
         if ends is None:
             return replace(position, gone=not self._awaited(key, position))
         self._missing_since.pop(key, None)
-        if position.ordinal is None:
-            place = self._fleet.place_after(ends.log, position.index, 0)
-            if place is None:
-                # nsqd became unreachable: the ordinal is asked for again in the next call.
-                return position
-            position = self._planner.known(key, position, place)
         return self._bounds.kept(key, replace(position, gone=False), ends)
 
     def _awaited(self, key: str, position: LogPosition) -> bool:
@@ -295,12 +289,9 @@ class NsqStreamReader(
 
     def _cut(self, begin: Found, latest: Found) -> PartitionRule:
         """How the batch from `begin` to `latest` is split."""
-        messages = 0
-        for key, position in begin.items():
-            end = latest[key].ordinal
-            if position.ordinal is not None and end is not None:
-                messages += end - position.ordinal
-        return self._planner.cut(messages)
+        return self._planner.cut(
+            sum(latest[key].ordinal - position.ordinal for key, position in begin.items())
+        )
 
     def _warn_of_silence(self) -> None:
         """Warn if the topics have never had a message at any nsqd: their names may be wrong."""

@@ -29,7 +29,6 @@ from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import NsqdDiscovery, TopicAt
 from sparq.spark.errors import RetryDeadline, SupersededError, may_pass
 from sparq.spark.offsets import Key, LogPosition, parse_key
-from sparq.spark.ports import wrong_nsqd
 from sparq.spark.source_options import SourceOptions
 
 USER_AGENT: Final = "sparq spark source"
@@ -245,8 +244,7 @@ class TopicConnections:
             # An address of the options or of nsqlookupd that never was a sparq nsqd: a mistake to
             # report.
             if TopicAt(member.address, member.topic) in self._found and not member.log:
-                mistake = isinstance(error, WrongPeerError) and wrong_nsqd(member.address)
-                raise mistake or error from None
+                raise
             # It was an nsqd before, or only a checkpoint names it: another program has its port.
             member.down(error)
         except RemoteError as refusal:

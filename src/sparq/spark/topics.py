@@ -1,8 +1,7 @@
 """The topics that a source reads: one, several by name, or those whose names match a pattern.
 
-1. Offsets of a source of one topic (option `topic`) do not contain its name: checkpoints of earlier
-   versions have no topics and remain valid. With `topics` and `topicsPattern` each log's key
-   contains its topic, even while there is only one topic.
+1. Offsets of a source of one topic (option `topic`) do not contain its name. With `topics` and
+   `topicsPattern` each log's key contains its topic, even while there is only one topic.
 2. A topic given by name is created where it is missing, as an NSQ consumer does. A topic found by a
    pattern is not: looking for a deleted topic must not create it again.
 3. Ephemeral topics have no log. Naming one is an error; a pattern skips them.
