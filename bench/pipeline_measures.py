@@ -105,14 +105,14 @@ def make_run(folder: Path, size: int) -> RunTimes:
     program.start()
     try:
         while not program.has_ended():
-            first = first or first_archived(data / "archive")
+            first = first or first_archived(data / "clicks")
             if time.time() - begun > RUN_SECONDS:
                 raise BenchError(f"sparq run did not end in {RUN_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
         took = time.time() - begun
     finally:
         status = program.stop(END_SECONDS)
-    first = first or first_archived(data / "archive")
+    first = first or first_archived(data / "clicks")
     if status or first is None:
         written = text.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
         raise BenchError(f"sparq run ended with status {status}:\n{written}")

@@ -3,7 +3,7 @@
     <place>/batch=12/_SUCCESS         its modification time: the batch is readable from then on
     <checkpoint>/offsets/12           written when Spark begins the batch; its last line: the offset
     <checkpoint>/commits/12           written when the batch is done
-    archive/_spark_metadata/3.compact the archive's log: a line "v1", then a line for each file
+    clicks/_delta_log/0...3.json      a commit of the table, with a line for each file that it adds
 
 Times are modification times of files, so they do not depend on how often the bench polls.
 """
@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 MARK = "_SUCCESS"
 
 
-def first_archived(archive: Path) -> float | None:
-    """Time at which the archive first had a click, in seconds since 1970; None: not yet."""
-    log = archive / "_spark_metadata"
-    commits = [path for path in log.glob("[0-9]*")] if log.is_dir() else []
-    times = [path.stat().st_mtime for path in commits if len(path.read_bytes().splitlines()) > 1]
+def first_archived(clicks: Path) -> float | None:
+    """Time at which the table first had a click, in seconds since 1970; None: not yet."""
+    commits = (clicks / "_delta_log").glob("*.json")
+    times = [path.stat().st_mtime for path in commits if b'"add"' in path.read_bytes()]
     return min(times, default=None)
 
 

@@ -25,14 +25,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from proofs import outcome
 from proofs.daemon_fixture import data_folder, python_path
 from proofs.outcome import Outcome, Plan, progress
+from proofs.spark_cluster_parts.checks import archived
 from proofs.spark_cluster_parts.programs import is_java
 from sparq.program.supervised import SupervisedProcess, members_of
 
@@ -194,7 +191,7 @@ class PipelineRun:
     def complaints(self) -> Iterator[str]:
         """Yield what is wrong with the result of the run; nothing if all is correct."""
         report = json.loads((self.data / "report.json").read_text())
-        rows, ids = archived(self.data / "archive")
+        rows, ids = archived(self.data / "clicks")
         if not report["exactly_once"]:
             yield "the audit does not hold"
         if not rows == ids == report["archived"] == report["distinct"]:
@@ -208,25 +205,6 @@ class PipelineRun:
 def numbers(folder: Path) -> set[int]:
     """Return the batches that have a file in a folder of Spark's checkpoint."""
     return {int(path.name) for path in folder.glob("*") if path.name.isdigit()}
-
-
-def archived(folder: Path) -> tuple[int, int]:
-    """Return the rows and distinct message ids of the archive, read without Spark.
-
-    Only files named in the archive's log count, from its newest complete entry on; files left by a
-    killed batch do not.
-    """
-    names: set[str] = set()
-    entries = {int(path.stem): path for path in (folder / "_spark_metadata").glob("[0-9]*")}
-    complete = max((at for at, path in entries.items() if path.suffix == ".compact"), default=-1)
-    for entry in (path for at, path in entries.items() if at >= complete):
-        for line in entry.read_text().splitlines()[1:]:
-            names.add(unquote(urlsplit(json.loads(line)["path"]).path))
-    if not names:
-        return 0, 0
-    found = [pq.read_table(name, columns=["id"], partitioning=None)["id"] for name in names]
-    ids = pa.chunked_array([chunk for column in found for chunk in column.chunks])
-    return len(ids), len(ids.unique())
 
 
 def driver_pids(driver: int, part: str) -> list[int]:
@@ -262,7 +240,7 @@ def attempt(folder: Path, seed: int, count: int, module: str = SMALL_BATCHES) ->
         status = run.end()
         if (run.data / "report.json").exists():
             expected = run.expected()
-            found, distinct = archived(run.data / "archive")
+            found, distinct = archived(run.data / "clicks")
             wrong = list(run.complaints())
         else:
             wrong = [f"exit status {status}"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from proofs.spark_cluster_parts.feed import TOPIC
 from sparq.pipeline import archive, metrics, spam_analysis
@@ -54,8 +53,8 @@ def run_audit(data: Path, cluster: LocalCluster, published: PublisherRecords) ->
     folders = Folders(data)
     return audit(
         sum(cluster.message_counts(TOPIC).values()),
-        archive.read(folders),
-        metrics.read_rejected(folders),
+        archive.read_clicks(folders),
+        archive.read_rejected(folders),
         metrics.read(folders),
         metrics.read_late(folders),
         published=published,
@@ -74,7 +73,7 @@ def read(
         labels: the visitors that were planted among the clicks.
     """
     found = run_audit(data, cluster, published)
-    rows, distinct = archived(data / "archive")
+    rows, distinct = archived(data / "clicks")
     wrong = list(found.failures)
     if (rows, distinct) != (found.archived, found.distinct):
         wrong.append(
@@ -95,8 +94,8 @@ def read(
 
 
 def archived(folder: Path) -> tuple[int, int]:
-    """Return the rows and distinct message ids of the valid files of an archive."""
-    files = archive.committed_files(folder)
-    found = [pq.read_table(file, columns=["id"], partitioning=None)["id"] for file in files]
-    ids = pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string())
+    """Return the rows and distinct message ids of a table, read without sparq."""
+    if not DeltaTable.is_deltatable(str(folder)):
+        return 0, 0
+    ids = DeltaTable(folder).to_pyarrow_table(columns=["id"])["id"]
     return len(ids), len(ids.unique())

@@ -149,12 +149,12 @@ def test_the_time_of_a_batch_is_from_its_offset_to_its_commit(tmp_path: Path) ->
 
 def test_the_first_archived_click_is_the_first_commit_with_a_file(tmp_path: Path) -> None:
     """The result is None before that commit."""
-    log = tmp_path / "_spark_metadata"
+    log = tmp_path / "_delta_log"
     before = first_archived(tmp_path)
     log.mkdir()
-    for number, text in enumerate(("v1", 'v1\n{"path":"x"}', 'v1\n{"path":"x"}')):
-        (log / f"{number}.compact").write_text(text)
-        os.utime(log / f"{number}.compact", (50 + number, 50 + number))
+    for number, text in enumerate(('{"protocol":{}}', '{"add":{}}', '{"add":{}}')):
+        (log / f"{number}.json").write_text(text)
+        os.utime(log / f"{number}.json", (50 + number, 50 + number))
 
     assert (None, 51) == (before, first_archived(tmp_path))
 

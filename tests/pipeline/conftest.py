@@ -3,9 +3,9 @@
 import pytest
 
 from sparq.demo.generator import generate
-from sparq.pipeline import archive
-from tests.pipeline.archived import QUERY
 from tests.pipeline.query_input import QueryInput, message_table
+
+QUERY = "11111111-aaaa"
 
 
 @pytest.fixture
@@ -38,6 +38,6 @@ def query(spark):
 
 @pytest.fixture
 def batches(messages):
-    """Three batches of archived clicks."""
+    """Three batches of messages, 200 each, of one day."""
     lines = generate(600, seed=3).lines
-    return [archive.archived(messages(lines[at : at + 200], first=at)) for at in (0, 200, 400)]
+    return [messages(lines[at : at + 200], first=at) for at in (0, 200, 400)]

@@ -6,13 +6,13 @@ from sparq.pipeline.folders import FolderError, Folders, write_json
 
 
 def test_a_folder_that_no_run_created_is_not_deleted(tmp_path):
-    """A folder `archive` that no run created is not deleted."""
-    (tmp_path / "archive").mkdir()
+    """A folder `clicks` that no run created is not deleted."""
+    (tmp_path / "clicks").mkdir()
 
-    with pytest.raises(FolderError, match="archive, which no run created"):
+    with pytest.raises(FolderError, match="clicks, which no run created"):
         Folders(tmp_path).clear()
 
-    assert (tmp_path / "archive").is_dir()
+    assert (tmp_path / "clicks").is_dir()
 
 
 def test_a_run_deletes_only_output_of_earlier_runs(tmp_path):
@@ -38,9 +38,9 @@ def test_a_run_refuses_a_folder_with_clicks_of_sparq_up(tmp_path):
     """A run refuses a folder with the clicks of `sparq up`."""
     folders = Folders(tmp_path)
     write_json(tmp_path / "run" / "state.json", {"mode": "up"})
-    folders.archive.mkdir()
+    folders.clicks.mkdir()
 
     with pytest.raises(FolderError, match="sparq up"):
         folders.clear()
 
-    assert folders.archive.is_dir()
+    assert folders.clicks.is_dir()

@@ -113,12 +113,6 @@ def test_a_wrong_heap_size_is_refused(given: str, reason: str) -> None:
     assert f"--driver-memory={given} {reason}" in refusal(driver_memory=given)
 
 
-def test_archive_file_size_is_in_bytes() -> None:
-    """archive_file_bytes is in bytes; 0: files are never merged."""
-    assert 0 == settings_with(archive_file_size="0").archive_file_bytes
-    assert 1 << 30 == settings_with(archive_file_size="1g").archive_file_bytes
-
-
 @pytest.mark.parametrize(
     "given",
     [

@@ -19,14 +19,9 @@ def test_defaults() -> None:
         "rejected": "clicks.rejected",
         "spam": "clicks.spam",
     } == settings.result_topics
-    assert ("clicks", "1 second", "parquet") == (
-        settings.topic,
-        settings.trigger,
-        settings.archive_format,
-    )
+    assert ("clicks", "1 second") == (settings.topic, settings.trigger)
     assert ("", "", 0) == (settings.master, settings.driver_memory, settings.shuffle_partitions)
     assert 60_000 == settings.archive_max_delay_ms
-    assert 128 << 20 == settings.archive_file_bytes
 
 
 def test_settings_made_from_other_settings_are_equal() -> None:
@@ -72,7 +67,6 @@ def test_names_of_result_topics_follow_the_topic() -> None:
         ),
         ({"queries": ()}, "--queries is empty: name one or more of archive, metrics, spam_ana"),
         ({"queries": ("metrik",)}, "--queries=metrik is unknown: did you mean metrics?"),
-        ({"archive_format": "orc"}, "--archive-format=orc is unknown: use parquet or delta"),
         ({"max_offsets_per_trigger": 0}, "--max-offsets-per-trigger=0 is too small: use 1 or"),
         ({"shuffle_partitions": 20_000}, "--shuffle-partitions=20000 is too large: use 10000"),
         ({"archive_min_offsets": 500_000}, "--archive-min-offsets=500000 is above --archive-max"),

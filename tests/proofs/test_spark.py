@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from proofs.controls import unplanned_reader
 from proofs.controls.unplanned_reader import UnplannedReader
-from proofs.spark import PipelineRun, archived, driver_pids
+from proofs.spark import PipelineRun, driver_pids
 
 from sparq.pipeline import app
 from sparq.spark.source import NsqStreamReader
@@ -35,24 +33,6 @@ def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path)
     plant(tmp_path / "checkpoint" / "metrics" / "offsets", "0")
 
     assert {("archive", 2), ("metrics", 0)} == run.batches_under_way()
-
-
-def test_only_files_in_the_log_are_archived(tmp_path: Path) -> None:
-    """Files count if the log's newest complete entry or a later one names them."""
-    log = tmp_path / "_spark_metadata"
-    log.mkdir()
-    for name, ids in {"a 1": ["1", "2"], "b": ["3", "2"], "old": ["1"], "orphan": ["9"]}.items():
-        pq.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
-    entries = {
-        name: json.dumps({"path": (tmp_path / f"{name}.parquet").as_uri(), "action": "add"})
-        for name in ("a 1", "b", "old")
-    }
-    (log / "0.compact").write_text("v1\n" + entries["old"])
-    (log / "1.compact").write_text("v1\n" + entries["a 1"])
-    (log / "2").write_text("v1\n" + entries["a 1"] + "\n" + entries["b"])
-
-    assert (4, 3) == archived(tmp_path)
-    assert (0, 0) == archived(tmp_path / "missing")
 
 
 def test_a_drivers_processes_are_those_of_its_session() -> None:

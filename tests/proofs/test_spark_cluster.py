@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from proofs.daemon_fixture import python_path
 from proofs.spark_cluster_parts import another_batch_id, event_log, failures
 from proofs.spark_cluster_parts import feed as feeds
@@ -214,17 +215,11 @@ def test_the_control_gives_each_start_its_own_numbers(monkeypatch: pytest.Monkey
 
 
 def test_only_files_in_the_log_are_counted(tmp_path: Path) -> None:
-    """Files that the newest commit does not name are not counted."""
-    log = tmp_path / "_spark_metadata"
-    log.mkdir()
-    entries = []
-    for name, ids in {"a": ["1", "2"], "b": ["2", "3"], "orphan": ["9"]}.items():
-        path = tmp_path / f"{name}.parquet"
-        pq.write_table(pa.table({"id": ids}), path)
-        entry = {"path": path.as_uri(), "size": 1, "modificationTime": 1}
-        entries.append(json.dumps({**entry, "blockReplication": 1, "blockSize": 1}))
-    (log / "0.compact").write_text("\n".join(("v1", *entries)))
-    (log / "1.compact").write_text("\n".join(("v1", *entries[:2])))
+    """Files that the table's log does not name are not counted."""
+    assert (0, 0) == archived(tmp_path)
+    for ids in (["1", "2"], ["2", "3"]):
+        write_deltalake(tmp_path, pa.table({"id": ids}), mode="append")
+    pq.write_table(pa.table({"id": ["9"]}), tmp_path / "orphan.parquet")
 
     assert (4, 3) == archived(tmp_path)
 

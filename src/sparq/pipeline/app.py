@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
+from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster, cluster_options
-from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
@@ -208,9 +208,10 @@ class Application:
         register_nsq(self._spark)
         read = messages(self._spark, self._settings.channels[name], self._source_options(name))
         if name == archive.QUERY:
-            archived = observed(archive.archived(read), newest_published=F.col("timestamp"))
-            chosen, place = self._settings.archive_format, self._places.archive
-            return Plan(archived, archive_formats.sink(self._spark, chosen, place, self._sizes()))
+            rows = observed(read, newest_published=F.col("timestamp"))
+            rejected = partial(self._figures.counted, name, "rejected")
+            place = self._places.data
+            return Plan(rows, archive.ArchiveSink(self._spark, place, self._topics, rejected))
         buckets = self._buckets(name)
         newest = F.timestamp_seconds("published_s")
         if name == metrics.QUERY:
@@ -238,11 +239,6 @@ class Application:
             options["minOffsetsPerTrigger"] = str(settings.archive_min_offsets)
             options["maxTriggerDelay"] = f"{settings.archive_max_delay_ms}ms"
         return options
-
-    def _sizes(self) -> Sizes | None:
-        """When files of the archive are merged; None: never."""
-        target = self._settings.archive_file_bytes
-        return Sizes(target // 2, target, 8 * target) if target else None
 
     def _buckets(self, name: str) -> int:
         """The number of buckets, fixed at the query's first start, whatever the cores are now."""
@@ -374,8 +370,6 @@ def run(settings: Settings) -> int:
     """
     # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
-    if archive.QUERY in settings.queries:
-        archive_formats.check_packages(settings.archive_format)
     check_run_dir(settings.run_dir)
     if not settings.run_dir:
         check_cluster(settings)

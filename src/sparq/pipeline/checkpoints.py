@@ -70,5 +70,5 @@ def _local_path(address: str) -> str | None:
 
 
 def _newest(files: HadoopFiles, directory: str) -> str | None:
-    numbers = [int(one.name) for one in files.list(directory) if one.name.isdecimal()]
+    numbers = [int(name) for name in files.list(directory) if name.isdecimal()]
     return f"{directory}/{max(numbers)}" if numbers else None

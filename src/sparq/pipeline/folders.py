@@ -1,9 +1,9 @@
 """The layout of a data folder, and the lock and mark that keep two runs apart there.
 
-    archive               every click that could be read
-    metrics               minutes, by the query `metrics` like the next two
+    clicks                every click, a table of the query `archive` like the next
+    rejected              messages that are not clicks
+    metrics               minutes, by the query `metrics` like the next
     late                  clicks of minutes that had closed, by minute
-    rejected              messages that could not be read
     spam_analysis         findings, by the query `spam_analysis` like the next
     evicted               how much it has dropped for lack of room
     checkpoint/<query>    Spark's: how far a query has come, and its state
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-RESULTS = ("archive", "metrics", "late", "rejected", "spam_analysis", "evicted")
+RESULTS = ("clicks", "rejected", "metrics", "late", "spam_analysis", "evicted")
 OUTPUT = (*RESULTS, "report.html", "report.json", "labels.json")
 WORKING = ("checkpoint", "nsqd-1", "nsqd-2", "logs", "run")
 LOCK = ".lock"
@@ -49,7 +49,7 @@ class Folders:
     data: Path
 
     def __getattr__(self, name: str) -> Path:
-        """Return `<data>/archive` for the name `archive`; the names are OUTPUT and WORKING."""
+        """Return `<data>/clicks` for the name `clicks`; the names are OUTPUT and WORKING."""
         if name not in OUTPUT + WORKING:
             raise AttributeError(name)
         return self.data / name
@@ -129,7 +129,7 @@ class FolderAddresses:
     data: str
 
     def __getattr__(self, name: str) -> str:
-        """Return `<data>/archive` for the name `archive`; the names are RESULTS."""
+        """Return `<data>/clicks` for the name `clicks`; the names are RESULTS."""
         if name not in RESULTS:
             raise AttributeError(name)
         return f"{self.data}/{name}"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sparq.demo.generator import generate
-from sparq.pipeline import archive_formats, metrics, spam_analysis
+from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.audit import PublisherRecords as Written
 from sparq.pipeline.audit import audit
 from sparq.pipeline.cluster import (
@@ -365,8 +365,8 @@ def _audited(
         read_hashes(folders.run / "acknowledged"), read_hashes(folders.run / "resent")
     )
     output = PipelineOutput(
-        archive_formats.read(folders),
-        metrics.read_rejected(folders),
+        archive.read_clicks(folders),
+        archive.read_rejected(folders),
         metrics.read(folders),
         spam_analysis.read(folders),
         spam_analysis.read_evicted(folders),
@@ -473,7 +473,7 @@ def _where(cluster: LocalCluster, data: Path, console: str) -> str:
 
   watch:   sparq top --lookupd-http-address={cluster.lookupd.http}
   manage:  sparq admin list --lookupd-http-address={cluster.lookupd.http}
-  output:  {data}/archive  {data}/metrics  {data}/spam_analysis
+  output:  {data}/clicks  {data}/metrics  {data}/spam_analysis
   stop:    Ctrl-C
 
 """

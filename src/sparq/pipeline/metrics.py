@@ -1,13 +1,11 @@
-"""The query `metrics`: figures per minute of event time, and the messages that cannot be read.
+"""The query `metrics`: figures per minute of event time.
 
 A click is never lost because it is late: it corrects its minute with a newer revision of the row,
-or is counted in `late`. The query also keeps the rejected messages: clicks of the newest revisions
-+ late clicks + rejected messages = messages in the logs.
+or is counted in `late`.
 
     data/metrics/batch=12     rows of MINUTE_SCHEMA: the newest revision of a minute counts
     data/late/batch=12        minute, clicks: of minutes that had closed
-    data/rejected/batch=12    id, nsqd, index, timestamp, reason, body
-    topics clicks.metrics, clicks.rejected    the same as JSON, at least once
+    topic clicks.metrics      the minutes as JSON, at least once
 
 1. Spark's state holds the open minutes (`minutes_state`); the query keeps nothing elsewhere.
 2. A batch writes to folders with its number, so a repeated batch replaces its output.
@@ -31,7 +29,6 @@ from sparq.pipeline.minutes_state.output import (
     MINUTE,
     MINUTE_DDL,
     MINUTE_SCHEMA,
-    REJECTED,
 )
 from sparq.pipeline.results import Sink, Writer, written_as_bodies
 
@@ -41,11 +38,8 @@ if TYPE_CHECKING:
     from sparq.pipeline.folders import Folders
 
 QUERY = "metrics"
-# Limit for a rejected message on its topic: in JSON a byte can become six, and nsqd takes 1 MiB.
-ORIGINAL_BYTES_MAX = 160_000
 
 LATE_SCHEMA = pa.schema([("minute", pa.timestamp("us", "UTC")), ("clicks", pa.int64())])
-REJECTED_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("body", pa.binary())])
 
 
 class MetricsSink(Sink):
@@ -54,11 +48,10 @@ class MetricsSink(Sink):
     query = QUERY
 
     def writers(self) -> dict[str, tuple[str, Writer]]:
-        """Writers of minutes, late clicks and rejected messages."""
+        """Writers of minutes and late clicks."""
         return {
             MINUTE: (self._places.metrics, self._write_minutes),
             LATE: (self._places.late, self._write_late),
-            REJECTED: (self._places.rejected, self._write_rejected),
         }
 
     def closing(self, spark: SparkSession, checkpoint: str) -> DataFrame:
@@ -78,13 +71,6 @@ class MetricsSink(Sink):
         late = rows.groupBy("minute").agg(F.sum("clicks"))
         results.write(late.toDF("minute", "clicks").coalesce(1), place, batch_id)
 
-    def _write_rejected(self, rows: DataFrame, place: str, batch_id: int) -> None:
-        kept = rows.select(output.REJECTED_SCHEMA.names)
-        results.write(kept, place, batch_id)
-        if self._topics is not None:
-            bodies = kept.select(_rejected_as_json().alias("body"))
-            self._topics.publish(self._topics.rejected, bodies)
-
 
 def counts_to_observe() -> dict[str, Column]:
     """Expressions that count output rows, for `listener.observed`."""
@@ -92,7 +78,6 @@ def counts_to_observe() -> dict[str, Column]:
     return {
         "late": F.when(kind == LATE, F.col("clicks")),
         "closed_early": F.when(kind == CLOSED_EARLY, 1),
-        "rejected": F.when(kind == REJECTED, 1),
     }
 
 
@@ -111,28 +96,6 @@ def read(folders: Folders) -> pa.Table:
 def read_late(folders: Folders) -> pa.Table:
     """Late clicks by minute, on a local disk, columns of LATE_SCHEMA."""
     return results.local_rows(folders.late, LATE_SCHEMA)
-
-
-def read_rejected(folders: Folders) -> pa.Table:
-    """Rejected messages on a local disk, columns of REJECTED_SCHEMA."""
-    return results.local_rows(folders.rejected, REJECTED_SCHEMA)
-
-
-def _rejected_as_json() -> Column:
-    """Reason and original message; in base64 if it is not UTF-8, cut if it is too long."""
-    body = F.expr(f"substring(body, 1, {ORIGINAL_BYTES_MAX})")
-    text = body.cast("string")
-    is_text = F.expr(f"is_valid_utf8(cast(substring(body, 1, {ORIGINAL_BYTES_MAX}) AS STRING))")
-    cut = F.length("body") > ORIGINAL_BYTES_MAX
-    return F.to_json(
-        F.struct(
-            "reason",
-            F.when(is_text, text).alias("original"),
-            F.when(~is_text, F.base64(body)).alias("original_base64"),
-            F.when(cut, F.length("body")).alias("original_bytes"),
-            *("id", "nsqd", F.col("index").cast("string").alias("index"), "timestamp"),
-        )
-    ).cast("binary")
 
 
 def as_json(row: dict[str, Any]) -> bytes:

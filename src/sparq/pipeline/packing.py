@@ -81,7 +81,7 @@ def bucket_count(shuffle_partitions: int) -> int:
 
 
 def buckets_of(hashes: Ints, buckets: int) -> Ints:
-    """The bucket of each 64-bit hash: Spark's `pmod(hash, buckets)`."""
+    """The bucket of each 64-bit hash: Spark's function pmod."""
     # numpy's % has the sign of the divisor, as pmod has: no bucket is negative.
     return hashes % buckets
 

@@ -203,6 +203,12 @@ class QueryMetrics(Collector):
             self._names[progress.query_id] = progress.query
             return self._query(progress.query_id).take(progress)
 
+    def counted(self, query: str, name: str, number: int) -> None:
+        """Add a number to a count of COUNTS, which the query's function for foreachBatch knows."""
+        with self._lock:
+            counts = self._queries.setdefault(query, Query()).counts
+            counts[name] = counts.get(name, 0) + number
+
     def rested(self, query_id: str, at_s: float) -> None:
         """Record that a query found no messages, at a time in seconds since 1970."""
         with self._lock:

@@ -151,15 +151,10 @@ def interval(text: str) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
-def size_bytes(text: str) -> int:
-    """The number of bytes of `512m` or `4g`; 0 for an empty text and for `0`."""
-    return int(text[:-1]) * UNITS_BYTES[text[-1]] if text.rstrip("0") else 0
-
-
 def size(text: str, least: int) -> str:
-    """A size with its unit, or an empty text; `0` only if `least` is 0."""
+    """A size with its unit, or an empty text."""
     bare = text.strip().lower()
-    if not bare or (bare == "0" and not least):
+    if not bare:
         return bare
     found = re.fullmatch(r"(\d{1,9}) ?([kmgt])i?b?", bare)
     if found is None:
@@ -316,11 +311,6 @@ def _text_kind(label: str, read: Reader) -> FlagType:
     return FlagType(label, read, partial(_from_text, read), str)
 
 
-def choice(*known: str) -> FlagType:
-    """One word from a list."""
-    return _text_kind("|".join(known), partial(word, known))
-
-
 def some_of(*known: str) -> FlagType:
     """Words from a list, separated by commas."""
     return _text_kind("name,...", partial(choices, known))._replace(gather=_each_once)
@@ -336,7 +326,6 @@ MASTER: Final = _text_kind("master", master)
 FOLDER: Final = _text_kind("folder", local_folder)
 INTERVAL: Final = FlagType("interval", interval, partial(_from_number, interval), str)
 HEAP: Final = _text_kind("size", partial(size, least=HEAP_MIN))
-FILE_SIZE: Final = _text_kind("size", partial(size, least=0))
 WHOLE: Final = FlagType("count", _whole_of_text, _integer, str)
 TRUTH: Final = FlagType("", _truth_of_text, _truth, lambda value: str(value).lower(), bare="true")
 SPARK: Final = FlagType("KEY=VALUE", pair, _as_pair, str, gather=spark_options)

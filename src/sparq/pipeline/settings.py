@@ -22,7 +22,6 @@ from sparq.program.flags import Flag, flags_of, option
 from sparq.program.mistakes import Mistake, shown
 
 QUERIES: Final = ("archive", "metrics", "spam_analysis")
-FORMATS: Final = ("parquet", "delta")
 TOPIC: Final = "clicks"
 RESULTS: Final = ("metrics", "rejected", "spam")
 METRICS_ADDRESS: Final = "127.0.0.1:4180"
@@ -66,9 +65,6 @@ class Settings:
         archive_min_offsets: a batch of `archive` waits for this many messages; 0: it does not wait.
         archive_max_offsets: maximum number of messages in a batch of `archive`.
         archive_max_delay: maximum time that a batch of `archive` waits.
-        archive_format: "parquet" or "delta".
-        archive_file_size: small files of an hour are merged when they have this size together; "0":
-            files are never merged.
         master: Spark's master; empty: the one given to spark-submit or in spark-defaults.conf, else
             `local[*]`.
         driver_memory: heap of the driver's JVM; empty: a quarter of the machine's memory, at least
@@ -147,14 +143,6 @@ class Settings:
         "60 seconds",
         "maximum time that the archive query waits for --archive-min-offsets messages",
         kind=kinds.INTERVAL,
-    )
-    archive_format: str = option(
-        "parquet", "format of the archive; delta needs sparq-mq[delta]", kind=kinds.choice(*FORMATS)
-    )
-    archive_file_size: str = option(
-        "128m",
-        "merge small files of the archive into files of about this size; 0: never",
-        kind=kinds.FILE_SIZE,
     )
     master: str = option(
         "",
@@ -259,11 +247,6 @@ class Settings:
     def archive_max_delay_ms(self) -> int:
         """`archive_max_delay` in milliseconds."""
         return kinds.milliseconds(self.archive_max_delay)
-
-    @property
-    def archive_file_bytes(self) -> int:
-        """`archive_file_size` in bytes; 0: files are never merged."""
-        return kinds.size_bytes(self.archive_file_size)
 
 
 @cache

@@ -21,6 +21,7 @@ import pyarrow.compute  # noqa: F401 - for the workers
 import pyspark.worker  # noqa: F401 - for the workers
 from pyspark import daemon
 
+from sparq.pipeline import archive as _archive  # noqa: F401 - for the workers
 from sparq.pipeline.minutes_state import processor as _minutes  # noqa: F401 - for the workers
 from sparq.pipeline.open_visits import processor as _visits  # noqa: F401 - for the workers
 

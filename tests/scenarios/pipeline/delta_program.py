@@ -1,9 +1,9 @@
-"""Runs the query `archive` into a Delta table, as a separate process for tests that kill it.
+"""Runs the query `archive`, as a separate process for tests that kill it.
 
     python tests/scenarios/pipeline/delta_program.py NSQD TOPIC FOLDER [without-transactions]
 
-It reads TOPIC from one nsqd (HOST:PORT), 200 messages a batch, until it is killed. The table is
-FOLDER/archive, Spark's checkpoint FOLDER/checkpoint; a later start continues from there. Files are
+It reads TOPIC from one nsqd (HOST:PORT), 200 messages a batch, until it is killed. The tables are
+in FOLDER, Spark's checkpoint FOLDER/checkpoint; a later start continues from there. Files are
 merged after each batch, so that a kill can also interrupt a merge. The last argument is the
 control: it leaves out the transaction id by which a repeated batch is recognised.
 """
@@ -12,12 +12,10 @@ import os
 import sys
 from pathlib import Path
 
-from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.session import use_this_python
 from sparq.spark.java import ensure_java
 
 MESSAGES_PER_BATCH = 200
-MERGE_AT_ONCE = Sizes(settle_s=0, keep_s=86_400)
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -46,10 +44,11 @@ def session():
 
 def main(nsqd: str, topic: str, folder: Path, more: list[str]) -> None:
     """Archive until killed."""
-    from sparq.pipeline import archive, archive_delta
+    from sparq.pipeline import archive, maintenance, tables
 
     if more == ["without-transactions"]:
-        archive_delta.CommitProperties = lambda app_transactions: None
+        tables.CommitProperties = lambda app_transactions: None
+    maintenance.SETTLED_S = maintenance.CHECK_S = 0
     spark = session()
     messages = (
         spark.readStream.format("nsq")
@@ -60,8 +59,7 @@ def main(nsqd: str, topic: str, folder: Path, more: list[str]) -> None:
         .option("maxOffsetsPerTrigger", MESSAGES_PER_BATCH)
         .load()
     )
-    sink = archive_delta.DeltaSink(str(folder / "archive"), MERGE_AT_ONCE)
-    writer = archive.archived(messages).writeStream.foreachBatch(sink)
+    writer = messages.writeStream.foreachBatch(archive.ArchiveSink(spark, str(folder)))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     writer.start().awaitTermination()
 

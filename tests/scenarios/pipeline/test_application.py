@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from sparq.demo.generator import generate
-from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
+from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.audit import PublisherRecords, audit
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
@@ -122,8 +122,8 @@ def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
     folders = Folders(folder / "data")
     found = audit(
         sum(cluster.message_counts("clicks").values()),
-        archive.read(folders),
-        metrics.read_rejected(folders),
+        archive.read_clicks(folders),
+        archive.read_rejected(folders),
         metrics.read(folders),
         metrics.read_late(folders),
         published=written,
@@ -134,21 +134,3 @@ def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
     findings = Counter(row["reason"] for row in spam_analysis.read(folders).to_pylist())
     assert findings["declared_robot"] > 0
     assert not any((folder / "data" / "checkpoint").glob("*-state"))
-
-
-def test_a_delta_archive_has_every_click_once(cluster, tmp_path):
-    """A Delta archive has every readable click once, and another format is refused on restart."""
-    lines = generate(2_000, 6).lines
-    notes = {"acknowledged": tmp_path / "acknowledged", "resent": tmp_path / "resent"}
-    asyncio.run(publish(lines, [one.tcp for one in cluster.nsqds], "delta", **notes))
-    flags = ("--topic=delta", "--queries=archive", "--no-publish")
-    with Pipeline(tmp_path, cluster, *flags, "--archive-format=delta") as first:
-        assert first.finish() == 0, first.output()
-    with Pipeline(tmp_path, cluster, *flags) as second:
-        assert second.wait() == 1
-
-    folders = Folders(tmp_path / "data")
-    expected = Counter(line for line in lines if is_readable(line))
-    assert expected == Counter(archive_formats.read(folders)["body"].to_pylist())
-    text = "holds a Delta table: use --archive-format=delta, or another --data"
-    assert text in second.log.read_text()

@@ -1,4 +1,4 @@
-"""A Delta archive that is killed repeatedly with kill -9 has every click exactly once.
+"""An archive that is killed repeatedly with kill -9 has every click exactly once.
 
 `make delta` kills it ten times, and runs the control: the check finds duplicates. `make slow-tests`
 kills it once.
@@ -43,7 +43,7 @@ class Archive(SupervisedProcess):
         command = [sys.executable, str(PROGRAM), nsqd, TOPIC, str(folder), *more]
         super().__init__("archive", command, folder / "log")
         self.checkpoint = folder / "checkpoint"
-        self.table = folder / "archive"
+        self.table = folder / "clicks"
 
     def wait_for(self, check, every=0.001):
         """Wait until `check` returns something true while the program runs."""
@@ -68,11 +68,11 @@ class Archive(SupervisedProcess):
 
     def files(self) -> int:
         """The number of files that batches and merges have written, committed or not."""
-        return sum(1 for _ in self.table.glob("date=*/hour=*/*.parquet"))
+        return sum(1 for _ in self.table.glob("date=*/*.parquet"))
 
     def merged(self) -> int:
         """The number of files that merges have written."""
-        return sum(1 for _ in self.table.glob("date=*/hour=*/merged-*.parquet"))
+        return sum(1 for _ in self.table.glob("date=*/merged-*.parquet"))
 
     def versions(self) -> int:
         """The number of commits of the table."""

@@ -57,8 +57,6 @@ AT_ONCE = [
     Case(f"{NEEDED} --max-offsets-per-trigger=0", ("--max-offsets-per-trigger=0", "too small")),
     Case(f"{NEEDED} --shuffle-partitions=20000", ("--shuffle-partitions=20000", "too large")),
     Case(f"{NEEDED} --trigger=soon", ("--trigger=soon", "is not a time")),
-    Case(f"{NEEDED} --archive-file-size=big", ("--archive-file-size=big", "is not a size")),
-    Case(f"{NEEDED} --archive-format=csv", ("--archive-format=csv", "is unknown")),
     Case(f"{NEEDED} --queries=archiv", ("--queries=archiv", "did you mean archive?")),
     Case(f"{NEEDED} --topic=a/b", ("--topic=a/b", "is not a valid topic name")),
     Case(f"{NEEDED} --metrics-channel=archive", ("--metrics-channel=archive", "is also")),
@@ -299,18 +297,3 @@ def test_a_mistake_in_run_or_up_prints_one_sentence(case: Case, tmp_path: Path) 
     everything = check(case, {}, tmp_path)
 
     assert 1 == everything.count("\n")
-
-
-def test_a_missing_deltalake_package_is_reported(places: dict[str, str], tmp_path: Path) -> None:
-    """--archive-format=delta without the deltalake package prints how to install it."""
-    pytest.importorskip("sparq.pipeline.archive_delta", reason="needs the Delta archive")
-    (tmp_path / "deltalake.py").write_text("raise ImportError\n", encoding="utf-8")
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    words = ["pipeline", "--metrics-address=", "--archive-format=delta", f"--data={tmp_path}/data"]
-    words.append(f"--lookupd-http-address={places['lookupd']}")
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", path)
-        sentence, _ = mistake(words, tmp_path)
-
-    assert "pip install 'sparq-mq[delta]'" in sentence

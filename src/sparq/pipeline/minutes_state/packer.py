@@ -5,7 +5,7 @@ This runs before the stateful stage, on the executors (`mapInArrow`). `prepared`
 that many clicks share (a page, a visitor) are computed once per text. `blobs_of` packs the rows:
 
 1. Each click counts once, in its visitor's bucket, and its page in the page's bucket. A rejected
-   message goes unchanged to the bucket `index pmod buckets`.
+   message goes unchanged to the bucket its index modulo the number of buckets.
 2. Every bucket gets every minute that the partition touches, with zeros if it has no click in it.
 """
 

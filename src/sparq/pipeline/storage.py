@@ -1,9 +1,4 @@
-"""The used parts of package `deltalake` (extra `sparq-mq[delta]`), and the place of a table.
-
-All other modules import these names from here. So a machine with no `deltalake`, or with one that
-is too old, gives one clear error message, on the driver and on executors. Versions before NEEDED
-silently drop the application transaction of a commit that adds files: a batch that Spark repeats
-would then be in the table twice.
+"""Where tables are: the address of a folder, and the options of its storage, for `deltalake`.
 
 `deltalake` has its own clients for S3, GCS, Azure and HDFS. They take credentials from the
 environment and from options. Spark's options for S3 (`spark.hadoop.fs.s3a.*`) are passed on to
@@ -16,59 +11,17 @@ them, so that one set of options serves both.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-try:
-    import deltalake
-    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-    from deltalake.exceptions import CommitFailedError
-    from deltalake.fs import DeltaStorageHandler
-    from deltalake.transaction import AddAction, RemoveAction
-except ImportError as missing:
-    raise ImportError(
-        "a Delta table needs the package deltalake: pip install 'sparq-mq[delta]'"
-    ) from missing
-
-__all__ = [
-    "AddAction",
-    "CommitFailedError",
-    "CommitProperties",
-    "DeltaTable",
-    "RemoveAction",
-    "Schema",
-    "TablePlace",
-    "Transaction",
-    "place_of",
-]
-
-NEEDED = (1, 6, 6)
-
-
-def check_version(found: str) -> None:
-    """Refuse a version that loses a batch's transaction.
-
-    Raises:
-        ImportError: the version is older than NEEDED.
-    """
-    parts = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
-    if parts < NEEDED:
-        needed = ".".join(map(str, NEEDED))
-        raise ImportError(
-            f"deltalake {found} is too old: a Delta table needs {needed} or later:"
-            " pip install --upgrade 'sparq-mq[delta]'"
-        )
-
-
-check_version(deltalake.__version__)
 
 S3_SCHEMES = ("s3", "s3a")
 _S3_OPTIONS = {
@@ -81,7 +34,7 @@ _S3_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """One table; the task carries it to the executors.
+    """A folder: that of a table, or of all tables; tasks carry it to the executors.
 
     Attributes:
         address: a path on a local disk, or a URI.
@@ -90,6 +43,10 @@ class TablePlace:
 
     address: str
     options: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def of(self, name: str) -> TablePlace:
+        """The folder of this name in this one."""
+        return TablePlace(f"{self.address}/{name}", self.options)
 
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -104,14 +61,14 @@ class TablePlace:
         return DeltaTable(self.address, storage_options=self.options or None)
 
     def files(self) -> FileSystem:
-        """The file system of the table's folder; paths are relative to it."""
+        """The file system of the folder; paths are relative to it."""
         return PyFileSystem(DeltaStorageHandler(self.address, self.options or None))
 
 
 def place_of(
     spark: SparkSession, root: str, options: Mapping[str, str] | None = None
 ) -> TablePlace:
-    """The table of a folder.
+    """The place of a folder that Spark knows by `root`.
 
     Args:
         spark: a session with its own JVM, whose Hadoop configuration is used.

@@ -1,12 +1,8 @@
 """The location of a Delta table: Spark's addresses and credentials translated for `deltalake`."""
 
-import importlib
-import sys
-
 import pytest
 
-from sparq.pipeline import delta_place
-from sparq.pipeline.delta_place import TablePlace, address_of, place_of, s3_options
+from sparq.pipeline.storage import TablePlace, address_of, place_of, s3_options
 
 
 def test_local_addresses_are_paths():
@@ -74,19 +70,3 @@ def test_relative_paths_are_resolved_as_by_spark(spark, tmp_path, monkeypatch):
     assert str(tmp_path / "archive") == place_of(spark, str(tmp_path / "archive")).address
     assert str(tmp_path / "an%20archive") == place_of(spark, root).address
     assert {"timeout": "5s"} == place_of(spark, root, {"timeout": "5s"}).options
-
-
-def test_without_the_package(monkeypatch):
-    """Without `deltalake`, the ImportError names the pip command."""
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-
-    with pytest.raises(ImportError, match=r"needs the package deltalake: .*'sparq-mq\[delta\]'"):
-        importlib.reload(delta_place)
-
-
-def test_an_old_deltalake_is_refused_with_the_required_version():
-    """An old `deltalake` raises ImportError with its version and the required one."""
-    delta_place.check_version("2.0.0")
-    delta_place.check_version("1.6.6")
-    with pytest.raises(ImportError, match=r"deltalake 1\.6\.5 is too old: .* needs 1\.6\.6"):
-        delta_place.check_version("1.6.5")

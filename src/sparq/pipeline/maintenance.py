@@ -1,0 +1,270 @@
+"""Maintenance of tables: merging small files, retention, and deleting files that do not count.
+
+A query does this for its tables between two batches; executors merge, the driver commits.
+
+1. A merge replaces small files by a large one in one commit, marked as one that changes no rows:
+   readers that follow a table as a stream see nothing new. A table of partial rows is summed up by
+   it (`Table.summed`). Writers that add files at the same time are not disturbed.
+2. A merge is bounded (`MERGE_BYTES`), so it delays the next batch by seconds at most. A file is
+   merged with others of its size, so it is rewritten a few times, however many batches there are,
+   and a day that is written to has at most FAN files of each size.
+3. If two merges run at the same time, the second to commit is refused, since each commit has
+   a transaction of MERGES. `deltalake`'s own `optimize.compact` drops such a transaction and lets
+   two merges replace the same files (seen with 1.6.6), so their rows are in the table twice. It is
+   therefore not used here, and must not be used on a table that a query writes.
+4. If it is killed at any point, a merge has either taken effect or left files that do not count.
+5. Replaced files are deleted after KEEP_S, files that no commit has ever named after ORPHANS_S. So
+   a batch, from its first file to its commit, may take no longer than that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from sparq.pipeline.tables import (
+    ADDED_DDL,
+    ADDED_SCHEMA,
+    DAY,
+    Table,
+    TableFile,
+    Tables,
+    add_action,
+    files_of,
+    schema_of,
+    transact,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from sparq.pipeline.storage import TablePlace
+
+MERGES = "sparq merges"
+"""Name of the application of all merges in the Delta log."""
+
+PREFIX = "merged-"
+FAN = 16
+MIB = 1 << 20
+MERGE_BYTES, SUMMED_MERGE_BYTES = 128 * MIB, 32 * MIB
+"""Maximum size of the files of one merge, and of one that sums up rows: these are held in memory,
+where the hashes of a minute's visitors take about ten times their size."""
+
+SETTLED_S = 600
+"""A day without a new file for this time is merged into one file, or a few large ones."""
+
+CHECK_S, CLEAN_S, ORPHANS_S = 10, 60, 86_400
+
+
+class Maintenance:
+    """Maintains the tables of one query.
+
+    Args:
+        tables: the tables.
+        keep_days: days before today that are kept; 0: all.
+    """
+
+    def __init__(self, tables: Tables, keep_days: int = 0) -> None:
+        self._tables = tables
+        self._keep_days = keep_days
+        self._checked_s = self._cleaned_s = self._swept_s = 0.0
+
+    def between_batches(self, spark: SparkSession, now_s: float | None = None) -> None:
+        """Merge files of one day of each table if due; delete what is old.
+
+        Most calls do nothing.
+
+        Args:
+            spark: the session whose executors merge.
+            now_s: seconds since 1970; None: the clock's.
+        """
+        now_s = time.time() if now_s is None else now_s
+        if now_s < self._checked_s + CHECK_S:
+            return
+        self._checked_s = now_s
+        for name, table in self._tables.opened.items():
+            definition, place = self._tables.definitions[name], self._tables.places[name]
+            table.update_incremental()
+            chosen = next(due(files_of(table), limit_of(definition), now_s), [])
+            if chosen:
+                merge(spark, place, table, definition, chosen)
+        if now_s >= self._cleaned_s + CLEAN_S:
+            self._clean(now_s)
+
+    def _clean(self, now_s: float) -> None:
+        self._cleaned_s = now_s
+        sweeps = now_s >= self._swept_s + ORPHANS_S
+        if sweeps:
+            self._swept_s = now_s
+        for table in self._tables.opened.values():
+            table.update_incremental()
+            if self._keep_days:
+                day = datetime.fromtimestamp(now_s, UTC).date() - timedelta(days=self._keep_days)
+                drop_days(table, day.isoformat())
+            table.vacuum(dry_run=False)
+            if sweeps:
+                table.vacuum(
+                    ORPHANS_S // 3600, dry_run=False, enforce_retention_duration=False, full=True
+                )
+
+
+def limit_of(table: Table) -> int:
+    """The maximum size of the files of one merge of a table, in bytes."""
+    return MERGE_BYTES if table.summed is None else SUMMED_MERGE_BYTES
+
+
+def due(files: Iterable[TableFile], limit: int, now_s: float) -> Iterator[list[TableFile]]:
+    """Files to merge into one, for each day that has some; two or more each time.
+
+    Args:
+        files: the files that count.
+        limit: maximum size of all files of a merge, unless they are only two; files of a quarter
+            of it are large enough.
+        now_s: seconds since 1970.
+    """
+    small = sorted((one for one in files if one.size < limit // 4), key=lambda one: one.day)
+    for _, day in groupby(small, lambda one: one.day):
+        ordered = sorted(day, key=lambda one: one.size)
+        if now_s - max(one.modified_ms for one in ordered) / 1000 < SETTLED_S:
+            ordered = _crowded(ordered)
+        chosen = _within(ordered, limit)
+        if len(chosen) > 1:
+            yield chosen
+
+
+def _crowded(ordered: Sequence[TableFile]) -> list[TableFile]:
+    """The smallest files up to the last size of which there are FAN; sizes in powers of 8."""
+    found: list[TableFile] = []
+    at = 0
+    for _, some in groupby(ordered, lambda one: (one.size >> 14).bit_length() // 3):
+        count = sum(1 for _ in some)
+        at += count
+        if count >= FAN:
+            found = list(ordered[:at])
+    return found
+
+
+def _within(files: Sequence[TableFile], limit: int) -> list[TableFile]:
+    """The first files up to this size in total, but at least two."""
+    total = 0
+    for at, one in enumerate(files):
+        total += one.size
+        if at > 1 and total > limit:
+            return list(files[:at])
+    return list(files)
+
+
+def merge(
+    spark: SparkSession,
+    place: TablePlace,
+    table: DeltaTable,
+    definition: Table,
+    chosen: list[TableFile],
+) -> bool:
+    """Merge some files of a day on an executor, and commit the result.
+
+    Returns:
+        Whether the merge took effect; it does not if another one committed first.
+    """
+    paths, schema = [one.path for one in chosen], _file_schema(table)
+
+    def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield rewrite(place, definition, schema, paths)
+
+    rows = spark.range(0, 1, 1, 1).mapInArrow(merged, ADDED_DDL).collect()
+    added = [add_action(row, data_change=False) for row in rows]
+    removed = [remove_action(one, data_change=False) for one in chosen]
+    return _replace(table, [*added, *removed])
+
+
+def _replace(table: DeltaTable, actions: list[AddAction | RemoveAction]) -> bool:
+    """Commit a change of the files that the opened version has, unless another one came between."""
+    try:
+        transact(table, actions, Transaction(MERGES, table.version()))
+    except CommitFailedError:
+        return False
+    return True
+
+
+def _file_schema(table: DeltaTable) -> pa.Schema:
+    return pa.schema([field for field in schema_of(table) if field.name != DAY])
+
+
+def remove_action(file: TableFile, *, data_change: bool) -> RemoveAction:
+    """The log's entry for a file that no longer counts."""
+    return RemoveAction(
+        path=file.path,
+        size=file.size,
+        partition_values={DAY: file.day},
+        deletion_timestamp=time.time_ns() // 1_000_000,
+        data_change=data_change,
+    )
+
+
+def rewrite(
+    place: TablePlace,
+    table: Table,
+    schema: pa.Schema,
+    paths: Sequence[str],
+    kept: Callable[[pa.Table], pa.Table] | None = None,
+) -> pa.RecordBatch:
+    """Write the rows of some files of one day into a new file.
+
+    Args:
+        place: the table's folder.
+        table: its definition.
+        schema: the table's columns without `date`; columns that a file lacks become null.
+        paths: the files.
+        kept: removes rows; None: all are kept.
+    Returns:
+        A row of ADDED_SCHEMA; none if no row is left.
+    """
+    files = place.files()
+    rows = _rows(place, paths, schema)
+    if table.summed is not None:
+        whole = pa.concat_tables([schema.empty_table(), *rows])
+        rows = iter([table.summed(whole).select(schema.names).cast(schema)])
+    if kept is not None:
+        rows = (kept(part) for part in rows)
+    prefix = f"{paths[0].rpartition('/')[0]}/{PREFIX}"
+    made = write_file(files, prefix, table, schema, rows)
+    if not made["rows"]:
+        files.delete_file(made["path"])
+        return pa.RecordBatch.from_pylist([], ADDED_SCHEMA)
+    return pa.RecordBatch.from_pylist([made], ADDED_SCHEMA)
+
+
+def _rows(place: TablePlace, paths: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
+    files = place.files()
+    for path in paths:
+        with files.open_input_file(path) as stream:
+            for batch in pq.ParquetFile(stream).iter_batches():
+                found = set(batch.schema.names)
+                columns = [
+                    batch[one.name].cast(one.type)
+                    if one.name in found
+                    else pa.nulls(len(batch), one.type)
+                    for one in schema
+                ]
+                yield pa.Table.from_arrays(columns, schema=schema)
+
+
+def drop_days(table: DeltaTable, first: str) -> int:
+    """Remove all rows before a day, such as `2026-03-02`; returns the number of files."""
+    old = [one for one in files_of(table) if one.day < first]
+    if old:
+        _replace(table, [remove_action(one, data_change=True) for one in old])
+    return len(old)

@@ -1,0 +1,201 @@
+"""Maintenance of tables: which files are merged, and that readers and writers are unaffected."""
+
+import json
+import os
+import time
+from collections import Counter
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from sparq.pipeline import maintenance, tables
+from sparq.pipeline.maintenance import FAN, MIB, Maintenance, drop_days, due, merge
+from sparq.pipeline.tables import Table, TableFile, Tables, files_of
+from tests.pipeline.test_tables import ALL, ODD, files, indexes, split, tables_of
+
+NOW_S = 1_800_000_000.0
+LIMIT = 128 * MIB
+
+
+def file(size, day="2026-03-02", age_s=0.0):
+    return TableFile(f"date={day}/{size}-{age_s}", size, int((NOW_S - age_s) * 1000), 1)
+
+
+def sizes(chosen):
+    return [[one.size for one in some] for some in chosen]
+
+
+def test_files_of_one_size_are_merged_when_there_are_many():
+    """FAN files of about one size are merged, with all that are smaller; fewer are not."""
+    few = [file(5_000 + at) for at in range(FAN - 1)]
+    larger = [file(1 * MIB + at) for at in range(FAN - 1)]
+
+    assert [] == list(due([*few, *larger], LIMIT, NOW_S))
+    assert [FAN] == [len(one) for one in due([*few, file(6_000), *larger], LIMIT, NOW_S)]
+    assert [2 * FAN - 1] == [len(one) for one in due([*few, *larger, file(MIB)], LIMIT, NOW_S)]
+
+
+def test_a_quiet_day_is_merged_into_one_file():
+    """A day without new files is merged; a large file, or one that is alone, stays."""
+    quiet = {"age_s": maintenance.SETTLED_S + 1}
+    large = file(LIMIT // 4, **quiet)
+
+    assert [[1, 2]] == sizes(due([file(2, **quiet), large, file(1, **quiet)], LIMIT, NOW_S))
+    assert [] == list(due([file(1, **quiet), file(2)], LIMIT, NOW_S))
+    assert [] == list(due([file(1, **quiet), large], LIMIT, NOW_S))
+    days = [file(1, day, **quiet) for day in ("2026-03-02", "2026-03-03")]
+    assert [] == list(due(days, LIMIT, NOW_S))
+
+
+def test_a_merge_is_bounded_by_size():
+    """A merge has at most `limit` bytes, but at least two files."""
+    quiet = {"age_s": maintenance.SETTLED_S + 1}
+    many = [file(30 * MIB + at, **quiet) for at in range(9)]
+
+    assert [4] == [len(one) for one in due(many, LIMIT, NOW_S)]
+    assert [2] == [len(one) for one in due([file(9, **quiet), file(9, **quiet)], 40, NOW_S)]
+
+
+def merge_all(spark, written, name):
+    """Merge all files of a table's only day; returns whether it took effect."""
+    table = written.opened[name]
+    table.update_incremental()
+    place, definition = written.places[name], written.definitions[name]
+    return merge(spark, place, table, definition, files_of(table))
+
+
+def test_a_merge_keeps_all_rows_and_changes_none(spark, query, batches, tmp_path):
+    """After a merge, all rows are in one file, and the log says that no row has changed."""
+    written = tables_of(spark, tmp_path)
+    for number, batch in enumerate(batches):
+        written.write(batch, number, split)
+    assert merge_all(spark, written, "all")
+    table = DeltaTable(tmp_path / "all")
+    log = (tmp_path / "all" / "_delta_log" / f"{table.version():020}.json").read_text()
+    changes = [json.loads(line) for line in log.splitlines()]
+
+    assert list(range(600)) == indexes(tmp_path, "all")
+    assert [600] == [one.rows for one in files_of(table)]
+    assert {False} == {
+        one[kind]["dataChange"] for one in changes for kind in ("add", "remove") if kind in one
+    }
+    assert 2 == table.transaction_version("11111111-aaaa")
+
+
+def test_partial_rows_are_summed_up(spark, query, batches, tmp_path):
+    """A merge sums up the rows of a table of partial rows."""
+
+    def summed(rows):
+        return rows.group_by(["time"]).aggregate([("n", "sum")]).rename_columns({"n_sum": "n"})
+
+    time_ = pa.field("time", pa.timestamp("us", "UTC"))
+    counts = Table("counts", pa.schema([time_, ("n", pa.int64())]), "time", summed)
+
+    def counted(batches):
+        for batch in batches:
+            rows = pa.table({"time": batch["timestamp"], "n": [1] * len(batch)})
+            yield {"counts": summed(rows)}
+
+    written = Tables(spark, str(tmp_path), [counts])
+    for number, batch in enumerate(batches):
+        written.write(batch, number, counted)
+    before = DeltaTable(tmp_path / "counts").to_pyarrow_table()["n"].to_pylist()
+    assert merge_all(spark, written, "counts")
+
+    assert len(before) > 1
+    assert [sum(before)] == DeltaTable(tmp_path / "counts").to_pyarrow_table()["n"].to_pylist()
+
+
+def test_a_merge_that_comes_between_does_not_disturb_a_batch(
+    spark, query, batches, tmp_path, monkeypatch
+):
+    """A merge and another query's batch between a batch's files and its commit do no harm."""
+    first, second = tables_of(spark, tmp_path), tables_of(spark, tmp_path)
+    first.write(batches[0], 0, split)
+    first.write(batches[1], 1, split)
+    commit = tables.commit
+
+    def others(*arguments):
+        monkeypatch.setattr(tables, "commit", commit)
+        query("22222222-bbbb")
+        second.write(batches[1], 7, split)
+        query("11111111-aaaa")
+        assert merge_all(spark, second, "all")
+        commit(*arguments)
+
+    monkeypatch.setattr(tables, "commit", others)
+    first.write(batches[2], 2, split)
+
+    assert Counter([*range(600), *range(200, 400)]) == Counter(indexes(tmp_path, "all"))
+
+
+def test_of_two_merges_one_takes_effect(spark, query, batches, tmp_path):
+    """Of two merges of the same files, by two drivers, the second is refused."""
+    first, second = tables_of(spark, tmp_path), tables_of(spark, tmp_path)
+    for number, batch in enumerate(batches):
+        first.write(batch, number, split)
+    second.opened["all"].update_incremental()
+    chosen = files_of(second.opened["all"])
+    assert merge_all(spark, first, "all")
+
+    assert not merge(spark, second.places["all"], second.opened["all"], ALL, chosen)
+    assert list(range(600)) == indexes(tmp_path, "all")
+
+
+def test_merged_rows_have_columns_that_were_added_later(spark, query, batches, tmp_path):
+    """Files from before a column was added are merged with null in it."""
+    written = tables_of(spark, tmp_path)
+    for number, batch in enumerate(batches):
+        written.write(batch, number, split)
+    grown = Tables(
+        spark,
+        str(tmp_path),
+        [Table("all", ALL.schema.append(pa.field("more", pa.string())), "time")],
+    )
+    assert merge_all(spark, grown, "all")
+
+    assert 600 == DeltaTable(tmp_path / "all").to_pyarrow_table()["more"].null_count
+
+
+def test_many_batches_leave_few_files(spark, query, batches, tmp_path, monkeypatch):
+    """Between batches files are merged; replaced ones are deleted when readers have had their time.
+
+    Files that no commit names, of a killed task, are deleted after a day.
+    """
+    monkeypatch.setattr(
+        tables, "PROPERTIES", {"delta.deletedFileRetentionDuration": "interval 1 second"}
+    )
+    written = Tables(spark, str(tmp_path), [ODD])
+    cared = Maintenance(written)
+    orphan = tmp_path / "odd" / "date=2026-11-21" / "11111111-9-x.parquet"
+    for number in range(FAN):
+        written.write(batches[0].coalesce(1), number, split_odd)
+        cared.between_batches(spark, NOW_S + number * 20)
+    orphan.write_bytes(b"")
+    os.utime(orphan, (time.time() - 2 * maintenance.ORPHANS_S,) * 2)
+    assert [FAN * 100] == [one.rows for one in files_of(DeltaTable(tmp_path / "odd"))]
+    time.sleep(1.1)
+    cared.between_batches(spark, NOW_S + 2 * maintenance.ORPHANS_S)
+
+    assert {one.path for one in files_of(DeltaTable(tmp_path / "odd"))} == {
+        path.removeprefix("odd/") for path in files(tmp_path)
+    }
+    assert FAN * 100 == len(indexes(tmp_path, "odd"))
+
+
+def split_odd(batches):
+    for parts in split(batches):
+        yield {"odd": parts["odd"]}
+
+
+def test_days_are_dropped(spark, query, messages, tmp_path):
+    """Rows of days before the first that is kept are removed; a repeated batch stays known."""
+    written = Tables(spark, str(tmp_path), [ODD])
+    written.write(messages([b"x"] * 10), 0, split_odd)
+    table = written.opened["odd"]
+
+    assert 0 == drop_days(table, "2026-11-21")
+    assert drop_days(table, "2026-11-22")
+    assert [] == indexes(tmp_path, "odd")
+    Tables(spark, str(tmp_path), [ODD]).write(messages([b"x"] * 10), 0, split_odd)
+    assert [] == indexes(tmp_path, "odd")

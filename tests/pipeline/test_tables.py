@@ -1,0 +1,272 @@
+"""Tables: each row once after repeats and kills, several tables in one pass, readable by others."""
+
+import json
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import CommitProperties, DeltaTable
+from pyspark.sql import functions as F
+
+from sparq.pipeline import tables
+from sparq.pipeline.storage import TablePlace
+from sparq.pipeline.tables import Stats, Table, Tables, by_day, write_files
+from tests.pipeline.query_input import forget_last_commit
+
+AT = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
+TIME = pa.field("time", pa.timestamp("us", "UTC"))
+ODD = Table("odd", pa.schema([("index", pa.int64()), TIME]), "time")
+ALL = Table("all", pa.schema([("index", pa.int64()), TIME, ("body", pa.binary())]), "time")
+QUERY = "11111111-aaaa"
+
+
+def split(batches):
+    """Every message is in `all`, and those with an odd index also in `odd`."""
+    for batch in batches:
+        rows = pa.table(batch).rename_columns({"timestamp": "time"})
+        is_odd = pc.bit_wise_and(rows["index"], 1).cast(pa.bool_())
+        yield {"odd": rows.filter(is_odd), "all": rows}
+
+
+def tables_of(spark, folder):
+    return Tables(spark, str(folder), [ODD, ALL])
+
+
+def indexes(folder, name):
+    """The sorted indexes in a table."""
+    return sorted(DeltaTable(folder / name).to_pyarrow_table()["index"].to_pylist())
+
+
+def files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")}
+
+
+def test_one_pass_writes_several_tables(spark, query, batches, tmp_path):
+    """A batch is one commit of each table, and both read the same in Spark and in `deltalake`."""
+    folder = tmp_path / "some data"
+    written = tables_of(spark, folder)
+    for number, batch in enumerate(batches):
+        found = written.write(batch, number, split)
+
+        assert {"odd": (number + 1, 100), "all": (number + 1, 200)} == {
+            name: (one.version, one.rows) for name, one in found.items()
+        }
+        assert number == DeltaTable(folder / "all").transaction_version(QUERY)
+    frame = tables.read(spark, str(folder), "all")
+
+    assert list(range(600)) == indexes(folder, "all")
+    assert list(range(1, 600, 2)) == indexes(folder, "odd")
+    assert list(range(600)) == sorted(row["index"] for row in frame.collect())
+    assert ["index", "time", "body", "date"] == frame.columns
+    assert 600 == frame.where(F.to_date("time") == F.col("date")).count()
+    last = written.frame(spark, "odd", found["odd"].files)
+    assert list(range(401, 600, 2)) == sorted(row["index"] for row in last.collect())
+
+
+def test_a_repeated_batch_changes_nothing(spark, query, batches, tmp_path):
+    """A repeated batch writes no file, and is answered like the first time; so is an empty one."""
+    for number, batch in enumerate([*batches, batches[0].where("false")]):
+        first = tables_of(spark, tmp_path).write(batch, number, split)
+        before = files(tmp_path)
+
+        assert first == tables_of(spark, tmp_path).write(batch, number, split)
+        assert before == files(tmp_path)
+    assert {} == first
+    assert list(range(600)) == indexes(tmp_path, "all")
+
+
+def test_a_query_with_state_is_executed_again(spark, query, batches, tmp_path):
+    """`always` executes a repeated batch; the files that it writes again do not count."""
+    tables_of(spark, tmp_path).write(batches[0], 0, split)
+    before = files(tmp_path)
+    tables_of(spark, tmp_path).write(batches[0], 0, split, always=True)
+
+    assert before < files(tmp_path)
+    assert list(range(200)) == indexes(tmp_path, "all")
+
+
+def test_a_batch_of_which_a_table_is_missing_is_completed(
+    spark, query, batches, tmp_path, monkeypatch
+):
+    """A driver that dies between the commits of two tables leaves a batch that is completed."""
+    commit = tables.commit
+
+    def killed(table, added, transaction):
+        if table.metadata().name == "all":
+            raise KeyboardInterrupt
+        commit(table, added, transaction)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tables_of(spark, tmp_path).write(batches[0], 0, split)
+    assert ([], 100) == (indexes(tmp_path, "all"), len(indexes(tmp_path, "odd")))
+    tables_of(spark, tmp_path).write(batches[0], 0, split)
+
+    assert list(range(200)) == indexes(tmp_path, "all")
+    assert list(range(1, 200, 2)) == indexes(tmp_path, "odd")
+
+
+def between_files_and_commit(monkeypatch, do):
+    """Call `do` once when a batch's files are written, before its first commit."""
+    commit = tables.commit
+
+    def committed(*arguments):
+        monkeypatch.setattr(tables, "commit", commit)
+        do()
+        commit(*arguments)
+
+    monkeypatch.setattr(tables, "commit", committed)
+
+
+def test_of_two_drivers_with_the_same_batch_one_commits(
+    spark, query, batches, tmp_path, monkeypatch
+):
+    """Of two drivers that write one batch, the second to commit adds nothing, however late."""
+    living, dead = tables_of(spark, tmp_path), tables_of(spark, tmp_path)
+
+    def go_on():
+        for number, batch in enumerate(batches):
+            living.write(batch, number, split)
+
+    between_files_and_commit(monkeypatch, go_on)
+    dead.write(batches[0], 0, split)
+
+    assert list(range(600)) == indexes(tmp_path, "all")
+    assert list(range(1, 600, 2)) == indexes(tmp_path, "odd")
+    assert 2 == DeltaTable(tmp_path / "all").transaction_version(QUERY)
+
+
+def test_equal_batch_numbers_of_another_query_are_no_repeats(spark, query, batches, tmp_path):
+    """A new checkpoint starts at batch 0; its batches are not taken for the old query's."""
+    tables_of(spark, tmp_path).write(batches[0], 0, split)
+    query("22222222-bbbb")
+    tables_of(spark, tmp_path).write(batches[1], 0, split)
+
+    assert list(range(400)) == indexes(tmp_path, "all")
+
+
+def test_a_repeat_is_found_when_old_commits_are_gone(spark, query, batches, tmp_path):
+    """The log's checkpoints keep the number of a query's last batch."""
+    at_once = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 seconds"}
+    for one in (ODD, ALL):
+        DeltaTable.create(
+            str(tmp_path / one.name),
+            one.schema.append(pa.field("date", pa.date32())),
+            partition_by=["date"],
+            configuration=at_once,
+        )
+    written = tables_of(spark, tmp_path)
+    written.write(batches[0], 0, split)
+    query("22222222-bbbb")
+    for number in range(5):
+        written.write(batches[1], number, split)
+    query(QUERY)
+    assert not (tmp_path / "all" / "_delta_log" / f"{1:020}.json").exists()
+    tables_of(spark, tmp_path).write(batches[0], 0, split)
+
+    assert 200 + 5 * 200 == len(indexes(tmp_path, "all"))
+
+
+@pytest.mark.parametrize("has_transactions", [True, False], ids=["as it is", "control"])
+def test_a_lost_commit_of_spark(spark, query_input, tmp_path, monkeypatch, has_transactions):
+    """A batch that Spark repeats after a lost commit is stored once; without transactions, twice.
+
+    The query's id, which Spark sets for the thread of foreachBatch, comes from the checkpoint.
+    """
+    if not has_transactions:
+        monkeypatch.setattr(tables, "has_batch", lambda *_: False)
+        monkeypatch.setattr(tables, "CommitProperties", lambda app_transactions: CommitProperties())
+    stream = query_input("archive")
+    for _ in range(3):
+        stream.add([b"x"] * 100)
+
+    def run():
+        written = tables_of(spark, tmp_path / "data")
+        stream.run(lambda rows: rows, lambda rows, number: written.write(rows, number, split))
+
+    run()
+    forget_last_commit(stream.checkpoint)
+    run()
+
+    assert (300 if has_transactions else 400) == len(indexes(tmp_path / "data", "all"))
+    if has_transactions:
+        query = json.loads((stream.checkpoint / "metadata").read_text())["id"]
+        assert 2 == DeltaTable(tmp_path / "data" / "all").transaction_version(query)
+
+
+def test_tables_are_refused_outside_a_streaming_query(spark, batches, tmp_path):
+    """Outside a streaming query nothing is written: repeats could not be found."""
+    with pytest.raises(RuntimeError, match="only be written by foreachBatch of a streaming query"):
+        tables_of(spark, tmp_path).write(batches[0], 0, split)
+
+
+def test_a_column_can_be_added_later(spark, query, batches, tmp_path):
+    """Rows that are older than a column have null in it."""
+    grown = Table("all", ALL.schema.append(pa.field("more", pa.string())), "time")
+
+    def with_more(batches):
+        for parts in split(batches):
+            yield {"all": parts["all"].append_column("more", pa.array(["x"] * len(parts["all"])))}
+
+    tables_of(spark, tmp_path).write(batches[0], 0, split)
+    Tables(spark, str(tmp_path), [grown]).write(batches[1], 1, with_more)
+    tables_of(spark, tmp_path).write(batches[2], 2, split)
+    more = tables.read(spark, str(tmp_path), "all").groupBy("more").count().collect()
+
+    assert {None: 400, "x": 200} == {row["more"]: row["count"] for row in more}
+    assert 600 == len(tables.arrow(TablePlace(str(tmp_path / "all")), grown, ["more"]))
+
+
+def test_a_table_with_other_columns_or_partitions_is_refused(spark, tmp_path):
+    """A table with another column type, or without partitions, raises ValueError."""
+    for number, type_ in enumerate((pa.string(), pa.int64())):
+        schema = pa.schema([("index", type_), TIME, ("date", pa.date32())])
+        by = ["date"] if number == 0 else []
+        DeltaTable.create(str(tmp_path / str(number) / "odd"), schema, partition_by=by)
+
+    with pytest.raises(ValueError, match=r"column index of .*0/odd has type .*string.* instead of"):
+        Tables(spark, str(tmp_path / "0"), [ODD])
+    with pytest.raises(ValueError, match=r"1/odd is not partitioned by date: name another folder"):
+        Tables(spark, str(tmp_path / "1"), [ODD])
+
+
+def test_a_day_is_one_in_utc():
+    """A day has its first and its last microsecond; rows keep their order."""
+    times = [AT + timedelta(microseconds=1), AT, AT - timedelta(days=1), AT + timedelta(days=1), AT]
+    rows = pa.table({"n": range(5), "time": pa.array(times, TIME.type)})
+
+    assert [(date(2026, 3, 1), [2]), (date(2026, 3, 2), [1, 4]), (date(2026, 3, 3), [0, 3])] == [
+        (day, part["n"].to_pylist()) for day, part in by_day(rows, "time")
+    ]
+
+
+def test_files_are_cut_by_their_size(tmp_path):
+    """After `buffer_bytes` of rows of any table new files begin."""
+    rows = pa.table({"index": [1], "time": pa.array([AT], TIME.type), "body": [b"x" * 1000]})
+    parts = [{"all": rows}, {"odd": rows}, {"all": rows}, {"odd": rows.slice(0, 0)}]
+    places = {name: TablePlace(str(tmp_path)) for name in ("odd", "all")}
+
+    def written(size):
+        batches = write_files(parts, {"odd": ODD, "all": ALL}, places, "x-", size)
+        return [[(row["table"], row["rows"]) for row in batch.to_pylist()] for batch in batches]
+
+    assert [[("all", 2), ("odd", 1)]] == written(1 << 20)
+    assert [[("all", 1), ("odd", 1)], [("all", 1)]] == written(2_000)
+
+
+def test_a_file_has_statistics_of_its_times():
+    """The log has number of rows, and bounds of times and indexes, never of texts."""
+    times = pa.array([AT, AT, None, AT + timedelta(days=1)], TIME.type)
+    rows = pa.table({"index": [0, 1, 2, 3], "time": times, "body": [b"a"] * 4})
+    stats = Stats(rows.schema)
+    stats.add(rows.slice(2))
+    stats.add(rows.slice(0, 2))
+
+    assert {
+        "numRecords": 4,
+        "minValues": {"index": 0, "time": "2026-03-02T23:59:59.999999Z"},
+        "maxValues": {"index": 3, "time": "2026-03-03T23:59:59.999999Z"},
+        "nullCount": {"index": 0, "time": 1},
+    } == json.loads(stats.text())
