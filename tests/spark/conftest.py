@@ -2,10 +2,10 @@
 
 import pytest
 
-from sparq.spark import source, topic_connections
-from sparq.spark.decode import SCHEMA
+from sparq.spark import connections, source
+from sparq.spark.options import SourceOptions
+from sparq.spark.ranges import SCHEMA
 from sparq.spark.source import NsqStreamReader
-from sparq.spark.source_options import SourceOptions
 from tests.spark.range_server import RangeServer
 
 
@@ -45,5 +45,5 @@ def readers(servers):
 def no_long_pauses(monkeypatch):
     """Shorten the source's pauses: before an idle query asks again, and between retries."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(topic_connections, "RETRY_MAX_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(connections, "RETRY_MAX_SECONDS", 0.02)

@@ -35,7 +35,10 @@ class RangeServer:
         times: by wall time in ns, the index to return for it; other times return the log's end.
         hang_up_after: by command name, how many such commands are answered before the connection
             is closed without an answer; counts down.
+        refuse_after: by command name, how many such commands are answered before one is refused,
+            with the error.
         published: (topic, body) of each published message.
+        deferred: the delay in ms of each deferred message, by (topic, body).
         heard: the received commands, in order.
     """
 
@@ -51,7 +54,9 @@ class RangeServer:
         self.hang_up_after: dict[str, int] = {}
         self.times: dict[int, int] = {}
         self.created = False
+        self.refuse_after: dict[str, tuple[int, RemoteError]] = {}
         self.published: list[tuple[str, bytes]] = []
+        self.deferred: dict[tuple[str, bytes], int] = {}
         self.heard: list[commands.Command] = []
         self.ranges = ranges
         self._sockets: list[socket.socket] = []
@@ -112,6 +117,11 @@ class RangeServer:
         try:
             if name in self.refuse:
                 raise self.refuse[name]
+            if name in self.refuse_after:
+                left, refusal = self.refuse_after[name]
+                self.refuse_after[name] = left - 1, refusal
+                if not left:
+                    raise refusal
             return getattr(self, f"_{name.lower()}")(command)
         except RemoteError as refusal:
             return layout.error(refusal.frame_text())
@@ -233,6 +243,12 @@ class RangeServer:
 
     def _multipublish(self, command: commands.MultiPublish) -> bytes:
         self.published += [(command.topic, bytes(body)) for body in command.bodies]
+        return layout.response(b"OK")
+
+    def _deferredpublish(self, command: commands.DeferredPublish) -> bytes:
+        (body,) = command.bodies
+        self.published.append((command.topic, bytes(body)))
+        self.deferred[self.published[-1]] = command.defer_ms
         return layout.response(b"OK")
 
 

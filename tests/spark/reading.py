@@ -2,7 +2,7 @@
 
 import pickle
 
-from sparq.spark.decode import SCHEMA
+from sparq.spark.ranges import SCHEMA
 from sparq.spark.source import NsqStreamReader
 from tests.support.waiting import wait_for
 

@@ -9,8 +9,8 @@ from pyspark.sql.types import StructType
 
 import pyspark_nsq
 from sparq.spark.data_source import COLUMNS, NsqDataSource
-from sparq.spark.decode import SCHEMA
 from sparq.spark.options import OptionError
+from sparq.spark.ranges import SCHEMA
 from tests.support.servers import free_port
 
 NSQD = {"topic": "clicks", "channel": "archive", "nsqd_tcp_addresses": "127.0.0.1:4150"}

@@ -1,4 +1,4 @@
-"""Offsets: their form in checkpoints and options, and how a batch is split into parts."""
+"""Offsets: their form in checkpoints and options, topics, and how a batch is split into parts."""
 
 import os
 
@@ -17,6 +17,7 @@ from sparq.spark.offsets import (
     Offset,
     PartitionRule,
     Positions,
+    TopicSelection,
     parse_positions,
 )
 
@@ -183,3 +184,53 @@ def test_by_default_the_number_of_messages_determines_the_parts(monkeypatch, cor
         for messages in (0, 99_999, 100_000, 1_000_000, 100_000_000)
     ]
     assert PartitionRule(7, 10) == PartitionRule.of(1_000_000, 7, 10)
+
+
+@pytest.mark.parametrize(
+    ("topics", "read", "not_read"),
+    [
+        (TopicSelection(("clicks",)), ["clicks"], ["click", "clicks2", ""]),
+        (TopicSelection(("a", "b"), several=True), ["a", "b"], ["ab"]),
+        (
+            TopicSelection((), "clicks_.*", several=True),
+            ["clicks_", "clicks_de"],
+            ["x_clicks_de", "clicks"],
+        ),
+        (TopicSelection((), "a|b.", several=True), ["a", "bc"], ["b", "ac", "aa"]),
+        (TopicSelection((), ".*", several=True), ["a"], ["a#ephemeral"]),
+    ],
+)
+def test_a_pattern_matches_whole_names_of_topics(topics, read, not_read):
+    """A pattern matches whole names, and never ephemeral topics: they have no log."""
+    assert all(map(topics.has, read))
+    assert not any(map(topics.has, not_read))
+
+
+def test_with_several_topics_a_key_has_its_topic():
+    """With several topics a key contains the topic; with one topic keys are unchanged.
+
+    A key without a topic may belong to any of the given topics.
+    """
+    one, two = TopicSelection(("clicks",)), TopicSelection(("clicks", "views"), several=True)
+    old, new = Key("h:1", LOG), Key("h:1", LOG, "views")
+
+    assert old == one.key("h:1", "clicks", LOG)
+    assert new == two.key("h:1", "views", LOG)
+    assert (("clicks",), ("clicks", "views"), ("views",)) == (
+        one.of_key(old),
+        two.of_key(old),
+        two.of_key(new),
+    )
+    assert [True, False] == [one.reads(key) for key in (old, new)]
+    assert [True, True] == [two.reads(key) for key in (old, new)]
+
+
+def test_a_topic_selection_has_a_readable_form():
+    """A selection's text, as errors and log lines use it."""
+    found = (
+        TopicSelection(("a",)),
+        TopicSelection(("a", "b"), several=True),
+        TopicSelection((), "a.*", several=True),
+    )
+
+    assert ["topic a", "topics a, b", "topic that matches a.*"] == [str(each) for each in found]

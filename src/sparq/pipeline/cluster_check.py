@@ -16,10 +16,9 @@ from typing import Final
 from sparq.client.errors import SparqClientError
 from sparq.pipeline.settings import Settings, SettingsError
 from sparq.protocol.errors import RemoteError
+from sparq.spark.connections import TopicConnections
 from sparq.spark.errors import SparkNsqError
-from sparq.spark.options import OptionError
-from sparq.spark.source_options import SourceOptions
-from sparq.spark.topic_connections import TopicConnections
+from sparq.spark.options import OptionError, SourceOptions
 
 ANSWER_SECONDS: Final = 3.0
 """Time limit for the answer of an nsqlookupd."""

@@ -5,7 +5,7 @@ finds the data source through the package `pyspark_nsq`, which is installed toge
 `spark.readStream.format("nsq")` works without registering anything. The docstring of
 `sparq.spark.data_source.NsqDataSource` documents the columns and options.
 
-Modules: `options` (parses the user's options) · `offsets` (positions in the logs) · `discovery`
-(finds nsqds) · `fleet` (the driver's connections) · `decode` (stored batches to Arrow) ·
-`source` · `sink`.
+A message's way through the source: `data_source` (options, columns) · `source` (the readers that
+Spark calls) · `batches` (where a batch begins and ends) · `connections` (nsqds, found and asked) ·
+`ranges` (read and decoded in the executors). The sink is `sink`.
 """

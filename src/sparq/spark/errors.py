@@ -1,4 +1,4 @@
-"""The errors that make a query fail, and the retries before it fails.
+"""The errors that make a query fail, and the retries and warnings that may come instead.
 
 The texts of errors are written for the query's author.
 
@@ -15,12 +15,15 @@ the client's `TlsError` or `AuthRequiredError`.
 """
 
 import time
+from logging import getLogger
 from typing import Final
 
 from sparq.protocol.errors import RemoteError
 
 PAUSE_FIRST_SECONDS: Final = 0.05
 PAUSE_MAX_SECONDS: Final = 1.0
+
+_LOG = getLogger("sparq.spark")
 
 
 class SparkNsqError(Exception):
@@ -50,6 +53,15 @@ def may_pass(refusal: RemoteError) -> bool:
     so a secret that was accepted once is tried again.
     """
     return refusal.code == "E_AUTH_FAILED"
+
+
+def report_loss(what: str, *, fails: bool) -> None:
+    """Report lost messages. Raises DataLossError: `fails` is set (failOnDataLoss)."""
+    if fails:
+        raise DataLossError(
+            f"{what}. To continue without them, set the option failOnDataLoss to false"
+        )
+    _LOG.warning("%s. The query continues without them (failOnDataLoss is false)", what)
 
 
 class RetryDeadline:

@@ -1,4 +1,4 @@
-"""Positions in logs: the offsets that Spark keeps in its checkpoint, and arithmetic on them.
+"""Positions in logs: offsets in Spark's checkpoint and in options, and the split of a batch.
 
 The offset of a query is ``{"<address>/<log>": {"index": 17, "ordinal": 12}}``: all messages of that
 log before this index have been read. `<log>` is the log's unique id; only the id determines what
@@ -27,6 +27,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+from sparq.protocol.names import is_ephemeral
 
 CUT: Final = "cut"
 """The cut's key in an offset; it cannot clash with keys of logs, which contain a slash."""
@@ -62,6 +64,48 @@ def parse_key(text: str) -> Key:
     address, slash, rest = text.rpartition("/")
     topic, _, log = rest.rpartition(":")
     return Key(address, log, topic) if slash else Key(text, "")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """The topics of one source: one, several by name, or those whose names match a pattern.
+
+    A topic given by name is created where it is missing, as an NSQ consumer does. A topic found by
+    a pattern is not: looking for a deleted topic must not create it again.
+
+    Attributes:
+        names: the topics given by name; empty with a pattern.
+        pattern: a regular expression that must match a whole name; empty with names.
+        several: whether keys contain topic names, also while there is only one topic.
+    """
+
+    names: tuple[str, ...]
+    pattern: str = ""
+    several: bool = False
+
+    def has(self, name: str) -> bool:
+        """Whether the source reads a topic of this name; a pattern skips ephemeral topics."""
+        if not self.pattern:
+            return name in self.names
+        return not is_ephemeral(name) and re.fullmatch(self.pattern, name) is not None
+
+    def reads(self, key: Key) -> bool:
+        """Whether an offset's log is still read; False if the options no longer name its topic."""
+        return not key.topic or self.has(key.topic)
+
+    def key(self, address: str, topic: str, log: str) -> Key:
+        """The key of a log in offsets."""
+        return Key(address, log, topic if self.several else "")
+
+    def of_key(self, key: Key) -> tuple[str, ...]:
+        """The topics that a log may belong to."""
+        return (key.topic,) if key.topic else self.names
+
+    def __str__(self) -> str:
+        """Describe the topics without an article: ``topic clicks``."""
+        if self.pattern:
+            return f"topic that matches {self.pattern}"
+        return f"topic{'s' * (len(self.names) > 1)} {', '.join(self.names)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)

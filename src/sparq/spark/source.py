@@ -1,8 +1,8 @@
-"""The source `nsq` as a stream.
+"""The readers of the source `nsq`, for streams and batches.
 
-Spark's calls, in order: `initialOffset` (for a query without a checkpoint), `latestOffset` and
-`partitions` run in one driver process that lives as long as the query; `read` runs in the
-executors, on a copy of the reader that has never been connected.
+A stream: `initialOffset` (for a query without a checkpoint), `latestOffset` and `partitions` run in
+one driver process that lives as long as the query; `read` runs in the executors, on a copy of the
+reader that has never been connected.
 
 1. Spark has committed the start offset that it passes to `latestOffset`, so the channels' cursors
    move there in that call: `commit` comes only with the next batch that has data.
@@ -10,16 +10,40 @@ executors, on a copy of the reader that has never been connected.
    drained run (availableNow) waits for the nsqd: it must not end before all its messages are read.
 3. A topic that was removed from the options keeps its position in the offset and is not read; a
    batch that was planned with it is still run again unchanged.
+
+A batch read:
+
+4. Where each log begins and ends is looked up once, when Spark plans the read; repeated tasks
+   read the same ranges.
+5. No channel is created, held or moved.
+6. Predicates on the column `timestamp` limit what is read. Reading begins at the first message at
+   or after the lower bound: all messages before it are earlier, even if an nsqd's clock was set
+   back. For the upper bound the log's order is not enough: after a clock was set back, messages
+   with earlier timestamps follow later ones. So reading ends only where timestamps reach
+   `CLOCK_SET_BACK_NS` beyond the bound. Spark still evaluates every predicate: the bounds skip only
+   messages that cannot match.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from logging import getLogger
-from typing import Final, NoReturn
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, NoReturn
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -28,12 +52,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sparq.client.range_reader import Ends
-from sparq.spark.admission import ReadableRange, admit
-from sparq.spark.errors import UnreachableError
+from sparq.spark.batches import BatchPlanner, admit
+from sparq.spark.connections import TopicConnections
+from sparq.spark.errors import SparkNsqError, UnreachableError
 from sparq.spark.offsets import Key, LogPosition, Offset, PartitionRule, parse_key
-from sparq.spark.options import OptionError
-from sparq.spark.reader import NsqReader
-from sparq.spark.source_options import ReadLimits, SourceOptions
+from sparq.spark.options import OptionError, ReadLimits, SourceOptions
+from sparq.spark.ranges import read_range
+
+CLOCK_SET_BACK_NS: Final = 3_600_000_000_000
+"""One hour: how far an nsqd's clock may be set back without a filtered read missing rows."""
 
 NEWS_WAIT_SECONDS: Final = 0.3
 """How long an idle query waits in `latestOffset` for new messages; Spark calls again at once."""
@@ -47,6 +74,51 @@ _LOG = getLogger("sparq.spark")
 
 Found = dict[str, LogPosition]
 """By key, how far each log has been or may be read."""
+
+
+class NsqReader:
+    """Plans ranges in the driver and reads them in the executors.
+
+    Args:
+        options: the query's options.
+        columns: the columns of the rows, in order.
+    """
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        # Made at first use, in the driver only: readers are pickled for the executors.
+        self._connected: tuple[TopicConnections, BatchPlanner] | None = None
+
+    def _connect(self) -> tuple[TopicConnections, BatchPlanner]:
+        if self._connected is None:
+            fleet = TopicConnections(self._options)
+            self._connected = fleet, BatchPlanner(fleet, self._options)
+        return self._connected
+
+    @property
+    def _fleet(self) -> TopicConnections:
+        return self._connect()[0]
+
+    @property
+    def _planner(self) -> BatchPlanner:
+        return self._connect()[1]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one range, as Arrow record batches."""
+        if partition.value is None:
+            return iter(())  # Spark's partition of a batch read that planned none
+        cluster, fails = self._options.cluster, self._options.fail_on_data_loss
+        return read_range(
+            partition.value, self._columns, cluster.timeout_ms, fails=fails, layers=cluster.layers
+        )
+
+    def _plan(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """The messages between two offsets, split into partitions."""
+        return [InputPartition(part) for part in self._planner.ranges(start, end)]
+
+
+# Streams
 
 
 class NsqStreamReader(
@@ -88,9 +160,9 @@ class NsqStreamReader(
     def initialOffset(self) -> dict[str, object]:
         """Where a query without a checkpoint begins; cached, since Spark calls it twice."""
         if self._initial is None:
-            self._wait(self._fleet.wait_to_begin)
+            self._wait(lambda: self._fleet.wait_for(begins=True))
             self._set_targets()
-            self._initial = self._bounds.starts()
+            self._initial = self._planner.starts()
             # nsqd keeps only the messages after a channel's cursor: move it to where the query
             # begins, even back.
             self._fleet.commit(self._initial)
@@ -135,7 +207,7 @@ class NsqStreamReader(
         # Spark may never call this: so the newest ATTACH wins, and nsqd does not wait for the older
         # connection to close (decision 30).
         if self._connected is not None:
-            self._connected.close()
+            self._fleet.close()
 
     # One poll of the logs
 
@@ -197,7 +269,7 @@ class NsqStreamReader(
         if ends is None:
             return replace(position, gone=not self._awaited(key, position))
         self._missing_since.pop(key, None)
-        return self._bounds.kept(key, replace(position, gone=False), ends)
+        return self._planner.kept(key, replace(position, gone=False), ends)
 
     def _awaited(self, key: str, position: LogPosition) -> bool:
         """Whether a missing log may still be found; reports it as lost if not."""
@@ -212,7 +284,7 @@ class NsqStreamReader(
         if now - self._missing_since.setdefault(key, now) < grace:
             return True
         del self._missing_since[key]
-        self._losses.report_gone(key, position)
+        self._planner.report_gone(key, position)
         return False
 
     def _set_targets(self) -> None:
@@ -257,8 +329,8 @@ class NsqStreamReader(
             if is_new and is_due and not replaces:
                 # An nsqd that becomes unreachable at this moment joins when it is back.
                 with contextlib.suppress(ConnectionError):
-                    place = self._bounds.joined(member, is_topic_read=member.topic in read)
-                    joining[str(self._bounds.key(member))] = place
+                    place = self._planner.joined(member, is_topic_read=member.topic in read)
+                    joining[str(self._planner.key(member))] = place
         return joining
 
     def _topic(self, key: Key) -> str:
@@ -271,13 +343,18 @@ class NsqStreamReader(
 
     def _admitted(self, found: Found, ends: dict[str, Ends], limits: ReadLimits) -> Found:
         """Where the next batch ends in each log that it reads; empty while it is held back."""
-        logs = [log for key in found if (log := parse_key(key).log) in ends]
-        reach = ReadableRange(self._fleet, found, {log: self._stop(log, ends[log]) for log in logs})
+        stops = {
+            key: self._stop(log, ends[log]) for key in found if (log := parse_key(key).log) in ends
+        }
         waited = time.monotonic() - self._last_batch_at
-        counts = admit(reach.backlogs(limits.bytes_max), limits, waited)
+        backlogs = self._planner.backlogs(found, stops, limits.bytes_max)
+        counts = admit(backlogs, limits, waited)
         if counts:
             self._last_batch_at = time.monotonic()
-        return {key: reach.after(key, count) for key, count in counts.items()}
+        return {
+            key: self._planner.after(key, found[key], count, stops[key])
+            for key, count in counts.items()
+        }
 
     def _stop(self, log: str, found: Ends) -> Ends:
         """The ends up to which a log may be read now; a drained run stops at its targets."""
@@ -322,3 +399,127 @@ class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc] # mypy 
         raise self._error
 
     initialOffset = latestOffset = partitions = read = _refuse
+
+
+# Batch reads
+
+NS_PER_US: Final = 1_000
+
+_COLUMN: Final = ("timestamp",)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_index = attrgetter("index")
+
+
+class TimeBounds(NamedTuple):
+    """Bounds of publish times, in ns since 1970.
+
+    Attributes:
+        begin_ns: no earlier message matches; None: no bound.
+        end_ns: no message at or after this time matches; None: no bound.
+    """
+
+    begin_ns: int | None = None
+    end_ns: int | None = None
+
+    @classmethod
+    def of(cls, predicates: Sequence[Filter]) -> "TimeBounds":
+        """The bounds of predicates that all must hold; predicates on other columns are ignored.
+
+        The column has microseconds, rounded down from the log's nanoseconds.
+        """
+        begins, ends = [], []
+        for predicate in predicates:
+            at = _microseconds(predicate)
+            if at is None:
+                continue
+            if isinstance(predicate, GreaterThan | GreaterThanOrEqual | EqualTo):
+                begins.append(at + isinstance(predicate, GreaterThan))
+            if isinstance(predicate, LessThan | LessThanOrEqual | EqualTo):
+                ends.append(at + (not isinstance(predicate, LessThan)))
+        return cls(
+            max(0, *begins) * NS_PER_US if begins else None,
+            max(0, min(ends)) * NS_PER_US if ends else None,
+        )
+
+    @property
+    def read_until_ns(self) -> int | None:
+        """Reading ends at the first message at or after this time; None: no bound."""
+        return None if self.end_ns is None else self.end_ns + CLOCK_SET_BACK_NS
+
+
+def _microseconds(predicate: Any) -> int | None:
+    """The microseconds since 1970 that a predicate compares `timestamp` with; None: it does not."""
+    if getattr(predicate, "attribute", None) != _COLUMN:
+        return None
+    value = getattr(predicate, "value", None)
+    # Without a time zone the value is no point in time: no bound is always correct, since Spark
+    # evaluates the predicate again.
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // _MICROSECOND
+
+
+class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy skips pyspark
+    """Reads the messages of topics' logs between two positions."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        super().__init__(options, columns)
+        self._times = TimeBounds()
+
+    def partitions(self) -> list[InputPartition]:
+        """The ranges to read; the logs' ends are looked up once, here."""
+        try:
+            # Executors open connections of their own: the driver needs these for planning only.
+            return self._partitions()
+        finally:
+            self._fleet.close()
+
+    def _partitions(self) -> list[InputPartition]:
+        self._fleet.wait_for(begins=True)
+        self._check_topics()
+        starts = self._planner.starts()
+        ends = self._planner.ends(starts)
+        return self._plan(
+            Offset({key: self._begun(key, start, ends[key]) for key, start in starts.items()}),
+            Offset({key: self._ended(key, end, starts[key]) for key, end in ends.items()}),
+        )
+
+    def _check_topics(self) -> None:
+        """Check that every topic exists. Raises SparkNsqError: one does not (a wrong name?)."""
+        topics = self._options.topics
+        found = {member.topic for member in self._fleet.attached.values()}
+        if topics.pattern and not found:
+            raise SparkNsqError(f"nsqlookupd lists no {topics} (option topicsPattern)")
+        if missing := [name for name in topics.names if name not in found]:
+            raise SparkNsqError(f"topic not found at any nsqd: {', '.join(missing)}")
+
+    def _begun(self, key: str, start: LogPosition, end: LogPosition) -> LogPosition:
+        """Where reading a log begins, limited by the predicates."""
+        if self._times.begin_ns is None:
+            return start
+        at = self._at(key, self._times.begin_ns)
+        return min(max(start, at, key=_index), end, key=_index)
+
+    def _ended(self, key: str, end: LogPosition, start: LogPosition) -> LogPosition:
+        """Where reading a log ends, limited by the predicates."""
+        if self._times.read_until_ns is None:
+            return end
+        at = self._at(key, self._times.read_until_ns)
+        return max(min(end, at, key=_index), start, key=_index)
+
+    def _at(self, key: str, wall_ns: int) -> LogPosition:
+        return self._planner.at_time(self._fleet.attached[parse_key(key).log], wall_ns)
+
+
+class NsqFilteredReader(NsqBatchReader):
+    """Skips messages that predicates on the column `timestamp` exclude.
+
+    This is a separate class because Spark refuses every reader that has `pushFilters` while
+    ``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Use the predicates as bounds; returns all of them, so that Spark evaluates them too."""
+        self._times = TimeBounds.of(filters)
+        return filters

@@ -4,10 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from sparq.spark.data_source import NsqDataSource
-from sparq.spark.options import SHARED_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from sparq.spark.options import DECLARED
 
 TESTS = Path(__file__).parents[2]
 EFFECTS = {
@@ -18,8 +16,7 @@ EFFECTS = {
     "nsqd_tcp_addresses": "spark/test_source.py::"
     "test_without_a_limit_a_batch_reads_to_the_logs_ends",
     "lookupd_http_addresses": "test_session.py::test_rows_are_exactly_once_if_an_nsqd_is_killed",
-    "nsqdTimeoutMs": "spark/test_topic_connections.py::"
-    "test_a_query_does_not_start_without_all_its_nsqds",
+    "nsqdTimeoutMs": "spark/test_connections.py::test_a_query_does_not_start_without_all_its_nsqds",
     "tls_v1": "test_layers.py::test_a_batch_is_read",
     "tls_root_ca_file": "test_layers.py::test_a_batch_is_read",
     "tls_cert": "test_mistakes.py::test_wrong_credentials_are_named_in_the_error",
@@ -31,13 +28,13 @@ EFFECTS = {
     "deflate_level": "scenarios/client_library/test_options.py::test_deflate_level_is_negotiated",
     "auth_secret": "test_layers.py::test_a_batch_is_read",
     "auth_without_tls": "test_mistakes.py::test_wrong_credentials_are_named_in_the_error",
-    "lookupd_authorization": "spark/test_discovery.py::"
+    "lookupd_authorization": "spark/test_connections.py::"
     "test_an_https_nsqlookupd_is_verified_and_gets_the_secret",
     "channel": "spark/test_source.py::test_the_cursor_follows_sparks_commits",
-    "queryName": "spark/test_source_options.py::test_the_query_name_is_part_of_the_user_agent",
-    "startingOffsets": "spark/test_bounds.py::test_a_query_starts_at_starting_offsets",
+    "queryName": "spark/test_options.py::test_the_query_name_is_part_of_the_user_agent",
+    "startingOffsets": "spark/test_batches.py::test_a_query_starts_at_starting_offsets",
     "startingTimestamp": "test_session.py::test_a_batch_may_start_at_a_time",
-    "endingOffsets": "spark/test_reader.py::test_starting_and_ending_offsets_limit_a_batch_read",
+    "endingOffsets": "spark/test_source.py::test_starting_and_ending_offsets_limit_a_batch_read",
     "endingTimestamp": "test_reads.py::test_a_batch_may_end_at_a_time",
     "pushDownPredicate": "test_reads.py::test_predicates_on_the_time_are_pushed_down",
     "maxOffsetsPerTrigger": "spark/test_source.py::"
@@ -45,12 +42,12 @@ EFFECTS = {
     "maxBytesPerTrigger": "spark/test_source.py::test_max_bytes_per_trigger_limits_a_batch",
     "minOffsetsPerTrigger": "spark/test_source.py::test_a_batch_waits_for_the_minimum_of_messages",
     "maxTriggerDelay": "spark/test_source.py::test_a_batch_starts_after_the_maximum_delay",
-    "minPartitions": "spark/test_planner.py::test_a_range_is_cut_into_equal_parts",
-    "maxRecordsPerPartition": "spark/test_planner.py::test_a_range_is_cut_into_equal_parts",
-    "failOnDataLoss": "spark/test_losses.py::test_a_log_that_was_replaced_is_data_loss",
-    "max_msg_size": "spark/test_sink.py::"
-    "test_nothing_is_published_from_a_partition_with_an_invalid_row",
-    "max_body_size": "spark/test_encode.py::test_a_message_must_fit_an_mpub",
+    "minPartitions": "spark/test_batches.py::test_a_range_is_cut_into_equal_parts",
+    "maxRecordsPerPartition": "spark/test_batches.py::test_a_range_is_cut_into_equal_parts",
+    "failOnDataLoss": "spark/test_batches.py::test_a_log_that_was_replaced_is_data_loss",
+    "max_msg_size": "spark/test_sink.py::test_a_message_must_fit_an_mpub",
+    "max_body_size": "spark/test_sink.py::test_a_message_must_fit_an_mpub",
+    "max_req_timeout": "spark/test_sink.py::test_a_row_that_cannot_become_a_message_is_refused",
 }
 
 
@@ -64,14 +61,15 @@ def functions_of(file: str) -> set[str]:
 
 def test_every_option_has_a_test_of_its_effect():
     """The table above contains every option, and its tests exist."""
-    assert {*SHARED_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS} == EFFECTS.keys()
+    assert {option.name for option in DECLARED.values()} == EFFECTS.keys()
     for option, name in EFFECTS.items():
         file, _, function = name.partition("::")
         assert function in functions_of(file), option
 
 
-@pytest.mark.parametrize("option", [*SHARED_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS])
-def test_every_option_is_documented(option):
-    """The docstring of NsqDataSource lists every option with its type."""
-    head = rf"^    (\w+, )*{option}(, \w+)* : "
-    assert re.search(head, NsqDataSource.__doc__ or "", re.MULTILINE)
+def test_the_docstring_of_the_data_source_documents_every_option():
+    """The docstring of NsqDataSource lists every option with its kind, default and meaning."""
+    for option in DECLARED.values():
+        default = re.escape(f", default {option.default}") if option.default else ""
+        entry = rf"^    {option.name} : {option.kind}{default}\n        \S"
+        assert re.search(entry, NsqDataSource.__doc__ or "", re.MULTILINE), option

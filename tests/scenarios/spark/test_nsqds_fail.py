@@ -6,19 +6,16 @@ exactly once, except those that were lost, and the query has reported exactly th
 """
 
 import contextlib
-import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from sparq.client.range_reader import RangeReader
 from sparq.protocol import commands
-from sparq.spark.discovery import NsqdDiscovery
-from sparq.spark.offsets import Offset
+from sparq.spark.connections import NsqdDiscovery
+from sparq.spark.offsets import TopicSelection
 from sparq.spark.options import ClusterOptions
-from sparq.spark.topics import TopicSelection
 from tests.scenarios.spark.witness import WAIT_SECONDS, Witness, wipe
 from tests.support.own_topic import own_topic
 from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
@@ -95,9 +92,9 @@ def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
     """Whether the query would find an nsqd now."""
     found = NsqdDiscovery(
         ClusterOptions((), (witness.options["lookupd_http_addresses"],), 1000),
-        TopicSelection.of_one(witness.options["topic"]),
+        TopicSelection((witness.options["topic"],)),
     )
-    return nsqd.tcp in found.addresses()
+    return nsqd.tcp in {place.address for place in found.found()}
 
 
 def number_of_lost(line: str) -> int:
@@ -289,36 +286,3 @@ def forget_last_commit(witness: Witness) -> int:
     for name in (f"{batch}", f".{batch}.crc"):
         (commits / name).unlink(missing_ok=True)
     return batch
-
-
-@pytest.mark.parametrize(("continuous", "fail"), [(False, True)], ids=[""])
-def test_a_checkpoint_of_an_earlier_version_is_read(witness, another, continuous, fail):
-    """A checkpoint without ordinals survives a clean restart; a lag limit's losses are reported."""
-    flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
-    topic = witness.options["topic"]
-    with another("limited", *flags) as nsqd:
-        witness.publish(nsqd, 5_000)
-        witness.read()
-        without_ordinals(witness.checkpoint)
-        restart_behind_its_back(witness, nsqd, 5_000, gracefully=True)
-        witness.read()
-        assert "" == witness.wrong()
-
-        without_ordinals(witness.checkpoint)
-        witness.publish(nsqd, 80_000)
-        wait_for(lambda: nsqd.channel(topic, "spark")["depth"] < 50_000, every=0.05)
-        assert f"messages of topic {topic} at nsqd {nsqd.tcp} are lost: those from index" in (
-            witness.wait_for_failure()
-        )
-
-
-def without_ordinals(checkpoint: Path) -> None:
-    """Rewrite a checkpoint's offsets in the form of earlier versions."""
-    for path in (checkpoint / "offsets").glob("[0-9]*"):
-        lines = path.read_text().splitlines()
-        offset = json.loads(lines[-1])
-        found = Offset.parse(offset).positions
-        plain = {key: position.index for key, position in found.items()}
-        path.write_text("\n".join([*lines[:-1], json.dumps(plain)]))
-    for path in (checkpoint / "offsets").glob(".*.crc"):
-        path.unlink()

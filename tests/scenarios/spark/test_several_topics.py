@@ -9,16 +9,13 @@ import re
 import pytest
 
 from sparq.client.range_reader import RangeReader
-from sparq.spark import discovery, source, topic_connections
-from sparq.spark.decode import SCHEMA
-from sparq.spark.discovery import NsqdDiscovery, TopicAt
+from sparq.spark import connections, source
+from sparq.spark.connections import NsqdDiscovery, TopicAt
 from sparq.spark.errors import DataLossError, SparkNsqError, UnreachableError
-from sparq.spark.offsets import parse_key
-from sparq.spark.options import ClusterOptions
-from sparq.spark.reader import NsqBatchReader
-from sparq.spark.source import NsqStreamReader
-from sparq.spark.source_options import SourceOptions
-from sparq.spark.topics import TopicSelection
+from sparq.spark.offsets import TopicSelection, parse_key
+from sparq.spark.options import ClusterOptions, SourceOptions
+from sparq.spark.ranges import SCHEMA
+from sparq.spark.source import NsqBatchReader, NsqStreamReader
 from tests.scenarios.spark.witness import wipe
 from tests.spark.reading import Follower, indexes
 from tests.support.own_topic import own_topic
@@ -32,9 +29,9 @@ def no_long_pauses(monkeypatch):
     """Shorten all intervals of the query."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(source, "MOVING_SECONDS", 1.0)
-    monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(topic_connections, "RETRY_MAX_SECONDS", 0.05)
-    monkeypatch.setattr(discovery, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(connections, "RETRY_MAX_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "INTERVAL_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")

@@ -1,35 +1,58 @@
-"""The driver's connections of a query: they hold its channel in each topic at each nsqd.
+"""Nsqds and the driver's connections to them: how they are found, checked, held and asked.
 
-There is one connection per topic and nsqd, since an attachment ends with its connection: a broken
-connection affects one log only.
+Finding (`NsqdDiscovery`, also for the sink):
 
-1. Unreachable nsqds are retried with growing pauses and never forgotten. Only `wait_to_begin` and
-   `wait_for` wait for them.
-2. A channel is held by an attachment, which ends with its connection: after a reconnect the fleet
+1. An nsqd that was found once is kept: when it is down it disappears from nsqlookupd, but its
+   unread messages still have to be read. A topic is forgotten only when its nsqd reports that it
+   does not have it.
+2. One nsqlookupd that answers is enough, since each nsqd registers with all of them.
+3. One request finds everything: ``/lookup`` for one topic; for several topics ``/nodes``, which
+   lists the topics of each nsqd. Both leave out a topic that is tombstoned at an nsqd.
+
+Holding (`TopicConnections`): there is one connection per topic and nsqd, since an attachment ends
+with its connection; a broken connection affects one log only.
+
+4. Unreachable nsqds are retried with growing pauses and never forgotten. Only `wait_for` waits for
+   them.
+5. A channel is held by an attachment, which ends with its connection: after a reconnect the query
    attaches again. If another query has attached in the meantime, our COMMIT is refused and the
    query ends: two queries that took the channel from each other would both lose their position.
-3. Logs are identified by their id: an nsqd that comes back at another address is found by its log.
-4. Without a channel (a batch read) nothing is held; only the logs' ends are requested.
-5. An nsqd that does not answer for one topic is not asked about its other topics in the same
+6. Logs are identified by their id: an nsqd that comes back at another address is found by its log.
+7. Without a channel (a batch read) nothing is held; only the logs' ends are requested.
+8. An nsqd that does not answer for one topic is not asked about its other topics in the same
    refresh: a hundred topics would take a hundred times the timeout.
-6. ATTACH creates a missing topic, ENDS does not: a topic that was found, by nsqlookupd or by a
+9. ATTACH creates a missing topic, ENDS does not: a topic that was found, by nsqlookupd or by a
    pattern, is checked with ENDS first. Otherwise a topic that is deleted while it is read would
    come back. Only at an nsqd given by address is a missing topic created.
 """
 
+import contextlib
+import http.client
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from logging import getLogger
-from typing import Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import WrongPeerError
-from sparq.client.layer_options import LayerOptions
+from sparq.client.layer_options import LayerOptions, check_lookupd_status
 from sparq.client.range_reader import Attached, Ends, NoRangesError, Place, RangeReader
+from sparq.protocol import lookup
+from sparq.protocol.bounded import check_size
 from sparq.protocol.errors import RemoteError
-from sparq.spark.discovery import NsqdDiscovery, TopicAt
 from sparq.spark.errors import RetryDeadline, SupersededError, may_pass
-from sparq.spark.offsets import Key, LogPosition, parse_key
-from sparq.spark.source_options import SourceOptions
+from sparq.spark.offsets import Key, LogPosition, TopicSelection, parse_key
+from sparq.spark.options import ClusterOptions, SourceOptions
+
+INTERVAL_SECONDS: Final = 2.0
+"""How often nsqlookupd is asked; `LOOKUP_RETRY_SECONDS` until the first answer."""
+
+LOOKUP_RETRY_SECONDS: Final = 0.2
+LOOKUP_TIMEOUT_SECONDS: Final = 5.0
+
+CHECK_SECONDS: Final = 3.0
+"""Time limit of `check_peers`: an nsqd that is down at the moment is not a mistake."""
 
 USER_AGENT: Final = "sparq spark source"
 RETRY_FIRST_SECONDS: Final = 0.1
@@ -37,6 +60,158 @@ RETRY_MAX_SECONDS: Final = 3.0
 DUPLICATE_REST_SECONDS: Final = 60.0
 
 _LOG = getLogger("sparq.spark")
+
+
+class TopicAt(NamedTuple):
+    """A topic at an nsqd; with an empty topic the nsqd itself."""
+
+    address: str
+    topic: str
+
+
+class NsqdDiscovery:
+    """Finds nsqds; asks the nsqlookupds again every `INTERVAL_SECONDS`.
+
+    Args:
+        cluster: addresses of nsqds or nsqlookupds.
+        topics: the topics to look for; None: find all nsqds, whatever their topics.
+    """
+
+    def __init__(self, cluster: ClusterOptions, topics: TopicSelection | None) -> None:
+        self._lookupds = cluster.lookupd_http_addresses
+        self._layers = cluster.layers
+        self._topics = topics
+        names = ("",) if topics is None else topics.names
+        # A dictionary serves as a set that keeps the order.
+        self._found = {
+            TopicAt(address, name): None for address in cluster.nsqd_tcp_addresses for name in names
+        }
+        self._ask_at = float("-inf")
+        # Why no nsqlookupd has answered yet; empty from the first answer on: then a failure only
+        # means that no new nsqds are found, and those known so far can still be read.
+        self._silence = "not asked yet" if self._lookupds else ""
+
+    def forget(self, gone: TopicAt) -> None:
+        """Forget a topic that an nsqd does not have; nsqlookupd may list it again later."""
+        self._found.pop(gone, None)
+
+    def found(self) -> tuple[TopicAt, ...]:
+        """All nsqds and topics found so far, in the order in which they were found.
+
+        Raises:
+            OSError: no nsqlookupd has answered yet.
+        """
+        now = time.monotonic()
+        if self._lookupds and now >= self._ask_at:
+            failures = self._ask_all()
+            if len(failures) < len(self._lookupds):
+                self._silence = ""
+            elif self._silence:
+                self._silence = "; ".join(failures)
+            self._ask_at = now + (LOOKUP_RETRY_SECONDS if self._silence else INTERVAL_SECONDS)
+        if self._silence:
+            raise ConnectionError(self._silence)
+        return tuple(self._found)
+
+    def _ask_all(self) -> list[str]:
+        """Ask every nsqlookupd; returns why some did not answer."""
+        failures = []
+        for address in self._lookupds:
+            try:
+                self._found |= dict.fromkeys(self._listed(self._ask(address)))
+            except OSError as error:
+                failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
+            except (http.client.BadStatusLine, lookup.NotLookupdError) as error:
+                # A mistake in the options, which is reported at once.
+                is_http = isinstance(error, lookup.NotLookupdError)
+                reason = error if is_http else "it does not speak HTTP (port 4161 by default)"
+                raise WrongPeerError(
+                    f"option lookupd_http_addresses: {address} is not an nsqlookupd's HTTP port: "
+                    f"{reason}"
+                ) from None
+            except (http.client.HTTPException, ValueError) as error:
+                failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
+        return failures
+
+    def _ask(self, address: str) -> Any:
+        """Ask one nsqlookupd; returns its parsed answer.
+
+        Raises:
+            OSError, HTTPException, ValueError: as the connection and `lookup.answer` do.
+        """
+        if (one := self._one_topic) is None:
+            url = urlsplit(lookup.question(address, "nodes"))
+        else:
+            url = urlsplit(lookup.question(address, "lookup", topic=one))
+        host, port, timeout = url.hostname or "", url.port, LOOKUP_TIMEOUT_SECONDS
+        connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        if url.scheme != "http":
+            context = self._layers.tls_context()
+            connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        headers = {**lookup.HEADERS, **self._layers.lookupd_headers(url.geturl())}
+        # As bytes: http.client encodes text as Latin-1, and raises for a secret with other
+        # characters.
+        sent = {name: value.encode() for name, value in headers.items()}
+        try:
+            target = url._replace(scheme="", netloc="").geturl()
+            connection.request("GET", target, headers=sent)
+            response = connection.getresponse()
+            body = response.read(lookup.ANSWER_BYTES_MAX + 1)
+        finally:
+            connection.close()
+        check_lookupd_status(self._layers, url.geturl(), response.status)
+        check_size(len(body), lookup.ANSWER_BYTES_MAX)
+        return lookup.answer(response.status, body)
+
+    @property
+    def _one_topic(self) -> str | None:
+        """The topic's name, if exactly one topic is looked for by name; else None."""
+        names = () if self._topics is None else self._topics.names
+        return names[0] if len(names) == 1 else None
+
+    def _listed(self, answer: Any) -> Iterator[TopicAt]:
+        """The wanted nsqds and topics among those that an nsqlookupd lists."""
+        for producer in lookup.producers(answer).found:
+            if self._topics is None:
+                yield TopicAt(producer.address, "")
+            elif (one := self._one_topic) is not None:
+                yield TopicAt(producer.address, one)
+            else:
+                for name, is_hidden in producer.topics:
+                    if not is_hidden and self._topics.has(name):
+                        yield TopicAt(producer.address, name)
+
+
+def check_peers(cluster: ClusterOptions, topics: TopicSelection | None) -> None:
+    """Find mistakes in the addresses before a query runs; creates nothing.
+
+    Daemons that do not answer are not reported: the query waits for them.
+
+    Args:
+        cluster: the addresses.
+        topics: the topics that a source will read; None for a sink.
+
+    Raises:
+        WrongPeerError: there is another daemon, or another of its ports, at an address.
+        NoRangesError: an nsqd does not support range reading.
+        RemoteError: an nsqd refuses a sink's secret.
+        TlsError, AuthRequiredError: an nsqd does not offer TLS, is not trusted, or requires AUTH.
+    """
+    with contextlib.suppress(OSError):
+        NsqdDiscovery(cluster, topics).found()
+    give_up_at = time.monotonic() + CHECK_SECONDS
+    for address in cluster.nsqd_tcp_addresses:
+        if time.monotonic() >= give_up_at:
+            return
+        with contextlib.suppress(OSError):
+            if topics is None:
+                BlockingConnection(address, user_agent=USER_AGENT, layers=cluster.layers).close()
+                continue
+            reader = RangeReader(address, user_agent=USER_AGENT, layers=cluster.layers)
+            with contextlib.closing(reader), contextlib.suppress(RemoteError):
+                # A refusal means that the topic does not exist yet, or that permission is missing:
+                # the query reports it.
+                reader.ends(topics.names[0])
 
 
 class TopicConnection:
@@ -160,24 +335,19 @@ class TopicConnections:
         if place not in self._members:
             self._members[place] = TopicConnection(place, self._user_agent, self._cluster.layers)
 
-    def wait_to_begin(self) -> None:
-        """Refresh until every nsqd is reachable, for a query without a checkpoint.
-
-        Raises:
-            UnreachableError: it took longer than `begin_timeout_ms`, which is short by default so
-                that a mistyped address is reported soon.
-        """
-        self._wait(None, self._cluster.begin_timeout_ms or self._cluster.timeout_ms)
-
-    def wait_for(self, keys: Collection[Key] | None = None) -> None:
+    def wait_for(self, keys: Collection[Key] | None = None, *, begins: bool = False) -> None:
         """Refresh until these logs are reachable (None: every nsqd).
+
+        Args:
+            keys: the logs.
+            begins: whether a query without a checkpoint begins: `begin_timeout_ms` applies, which
+                is short by default, so that a mistyped address is reported soon.
 
         Raises:
             UnreachableError: it took longer than `timeout_ms`.
         """
-        self._wait(keys, self._cluster.timeout_ms)
-
-    def _wait(self, keys: Collection[Key] | None, timeout_ms: int) -> None:
+        cluster = self._cluster
+        timeout_ms = (begins and cluster.begin_timeout_ms) or cluster.timeout_ms
         patience = RetryDeadline("an nsqd or nsqlookupd of this query", timeout_ms)
         while True:
             self.refresh()
