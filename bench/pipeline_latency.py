@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.pipeline_clicks import PAGE_EVERY, PAGE_STEP, PAGES, TOPIC, address, line
-from bench.pipeline_output import BatchFolders, ClicksByMinute
+from bench.pipeline_output import BatchFolders, CommittedClicks
 from bench.pipeline_running import Running, note
 from sparq.client import Producer
 from sparq.pipeline.visits import BURST_PAGES
@@ -87,19 +87,17 @@ class Seen:
 
 
 class Reader:
-    """Reads the output of `metrics` and `spam_analysis`."""
+    """Reads the table of minutes and the output of `spam_analysis`."""
 
     def __init__(self, data: Path) -> None:
         self.seen = Seen()
-        self._minutes = BatchFolders(data / "metrics", ["minute", "revision", "clicks"])
+        self._minutes = CommittedClicks(data / "minutes")
         self._findings = BatchFolders(data / "spam_analysis", ["address"])
-        self._clicks = ClicksByMinute()
 
     def poll(self) -> bool:
         """Read new batches; return whether there were any."""
         minutes, findings = self._minutes.new(), self._findings.new()
-        for batch in minutes:
-            self.seen.counted.append((self._clicks.add(batch), batch.readable_s))
+        self.seen.counted += minutes
         for batch in findings:
             for who in batch.rows["address"].unique().to_pylist():
                 self.seen.robots.setdefault(who, batch.readable_s)

@@ -1,6 +1,7 @@
 """Reads the output of the queries on disk, and when each batch became readable.
 
     <place>/batch=12/_SUCCESS         its modification time: the batch is readable from then on
+    minutes/_delta_log/0...3.json     a commit of a table; its modification time, likewise
     <checkpoint>/offsets/12           written when Spark begins the batch; its last line: the offset
     <checkpoint>/commits/12           written when the batch is done
     clicks/_delta_log/0...3.json      a commit of the table, with a line for each file that it adds
@@ -10,9 +11,10 @@ Times are modification times of files, so they do not depend on how often the be
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -72,17 +74,32 @@ class BatchFolders:
 
 
 @dataclass
-class ClicksByMinute:
-    """Counts clicks by the newest revision of each minute."""
+class CommittedClicks:
+    """The clicks of the table of minutes, commit by commit.
 
-    _minutes: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    Attributes:
+        table: the table's folder.
+    """
 
-    def add(self, batch: Batch) -> int:
-        """Add a batch (minute, revision, clicks); return the number of clicks in all minutes."""
-        for row in batch.rows.to_pylist():
-            known = self._minutes.get(row["minute"], (-1, 0))
-            self._minutes[row["minute"]] = max(known, (row["revision"], row["clicks"]))
-        return sum(clicks for _, clicks in self._minutes.values())
+    table: Path
+    _seen: set[str] = field(default_factory=set)
+    _clicks: int = 0
+
+    def new(self) -> list[tuple[int, float]]:
+        """The clicks after each commit since the last call, and its time in seconds since 1970."""
+        found = []
+        for commit in sorted((self.table / "_delta_log").glob("*.json")):
+            if commit.name in self._seen:
+                continue
+            self._seen.add(commit.name)
+            for line in commit.read_text(encoding="utf-8").splitlines():
+                added = json.loads(line).get("add")
+                if added and added["dataChange"]:  # a merge adds files, too
+                    path = self.table / unquote(added["path"])
+                    rows = pq.read_table(path, columns=["clicks"], partitioning=None)
+                    self._clicks += sum(rows["clicks"].to_pylist())
+            found.append((self._clicks, commit.stat().st_mtime))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

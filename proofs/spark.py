@@ -198,8 +198,8 @@ class PipelineRun:
             yield f"archive: {rows:,} rows, {ids:,} ids, but {report['archived']:,} reported"
         if rows + report["rejected"] < report["published"]:
             yield f"archive: {rows:,} rows of {report['published']:,} published"
-        if report["metrics_clicks"] + report["late"] != rows:
-            yield f"metrics: {report['metrics_clicks']:,} + {report['late']:,} late, {rows:,} rows"
+        if report["metrics_clicks"] != rows:
+            yield f"metrics: {report['metrics_clicks']:,} clicks in minutes, {rows:,} rows"
 
 
 def numbers(folder: Path) -> set[int]:

@@ -55,8 +55,7 @@ def run_audit(data: Path, cluster: LocalCluster, published: PublisherRecords) ->
         sum(cluster.message_counts(TOPIC).values()),
         archive.read_clicks(folders),
         archive.read_rejected(folders),
-        metrics.read(folders),
-        metrics.read_late(folders),
+        metrics.read_minutes(folders),
         published=published,
     )
 

@@ -14,9 +14,10 @@ from bench.__main__ import main as command
 from bench.pipeline import MEASURES, Bench, main, measured, two_cores
 from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
 from bench.pipeline_latency import PEOPLE, Seen, Tick, people, quantile, robot
-from bench.pipeline_output import BatchFolders, ClicksByMinute, batch_times, first_archived
+from bench.pipeline_output import BatchFolders, CommittedClicks, batch_times, first_archived
 from bench.pipeline_processes import BenchError, memory_mib, until
 from bench.pipeline_targets import GENERATED, PARSE_RATIO, TARGETS, Figure, as_json, report
+from deltalake import DeltaTable, write_deltalake
 
 from bench import pipeline
 from sparq.pipeline.clicks import parse_arrow
@@ -111,13 +112,18 @@ def test_only_a_marked_batch_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_the_newest_revision_of_a_minute_counts(tmp_path: Path) -> None:
-    """Clicks are summed over minutes, not over revisions."""
-    folders, clicks = BatchFolders(tmp_path, ["minute", "revision", "clicks"]), ClicksByMinute()
-    put_batch(tmp_path, 0, {"minute": [1, 2], "revision": [1, 1], "clicks": [10, 5]}, at=1)
-    put_batch(tmp_path, 1, {"minute": [2], "revision": [2], "clicks": [9]}, at=2)
+def test_clicks_of_minutes_are_counted_by_commit(tmp_path: Path) -> None:
+    """Clicks of all rows are summed up; a merge of files adds none."""
+    committed = CommittedClicks(tmp_path)
+    before = committed.new()
+    for clicks in ([10, 5], [4]):
+        write_deltalake(tmp_path, pa.table({"clicks": clicks}), mode="append")
+    DeltaTable(tmp_path).optimize.compact()
+    found = committed.new()
 
-    assert [15, 19] == [clicks.add(batch) for batch in folders.new()]
+    assert [[], []] == [before, committed.new()]
+    assert [15, 19, 19] == [clicks for clicks, _ in found]
+    assert found[0][1] == (tmp_path / "_delta_log" / f"{0:020}.json").stat().st_mtime
 
 
 def test_a_latency_ends_with_the_result_of_the_click() -> None:

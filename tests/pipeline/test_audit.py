@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.audit import AuditResult, PublisherRecords, audit, compare, newest_rows
+from sparq.pipeline.audit import AuditResult, PublisherRecords, audit, compare
 from sparq.pipeline.publisher import hashes
 
 BODIES = [b"click %d" % number for number in range(10)]
@@ -22,21 +21,9 @@ def messages(bodies: list[bytes], first_id: int = 0) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.string()), "body": pa.array(bodies, pa.binary())})
 
 
-def minutes(*rows: tuple[int, int, int]) -> pa.Table:
-    """Rows of the metrics from (minute, revision, clicks)."""
-    times = [datetime(2026, 3, 2, 10, minute, tzinfo=UTC) for minute, _, _ in rows]
-    return pa.table(
-        {
-            "minute": pa.array(times, pa.timestamp("us", "UTC")),
-            "revision": pa.array([row[1] for row in rows], pa.int64()),
-            "clicks": pa.array([row[2] for row in rows], pa.int64()),
-        }
-    )
-
-
-def late(clicks: int) -> pa.Table:
-    """A table of late clicks."""
-    return pa.table({"clicks": pa.array([clicks] if clicks else [], pa.int64())})
+def minutes(*clicks: int) -> pa.Table:
+    """Minutes with these clicks."""
+    return pa.table({"clicks": pa.array(clicks, pa.int64())})
 
 
 def written(bodies: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -51,7 +38,6 @@ def audit_result(
     rejected: list[bytes] = BODIES[9:],
     rejected_first_id: int = 100,
     rows: pa.Table | None = None,
-    late_clicks: int = 1,
     acknowledged: list[bytes] = BODIES,
     resent: tuple[bytes, ...] = (),
 ) -> AuditResult:
@@ -60,8 +46,7 @@ def audit_result(
         logged,
         messages(archived),
         messages(rejected, rejected_first_id),
-        minutes((0, 1, 5), (1, 1, 2), (0, 2, 6)) if rows is None else rows,
-        late(late_clicks),
+        minutes(6, 3) if rows is None else rows,
         published=PublisherRecords(written(acknowledged), written(list(resent))),
     )
 
@@ -72,7 +57,7 @@ def test_the_audit_passes_if_every_message_is_stored_once() -> None:
 
     assert found.exactly_once
     assert (found.archived, found.distinct, found.rejected) == (9, 9, 1)
-    assert (found.metrics_clicks, found.late) == (8, 1)
+    assert found.metrics_clicks == 9
 
 
 def test_each_audit_rule_has_its_own_failure() -> None:
@@ -81,24 +66,17 @@ def test_each_audit_rule_has_its_own_failure() -> None:
     assert "1 message ids occur more than once" in audit_result(rejected_first_id=0).failures[0]
     assert "are missing" in audit_result(acknowledged=[*BODIES, b"lost"]).failures[0]
     assert "more often than they were sent" in audit_result(acknowledged=BODIES[1:]).failures[0]
-    assert "metrics + late is 8" in audit_result(late_clicks=0).failures[0]
+    assert "the minutes have 8 clicks" in audit_result(rows=minutes(8)).failures[0]
 
 
 def test_a_resent_body_may_be_stored_twice_but_not_more_often() -> None:
     """A body that was re-sent once may be stored once or twice, not more often."""
     twice = [*BODIES[:9], BODIES[0]]
-    even = minutes((0, 1, 9))
+    even = minutes(10)
 
     assert audit_result(logged=11, archived=twice, rows=even, resent=(BODIES[0],)).exactly_once
     assert audit_result(resent=(BODIES[0],)).exactly_once
     assert not audit_result(logged=11, archived=twice, rows=even).exactly_once
-
-
-def test_the_newest_revision_counts() -> None:
-    """The newest revision of a minute counts, in any order of the rows."""
-    rows = newest_rows(minutes((3, 1, 1), (2, 2, 7), (3, 3, 4), (2, 1, 9), (3, 2, 2)))
-
-    assert rows["clicks"].to_pylist() == [7, 4]
 
 
 @given(

@@ -19,10 +19,10 @@ def test_a_run_deletes_only_output_of_earlier_runs(tmp_path):
     """A run deletes the output of earlier runs, and keeps a user's file beside it."""
     folders = Folders(tmp_path)
     write_json(folders.run / "state.json", {})
-    (folders.metrics / "batch=0").mkdir(parents=True)
+    (folders.minutes / "_delta_log").mkdir(parents=True)
     (tmp_path / "mine.txt").write_text("mine")
 
-    assert sorted(folders.clear()) == ["metrics", "run"]
+    assert sorted(folders.clear()) == ["minutes", "run"]
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -1,41 +1,39 @@
 """The query `metrics` in Spark, batch by batch, compared with a plain count."""
 
+import json
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from sparq.demo.generator import generate
 from sparq.pipeline import metrics
-from sparq.pipeline.audit import newest_rows
 from sparq.pipeline.cluster import LocalCluster
-from sparq.pipeline.folders import FolderAddresses, Folders
-from sparq.pipeline.minutes_state import processor
-from sparq.pipeline.packing import bucket_count
+from sparq.pipeline.folders import Folders
 from sparq.pipeline.results import ResultTopics
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
 
 SIZE, BATCH = 1200, 500
+LINE = '%s - - [%s +0000] "GET %s HTTP/1.1" %s %s "-" "%s"'
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A cluster with one real nsqd, for the topics of results."""
+    """A cluster with one real nsqd, for the topic of minutes."""
     folder = tmp_path_factory.mktemp("cluster")
     cluster = LocalCluster(folder, folder, nsqds=1)
     cluster.start()
+    for path in ("topic/create?", "channel/create?channel=c&"):
+        cluster.nsqds[0].request("POST", f"/{path}topic=clicks.metrics")
     yield cluster
     cluster.stop()
 
 
-@pytest.fixture
-def topics(cluster):
-    """Result topics on that nsqd."""
-    return ResultTopics({"nsqd_tcp_addresses": cluster.nsqds[0].tcp})
-
-
 class FailsOnce(ResultTopics):
-    """Topics whose second publish of a batch fails."""
+    """Topics whose second publish fails."""
 
     published = 0
 
@@ -46,81 +44,132 @@ class FailsOnce(ResultTopics):
         super().publish(topic, bodies)
 
 
-def plan(messages):
-    """The query's rows, for the 2 shuffle partitions of the tests' session."""
-    return processor.minute_rows(processor.packed(messages, bucket_count(2)))
-
-
 def counted(bodies):
-    """{minute: figures}, by plain Python."""
-    minutes = defaultdict(list)
+    """{minute: figures} and {(minute, page): clicks}, by plain Python."""
+    minutes, pages = defaultdict(list), Counter()
     for body in bodies:
         try:
             click = plain.read(body)
         except plain.Unreadable:
             continue
-        minutes[click["time"].replace(second=0)].append(click)
-    return {minute: _figures(mine) for minute, mine in minutes.items()}
+        minute = click["time"].replace(second=0)
+        minutes[minute].append(click)
+        if click["page"]:
+            pages[minute, click["page"]] += 1
+    return {minute: _figures(mine) for minute, mine in minutes.items()}, pages
 
 
 def _figures(clicks):
-    pages = Counter(click["page"] for click in clicks if click["page"])
+    classes = Counter((click["status"] or 0) // 100 for click in clicks)
     return {
         "clicks": len(clicks),
         "visitors": len({(click["address"], click["user_agent"]) for click in clicks}),
         "bytes": sum(click["bytes"] for click in clicks),
-        "status_2xx": sum((click["status"] or 0) // 100 == 2 for click in clicks),
-        "status_4xx": sum((click["status"] or 0) // 100 == 4 for click in clicks),
-        "top_pages": [
-            {"page": page, "clicks": count}
-            for page, count in sorted(pages.items(), key=lambda one: (-one[1], one[0]))[:10]
-        ],
+        **{f"status_{name}": classes[int(name[0])] for name in metrics.STATUS_CLASSES[:-1]},
     }
 
 
-def written(folder):
-    """The figures of the newest rows, in the form of `counted`."""
-    rows = newest_rows(metrics.read(Folders(folder))).to_pylist()
-    names = ("clicks", "visitors", "bytes", "status_2xx", "status_4xx", "top_pages")
-    return {row["minute"]: {name: row[name] for name in names} for row in rows}
+def minutes_of(folder):
+    """The minutes, in the form of `counted`."""
+    rows = metrics.read_minutes(Folders(folder)).drop(["status_other"]).to_pylist()
+    return {row.pop("minute"): row for row in rows}
 
 
-def on_topic(cluster, topic):
-    """Number of messages published to a topic."""
-    return sum(found["message_count"] for _, found in cluster.topics(topic))
+def pages_of(folder):
+    """The pages, in the form of `counted`."""
+    rows = DeltaTable(folder / "pages").to_pyarrow_table().to_pylist()
+    found = Counter()
+    for row in rows:
+        found[row["minute"], row["page"]] += row["clicks"]
+    return found
 
 
-def test_failed_and_repeated_batches_leave_the_figures_exact(
-    query_input, topics, tmp_path, cluster
-):
-    """A batch that fails half-way and one that a new driver repeats leave the figures exact."""
+def on_topic(spark, cluster):
+    """The minutes on the topic, in their order; they are published by one task."""
+    source = spark.read.format("nsq").option("nsqd_tcp_addresses", cluster.nsqds[0].tcp)
+    rows = source.option("topic", "clicks.metrics").load().orderBy("index").collect()
+    return [json.loads(bytes(row.body)) for row in rows]
+
+
+def test_failed_and_repeated_batches_leave_the_figures_exact(spark, query_input, tmp_path, cluster):
+    """A batch that fails half-way and one that a new driver repeats leave the figures exact.
+
+    The topic has the totals so far of the minutes of each batch; their revision grows.
+    """
     bodies = generate(SIZE, 6).lines
     bodies[10] = bodies[700] = b"no click"
-    query, places = query_input(metrics.QUERY), FolderAddresses(str(tmp_path))
+    bodies[400:600] = bodies[:200]  # minutes of the first batch, again in the second
+    query, options = query_input(metrics.QUERY), {"nsqd_tcp_addresses": cluster.nsqds[0].tcp}
     for at in range(0, SIZE, BATCH):
         query.add(bodies[at : at + BATCH])
-    FailsOnce.published = 0
+
+    def run(topics):
+        query.run(lambda rows: rows, metrics.MetricsSink(spark, str(tmp_path), topics))
+
     with pytest.raises(Exception, match="killed"):
-        query.run(plan, metrics.MetricsSink(places, FailsOnce(topics.options)))
-    query.run(plan, metrics.MetricsSink(places, topics))
+        run(FailsOnce(options))
+    run(ResultTopics(options))
     forget_last_commit(query.checkpoint)
-    query.run(plan, metrics.MetricsSink(places, topics))
-    metrics.MetricsSink(places, topics).close(query.spark, query.batches)
+    run(ResultTopics(options))
+    minutes, pages = counted(bodies)
+    published, newest, revisions = on_topic(spark, cluster), {}, defaultdict(list)
+    for row in published:
+        minute = datetime.fromisoformat(row["minute"])
+        revisions[minute].append(row.pop("revision"))
+        newest[minute] = {"clicks": row["clicks"], "visitors": row["visitors"]}
 
-    expected = counted(bodies)
-    assert written(tmp_path) == expected
-    assert all(row["final"] for row in newest_rows(metrics.read(Folders(tmp_path))).to_pylist())
-    assert on_topic(cluster, topics.minutes) >= len(expected)
+    assert minutes == minutes_of(tmp_path)
+    assert pages == pages_of(tmp_path)
+    assert newest == {
+        minute: {name: row[name] for name in ("clicks", "visitors")}
+        for minute, row in minutes.items()
+    }
+    assert any(len(one) > 1 for one in revisions.values())
+    assert all(one == sorted(one) for one in revisions.values())
 
 
-def test_late_clicks_are_counted_by_minute(query_input, tmp_path):
-    """A click more than a day after its publish time is counted as late, in no minute."""
-    line = '1.2.3.4 - - [%s +0000] "GET / HTTP/1.1" 200 1'
-    times = ["20/Nov/2026:10:00:00", "24/Nov/2026:10:00:07", "24/Nov/2026:10:00:59"]
-    query, places = query_input(metrics.QUERY), FolderAddresses(str(tmp_path))
-    query.add([(line % time).encode() for time in times])
-    query.run(plan, metrics.MetricsSink(places))
-    late = metrics.read_late(Folders(tmp_path)).to_pylist()
+def test_merged_rows_give_the_same_figures(spark, query, messages, tmp_path):
+    """Summing up the rows of a minute, in any order, changes no figure."""
+    bodies = generate(600, 7).lines
+    sink = metrics.MetricsSink(spark, str(tmp_path))
+    for number, at in enumerate(range(0, 600, 200)):
+        sink(messages(bodies[at : at + 200], first=at), number)
+    before = DeltaTable(tmp_path / "minutes").to_pyarrow_table()
+    assert metrics.MINUTES.summed is not None
+    rows = [before.slice(at, 1) for at in reversed(range(len(before)))]
+    once = metrics.MINUTES.summed(pa.concat_tables(rows).select(metrics.MINUTES_SCHEMA.names))
 
-    assert [(f"{row['minute']:%d %H:%M}", row["clicks"]) for row in late] == [("24 10:00", 2)]
-    assert [row["clicks"] for row in metrics.read(Folders(tmp_path)).to_pylist()] == [1]
+    assert len(once) < len(before)
+    assert counted(bodies)[0] == minutes_of(tmp_path)
+    assert metrics.summed_up(once).equals(metrics.read_minutes(Folders(tmp_path)))
+
+
+def test_odd_clicks_are_counted():
+    """Clicks without status or page, of huge bytes and pages, and of no visitor, are counted."""
+    lines = [
+        LINE % ("1.2.3.4", "02/Mar/2026:10:00:59", "/" + "x" * 5_000, 200, 2**55, "a"),
+        LINE % ("1.2.3.4", "02/Mar/2026:10:00:00", "/" + "x" * 5_000, 200, 2**55, "a"),
+        '1.2.3.4 - - [02/Mar/2026:10:00:59 +0000] "odd" - -',
+        "no click",
+    ]
+    batch = pa.record_batch([pa.array(map(str.encode, lines), pa.binary())], names=["body"])
+    (rows,) = metrics.split([batch])
+    (minute,) = metrics.summed_up(rows["minutes"]).to_pylist()
+    (page,) = rows["pages"].to_pylist()
+
+    assert datetime(2026, 3, 2, 10, tzinfo=UTC) == minute["minute"]
+    assert (3, 2, 2 * metrics.BYTES_MAX, 2, 1) == tuple(
+        minute[name] for name in ("clicks", "visitors", "bytes", "status_2xx", "status_other")
+    )
+    assert (2, metrics.PAGE_CHARACTERS_MAX) == (page["clicks"], len(page["page"]))
+    assert [] == list(metrics.split([]))
+
+
+def test_a_visitor_has_the_same_hash_everywhere():
+    """The hash is stored, so it must never change. A click without an address has none."""
+    addresses = pa.chunked_array([["203.0.113.7", "203.0.113.7", None]], pa.string())
+    agents = pa.chunked_array([["curl/8.5", None, "curl/8.5"]], pa.string())
+
+    assert [-8674517076258410245, 6974523533129668977, None] == metrics.visitor_hashes(
+        addresses, agents
+    ).to_pylist()

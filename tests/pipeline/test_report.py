@@ -62,12 +62,11 @@ def test_a_report_has_counts_and_scores():
         rejected=1,
         rejected_distinct=1,
         metrics_clicks=4,
-        late=0,
         missing=0,
         surplus=0,
     )
     rejected = pa.table({"reason": ["empty", "empty", "odd"]})
-    minutes = sample_reports.minutes([sample_reports.BEGIN_MINUTE] * 2, [1, 4], revision=[1, 2])
+    minutes = sample_reports.minutes([sample_reports.BEGIN_MINUTE], [4])
     output = PipelineOutput(
         ARCHIVE, rejected, minutes, sample_reports.findings(0), {"evicted_visits": 3}
     )

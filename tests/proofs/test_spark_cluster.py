@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from proofs.daemon_fixture import python_path
-from proofs.spark_cluster_parts import another_batch_id, event_log, failures
+from proofs.spark_cluster_parts import another_batch_id, event_log, failing_workers, failures
 from proofs.spark_cluster_parts import feed as feeds
 from proofs.spark_cluster_parts.checkpoint import Checkpoints
 from proofs.spark_cluster_parts.checks import archived
@@ -28,6 +28,7 @@ from proofs.spark_cluster_parts.steps import STEPS
 from proofs.spark_cluster_parts.variants import CONTROL, KILLS, VARIANTS, WORKER
 
 from proofs import spark_cluster
+from sparq.pipeline.tables import Table
 from sparq.program.supervised import members_of
 from tests.support.waiting import wait_for
 
@@ -253,11 +254,17 @@ def test_variants_are_chosen_by_name() -> None:
     assert "argument --only: 'kill' is none of kills, " in ran.stderr
 
 
-def test_the_failing_commit_protocol_compiles(tmp_path: Path) -> None:
-    """FailsOnceAfterWriting.scala matches Spark's own classes."""
-    found = failures.compiled(tmp_path / "classes")
+def test_a_task_fails_once_after_it_has_written(tmp_path: Path) -> None:
+    """Of each table whose failure is wanted, one file is written and its task fails."""
+    wanted = failures.Failures(tmp_path / "wanted")
+    table, made = Table("clicks", pa.schema([]), "time"), []
+    write = failing_workers.failing_once(lambda *_: made.append(1) or {}, tmp_path / "wanted")
+    wanted.want()
+    with pytest.raises(OSError, match="the proof lets this task fail"):
+        write(None, "", table)
 
-    assert (found / "proofs" / "FailsOnceAfterWriting.class").exists()
+    assert {} == write(None, "", table)
+    assert ([1, 1], 1, ["rejected", "minutes", "pages"]) == (made, wanted.count(), wanted.missing())
 
 
 PYTHON_OF_WORKERS = r"""

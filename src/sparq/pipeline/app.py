@@ -8,7 +8,7 @@
 2. SIGTERM and Ctrl-C stop the queries. The next start continues, and repeats a batch that was
    interrupted.
 3. With `--run-dir` it ends by itself when the file `finish` appears in that folder: it processes
-   the messages that have come, stops the queries, closes the open minutes and visits, and only then
+   the messages that have come, stops the queries, closes the open visits, and only then
    reports the stage `done`. The files that it writes there are for people and supervisors; no query
    needs them.
 4. A query that fails ends the application with status 1; a supervisor may start it again.
@@ -39,7 +39,6 @@ from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.messages import messages
-from sparq.pipeline.minutes_state import processor as minutes_processor
 from sparq.pipeline.open_visits import processor as visits_processor
 from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
@@ -125,7 +124,7 @@ class Plan:
     Attributes:
         rows: the stream that its batches come from.
         sink: the function for foreachBatch.
-        close: writes open minutes or visits as the batch of this number; None: the query has none.
+        close: writes open visits as the batch of this number; None: the query has none.
     """
 
     rows: DataFrame
@@ -212,17 +211,13 @@ class Application:
             rejected = partial(self._figures.counted, name, "rejected")
             place = self._places.data
             return Plan(rows, archive.ArchiveSink(self._spark, place, self._topics, rejected))
-        buckets = self._buckets(name)
-        newest = F.timestamp_seconds("published_s")
         if name == metrics.QUERY:
-            packed = minutes_processor.packed(read, buckets)
-            packed = observed(packed, newest_published=newest)
-            counted = metrics.MetricsSink(self._places, self._topics)
-            rows = observed(
-                minutes_processor.minute_rows(packed), WRITTEN, **metrics.counts_to_observe()
-            )
-            return Plan(rows, counted, counted.close)
-        packed = observed(visits_processor.packed(read, buckets), newest_published=newest)
+            rows = observed(read, newest_published=F.col("timestamp"))
+            sink = metrics.MetricsSink(self._spark, self._places.data, self._topics)
+            return Plan(rows, sink)
+        newest = F.timestamp_seconds("published_s")
+        packed = visits_processor.packed(read, self._buckets(name))
+        packed = observed(packed, newest_published=newest)
         judged = spam_analysis.SpamSink(self._places, self._topics)
         rows = observed(
             visits_processor.found(packed), WRITTEN, **spam_analysis.counts_to_observe()
@@ -310,7 +305,7 @@ class Application:
             counter.query.stop()
 
     def _finish(self) -> None:
-        """Process the messages that have come, stop the queries, close minutes and visits."""
+        """Process the messages that have come, stop the queries, close visits."""
         waits = {archive.QUERY} if self._settings.archive_min_offsets else set()
         for name in self._counters.keys() - waits:
             self._counters[name].query.processAllAvailable()

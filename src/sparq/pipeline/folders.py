@@ -2,14 +2,14 @@
 
     clicks                every click, a table of the query `archive` like the next
     rejected              messages that are not clicks
-    metrics               minutes, by the query `metrics` like the next
-    late                  clicks of minutes that had closed, by minute
+    minutes               clicks by minute, a table of the query `metrics` like the next
+    pages                 clicks by minute and page
     spam_analysis         findings, by the query `spam_analysis` like the next
     evicted               how much it has dropped for lack of room
     checkpoint/<query>    Spark's: how far a query has come, and its state
 
-The queries use only these (`FolderAddresses`), on any Hadoop file system; `metrics` and
-`spam_analysis` write a folder for each batch (`results`). The data folder of a run is on a local
+The queries use only these (`FolderAddresses`), on any Hadoop file system; `spam_analysis`
+writes a folder for each batch (`results`). The data folder of a run is on a local
 disk and also has (`Folders`):
 
     report.html report.json labels.json    written at the end
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-RESULTS = ("clicks", "rejected", "metrics", "late", "spam_analysis", "evicted")
+RESULTS = ("clicks", "rejected", "minutes", "pages", "spam_analysis", "evicted")
 OUTPUT = (*RESULTS, "report.html", "report.json", "labels.json")
 WORKING = ("checkpoint", "nsqd-1", "nsqd-2", "logs", "run")
 LOCK = ".lock"

@@ -367,13 +367,12 @@ def _audited(
     output = PipelineOutput(
         archive.read_clicks(folders),
         archive.read_rejected(folders),
-        metrics.read(folders),
+        metrics.read_minutes(folders),
         spam_analysis.read(folders),
         spam_analysis.read_evicted(folders),
     )
     logged = sum(runner.cluster.message_counts(TOPIC).values())
-    late = metrics.read_late(folders)
-    found = audit(logged, output.archive, output.rejected, output.minutes, late, published=written)
+    found = audit(logged, output.archive, output.rejected, output.minutes, published=written)
     total = time.monotonic() - runner.began
     source = str(options.clicks) if options.clicks else f"generated clicks, seed {options.seed}"
     made = RunFacts(
@@ -423,7 +422,7 @@ def up(data: Path) -> int:
                     sys.stdout.write(_watching(figures))
                     sys.stdout.flush()
                 time.sleep(POLL_SECONDS)
-        progress.say("stopping: closing open minutes and visits (Ctrl-C again: leave them open)")
+        progress.say("stopping: closing open visits (Ctrl-C again: leave them open)")
         _finish(runner)
     finally:
         runner.stop()
@@ -473,7 +472,7 @@ def _where(cluster: LocalCluster, data: Path, console: str) -> str:
 
   watch:   sparq top --lookupd-http-address={cluster.lookupd.http}
   manage:  sparq admin list --lookupd-http-address={cluster.lookupd.http}
-  output:  {data}/clicks  {data}/metrics  {data}/spam_analysis
+  output:  {data}/clicks  {data}/minutes  {data}/spam_analysis
   stop:    Ctrl-C
 
 """

@@ -1,108 +1,195 @@
-"""The query `metrics`: figures per minute of event time.
+"""The query `metrics`: figures per minute of event time, and clicks per page and minute.
 
-A click is never lost because it is late: it corrects its minute with a newer revision of the row,
-or is counted in `late`.
+    data/minutes    a row per minute and task of a batch: its clicks, bytes, statuses, visitors
+    data/pages      a row per minute, page and task of a batch: its clicks
+    topic clicks.metrics    the minutes that a batch has touched, summed up so far, as JSON, at
+                            least once; `revision` is the version of the table and grows
 
-    data/metrics/batch=12     rows of MINUTE_SCHEMA: the newest revision of a minute counts
-    data/late/batch=12        minute, clicks: of minutes that had closed
-    topic clicks.metrics      the minutes as JSON, at least once
-
-1. Spark's state holds the open minutes (`minutes_state`); the query keeps nothing elsewhere.
-2. A batch writes to folders with its number, so a repeated batch replaces its output.
+1. The query has no state. A late click is one more row of its minute, however late it is.
+2. The rows of a minute are summed up by readers, and by merges of files (`totals.PartialRows`).
+3. `visitor_hashes` has the XXH3-64 of each visitor (address, line feed, user agent), so visitors of
+   a minute, an hour or a day are counted exactly.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
 
-from sparq.pipeline import results
-from sparq.pipeline.minutes_state import output, processor
-from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES
-from sparq.pipeline.minutes_state.output import (
-    CLOSED_EARLY,
-    LATE,
-    MINUTE,
-    MINUTE_DDL,
-    MINUTE_SCHEMA,
-)
-from sparq.pipeline.results import Sink, Writer, written_as_bodies
+from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.maintenance import Maintenance
+from sparq.pipeline.results import BODIES, BODY_DDL
+from sparq.pipeline.storage import TablePlace
+from sparq.pipeline.tables import Table, Tables, Written, arrow, overlapping
+from sparq.pipeline.totals import PartialRows, to_arrow
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from sparq.pipeline.folders import Folders
+    from sparq.pipeline.results import ResultTopics
 
 QUERY = "metrics"
+STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
+PAGE_CHARACTERS_MAX = 1_000
+BYTES_MAX = 1 << 50
+"""A response of more bytes counts as this many: sums of a minute stay below 64 bits."""
 
-LATE_SCHEMA = pa.schema([("minute", pa.timestamp("us", "UTC")), ("clicks", pa.int64())])
-
-
-class MetricsSink(Sink):
-    """Writes a batch's output rows (`output.DDL`) to disk and topics."""
-
-    query = QUERY
-
-    def writers(self) -> dict[str, tuple[str, Writer]]:
-        """Writers of minutes and late clicks."""
-        return {
-            MINUTE: (self._places.metrics, self._write_minutes),
-            LATE: (self._places.late, self._write_late),
-        }
-
-    def closing(self, spark: SparkSession, checkpoint: str) -> DataFrame:
-        """The last row of every open minute."""
-        return processor.closing_rows(spark, checkpoint)
-
-    def _write_minutes(self, rows: DataFrame, place: str, batch_id: int) -> None:
-        # One task, one file: there is one row per minute and bucket, however many clicks there are.
-        minutes = rows.coalesce(1).mapInArrow(_whole_minutes, MINUTE_DDL)
-        results.write(minutes, place, batch_id)
-        if self._topics is not None:
-            folder = results.folder_of(place, batch_id)
-            bodies = written_as_bodies(rows.sparkSession, folder, MINUTE_DDL, as_json)
-            self._topics.publish(self._topics.minutes, bodies)
-
-    def _write_late(self, rows: DataFrame, place: str, batch_id: int) -> None:
-        late = rows.groupBy("minute").agg(F.sum("clicks"))
-        results.write(late.toDF("minute", "clicks").coalesce(1), place, batch_id)
+_COLUMNS = ("time", "address", "user_agent", "page", "status", "bytes", "reason")
+_MINUTE = pa.field("minute", pa.timestamp("us", "UTC"))
+_SUMS = ("clicks", "bytes", *(f"status_{name}" for name in STATUS_CLASSES))
+MINUTES_SCHEMA = pa.schema(
+    [
+        _MINUTE,
+        *((name, pa.int64()) for name in _SUMS),
+        ("visitor_hashes", pa.list_(pa.int64())),
+    ]
+)
+MINUTES = Table(
+    "minutes",
+    MINUTES_SCHEMA,
+    "minute",
+    PartialRows(
+        MINUTES_SCHEMA, ("minute",), {**dict.fromkeys(_SUMS, "sum"), "visitor_hashes": "union"}
+    ),
+)
+PAGES_SCHEMA = pa.schema([_MINUTE, ("page", pa.string()), ("clicks", pa.int64())])
+PAGES = Table(
+    "pages",
+    PAGES_SCHEMA,
+    "minute",
+    PartialRows(PAGES_SCHEMA, ("minute", "page"), {"clicks": "sum"}),
+)
 
 
-def counts_to_observe() -> dict[str, Column]:
-    """Expressions that count output rows, for `listener.observed`."""
-    kind = F.col("kind")
+def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
+    """The messages of a partition as rows of both tables."""
+    parts = [parse_arrow(batch, _COLUMNS).select(_COLUMNS) for batch in batches]
+    if parts:
+        clicks = pa.concat_tables(parts)
+        yield rows_of(clicks.filter(pc.is_null(clicks["reason"])))
+
+
+def rows_of(clicks: pa.Table) -> dict[str, pa.Table]:
+    """Clicks as rows of both tables, a row per minute, and per minute and page."""
+    import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
+
+    frame = pl.DataFrame(pl.from_arrow(clicks.select(["time", "page", "status", "bytes"])))
+    frame = frame.with_columns(
+        pl.col("time").dt.truncate("1m").alias("minute"),
+        pl.Series("visitor", visitor_hashes(clicks["address"], clicks["user_agent"])),
+        pl.col("bytes").clip(0, BYTES_MAX),
+        pl.col("page").str.slice(0, PAGE_CHARACTERS_MAX),
+        (pl.col("status") // 100).alias("class"),
+    )
+    statuses = [
+        (pl.col("class") == int(name[0])).sum().cast(pl.Int64).alias(f"status_{name}")
+        for name in STATUS_CLASSES[:-1]
+    ]
+    known = [f"status_{name}" for name in STATUS_CLASSES[:-1]]
+    minutes = frame.group_by("minute").agg(
+        pl.len().cast(pl.Int64).alias("clicks"),
+        pl.col("bytes").sum(),
+        *statuses,
+        pl.col("visitor").drop_nulls().unique().alias("visitor_hashes"),
+    )
+    other = (pl.col("clicks") - pl.sum_horizontal(known)).alias("status_other")
+    pages = frame.filter(pl.col("page").is_not_null()).group_by("minute", "page")
     return {
-        "late": F.when(kind == LATE, F.col("clicks")),
-        "closed_early": F.when(kind == CLOSED_EARLY, 1),
+        MINUTES.name: to_arrow(minutes.with_columns(other), MINUTES_SCHEMA),
+        PAGES.name: to_arrow(pages.agg(pl.len().alias("clicks")), PAGES_SCHEMA),
     }
 
 
-def _whole_minutes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The minutes of a batch, combined from the rows of all its buckets."""
-    held = list(batches)
-    if held:
-        yield from output.read(pa.Table.from_batches(held).cast(output.SCHEMA)).to_batches()
+def visitor_hashes(addresses: pa.ChunkedArray, agents: pa.ChunkedArray) -> pa.Int64Array:
+    """The visitor of each click; null without an address. Equal in all processes and versions."""
+    texts = pc.binary_join_element_wise(addresses, pc.fill_null(agents, "-"), "\n")
+    known = texts.combine_chunks().dictionary_encode()
+    # Each text once: they are hashed one by one.
+    hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in known.dictionary.to_pylist()]
+    return pa.array(np.array(hashes, np.uint64).view(np.int64)).take(known.indices)
 
 
-def read(folders: Folders) -> pa.Table:
-    """All revisions of all minutes on a local disk, columns of MINUTE_SCHEMA."""
-    return results.local_rows(folders.metrics, MINUTE_SCHEMA)
+class MetricsSink:
+    """A function for foreachBatch: writes a batch of messages into both tables.
+
+    Args:
+        spark: the session.
+        data: the data folder.
+        topics: the topics for results; None: minutes are not published.
+    """
+
+    def __init__(self, spark: SparkSession, data: str, topics: ResultTopics | None = None) -> None:
+        self._tables = Tables(spark, data, [PAGES, MINUTES])
+        self._maintenance = Maintenance(self._tables)
+        self._topics = topics
+
+    def __call__(self, messages: DataFrame, batch_id: int) -> None:
+        """Process one micro-batch, also if it is repeated."""
+        spark = messages.sparkSession
+        minutes = self._tables.write(messages, batch_id, split).get(MINUTES.name)
+        if self._topics is not None and minutes is not None:
+            self._topics.publish(self._topics.minutes, self._running_totals(spark, minutes))
+        self._maintenance.between_batches(spark)
+
+    def _running_totals(self, spark: SparkSession, written: Written) -> DataFrame:
+        """The minutes of a batch as messages; one executor reads and sums up their rows."""
+        place, table = self._tables.places[MINUTES.name], self._tables.opened[MINUTES.name]
+        files = overlapping(table, MINUTES.time, written.files)
+
+        def bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in batches:
+                rows = totals_of(place, written.files, files)
+                encoded = [as_json(row, written.version) for row in rows.to_pylist()]
+                yield pa.record_batch([pa.array(encoded, pa.binary())], schema=BODIES)
+
+        return spark.range(0, 1, 1, 1).mapInArrow(bodies, BODY_DDL)
 
 
-def read_late(folders: Folders) -> pa.Table:
-    """Late clicks by minute, on a local disk, columns of LATE_SCHEMA."""
-    return results.local_rows(folders.late, LATE_SCHEMA)
-
-
-def as_json(row: dict[str, Any]) -> bytes:
-    """Encode a row of MINUTE_SCHEMA for the topic."""
-    row = {
-        **{name: value for name, value in row.items() if not name.startswith("status_")},
-        "minute": row["minute"].strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "status": {name: row[f"status_{name}"] for name in STATUS_CLASSES},
+def totals_of(place: TablePlace, touched: Iterable[str], files: Iterable[str]) -> pa.Table:
+    """The totals (`summed_up`) of the minutes in the files `touched`, from all of `files`."""
+    read = place.files()
+    minutes = {
+        minute
+        for path in touched
+        for minute in pq.read_table(path, columns=["minute"], filesystem=read, partitioning=None)[
+            "minute"
+        ].to_pylist()
     }
-    return json.dumps(row).encode()
+    found = [
+        pq.read_table(
+            path, filesystem=read, partitioning=None, filters=[("minute", "in", minutes)]
+        ).cast(MINUTES_SCHEMA)
+        for path in files
+    ]
+    return summed_up(pa.concat_tables(found))
+
+
+def summed_up(rows: pa.Table) -> pa.Table:
+    """Rows of MINUTES as one row per minute, ascending; `visitors` is their number."""
+    assert MINUTES.summed is not None
+    found = MINUTES.summed(rows)
+    visitors = pc.list_value_length(found["visitor_hashes"]).cast(pa.int64())
+    return found.drop(["visitor_hashes"]).add_column(2, "visitors", visitors)
+
+
+def as_json(row: dict[str, Any], revision: int) -> bytes:
+    """Encode a row of `summed_up` for the topic."""
+    figures = {name: value for name, value in row.items() if not name.startswith("status_")}
+    figures |= {"minute": row["minute"].strftime("%Y-%m-%dT%H:%M:%SZ"), "revision": revision}
+    figures["status"] = {name: row[f"status_{name}"] for name in STATUS_CLASSES}
+    return json.dumps(figures).encode()
+
+
+def read_minutes(folders: Folders) -> pa.Table:
+    """The minutes on a local disk, one row per minute (`summed_up`)."""
+    place = TablePlace(os.fspath(folders.minutes.absolute()))
+    return summed_up(arrow(place, MINUTES, MINUTES_SCHEMA.names))

@@ -1,7 +1,7 @@
 """The report of a run: for people on the terminal, for programs as `data/report.json`.
 
-Pure: tables and figures in, a dictionary and a page of text out. Only the newest revision of
-minutes and findings counts. If visitors were planted, the findings are compared with the labels.
+Pure: tables and figures in, a dictionary and a page of text out. Only the newest revision of a
+finding counts. If visitors were planted, the findings are compared with the labels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparq.pipeline.audit import AuditResult, newest_rows
+from sparq.pipeline.audit import AuditResult
 from sparq.pipeline.visits import REASONS
 
 TOP_PAGES = 10
@@ -113,14 +113,13 @@ def report_of(run: RunFacts, audit: AuditResult, output: PipelineOutput) -> dict
     """All figures in the form of `report.json`: the issue's keys first."""
     findings = newest_findings(output.findings)
     by_reason = Counter(row["reason"] for row in findings)
-    rows = newest_rows(output.minutes)
+    rows = output.minutes
     total = run.seconds["total"]
     report: dict[str, Any] = {
         "published": run.published,
         "archived": audit.archived,
         "distinct": audit.distinct,
         "rejected": audit.rejected,
-        "late": audit.late,
         "resent": run.resent,
         "metrics_clicks": audit.metrics_clicks,
         "findings": {reason: by_reason.get(reason, 0) for reason in REASONS},
@@ -186,7 +185,6 @@ def _figure_lines(report: Mapping[str, Any]) -> list[str]:
         ("archived", f"{report['archived']:>12,}   distinct ids {report['distinct']:,}"),
         ("rejected", f"{report['rejected']:>12,}   {_reasons(report['rejected_by_reason'])}"),
         ("in minutes", f"{report['metrics_clicks']:>12,}   {minutes}"),
-        ("late", f"{report['late']:>12,}"),
         ("visitors", f"{report['visitors']:>12,}"),
         ("bytes", f"{report['bytes']:>12,}"),
         ("statuses", f"{'':>12}   {statuses}"),

@@ -147,7 +147,7 @@ class Sink(ABC):
             rows.unpersist()
 
     def close(self, spark: SparkSession, next_batch: int) -> None:
-        """Write the open minutes or visits as the next batch.
+        """Write the open visits as the next batch.
 
         Args:
             spark: the session; the query has stopped.

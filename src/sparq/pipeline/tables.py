@@ -38,7 +38,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -325,6 +325,17 @@ def files_of(table: DeltaTable) -> list[TableFile]:
     columns = (actions["path"], actions["size_bytes"], written, actions["num_records"])
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     return [TableFile(unquote(path), *rest) for path, *rest in rows]
+
+
+def overlapping(table: DeltaTable, column: str, paths: Collection[str]) -> list[str]:
+    """The files that may have a time of the range of some files' times, these files included."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = [unquote(path) for path in actions["path"].to_pylist()]
+    least, most = actions[f"min.{column}"], actions[f"max.{column}"]
+    own = pa.array([name in paths for name in names])
+    first, last = pc.min(least.filter(own)), pc.max(most.filter(own))
+    found = pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
+    return [name for name, is_in in zip(names, found.to_pylist(), strict=True) if is_in]
 
 
 def has_batch(table: DeltaTable, query: str, batch_id: int) -> bool:

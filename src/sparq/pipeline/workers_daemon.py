@@ -15,6 +15,8 @@ import os
 
 # Before numpy is loaded: workers are forked from this process, which must not have threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Polars is loaded by the workers themselves, and each has one core.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 import pandas as pd  # noqa: F401 - for the workers; numpy may start no threads
 import pyarrow.compute  # noqa: F401 - for the workers
@@ -22,7 +24,7 @@ import pyspark.worker  # noqa: F401 - for the workers
 from pyspark import daemon
 
 from sparq.pipeline import archive as _archive  # noqa: F401 - for the workers
-from sparq.pipeline.minutes_state import processor as _minutes  # noqa: F401 - for the workers
+from sparq.pipeline import metrics as _metrics  # noqa: F401 - for the workers
 from sparq.pipeline.open_visits import processor as _visits  # noqa: F401 - for the workers
 
 if __name__ == "__main__":

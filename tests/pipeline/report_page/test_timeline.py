@@ -48,13 +48,3 @@ def test_unknown_lag_is_not_drawn():
     text = page(progress=[QuerySample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
 
     assert ["rate", "lag"] == [one for one in sections_of(text) if one in ("rate", "lag", "age")]
-
-
-def test_only_the_newest_revisions_are_shown():
-    """Only the newest revision of a minute counts, not the sum of its revisions."""
-    at = np.repeat(sample_reports.BEGIN_MINUTE + np.arange(3), 2)
-    table = sample_reports.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))
-
-    text = page(table)
-
-    assert "clicks: mean 50.0, maximum 60.0" in text

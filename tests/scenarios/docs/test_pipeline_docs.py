@@ -22,7 +22,6 @@ from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.pipeline import low_mark, metrics, packing, settings, visits
 from sparq.pipeline.command import parse as parse_pipeline
 from sparq.pipeline.folders import Folders
-from sparq.pipeline.minutes_state import bucket as minutes_bucket
 from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS
 from sparq.program.flags import parse
 from sparq.program.supervised import SupervisedProcess
@@ -33,7 +32,7 @@ from tests.scenarios.docs import pipeline_page as page
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
-START, OUTPUT, STATE = "Start", "Read the output", "Read the state"
+START = "Start"
 OWN, UPGRADE = "A query of your own", "Upgrade a running query"
 CONNECT, DECLARATIVE = "Spark Connect", "A declarative pipeline"
 MORE = (
@@ -58,9 +57,7 @@ def pipeline_commands() -> list[list[str]]:
 
 def test_every_program_is_run_by_a_test() -> None:
     """Every program of the page has a test: a new one must be added here."""
-    assert sorted([UPGRADE, OUTPUT, STATE, OWN, CONNECT, DECLARATIVE]) == sorted(
-        page.titles("python")
-    )
+    assert sorted([UPGRADE, OWN, CONNECT, DECLARATIVE]) == sorted(page.titles("python"))
     assert [DECLARATIVE] == page.titles("yaml")
 
 
@@ -114,7 +111,6 @@ def test_daemons_and_to_nsq_accept_their_command_lines() -> None:
     ("said", "meant"),
     [
         (r"over (\d+) times as many buckets", packing.BUCKETS_PER_PARTITION),
-        (r"visitor in a minute \| 8 \| (\d+) MB", minutes_bucket.BUCKET_BYTES_MAX // 10**6),
         (r"150 to 210 \| (\d+) MiB", DEFAULT_LIMITS.state_bytes_max // SIZE_UNITS),
         (r"([\d,]+) findings \|", DEFAULT_LIMITS.findings_max),
         (r"most ([\d,]+) \(`--max-offsets-per-trigger`", settings.OFFSETS),
@@ -131,10 +127,9 @@ def test_the_pages_limits_are_those_of_the_code(said: str, meant: int) -> None:
 
 
 def test_the_pages_times_are_those_of_the_code() -> None:
-    """Minutes stay open for a day, a visit ends after half an hour without a click."""
-    assert "minutes, open for a day of event time" in page.TEXT
+    """A visit ends after half an hour without a click."""
     assert "until half an hour without a click" in page.TEXT
-    assert (86_400, 1_800) == (minutes_bucket.HORIZON_S, visits.VISIT_GAP_S)
+    assert 1_800 == visits.VISIT_GAP_S
 
 
 @dataclass
@@ -144,14 +139,14 @@ class Results:
     Attributes:
         folder: contains `data` and `data-2`.
         statuses: exit statuses of the pipeline's two runs.
-        printed: output of each program, by its heading.
+        printed: output of the reader's own query.
         again: output of the reader's own query in its second run.
         place: output of the program that reads the checkpoint.
     """
 
     folder: Path
     statuses: list[int] = field(default_factory=list)
-    printed: dict[str, str] = field(default_factory=dict)
+    printed: str = ""
     again: str = ""
     place: str = ""
 
@@ -216,8 +211,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
         reader.publish("".join(page.blocks(START, "")).encode())
         commits = [f"data/checkpoint/{query}/commits/0" for query in settings.QUERIES]
         found.statuses.append(reader.pipeline(first, *commits))
-        for title in (OUTPUT, STATE, OWN):
-            found.printed[title] = reader.run(title)
+        found.printed = reader.run(OWN)
         found.place = reader.run(UPGRADE)
         reader.publish(MORE)
         found.again = reader.run(OWN)
@@ -233,12 +227,11 @@ def test_sigterm_ends_the_pipeline_with_status_0(results: Results) -> None:
 
 
 @marked_slow
-@pytest.mark.parametrize("title", [OUTPUT, STATE, OWN])
-def test_a_program_prints_what_the_page_says(results: Results, title: str) -> None:
-    """Each program, unchanged, prints the page's output for the page's lines."""
-    (expected,) = page.blocks(title, "")
+def test_the_readers_own_query_prints_what_the_page_says(results: Results) -> None:
+    """The program, unchanged, prints the page's output for the page's lines."""
+    (expected,) = page.blocks(OWN, "")
 
-    assert expected == results.printed[title]
+    assert expected == results.printed
 
 
 @marked_slow
@@ -249,16 +242,9 @@ def test_the_readers_own_query_continues_where_it_ended(results: Results) -> Non
     assert expected == results.again
 
 
-def clicks_of(folders: Folders) -> int:
-    """The clicks in the newest revision of each minute."""
-    rows = sorted(metrics.read(folders).to_pylist(), key=lambda row: row["revision"])
-    return sum({row["minute"]: row["clicks"] for row in rows}.values())
-
-
 @marked_slow
 def test_a_new_checkpoint_continues_where_the_old_one_ended(results: Results) -> None:
     """The new checkpoint continues exactly at the old one's end: each click is in one folder."""
     both = [Folders(results.folder / name) for name in ("data", "data-2")]
 
-    assert [6, 2] == [clicks_of(folders) for folders in both]
-    assert [1, 0] == [len(metrics.read_rejected(folders)) for folders in both]
+    assert [6, 2] == [sum(metrics.read_minutes(one)["clicks"].to_pylist()) for one in both]

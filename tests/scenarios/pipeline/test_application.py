@@ -124,8 +124,7 @@ def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
         sum(cluster.message_counts("clicks").values()),
         archive.read_clicks(folders),
         archive.read_rejected(folders),
-        metrics.read(folders),
-        metrics.read_late(folders),
+        metrics.read_minutes(folders),
         published=written,
     )
     assert found.failures == []

@@ -69,7 +69,7 @@ def hostile_page():
         source=sample_reports.HOSTILE[0],
         exactly_once=False,
         failures=["3 acknowledged messages are missing"],
-        late=12,
+        resent=12,
         restarts=["nsqd-1", "spark"],
         rejected_by_reason={sample_reports.HOSTILE[1]: 1},
     )

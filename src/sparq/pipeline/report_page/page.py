@@ -23,7 +23,6 @@ import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sparq.pipeline.audit import newest_rows
 from sparq.pipeline.query_progress import QuerySample
 from sparq.pipeline.report import newest_findings
 from sparq.pipeline.report_page.timeline import minutes_charts, run_charts
@@ -49,11 +48,6 @@ FINDINGS_SHOWN: Final = 20
 
 WARNINGS: Final = (
     (
-        "late",
-        "{:,} clicks arrived after their minute was closed: they are archived, but not counted in"
-        " a minute",
-    ),
-    (
         "evicted_visits",
         "{:,} open visits were dropped for lack of room: not all rules were applied to them",
     ),
@@ -62,7 +56,6 @@ WARNINGS: Final = (
         "evicted_findings",
         "{:,} findings were dropped for lack of room: if found again, they are reported as new",
     ),
-    ("closed_early", "{:,} minutes were closed early because a bucket was full"),
     ("resent", "{:,} messages were sent again because an earlier send got no answer"),
 )
 REASONS: Final = {
@@ -95,12 +88,11 @@ def page_of(
 
     Args:
         report: the result of `report.report_of`, or the content of `report.json`.
-        minutes: rows of the metrics, all revisions: `minute` (timestamp, UTC), `revision`,
-            `clicks`, `visitors` and `status_*`.
+        minutes: a row per minute: `minute` (timestamp, UTC), `clicks`, `visitors`, `status_*`.
         findings: rows of FINDING_SCHEMA, all revisions.
         samples: the progress of the queries; empty if it was not recorded.
     """
-    by_minute, by_run = minutes_charts(newest_rows(minutes)), run_charts(samples)
+    by_minute, by_run = minutes_charts(minutes), run_charts(samples)
     tops = {page["page"]: page["clicks"] for page in report["top_pages"]}
     reasons = (report.get("rejected_by_reason") or {}).items()
     ordered = dict(sorted(reasons, key=lambda item: (-item[1], item[0])))

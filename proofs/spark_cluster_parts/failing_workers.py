@@ -1,0 +1,36 @@
+"""The parent of Spark's Python workers, in which a task fails once after it has written a file.
+
+`failures.py` names it by an option, in place of the pipeline's own parent.
+"""
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark import daemon
+
+from proofs.spark_cluster_parts.failures import FAILED, FOLDER
+from sparq.pipeline import tables, workers_daemon  # noqa: F401 - loads what workers need
+
+
+def failing_once(write: Callable[..., dict[str, Any]], folder: Path) -> Callable[..., Any]:
+    """Write a file, and fail if the folder has a file with the table's name, which is renamed."""
+
+    def written(files: Any, prefix: str, table: tables.Table, *rest: Any) -> dict[str, Any]:
+        made = write(files, prefix, table, *rest)
+        try:
+            (folder / table.name).rename(folder / f"{table.name}{FAILED}")
+        except FileNotFoundError:
+            return made
+        raise OSError("the proof lets this task fail after it has written")
+
+    return written
+
+
+if __name__ == "__main__":
+    failing = failing_once(tables.write_file, Path(os.environ[FOLDER]))
+    setattr(tables, "write_file", failing)  # noqa: B010 - a replacement
+    gc.freeze()
+    daemon.manager()
