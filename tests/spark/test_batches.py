@@ -268,6 +268,30 @@ def test_messages_deleted_before_they_were_read_are_data_loss(servers, readers, 
     assert 1 == sum(lost in line for line in caplog.messages)
 
 
+def test_an_nsqd_named_as_lost_is_given_up_and_counted(servers, readers, caplog):
+    """lostNsqds gives up an nsqd's log although failOnDataLoss is set; without it, it is read."""
+    second = servers[1]
+    planned = readers(maxOffsetsPerTrigger="4")
+    start = planned.initialOffset()
+    end = planned.latestOffset(start, planned.getDefaultReadLimit())
+    assert 6 == end[key(second)]["seen"]
+    second.stop()
+
+    reader = readers(lostNsqds=second.address)
+    rows = rows_of(reader, start, end)
+    latest = reader.latestOffset(end, ALL)
+    rows += rows_of(reader, end, latest)
+    assert [b"0a", b"0b", b"1a", b"1b"] == [body for _, body in rows]
+    assert {"index": 2, "ordinal": 2, "seen": 6, "gone": True} == latest[key(second)]
+    where = f"of topic clicks at nsqd {second.address} are lost: the option lostNsqds gives"
+    for lost in ("2 messages", "all messages from index 2 on, at least 4,"):
+        assert 1 == sum(f"{lost} {where}" in line for line in caplog.messages), caplog.messages
+
+    second.start()
+    reader = readers()
+    assert 4 == len(rows_of(reader, latest, reader.latestOffset(latest, ALL)))
+
+
 def test_a_gap_of_indexes_is_no_data_loss(servers, readers):
     """A log that starts at a higher index, but at the offset's ordinal, has lost nothing."""
     server = servers[0]

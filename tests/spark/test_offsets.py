@@ -29,11 +29,12 @@ STREAM = (EARLIEST, LATEST, COMMITTED)
 
 
 def test_a_key_has_an_address_and_a_log():
-    """A key and its text convert into each other; a bare address has no log."""
+    """A key and its text convert into each other; a bare address is no key."""
     key = Key("[::1]:4150", LOG)
 
     assert key == offsets.parse_key(str(key))
-    assert Key("127.0.0.1:4150", "") == offsets.parse_key("127.0.0.1:4150")
+    with pytest.raises(ValueError, match="4150"):
+        offsets.parse_key("127.0.0.1:4150")
     for address in ("[::1]:4150", "h:1", "/run/nsqd.sock"):
         for topic in ("", "clicks", "a.b-c_d"):
             key = Key(address, LOG, topic)
@@ -51,8 +52,8 @@ def test_an_offset_survives_the_checkpoint():
     offset = Offset.parse(given)
 
     assert given == offset.as_json()
-    assert LogPosition(1 << 53, 7) == offset.positions[f"h:1/{LOG}"]
-    assert offset.positions[f"h:2/{LOG}"].gone
+    assert LogPosition(1 << 53, 7) == offset.positions[Key("h:1", LOG)]
+    assert offset.positions[Key("h:2", LOG)].gone
     assert PartitionRule(3, 1000) == offset.cut
 
 

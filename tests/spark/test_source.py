@@ -1,5 +1,6 @@
 """The readers as Spark calls them: streams, drained runs, limits, and batch reads."""
 
+import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -129,6 +130,25 @@ def test_partitions_works_as_a_readers_first_call(servers, readers):
     start, end = at(servers[1], 2), at(servers[1], 5)
 
     assert [b"0c", b"1a", b"1b"] == [body for _, body in rows_of(readers(), start, end)]
+
+
+def test_the_first_batch_begins_again_where_it_began(servers, readers):
+    """The first batch has the same rows when it runs again, although `latest` has moved on.
+
+    Its beginning is in no earlier offset: Spark calls initialOffset again.
+    """
+    server = servers[1]
+    reader = readers(server, startingOffsets="latest")
+    start = reader.initialOffset()
+    server.add([b"2a", b"2b"])
+    end = reader.latestOffset(start, ALL)
+    server.add([b"3a"])
+
+    later = readers(server, startingOffsets="latest")
+    rows = rows_of(later, later.initialOffset(), json.loads(json.dumps(end)))
+    assert [b"2a", b"2b"] == [body for _, body in rows]
+    rows = rows_of(later, end, later.latestOffset(end, ALL))
+    assert [b"3a"] == [body for _, body in rows]
 
 
 # Trigger availableNow: a drained run

@@ -49,15 +49,14 @@ from sparq.spark.offsets import (
     Offset,
     PartitionRule,
     Positions,
-    parse_key,
 )
 from sparq.spark.options import OptionError, ReadLimits, SourceOptions
 from sparq.spark.ranges import Range
 
 NS_PER_MS = 1_000_000
 
-Found = Mapping[str, LogPosition]
-"""By key, how far each log has been or may be read."""
+Found = Mapping[Key, LogPosition]
+"""How far each log has been or may be read."""
 
 
 class Backlog(NamedTuple):
@@ -73,8 +72,8 @@ class Backlog(NamedTuple):
 
 
 def admit(
-    backlogs: Mapping[str, Backlog], limits: ReadLimits, waited_seconds: float
-) -> dict[str, int]:
+    backlogs: Mapping[Key, Backlog], limits: ReadLimits, waited_seconds: float
+) -> dict[Key, int]:
     """How many messages of each log a batch takes; empty while the batch is held back.
 
     Args:
@@ -90,7 +89,7 @@ def admit(
     return share(limits.messages_max, allowed)
 
 
-def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
+def share(limit: int, backlogs: Mapping[Key, int]) -> dict[Key, int]:
     """How many messages each log may give when `limit` are allowed in total.
 
     Shares are proportional to the backlogs. Each log that has messages gets at least one, as far as
@@ -117,7 +116,7 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     return shares
 
 
-def share_bytes(limit: int, sizes: Mapping[str, int]) -> dict[str, int]:
+def share_bytes(limit: int, sizes: Mapping[Key, int]) -> dict[Key, int]:
     """How many bytes each log may give when `limit` are allowed in total.
 
     Shares are proportional to the logs' sizes, rounded down: the sum never exceeds the limit. A log
@@ -141,7 +140,7 @@ class Span(NamedTuple):
         end: where the span ends.
     """
 
-    key: str
+    key: Key
     topic: str
     address: str
     first_ordinal: int
@@ -165,24 +164,22 @@ class BatchPlanner:
     def __init__(self, fleet: TopicConnections, options: SourceOptions) -> None:
         self._fleet = fleet
         self._options = options
-        self._reported: dict[str, int] = {}
+        self._reported: dict[Key, int] = {}
 
     # Where reading begins and ends
 
-    def starts(self) -> dict[str, LogPosition]:
-        """Where reading begins in each log, by its key.
+    def starts(self) -> dict[Key, LogPosition]:
+        """Where reading begins in each log.
 
         Raises:
             OptionError: startingOffsets names a log or an index that does not exist.
             DataLossError: it names deleted messages, and failOnDataLoss is set.
         """
         self._check_names("startingOffsets", self._options.starting)
-        return {
-            str(self.key(member)): self._start(member) for member in self._fleet.attached.values()
-        }
+        return {self.key(member): self._start(member) for member in self._fleet.attached.values()}
 
-    def ends(self, starts: Found) -> dict[str, LogPosition]:
-        """Where a batch read ends in each log, by its key.
+    def ends(self, starts: Found) -> dict[Key, LogPosition]:
+        """Where a batch read ends in each log.
 
         Args:
             starts: where it begins.
@@ -193,10 +190,7 @@ class BatchPlanner:
         """
         self._check_names("endingOffsets", self._options.ending)
         attached = self._fleet.attached
-        return {
-            key: self._end(key, attached[parse_key(key).log], start)
-            for key, start in starts.items()
-        }
+        return {key: self._end(key, attached[key.log], start) for key, start in starts.items()}
 
     def key(self, member: TopicConnection) -> Key:
         """The key of a log in offsets."""
@@ -235,7 +229,7 @@ class BatchPlanner:
             return LogPosition(ends.end, ends.end_ordinal)
         if position == COMMITTED:
             return committed(attached)
-        key = str(self.key(member))
+        key = self.key(member)
         index = self._index("startingOffsets", key, position, ends)
         if isinstance(position, LogPosition):
             return self.kept(key, position, ends)
@@ -248,7 +242,7 @@ class BatchPlanner:
         place = reached(member, self._fleet.place_after(ends.log, index, 0))
         return LogPosition(max(index, ends.first), place.from_ordinal)
 
-    def _end(self, key: str, member: TopicConnection, start: LogPosition) -> LogPosition:
+    def _end(self, key: Key, member: TopicConnection, start: LogPosition) -> LogPosition:
         """Where reading ends in one log."""
         ends = known(member).ends
         if self._options.ending_timestamp_ms >= 0:
@@ -268,7 +262,7 @@ class BatchPlanner:
         place = reached(member, self._fleet.place_after(ends.log, index, 0))
         return LogPosition(index, place.from_ordinal)
 
-    def _index(self, option: str, key: str, position: LogPosition | int | str, ends: Ends) -> int:
+    def _index(self, option: str, key: Key, position: LogPosition | int | str, ends: Ends) -> int:
         """The index of an option's position. Raises OptionError: it is after the log's end."""
         index = position.index if isinstance(position, LogPosition) else int(position)
         if index > ends.end:
@@ -290,13 +284,13 @@ class BatchPlanner:
     # How much a batch reads
 
     def backlogs(
-        self, found: Found, stops: Mapping[str, Ends], bytes_max: int
-    ) -> dict[str, Backlog]:
+        self, found: Found, stops: Mapping[Key, Ends], bytes_max: int
+    ) -> dict[Key, Backlog]:
         """The backlog of each log.
 
         Args:
             found: the position up to which each log has been read.
-            stops: by key, the ends up to which it may be read; missing logs are unreachable.
+            stops: the ends up to which it may be read; missing logs are unreachable.
             bytes_max: maximum bytes of all logs together; 0: no limit.
         """
         counts = {key: max(0, stop.end_ordinal - found[key].ordinal) for key, stop in stops.items()}
@@ -318,10 +312,10 @@ class BatchPlanner:
             backlogs[key] = Backlog(counts[key], min(counts[key], allowed))
         return backlogs
 
-    def _place_within(self, key: str, position: LogPosition, size: int) -> Place | None:
-        return self._fleet.place_within(parse_key(key).log, position.index, size)
+    def _place_within(self, key: Key, position: LogPosition, size: int) -> Place | None:
+        return self._fleet.place_within(key.log, position.index, size)
 
-    def after(self, key: str, position: LogPosition, count: int, stop: Ends) -> LogPosition:
+    def after(self, key: Key, position: LogPosition, count: int, stop: Ends) -> LogPosition:
         """The position `count` messages on; `position` itself if nsqd is unreachable.
 
         Args:
@@ -332,8 +326,10 @@ class BatchPlanner:
         """
         if position.ordinal + count >= stop.end_ordinal:
             return LogPosition(stop.end, stop.end_ordinal)
-        place = self._fleet.place_after(parse_key(key).log, position.index, count)
-        return position if place is None else LogPosition(place.at, place.at_ordinal)
+        place = self._fleet.place_after(key.log, position.index, count)
+        if place is None:
+            return position
+        return LogPosition(place.at, place.at_ordinal, seen=stop.end_ordinal)
 
     # The partitions of a batch
 
@@ -349,33 +345,33 @@ class BatchPlanner:
             UnreachableError: an nsqd that holds some of them stayed unreachable.
             DataLossError: some of them are lost, and failOnDataLoss is set.
         """
+        starts = end.begins or start.positions
         spans = [
-            self._span(key, start.positions[key], last)
+            self._span(key, starts[key], last)
             for key, last in end.positions.items()
             # Equal ordinals: at most a gap of indexes lies between the two.
-            if key in start.positions and start.positions[key].ordinal < last.ordinal
+            if key in starts and starts[key].ordinal < last.ordinal
         ]
         messages = {span.key: span.messages for span in spans}
         counts = (end.cut or self.cut(sum(messages.values()))).counts(messages)
         return [part for span in spans for part in self._parts(span, counts[span.key])]
 
-    def _span(self, key: str, first: LogPosition, last: LogPosition) -> Span:
+    def _span(self, key: Key, first: LogPosition, last: LogPosition) -> Span:
         """One log's part of a batch."""
-        parts = parse_key(key)
         # After a restart Spark first plans the unfinished batch, before any call of `latestOffset`:
         # the driver does not know the checkpoint's logs yet.
-        self._fleet.remember([parts])
-        patience = RetryDeadline(f"nsqd {parts.address}", self._options.cluster.timeout_ms)
+        self._fleet.remember([key])
+        patience = RetryDeadline(f"nsqd {key.address}", self._options.cluster.timeout_ms)
         while True:
-            self._fleet.wait_for([parts])
-            member = self._fleet.member(parts.log)
+            self._fleet.wait_for([key])
+            member = self._fleet.member(key.log)
             if member is None:
                 # The span stays, without messages: its empty partitions keep the numbers of the
                 # other partitions the same.
                 self.report_gone(key, first, last.ordinal)
-                topic = parts.topic or ", ".join(self._options.topics.names)
-                return Span(key, topic, parts.address, first.ordinal, last, last)
-            begin = self._fleet.place_after(parts.log, first.index, 0)
+                topic = key.topic or ", ".join(self._options.topics.names)
+                return Span(key, topic, key.address, first.ordinal, last, last)
+            begin = self._fleet.place_after(key.log, first.index, 0)
             # Right after a restart nsqd holds the log's end back until it knows all channels.
             if begin is not None and begin.ends.end >= last.index:
                 break
@@ -388,15 +384,14 @@ class BatchPlanner:
         """The ranges of one log."""
         ordinals = [span.first_ordinal + count for count in accumulate(counts[:-1])]
         places = [span.begin, *(self._place(span, ordinal) for ordinal in ordinals), span.end]
-        key = parse_key(span.key)
         for begin, end in pairwise(places):
             yield Range(
                 topic=span.topic,
                 # The column shows the address in the offset: rows of a batch that runs again are
                 # equal, even if the nsqd has moved. Read from where it is now.
-                nsqd=key.address,
+                nsqd=span.key.address,
                 address=span.address,
-                log=key.log,
+                log=span.key.log,
                 first=begin.index,
                 end=end.index,
                 ordinal=begin.ordinal,
@@ -405,7 +400,7 @@ class BatchPlanner:
 
     def _place(self, span: Span, ordinal: int) -> LogPosition:
         """The position within a span before which the log has `ordinal` messages."""
-        begin, key = span.begin, parse_key(span.key)
+        begin, key = span.begin, span.key
         patience = RetryDeadline(f"nsqd {span.address}", self._options.cluster.timeout_ms)
         while ordinal > begin.ordinal:
             place = self._fleet.place_after(key.log, begin.index, ordinal - begin.ordinal)
@@ -421,14 +416,14 @@ class BatchPlanner:
 
     # Lost messages. All methods raise DataLossError if failOnDataLoss is set.
 
-    def kept(self, key: str, position: LogPosition, ends: Ends) -> LogPosition:
+    def kept(self, key: Key, position: LogPosition, ends: Ends) -> LogPosition:
         """The position, or the log's beginning if messages between the two are lost."""
         if position.ordinal >= ends.first_ordinal:
             return position
         self._report_overtaken(key, position, ends, ends.first_ordinal)
         return LogPosition(ends.first, ends.first_ordinal)
 
-    def report_gone(self, key: str, position: LogPosition, end: int | None = None) -> None:
+    def report_gone(self, key: Key, position: LogPosition, end: int | None = None) -> None:
         """Report a log that no nsqd has any more.
 
         Args:
@@ -439,14 +434,19 @@ class BatchPlanner:
         what = f"all messages from index {position.index} on"
         if end is not None:
             what = f"{end - position.ordinal:,} messages"
+        elif position.seen > position.ordinal:
+            what += f", at least {position.seen - position.ordinal:,},"
+        what += f" of {self.describe(key)} are lost: "
+        if key.address in self._options.lost_nsqds:
+            report_loss(f"{what}the option lostNsqds gives this nsqd up", fails=False)
+            return
         self._report(
-            f"{what} of {self.describe(key)} are lost: "
-            f"its log {parse_key(key).log} no longer exists. "
+            f"{what}its log {key.log} no longer exists. "
             "The topic was deleted at that nsqd, or the nsqd's data path was emptied or replaced: "
             "restore the data path"
         )
 
-    def _report_overtaken(self, key: str, position: LogPosition, ends: Ends, end: int) -> None:
+    def _report_overtaken(self, key: Key, position: LogPosition, ends: Ends, end: int) -> None:
         """Report messages from a position to ordinal `end` that the log no longer has."""
         begin = max(position.ordinal, self._reported.get(key, 0))
         end = min(ends.first_ordinal, end)
@@ -464,11 +464,10 @@ class BatchPlanner:
     def _report(self, what: str) -> None:
         report_loss(what, fails=self._options.fail_on_data_loss)
 
-    def describe(self, key: str) -> str:
+    def describe(self, key: Key) -> str:
         """Describe a log in words: its topic and nsqd."""
-        parts = parse_key(key)
-        topic = f"topic {parts.topic}" if parts.topic else str(self._options.topics)
-        return f"{topic} at nsqd {parts.address}"
+        topic = f"topic {key.topic}" if key.topic else self._options.topics
+        return f"{topic} at nsqd {key.address}"
 
 
 def _named(member: TopicConnection) -> Key:

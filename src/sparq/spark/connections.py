@@ -12,8 +12,8 @@ Finding (`NsqdDiscovery`, also for the sink):
 Holding (`TopicConnections`): there is one connection per topic and nsqd, since an attachment ends
 with its connection; a broken connection affects one log only.
 
-4. Unreachable nsqds are retried with growing pauses and never forgotten. Only `wait_for` waits for
-   them.
+4. Unreachable nsqds are retried with growing pauses and never forgotten, except those that the
+   option `lostNsqds` gives up. Only `wait_for` waits for them.
 5. A channel is held by an attachment, which ends with its connection: after a reconnect the query
    attaches again. If another query has attached in the meantime, our COMMIT is refused and the
    query ends: two queries that took the channel from each other would both lose their position.
@@ -42,7 +42,7 @@ from sparq.protocol import lookup
 from sparq.protocol.bounded import check_size
 from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import RetryDeadline, SupersededError, may_pass
-from sparq.spark.offsets import Key, LogPosition, TopicSelection, parse_key
+from sparq.spark.offsets import Key, LogPosition, TopicSelection
 from sparq.spark.options import ClusterOptions, SourceOptions
 
 INTERVAL_SECONDS: Final = 2.0
@@ -289,7 +289,7 @@ class TopicConnections:
 
     def __init__(self, options: SourceOptions) -> None:
         self._topics, self._channel = options.topics, options.channel
-        self._cluster = options.cluster
+        self._cluster, self._lost = options.cluster, options.lost_nsqds
         name = options.query_name
         self._user_agent = f"{name} ({USER_AGENT})" if name else USER_AGENT
         self._discovery = NsqdDiscovery(options.cluster, options.topics)
@@ -332,7 +332,7 @@ class TopicConnections:
                 self._remember(TopicAt(key.address, topic))
 
     def _remember(self, place: TopicAt) -> None:
-        if place not in self._members:
+        if place not in self._members and place.address not in self._lost:
             self._members[place] = TopicConnection(place, self._user_agent, self._cluster.layers)
 
     def wait_for(self, keys: Collection[Key] | None = None, *, begins: bool = False) -> None:
@@ -503,20 +503,21 @@ class TopicConnections:
             member.down(refusal)
         return None
 
-    def commit(self, positions: Mapping[str, LogPosition]) -> None:
-        """Move the channels' cursors to these positions, where they differ.
+    def commit(self, positions: Mapping[Key, LogPosition], *, only_back: bool = False) -> None:
+        """Move the channels' cursors to these positions; with `only_back` only those after them.
 
         Raises:
             SupersededError: another query has attached to the channel.
         """
         for key, position in positions.items():
             index = position.index
-            member = self.member(parse_key(key).log)
+            member = self.member(key.log)
             if member is None or member.attached is None or member.ends is None:
                 continue
             # Skip indexes outside the log: right after a restart nsqd holds the log's end back for
             # a while, and a cursor cannot go back before the log's first message.
-            if member.ends.first <= index <= member.ends.end and index != member.committed:
+            is_moved = index < member.committed if only_back else index != member.committed
+            if member.ends.first <= index <= member.ends.end and is_moved:
                 self._commit(member, member.attached.epoch, index)
 
     def _commit(self, member: TopicConnection, epoch: int, index: int) -> None:

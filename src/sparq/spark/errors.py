@@ -61,7 +61,7 @@ def report_loss(what: str, *, fails: bool) -> None:
         raise DataLossError(
             f"{what}. To continue without them, set the option failOnDataLoss to false"
         )
-    _LOG.warning("%s. The query continues without them (failOnDataLoss is false)", what)
+    _LOG.warning("%s. The query continues without them", what)
 
 
 class RetryDeadline:

@@ -8,9 +8,9 @@ and it names the nsqd for readers of the checkpoint. A source of several topics 
 split into partitions (`PartitionRule`).
 
 1. A key never leaves the map, and its index never decreases.
-2. A log joins the map in a step of its own, with the index from which it will be read. So the
-   checkpoint holds both ends of every range that is ever read, and a range that is read again
-   after a failure is the same range.
+2. A log joins the map in a step of its own, with the index from which it will be read; the end of
+   the first batch also holds its beginning. So the checkpoint holds both ends of every range that
+   is ever read, and a range that is read again after a failure is the same range.
 3. Counts are differences of ordinals (messages since the log's beginning), never of indexes: gaps
    between indexes are normal. That is why the checkpoint holds the ordinal too: messages are lost
    exactly when a log begins at a higher ordinal than the offset has.
@@ -26,6 +26,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from sparq.protocol.names import is_ephemeral
@@ -41,7 +42,9 @@ PARTITIONS_MAX: Final = 64
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+BEGIN: Final = "begin"
 GONE: Final = "gone"
+SEEN: Final = "seen"
 COMMITTED: Final = "committed"
 _WORDS: Final = {-2: EARLIEST, -1: LATEST}
 """Numbers that Spark's Kafka source uses for two positions, for users who know them."""
@@ -60,10 +63,12 @@ class Key(NamedTuple):
 
 
 def parse_key(text: str) -> Key:
-    """Parse a key; a bare address gives an empty log."""
+    """Parse a key. Raises ValueError: it is not one, such as a bare address."""
     address, slash, rest = text.rpartition("/")
     topic, _, log = rest.rpartition(":")
-    return Key(address, log, topic) if slash else Key(text, "")
+    if not slash or not log:
+        raise ValueError(text)
+    return Key(address, log, topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +121,20 @@ class LogPosition:
         index: all messages before this index have been read.
         ordinal: number of messages in the log before `index`.
         gone: the log's loss was reported, and the query continued without it.
+        seen: number of messages in the log when the batch that ends here was planned: if the log
+            is lost, at least `seen - ordinal` unread messages are lost with it.
     """
 
     index: int
     ordinal: int
     gone: bool = False
+    seen: int = field(default=0, compare=False)
 
     def as_json(self) -> dict[str, object]:
         """The position in its JSON form for Spark's checkpoint."""
+        seen = {SEEN: self.seen} if self.seen > self.ordinal else {}
         gone = {GONE: True} if self.gone else {}
-        return {"index": self.index, "ordinal": self.ordinal, **gone}
+        return {"index": self.index, "ordinal": self.ordinal, **seen, **gone}
 
 
 class PartitionRule(NamedTuple):
@@ -161,14 +170,14 @@ class PartitionRule(NamedTuple):
         by_count = min(max(messages // MESSAGES_PER_PARTITION, 1), PARTITIONS_MAX)
         return cls(parts or by_count, records_max)
 
-    def counts(self, messages: Mapping[str, int]) -> dict[str, list[int]]:
+    def counts(self, messages: Mapping[Key, int]) -> dict[Key, list[int]]:
         """Messages of each partition of each log's range, for tasks of about equal size.
 
         Args:
-            messages: number of messages in each range, by key.
+            messages: number of messages in each range.
         """
         total = sum(messages.values())
-        cut: dict[str, list[int]] = {}
+        cut: dict[Key, list[int]] = {}
         for key, count in messages.items():
             wanted = round(count * self.parts / total) if total else 0
             number = max(1, min(count, max(wanted, -(-count // self.records_max))))
@@ -181,39 +190,47 @@ class Offset(NamedTuple):
     """An offset as stored in a checkpoint.
 
     Attributes:
-        positions: by key, how far each log has been read.
+        positions: how far each log has been read.
         cut: how the batch that ends here is split; None if no batch ends here.
+        begins: where the query's first batch begins, which no earlier offset tells: Spark asks for
+            `initialOffset` again if that batch runs again, and ``latest`` has moved on by then.
     """
 
-    positions: dict[str, LogPosition]
+    positions: dict[Key, LogPosition]
     cut: PartitionRule | None = None
+    begins: Mapping[Key, LogPosition] = MappingProxyType({})
 
     @classmethod
-    def parse(cls, given: Mapping[str, object]) -> "Offset":
+    def parse(cls, given: Mapping[str, Any]) -> "Offset":
         """Parse an offset that Spark passes in.
 
         Raises:
             ValueError: it is not an offset of this source.
         """
-        try:
-            positions = {
-                key: parse_position(value) for key, value in given.items() if parse_key(key).log
-            }
-            cut = PartitionRule.parse(given[CUT]) if CUT in given else None
-        except (TypeError, KeyError, ValueError):
-            # Then the count below does not match: one error for every kind of mistake.
-            positions, cut = {}, None
         # An empty offset is valid: a pattern may match no topic yet.
-        if len(positions) + (cut is not None) != len(given):
-            raise ValueError(f"not an offset of the source nsq: {json.dumps(given)}")
-        return cls(positions, cut)
+        try:
+            cut = PartitionRule.parse(given[CUT]) if CUT in given else None
+            begins = _parse_positions(given.get(CUT, {}).get(BEGIN, {}))
+            positions = _parse_positions({key: given[key] for key in given if key != CUT})
+        except (TypeError, KeyError, ValueError, AttributeError):
+            raise ValueError(f"not an offset of the source nsq: {json.dumps(given)}") from None
+        return cls(positions, cut, begins)
 
     def as_json(self) -> dict[str, object]:
         """The offset in its JSON form for Spark's checkpoint."""
-        found: dict[str, object] = {
-            key: position.as_json() for key, position in self.positions.items()
-        }
-        return found if self.cut is None else found | {CUT: self.cut._asdict()}
+        found: dict[str, object] = _as_json(self.positions)
+        if self.cut is None:
+            return found
+        begins = {BEGIN: _as_json(self.begins)} if self.begins else {}
+        return found | {CUT: self.cut._asdict() | begins}
+
+
+def _parse_positions(given: Mapping[str, Any]) -> dict[Key, LogPosition]:
+    return {parse_key(key): parse_position(value) for key, value in given.items()}
+
+
+def _as_json(positions: Mapping[Key, LogPosition]) -> dict[str, Any]:
+    return {str(key): position.as_json() for key, position in positions.items()}
 
 
 def parse_position(value: Any) -> LogPosition:
@@ -223,7 +240,8 @@ def parse_position(value: Any) -> LogPosition:
         TypeError, ValueError, KeyError: it is not such a position.
     """
     index, ordinal = int(str(value["index"])), int(str(value["ordinal"]))
-    return LogPosition(index, ordinal, gone=value.get(GONE) is True)
+    gone, seen = value.get(GONE) is True, int(str(value.get(SEEN, 0)))
+    return LogPosition(index, ordinal, gone=gone, seen=seen)
 
 
 Named = LogPosition | int | str

@@ -253,6 +253,10 @@ maxRecordsPerPartition : int from 1, default 1000000
 failOnDataLoss : bool, default true
     Whether the query fails when messages that it has not read are lost: deleted, damaged, or
     gone with a deleted topic. If false, it logs how many and continues.
+lostNsqds : addresses
+    Comma-separated ``host:port`` of nsqds that will never come back, as the column `nsqd` shows
+    them. The query does not connect to them and gives up their unread messages, whatever
+    failOnDataLoss says: it logs how many are lost, as far as it knows, and reads the others.
 
 Writing:
 
@@ -442,6 +446,7 @@ class SourceOptions:
     partitions_min: int
     records_per_partition_max: int
     fail_on_data_loss: bool
+    lost_nsqds: tuple[str, ...]
     pushes_predicates: bool
 
     @classmethod
@@ -496,6 +501,7 @@ class SourceOptions:
             partitions_min=given["minPartitions"] or 0,
             records_per_partition_max=given["maxRecordsPerPartition"],
             fail_on_data_loss=given["failOnDataLoss"],
+            lost_nsqds=given["lostNsqds"] or (),
             pushes_predicates=given["pushDownPredicate"],
         )
         if found.topics.pattern and not found.cluster.lookupd_http_addresses:

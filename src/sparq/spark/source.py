@@ -55,7 +55,7 @@ from sparq.client.range_reader import Ends
 from sparq.spark.batches import BatchPlanner, admit
 from sparq.spark.connections import TopicConnections
 from sparq.spark.errors import SparkNsqError, UnreachableError
-from sparq.spark.offsets import Key, LogPosition, Offset, PartitionRule, parse_key
+from sparq.spark.offsets import Key, LogPosition, Offset, PartitionRule
 from sparq.spark.options import OptionError, ReadLimits, SourceOptions
 from sparq.spark.ranges import read_range
 
@@ -72,8 +72,8 @@ MOVING_SECONDS: Final = 5.0
 
 _LOG = getLogger("sparq.spark")
 
-Found = dict[str, LogPosition]
-"""By key, how far each log has been or may be read."""
+Found = dict[Key, LogPosition]
+"""How far each log has been or may be read."""
 
 
 class NsqReader:
@@ -135,7 +135,7 @@ class NsqStreamReader(
         self._reported: dict[str, object] | None = None
         self._is_drained = False
         self._targets: dict[str, Ends] | None = None
-        self._missing_since: dict[str, float] = {}
+        self._missing_since: dict[Key, float] = {}
         self._last_batch_at = float("-inf")
 
     # Called by Spark
@@ -163,9 +163,9 @@ class NsqStreamReader(
             self._wait(lambda: self._fleet.wait_for(begins=True))
             self._set_targets()
             self._initial = self._planner.starts()
-            # nsqd keeps only the messages after a channel's cursor: move it to where the query
-            # begins, even back.
-            self._fleet.commit(self._initial)
+            # nsqd keeps only the messages after a channel's cursor: move it back to where the query
+            # begins. Not forward yet: if the first batch runs again, it needs the messages before.
+            self._fleet.commit(self._initial, only_back=True)
         return Offset(self._initial).as_json()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
@@ -180,7 +180,8 @@ class NsqStreamReader(
             asked_at = time.monotonic()
             latest = self._step(begin, self._limits(limit))
             if latest != begin:
-                return Offset(latest, self._cut(begin, latest)).as_json()
+                begins = begin if begin == self._initial else {}
+                return Offset(latest, self._cut(begin, latest), begins).as_json()
             # Wait for a log whose nsqd may be moving to another address: otherwise an availableNow
             # run would end and treat the log as one without messages.
             answered_at = time.monotonic()
@@ -216,13 +217,9 @@ class NsqStreamReader(
         if self._is_resumed:
             return
         self._is_resumed = True
-        keys = {key: parse_key(key) for key in begin}
         topics = self._options.topics
-        self._fleet.remember(
-            parts for key, parts in keys.items() if topics.reads(parts) and not begin[key].gone
-        )
-        left = sorted({parts.topic for parts in keys.values() if not topics.reads(parts)})
-        if left:
+        self._fleet.remember(key for key in begin if topics.reads(key) and not begin[key].gone)
+        if left := sorted({key.topic for key in begin if not topics.reads(key)}):
             _LOG.warning(
                 "the options of this query no longer name topic %s: it is not read, and its "
                 "position stays in the checkpoint. Its channel %s still holds the messages after "
@@ -242,41 +239,40 @@ class NsqStreamReader(
         return limits if self._targets is None else limits._replace(messages_min=0)
 
     def _step(self, start: Found, limits: ReadLimits) -> Found:
-        topics = self._options.topics
-        keys = {key: parts for key in start if topics.reads(parts := parse_key(key))}
+        read = {key: start[key] for key in start if self._options.topics.reads(key)}
         if self._targets is None:
             self._fleet.refresh()
         else:
-            wanted = [parts for key, parts in keys.items() if not start[key].gone]
+            wanted = [key for key, position in read.items() if not position.gone]
             self._wait(lambda: self._fleet.wait_for(wanted))
         # Before the commit, which compares positions with these ends.
         ends = self._fleet.ends()
-        self._fleet.commit({key: start[key] for key in keys})
-        found = {key: self._found(key, start[key], ends.get(keys[key].log)) for key in keys}
+        self._fleet.commit(read)
+        found = {key: self._found(key, read[key], ends.get(key.log)) for key in read}
         joining = self._joining(found, ends)
         self._fleet.commit(joining)
         self._reported = {
-            key: LogPosition(log.end, log.end_ordinal).as_json()
+            str(key): LogPosition(log.end, log.end_ordinal).as_json()
             for key in (*found, *joining)
-            if (log := ends.get(parse_key(key).log))
+            if (log := ends.get(key.log))
         }
         # Joining logs enter with their first position and are read from the next batch on: the
         # checkpoint then has both ends of every range.
         return start | found | self._admitted(found, ends, limits) | joining
 
-    def _found(self, key: str, position: LogPosition, ends: Ends | None) -> LogPosition:
+    def _found(self, key: Key, position: LogPosition, ends: Ends | None) -> LogPosition:
         """Update a log's position from its current ends; `ends` None: no nsqd has the log now."""
         if ends is None:
             return replace(position, gone=not self._awaited(key, position))
         self._missing_since.pop(key, None)
         return self._planner.kept(key, replace(position, gone=False), ends)
 
-    def _awaited(self, key: str, position: LogPosition) -> bool:
+    def _awaited(self, key: Key, position: LogPosition) -> bool:
         """Whether a missing log may still be found; reports it as lost if not."""
         if position.gone:
             return False
         now = time.monotonic()
-        if self._fleet.may_have(parse_key(key)):
+        if self._fleet.may_have(key):
             self._missing_since.pop(key, None)
             return True
         # Addresses in the options are fixed: without nsqlookupd no log moves.
@@ -304,21 +300,17 @@ class NsqStreamReader(
         except UnreachableError as error:
             if not self._is_drained:
                 raise
-            hint = "if it was removed permanently, set failOnDataLoss=false to continue without it"
+            hint = "if it will never come back, name it in the option lostNsqds"
             if self._options.fail_on_data_loss or not self._fleet.give_up():
                 raise UnreachableError(f"{error}; {hint}") from error
             _LOG.warning("%s. The query continues without it (failOnDataLoss is false)", error)
 
     def _joining(self, found: Found, ends: dict[str, Ends]) -> Found:
         """New logs with their first positions; none that would replace a log still awaited."""
-        logs = {parse_key(key).log for key in found}
-        living = {key: parse_key(key) for key in found if not found[key].gone}
-        awaited = {
-            (parts.address, self._topic(parts))
-            for parts in living.values()
-            if parts.log not in ends
-        }
-        read = {self._topic(parts) for parts in living.values()}
+        logs = {key.log for key in found}
+        living = [key for key in found if not found[key].gone]
+        awaited = {(key.address, self._topic(key)) for key in living if key.log not in ends}
+        read = set(map(self._topic, living))
         joining = {}
         for log, member in self._fleet.attached.items():
             is_new = log in ends and log not in logs and self._options.topics.has(member.topic)
@@ -330,7 +322,7 @@ class NsqStreamReader(
                 # An nsqd that becomes unreachable at this moment joins when it is back.
                 with contextlib.suppress(ConnectionError):
                     place = self._planner.joined(member, is_topic_read=member.topic in read)
-                    joining[str(self._planner.key(member))] = place
+                    joining[self._planner.key(member)] = place
         return joining
 
     def _topic(self, key: Key) -> str:
@@ -343,9 +335,7 @@ class NsqStreamReader(
 
     def _admitted(self, found: Found, ends: dict[str, Ends], limits: ReadLimits) -> Found:
         """Where the next batch ends in each log that it reads; empty while it is held back."""
-        stops = {
-            key: self._stop(log, ends[log]) for key in found if (log := parse_key(key).log) in ends
-        }
+        stops = {key: self._stop(key.log, ends[key.log]) for key in found if key.log in ends}
         waited = time.monotonic() - self._last_batch_at
         backlogs = self._planner.backlogs(found, stops, limits.bytes_max)
         counts = admit(backlogs, limits, waited)
@@ -494,22 +484,22 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
         if missing := [name for name in topics.names if name not in found]:
             raise SparkNsqError(f"topic not found at any nsqd: {', '.join(missing)}")
 
-    def _begun(self, key: str, start: LogPosition, end: LogPosition) -> LogPosition:
+    def _begun(self, key: Key, start: LogPosition, end: LogPosition) -> LogPosition:
         """Where reading a log begins, limited by the predicates."""
         if self._times.begin_ns is None:
             return start
         at = self._at(key, self._times.begin_ns)
         return min(max(start, at, key=_index), end, key=_index)
 
-    def _ended(self, key: str, end: LogPosition, start: LogPosition) -> LogPosition:
+    def _ended(self, key: Key, end: LogPosition, start: LogPosition) -> LogPosition:
         """Where reading a log ends, limited by the predicates."""
         if self._times.read_until_ns is None:
             return end
         at = self._at(key, self._times.read_until_ns)
         return max(min(end, at, key=_index), start, key=_index)
 
-    def _at(self, key: str, wall_ns: int) -> LogPosition:
-        return self._planner.at_time(self._fleet.attached[parse_key(key).log], wall_ns)
+    def _at(self, key: Key, wall_ns: int) -> LogPosition:
+        return self._planner.at_time(self._fleet.attached[key.log], wall_ns)
 
 
 class NsqFilteredReader(NsqBatchReader):

@@ -7,6 +7,7 @@ exactly once, except those that were lost, and the query has reported exactly th
 
 import contextlib
 import re
+import shutil
 from collections import Counter
 
 import pytest
@@ -159,7 +160,7 @@ def test_nothing_is_lost_when_nsqds_restart_join_and_leave(
         if fail and not continuous:
             told = witness.wait_for_failure()
             assert f"nsqd {joining.tcp}" in told
-            assert "if it was removed permanently, set failOnDataLoss=false" in told
+            assert "if it will never come back, name it in the option lostNsqds" in told
             joining.start()
         witness.read()
 
@@ -286,3 +287,37 @@ def forget_last_commit(witness: Witness) -> int:
     for name in (f"{batch}", f".{batch}.crc"):
         (commits / name).unlink(missing_ok=True)
     return batch
+
+
+@pytest.mark.parametrize(("continuous", "fail"), [(False, True)], ids=[""])
+def test_an_nsqd_that_is_lost_for_good_is_given_up_by_name(witness, steady, nsqd, continuous, fail):
+    """With lostNsqds a query goes on without an nsqd; each message is read once or counted as lost.
+
+    The nsqd dies while a batch that was planned with it is not finished.
+    """
+    witness.options |= {"maxOffsetsPerTrigger": "2000", "nsqdTimeoutMs": "2000"}
+    kept = witness.publish(steady, 5_000)
+    dying = witness.publish(nsqd, 5_000)
+    witness.gate.clear()
+    witness.start(availableNow=True)
+    wait_for(lambda: witness.count == 2_000, WAIT_SECONDS)
+    nsqd.kill9()
+    witness.stop()
+    shutil.rmtree(witness.checkpoint / "commits", ignore_errors=True)
+    assert f"nsqd {nsqd.tcp}" in witness.wait_for_failure()
+
+    witness.options["lostNsqds"] = nsqd.tcp
+    witness.run()
+    found = witness.found()
+    assert Counter(kept) == Counter({body: found[body] for body in kept})
+    lost = re.findall(
+        r"(?:at least )?([0-9,]+)(?:,| messages) of topic .* lostNsqds gives", witness.log_text()
+    )
+    assert 5_000 == sum(found[body] for body in dying) + sum(
+        int(count.replace(",", "")) for count in lost
+    )
+
+    witness.publish(steady, 1_000)
+    witness.options.pop("lostNsqds")
+    witness.run()
+    assert 6_000 == sum(body in witness.found() for body in (*kept, *witness.published[-1_000:]))

@@ -290,3 +290,58 @@ def test_a_topic_that_never_had_a_message_is_logged(spark, spark_log, nsqds, loo
         wait_until(
             lambda name=name: f"topic {name} has never had a message" in spark_log.read_text()
         )
+
+
+def test_a_named_source_is_added_to_the_checkpoint_of_a_running_query(
+    spark, nsqds, topic, tmp_path
+):
+    """With named sources a topic joins a query that has a checkpoint, in any order of the sources.
+
+    This pins `DataStreamReader.name` with a Python source, which Spark calls experimental.
+    """
+    setting = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+    spark.conf.set(setting, "true")
+    topics = {"clicks": f"{topic}_1", "views": f"{topic}_2"}
+
+    def run(*names: str) -> None:
+        parts = [
+            reading(
+                spark.readStream.name(name),
+                topics[name],
+                nsqds[0],
+                channel="q",
+                startingOffsets="earliest",
+            )
+            .load()
+            .select("body")
+            for name in names
+        ]
+        stream = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+        assert archive(stream, tmp_path, availableNow=True).awaitTermination(WAIT_SECONDS)
+
+    try:
+        publish_batches(nsqds[0], topics["clicks"], numbered(0, 10), size=5)
+        run("clicks")
+        publish_batches(nsqds[0], topics["clicks"], numbered(10, 20), size=5)
+        publish_batches(nsqds[0], topics["views"], numbered(20, 30), size=5)
+        run("clicks", "views")
+        publish_batches(nsqds[0], topics["views"], numbered(30, 40), size=5)
+        run("views", "clicks")
+    finally:
+        spark.conf.unset(setting)
+
+    assert Counter(numbered(0, 40)) == archived(spark, tmp_path)
+
+
+def test_a_row_may_delay_its_message(spark, nsqds, topic):
+    """The sink's column `defer_ms` delays a message at nsqd; null and 0 do not."""
+    nsqds[0].post(f"/topic/create?topic={topic}")
+    nsqds[0].post(f"/channel/create?topic={topic}&channel=c")
+    rows = spark.sql(
+        "SELECT CAST(id AS STRING) AS body, IF(id % 2 = 0, 600000, IF(id = 1, 0, NULL)) AS defer_ms"
+        " FROM range(10)"
+    )
+    reading(rows.write, topic, nsqds[0]).mode("append").save()
+
+    found = nsqds[0].channel(topic, "c")
+    assert (5, 5) == (found["depth"], found["deferred_count"])
