@@ -33,9 +33,6 @@ END_SECONDS = 60.0
 """`sparq run` ends its own processes, one after the other."""
 
 MEMORY_FLAGS = ("--driver-memory", "1g", "--executor-memory", "2g")
-DRAIN_FLAGS = ("--archive-max-delay", "1 second")
-"""The last batch of the archive would wait a minute for clicks that never come."""
-
 LOOPBACK_FLAGS = (
     *("--spark", "spark.driver.host=127.0.0.1"),
     *("--spark", "spark.driver.bindAddress=127.0.0.1"),
@@ -67,7 +64,7 @@ def sustained(folder: Path, clicks: Path, size: int) -> Rates:
     The sustained rate counts the clicks that are left once each query has read its first batch, as
     the mean over the queries. If none is left, it is the whole rate.
     """
-    with Running(folder, nsqds=2, flags=DRAIN_FLAGS) as running:
+    with Running(folder, nsqds=2) as running:
         running.publish(lines_of(clicks))
         running.start()
         started = time.perf_counter()
@@ -137,7 +134,7 @@ class DriverMemory:
 def memory(folder: Path, size: int, visitors: int) -> DriverMemory:
     """Measure the driver's memory after the three queries have read clicks of many visitors."""
     with cluster(folder / "cluster") as master:
-        flags = ("--master", master, *DRAIN_FLAGS, *MEMORY_FLAGS, *LOOPBACK_FLAGS)
+        flags = ("--master", master, *MEMORY_FLAGS, *LOOPBACK_FLAGS)
         with Running(folder / "pipeline", nsqds=2, flags=flags) as running:
             running.publish(Crowd(visitors, MEMORY_PER_SECOND).lines(size))
             running.start()

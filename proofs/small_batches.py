@@ -11,12 +11,7 @@ from sparq.pipeline import command
 from sparq.pipeline import main as pipeline
 
 MESSAGES = 6_000
-# For the archive as well: at its default size, such a run has one archive batch, never killed.
-FLAGS = (
-    f"--max-offsets-per-trigger={MESSAGES}",
-    "--archive-min-offsets=0",
-    f"--archive-max-offsets={MESSAGES}",
-)
+FLAGS = (f"--max-offsets-per-trigger={MESSAGES}",)
 
 
 def main(words: list[str], module: str = "proofs.small_batches") -> int:

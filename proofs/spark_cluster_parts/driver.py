@@ -65,9 +65,6 @@ def command_line(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] =
         f"--run-dir={at.run_dir}",
         f"--topic={TOPIC}",
         f"--max-offsets-per-trigger={offsets}",
-        # An archive batch that waits for more messages offers no batch to kill the driver in.
-        "--archive-min-offsets=0",
-        f"--archive-max-offsets={offsets}",
         "--driver-memory=1g",
         "--executor-memory=1g",
         "--metrics-address=",

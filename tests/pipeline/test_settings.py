@@ -21,7 +21,6 @@ def test_defaults() -> None:
     } == settings.result_topics
     assert ("clicks", "1 second") == (settings.topic, settings.trigger)
     assert ("", "", 0) == (settings.master, settings.driver_memory, settings.shuffle_partitions)
-    assert 60_000 == settings.archive_max_delay_ms
 
 
 def test_settings_made_from_other_settings_are_equal() -> None:
@@ -69,7 +68,6 @@ def test_names_of_result_topics_follow_the_topic() -> None:
         ({"queries": ("metrik",)}, "--queries=metrik is unknown: did you mean metrics?"),
         ({"max_offsets_per_trigger": 0}, "--max-offsets-per-trigger=0 is too small: use 1 or"),
         ({"shuffle_partitions": 20_000}, "--shuffle-partitions=20000 is too large: use 10000"),
-        ({"archive_min_offsets": 500_000}, "--archive-min-offsets=500000 is above --archive-max"),
         ({"run_dir": "s3a://b/run"}, "--run-dir=s3a://b/run is a URI: name a local folder"),
         ({"topic": 5}, "--topic=5 has the wrong type: write a string"),
         ({"publish": "yes"}, "--publish=yes has the wrong type: write true or false"),

@@ -188,6 +188,10 @@ def test_option_names_are_case_insensitive():
             {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
             "option minOffsetsPerTrigger: 9 is more than maxOffsetsPerTrigger, 8",
         ),
+        (
+            {"firstOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "option firstOffsetsPerTrigger: 9 is more than maxOffsetsPerTrigger, 8",
+        ),
         ({"maxTriggerDelay": "5s"}, "option maxTriggerDelay: also set minOffsetsPerTrigger"),
         (
             {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "5 weeks"},

@@ -241,6 +241,21 @@ def test_max_bytes_per_trigger_is_refused_with_an_older_nsqd(servers, readers):
         reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
 
 
+def test_batches_grow_while_messages_are_left(servers, readers):
+    """Batches begin with firstOffsetsPerTrigger, and grow fourfold up to maxOffsetsPerTrigger."""
+    server = servers[1]
+    server.add([b"more"] * 60)
+    reader = readers(server, firstOffsetsPerTrigger="2", maxOffsetsPerTrigger="20")
+    limit = reader.getDefaultReadLimit()
+    counts, start = [], reader.initialOffset()
+    while (end := reader.latestOffset(start, limit)) != start:
+        counts.append(len(rows_of(reader, start, end)))
+        start = end
+    assert [2, 8, 20, 20, 16] == counts
+    server.add([b"late"] * 15)
+    assert 15 == len(rows_of(reader, start, reader.latestOffset(start, limit)))
+
+
 def test_a_batch_waits_for_the_minimum_of_messages(servers, readers, monkeypatch):
     """With minOffsetsPerTrigger, only the first batch starts without enough messages."""
     server = servers[1]

@@ -11,8 +11,10 @@
    the messages that have come, stops the queries, closes the open visits, and only then
    reports the stage `done`. The files that it writes there are for people and supervisors; no query
    needs them.
-4. A query that fails ends the application with status 1; a supervisor may start it again.
-5. A wrong setting ends it with one sentence, before any query starts.
+4. With `--once` it ends with status 0 once the messages that had come are processed. What is open
+   stays in the checkpoints' state for the next run.
+5. A query that fails ends the application with status 1; a supervisor may start it again.
+6. A wrong setting ends it with one sentence, before any query starts.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import Timeline
 from sparq.pipeline.results import ResultTopics
 from sparq.pipeline.session import register_nsq, session
-from sparq.pipeline.settings import SettingsError
+from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError
 from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -225,15 +227,15 @@ class Application:
         return Plan(rows, judged, judged.close)
 
     def _source_options(self, name: str) -> dict[str, str]:
-        settings = self._settings
-        options = {"topic": settings.topic, "queryName": name, **cluster_options(settings)}
-        if name != archive.QUERY:
-            return {**options, "maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
-        options["maxOffsetsPerTrigger"] = str(settings.archive_max_offsets)
-        if settings.archive_min_offsets:
-            options["minOffsetsPerTrigger"] = str(settings.archive_min_offsets)
-            options["maxTriggerDelay"] = f"{settings.archive_max_delay_ms}ms"
-        return options
+        most = self._settings.max_offsets_per_trigger
+        return {
+            "topic": self._settings.topic,
+            "queryName": name,
+            "firstOffsetsPerTrigger": str(min(FIRST_OFFSETS, most)),
+            "maxOffsetsPerTrigger": str(most),
+            "maxBytesPerTrigger": BATCH_BYTES,
+            **cluster_options(self._settings),
+        }
 
     def _buckets(self, name: str) -> int:
         """The number of buckets, fixed at the query's first start, whatever the cores are now."""
@@ -242,8 +244,11 @@ class Application:
             frozen = int(self._spark.conf.get(PARTITIONS) or 0)
         return bucket_count(frozen)
 
-    def _begin(self, name: str, **trigger: Any) -> StreamingQuery:
+    def _begin(self, name: str) -> StreamingQuery:
         plan = self._plans[name]
+        trigger: dict[str, Any] = {"processingTime": self._settings.trigger}
+        if self._settings.once:
+            trigger = {"availableNow": True}
         register_nsq(self._spark)
         # A scheduler pool of its own: a long job of one query leaves task slots to the others.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
@@ -251,7 +256,7 @@ class Application:
             plan.rows.writeStream.foreachBatch(plan.sink)
             .queryName(name)
             .option("checkpointLocation", self._places.checkpoint_of(name))
-            .trigger(**(trigger or {"processingTime": self._settings.trigger}))
+            .trigger(**trigger)
             .start()
         )
         self._counters.setdefault(name, Counter(query)).query = query
@@ -289,7 +294,7 @@ class Application:
         self._ending = True
 
     def run(self) -> None:
-        """Process messages until a signal or the file `finish` ends the application.
+        """Process messages until a signal, the file `finish` or `--once` ends the application.
 
         Raises:
             QueryError, StreamingQueryException: a query has failed.
@@ -300,20 +305,20 @@ class Application:
             if self._run_dir is not None and self._run_dir.wants_end():
                 self._finish()
                 return
+            if not any(counter.query.isActive for counter in self._counters.values()):
+                # Only with `once`: `_watch` raises the error of a query that has failed.
+                self._say("done")
+                return
             time.sleep(POLL_SECONDS)
         for counter in self._counters.values():
             counter.query.stop()
 
     def _finish(self) -> None:
         """Process the messages that have come, stop the queries, close visits."""
-        waits = {archive.QUERY} if self._settings.archive_min_offsets else set()
-        for name in self._counters.keys() - waits:
-            self._counters[name].query.processAllAvailable()
+        for counter in self._counters.values():
+            counter.query.processAllAvailable()
         for counter in self._counters.values():
             counter.query.stop()
-        for name in self._counters.keys() & waits:
-            # The query may be waiting for more messages: a last run processes those that are there.
-            self._begin(name, availableNow=True).awaitTermination()
         self._say("closing")
         for name, plan in self._plans.items():
             if plan.close is not None:

@@ -46,13 +46,8 @@ TOPIC = "clicks"
 CHANNELS = ("archive", "metrics", "spam_analysis")
 APPLICATION = "sparq.pipeline.app"
 RUN_FLAGS = (
-    # A run should end soon after its last click, so no query waits for more clicks.
-    "--archive-min-offsets=0",
-    "--archive-max-offsets=40000",
+    # A run should end soon after its last click, so no query waits between two batches.
     "--trigger=0 seconds",
-    # The first clicks are archived early, in a small batch. The other two queries finish sooner
-    # with few batches: 200,000 clicks took 39 and 40 s, with batches of 40,000 47 s.
-    "--max-offsets-per-trigger=100000",
     # A run takes less than a minute. Java's second compiler pays off only later (61 and 61 s with
     # it, 50 and 53 without). So do checks of the code in Spark's own jars (51, 48 and 51 s with
     # them, 48 and 47 without).

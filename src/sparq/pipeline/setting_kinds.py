@@ -232,9 +232,7 @@ SET_BY_FLAGS: Final[Mapping[str, str]] = {
     "channel": "write --archive-channel, --metrics-channel or --spam-analysis-channel",
     "lookupd_http_addresses": "write --lookupd-http-address",
     "nsqd_tcp_addresses": "the pipeline finds nsqds through --lookupd-http-address",
-    "maxoffsetspertrigger": "write --max-offsets-per-trigger or --archive-max-offsets",
-    "minoffsetspertrigger": "write --archive-min-offsets",
-    "maxtriggerdelay": "write --archive-max-delay",
+    "maxoffsetspertrigger": "write --max-offsets-per-trigger",
 }
 """Options of the source that the pipeline sets itself, in lower case."""
 

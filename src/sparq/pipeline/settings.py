@@ -25,11 +25,14 @@ QUERIES: Final = ("archive", "metrics", "spam_analysis")
 TOPIC: Final = "clicks"
 RESULTS: Final = ("metrics", "rejected", "spam")
 METRICS_ADDRESS: Final = "127.0.0.1:4180"
-OFFSETS: Final = 400_000
+OFFSETS: Final = 1_000_000
 """Maximum number of messages in a batch. Nearly all of a batch's cost in Spark is the same for
 40,000 and for 400,000; two cores took 14,500 clicks a second through the three queries with 40,000,
 31,800 with 200,000 and 45,800 with 400,000 (docs/performance.md)."""
-ARCHIVE_MIN_OFFSETS: Final = 200_000
+FIRST_OFFSETS: Final = 20_000
+"""The same for the first batch after a start: its results come within seconds."""
+BATCH_BYTES: Final = "256m"
+"""Maximum stored bytes in a batch: a Python worker needs about five times its partition's bytes."""
 
 _PAIRS: Final = (kinds.SPARK, kinds.SOURCE)
 
@@ -60,11 +63,10 @@ class Settings:
         spam_topic: topic of the findings; default: `<topic>.spam`.
         trigger: time between the starts of two batches of a query; 0: a batch starts as soon as the
             one before has ended.
-        max_offsets_per_trigger: maximum number of messages in a batch of `metrics` or
-            `spam_analysis`.
-        archive_min_offsets: a batch of `archive` waits for this many messages; 0: it does not wait.
-        archive_max_offsets: maximum number of messages in a batch of `archive`.
-        archive_max_delay: maximum time that a batch of `archive` waits.
+        once: whether the application ends once it has processed the messages that have come until
+            its start.
+        max_offsets_per_trigger: maximum number of messages in a batch of a query. The first one
+            after a start has at most FIRST_OFFSETS; while a query is behind, its batches grow.
         master: Spark's master; empty: the one given to spark-submit or in spark-defaults.conf, else
             `local[*]`.
         driver_memory: heap of the driver's JVM; empty: a quarter of the machine's memory, at least
@@ -120,29 +122,17 @@ class Settings:
         "time between the starts of two batches, such as 2 (seconds) or 500 milliseconds",
         kind=kinds.INTERVAL,
     )
+    once: bool = option(
+        False,
+        "process the messages that are there, then end; the next run continues from there",
+        kind=kinds.TRUTH,
+    )
     max_offsets_per_trigger: int = option(
         OFFSETS,
-        "maximum number of messages in a batch of the metrics or spam_analysis query",
+        "maximum number of messages in a batch; batches are small at first, and grow while a query"
+        " is behind",
         kind=kinds.WHOLE,
         least=1,
-    )
-    archive_min_offsets: int = option(
-        ARCHIVE_MIN_OFFSETS,
-        "number of messages that the archive query waits for before a batch; 0: it does not wait",
-        kind=kinds.WHOLE,
-        least=0,
-        most="archive_max_offsets",
-    )
-    archive_max_offsets: int = option(
-        OFFSETS,
-        "maximum number of messages in a batch of the archive query",
-        kind=kinds.WHOLE,
-        least=1,
-    )
-    archive_max_delay: str = option(
-        "60 seconds",
-        "maximum time that the archive query waits for --archive-min-offsets messages",
-        kind=kinds.INTERVAL,
     )
     master: str = option(
         "",
@@ -219,11 +209,6 @@ class Settings:
                     f"--{result}-topic={topic} is the topic of the clicks: use another topic for"
                     " results"
                 )
-        if self.archive_min_offsets > self.archive_max_offsets:
-            raise SettingsError(
-                f"--archive-min-offsets={self.archive_min_offsets} is above --archive-max-offsets"
-                f" ({self.archive_max_offsets}): lower it, or raise --archive-max-offsets"
-            )
 
     @property
     def channels(self) -> dict[str, str]:
@@ -242,11 +227,6 @@ class Settings:
         """Whether `data` is on a local disk."""
         scheme, colon, _ = self.data.partition(":")
         return not colon or "/" in scheme or scheme.lower() == "file"
-
-    @property
-    def archive_max_delay_ms(self) -> int:
-        """`archive_max_delay` in milliseconds."""
-        return kinds.milliseconds(self.archive_max_delay)
 
 
 @cache

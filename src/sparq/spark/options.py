@@ -233,6 +233,10 @@ pushDownPredicate : bool, default false
     that push none down, and those queries then lack rows. See docs/spark.md, also about clocks.
 maxOffsetsPerTrigger : int from 1
     Maximum number of messages in one micro-batch, over all nsqds and topics. Default: no limit.
+firstOffsetsPerTrigger : int from 1
+    Maximum number of messages in the first micro-batch after a start, so that its results come
+    early. While a batch leaves messages unread, the next one may have four times as many, up to
+    maxOffsetsPerTrigger. Default: maxOffsetsPerTrigger.
 maxBytesPerTrigger : size
     Maximum stored bytes in one micro-batch, like ``64m``: the bodies, 38 bytes for each
     message, and batch headers. Counted in extents of the log: 64 to 128 KiB, or one larger
@@ -405,12 +409,14 @@ class ReadLimits(NamedTuple):
         messages_min: with fewer messages a batch waits.
         delay_seconds: how long it waits at most, counted from the previous batch.
         bytes_max: maximum stored bytes; 0: no limit.
+        messages_first: maximum number of messages in the first batch after a start.
     """
 
     messages_max: int = NO_LIMIT
     messages_min: int = 0
     delay_seconds: float = 0.0
     bytes_max: int = 0
+    messages_first: int = NO_LIMIT
 
     @classmethod
     def of(cls, given: UserOptions) -> "ReadLimits":
@@ -422,12 +428,17 @@ class ReadLimits(NamedTuple):
             raise OptionError(
                 f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}"
             )
+        first = given["firstOffsetsPerTrigger"] or NO_LIMIT
+        if given["firstOffsetsPerTrigger"] and first > most:
+            raise OptionError(
+                f"option firstOffsetsPerTrigger: {first} is more than maxOffsetsPerTrigger, {most}"
+            )
         if given.has("maxTriggerDelay") and not least:
             raise OptionError(
                 "option maxTriggerDelay: also set minOffsetsPerTrigger, since it limits that wait"
             )
         wait_seconds = delay_ms / 1000 if least else 0.0
-        return cls(most, least, wait_seconds, given["maxBytesPerTrigger"] or 0)
+        return cls(most, least, wait_seconds, given["maxBytesPerTrigger"] or 0, first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,9 @@ NEWS_WAIT_SECONDS: Final = 0.3
 
 NEWS_POLL_SECONDS: Final = 0.02
 
+GROWTH: Final = 4
+"""How much larger the next batch may be while the batches are full: see firstOffsetsPerTrigger."""
+
 MOVING_SECONDS: Final = 5.0
 """How long a log may be missing while its nsqd moves to another address, found by nsqlookupd."""
 
@@ -137,6 +140,7 @@ class NsqStreamReader(
         self._targets: dict[str, Ends] | None = None
         self._missing_since: dict[Key, float] = {}
         self._last_batch_at = float("-inf")
+        self._allowed = options.limits.messages_first
 
     # Called by Spark
 
@@ -234,7 +238,7 @@ class NsqStreamReader(
             return ReadLimits()  # the trigger `once` reads everything, whatever the options say
         limits = self._options.limits
         if isinstance(limit, ReadMaxRows):
-            limits = limits._replace(messages_max=limit.max_rows)
+            limits = limits._replace(messages_max=min(limit.max_rows, self._allowed))
         # All messages of a drained run exist already: waiting for a minimum would be in vain.
         return limits if self._targets is None else limits._replace(messages_min=0)
 
@@ -341,6 +345,8 @@ class NsqStreamReader(
         counts = admit(backlogs, limits, waited)
         if counts:
             self._last_batch_at = time.monotonic()
+        if sum(counts.values()) == self._allowed:
+            self._allowed *= GROWTH
         return {
             key: self._planner.after(key, found[key], count, stops[key])
             for key, count in counts.items()

@@ -42,7 +42,7 @@ class Pipeline(SupervisedProcess):
         self.run_dir.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "sparq.pipeline.app", "--data", str(self.data)]
         command += ["--lookupd-http-address", cluster.lookupd.http, "--run-dir", str(self.run_dir)]
-        command += ["--master=local[2]", "--metrics-address=", "--archive-min-offsets=0", *flags]
+        command += ["--master=local[2]", "--metrics-address=", *flags]
         super().__init__("pipeline", command, folder / "log")
         self.start()
 
@@ -96,8 +96,9 @@ def published(cluster, folder, bodies):
 
 
 def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
-    """Every click is stored exactly once across a restart that has only the checkpoint.
+    """Every click is stored exactly once across restarts that have only the checkpoint.
 
+    The second run is one with `--once`, which ends by itself.
     The program's status files are deleted before the second start: no query needs them. Spark fails
     a job whose results exceed maxResultSize, so clicks cannot have passed through the driver. The
     folder name has a space, as a user's may.
@@ -107,13 +108,18 @@ def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
     bodies = generate(CLICKS, 5).lines
     unreadable = len([body for body in bodies if not is_readable(body)])
     small = "--spark=spark.driver.maxResultSize=512k"
-    half = CLICKS // 2
+    half, most = CLICKS // 2, 2 * CLICKS // 3
     published(cluster, folder, bodies[:half])
     with Pipeline(folder, cluster, small) as first:
         wait_for(lambda: first.has_read(half), SECONDS, first.log.read_text)
         assert first.stop(SECONDS) == 0, first.output()
     shutil.rmtree(folder / "run")
-    written = published(cluster, folder, bodies[half:])
+    published(cluster, folder, bodies[half:most])
+    with Pipeline(folder, cluster, small, "--once") as once:
+        assert once.wait() == 0, once.output()
+    rows = {name: one["rows"] for name, one in once.figures()["queries"].items()}
+    assert dict.fromkeys(("archive", "metrics", "spam_analysis"), most - half) == rows
+    written = published(cluster, folder, bodies[most:])
     with Pipeline(folder, cluster, small) as second:
         wait_for(lambda: second.has_read(1), SECONDS, second.log.read_text)
         assert second.finish() == 0, second.output()
