@@ -84,16 +84,16 @@ def test_a_word_is_the_position_in_every_log(word):
 
 
 def test_json_has_positions_of_nsqds_and_logs():
-    """JSON maps an address or log to an index, a word or Kafka's numbers (-1 latest, -2 earliest).
+    """JSON maps an address or log to an index or a word.
 
     Logs that are not named get the default.
     """
-    text = f'{{"h:1": 7, "h:2": "latest", "h:3": -1, "h:4": -2, "h:5": "9", "h:6/{LOG}": 11}}'
+    text = f'{{"h:1": 7, "h:2": "latest", "h:4": "earliest", "h:5": "9", "h:6/{LOG}": 11}}'
     positions = parse_positions(text, STREAM, EARLIEST)
 
     found = [positions.of(Key(f"h:{number}", LOG, "clicks")) for number in range(1, 8)]
 
-    assert [7, LATEST, LATEST, EARLIEST, 9, 11, EARLIEST] == found
+    assert [7, LATEST, EARLIEST, EARLIEST, 9, 11, EARLIEST] == found
     assert EARLIEST == positions.of(Key("h:6", "cd" * 16, "clicks"))
     assert {"h:5", f"h:6/{LOG}"} == positions.unknown(
         Key(f"h:{number}", LOG, "clicks") for number in range(1, 5)
@@ -110,9 +110,9 @@ def test_an_invalid_position_is_refused(text):
 
 
 def test_earliest_is_refused_where_only_latest_is_allowed():
-    """Where only `latest` is allowed, -2 (earliest) is refused."""
+    """Where only `latest` is allowed, `earliest` is refused."""
     with pytest.raises(ValueError, match="expected latest"):
-        parse_positions('{"h:1": -2}', (LATEST,), LATEST)
+        parse_positions('{"h:1": "earliest"}', (LATEST,), LATEST)
 
 
 def test_json_has_positions_of_topics():

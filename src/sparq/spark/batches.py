@@ -10,34 +10,32 @@ Where reading begins in a log that joins after the query began:
 
 How much one batch reads:
 
-4. It is held back while fewer than `messages_min` messages are available. It is not held back once
+4. It is held back while fewer than `messages_min` messages are available, but not once
    `delay_seconds` have passed since the last batch, nor when the byte limit is reached: it would
    not grow. The first batch after a start is not held back, as with Spark's Kafka source.
-5. It takes at most `messages_max` messages, divided among the logs by their backlogs.
-6. It takes at most `bytes_max` bytes of stored batches, divided likewise. But every log that has
-   messages may give one extent of its sparse index; otherwise an extent larger than the log's
-   share would never be read.
+5. It takes at most `messages_max` messages and `bytes_max` bytes of stored batches, divided among
+   the logs by their backlogs. But every log that has messages may give one extent of its sparse
+   index; otherwise an extent larger than the log's share would never be read.
 
 Its partitions:
 
-7. A batch that runs again has the same partitions: their number and their ends follow from its two
+6. A batch that runs again has the same partitions: their number and their ends follow from its two
    offsets alone. While an nsqd is unreachable, planning waits; it never goes on without it.
-8. If messages are lost, their partition lacks them or is empty; other partitions stay the same.
+7. If messages are lost, their partition lacks them or is empty; other partitions stay the same.
 
 Lost messages:
 
-9. An offset holds its ordinal, the number of messages in the log before it. Messages were lost
-   exactly when the log now begins at a higher ordinal; the difference is their number. A log that
-   begins only at a higher *index* has lost nothing: a clean restart of nsqd leaves a gap.
-10. If no nsqd has a log with this id any more, the log is lost from the offset on.
-11. Each loss is reported once, although `latestOffset` and `partitions` check the same offsets.
+8. Messages were lost exactly when a log now begins at a higher ordinal than the offset has. A log
+   that begins only at a higher *index* has lost nothing: a clean restart of nsqd leaves a gap.
+9. If no nsqd has a log with this id any more, the log is lost from the offset on.
+10. Each loss is reported once, although `latestOffset` and `partitions` check the same offsets.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from sparq.client.range_reader import Attached, Ends, Place
+from sparq.client.range_reader import Attached, Ends, Place, RangeReader
 from sparq.spark.connections import TopicConnection, TopicConnections
 from sparq.spark.errors import RetryDeadline, report_loss
 from sparq.spark.offsets import (
@@ -76,10 +74,7 @@ def admit(
 ) -> dict[Key, int]:
     """How many messages of each log a batch takes; empty while the batch is held back.
 
-    Args:
-        backlogs: by log.
-        limits: the batch's limits.
-        waited_seconds: seconds since the last batch; infinite before the first.
+    `waited_seconds` since the last batch are infinite before the first.
     """
     messages = sum(backlog.messages for backlog in backlogs.values())
     allowed = {key: backlog.allowed for key, backlog in backlogs.items()}
@@ -120,7 +115,7 @@ def share_bytes(limit: int, sizes: Mapping[Key, int]) -> dict[Key, int]:
     """How many bytes each log may give when `limit` are allowed in total.
 
     Shares are proportional to the logs' sizes, rounded down: the sum never exceeds the limit. A log
-    whose share is smaller than its first extent still gives that extent (rule 6).
+    whose share is smaller than its first extent still gives that extent (rule 5).
     """
     total = sum(sizes.values())
     if total <= limit:
@@ -179,10 +174,7 @@ class BatchPlanner:
         return {self.key(member): self._start(member) for member in self._fleet.attached.values()}
 
     def ends(self, starts: Found) -> dict[Key, LogPosition]:
-        """Where a batch read ends in each log.
-
-        Args:
-            starts: where it begins.
+        """Where a batch read that begins at `starts` ends in each log.
 
         Raises:
             OptionError: endingOffsets names a log or an index that does not exist, or an index
@@ -197,12 +189,7 @@ class BatchPlanner:
         return self._options.topics.key(member.address, member.topic, member.log)
 
     def joined(self, member: TopicConnection, *, is_topic_read: bool) -> LogPosition:
-        """Where reading begins in a log that joined after the query began.
-
-        Args:
-            member: the log's nsqd and topic.
-            is_topic_read: whether the query already reads another log of the topic.
-        """
+        """Where reading begins in a log that joined after the query began (rules 1 to 3)."""
         attached = known(member)
         if self._options.starting_timestamp_ms >= 0:
             return self.at_time(member, self._options.starting_timestamp_ms * NS_PER_MS)
@@ -213,7 +200,7 @@ class BatchPlanner:
 
     def at_time(self, member: TopicConnection, wall_ns: int) -> LogPosition:
         """The first message of a log published at or after a time; the log's end if none was."""
-        place = reached(member, self._fleet.place_at_time(member.log, wall_ns))
+        place = reached(member, self._fleet.place(member.log, RangeReader.place_at_time, wall_ns))
         return LogPosition(place.at, place.at_ordinal)
 
     def _start(self, member: TopicConnection) -> LogPosition:
@@ -239,7 +226,7 @@ class BatchPlanner:
                 f"{ends.first}, where the log now starts, were deleted"
             )
         # An index comes without an ordinal: nsqd counts the messages before it.
-        place = reached(member, self._fleet.place_after(ends.log, index, 0))
+        place = reached(member, self._fleet.place(ends.log, RangeReader.place_after, index, 0))
         return LogPosition(max(index, ends.first), place.from_ordinal)
 
     def _end(self, key: Key, member: TopicConnection, start: LogPosition) -> LogPosition:
@@ -259,7 +246,7 @@ class BatchPlanner:
                 f"option endingOffsets: index {index} is before index {start.index}, "
                 f"where the read of {self.describe(key)} starts"
             )
-        place = reached(member, self._fleet.place_after(ends.log, index, 0))
+        place = reached(member, self._fleet.place(ends.log, RangeReader.place_after, index, 0))
         return LogPosition(index, place.from_ordinal)
 
     def _index(self, option: str, key: Key, position: LogPosition | int | str, ends: Ends) -> int:
@@ -286,10 +273,10 @@ class BatchPlanner:
     def backlogs(
         self, found: Found, stops: Mapping[Key, Ends], bytes_max: int
     ) -> dict[Key, Backlog]:
-        """The backlog of each log.
+        """The backlog of each log, from where it was found to where it may be read.
 
         Args:
-            found: the position up to which each log has been read.
+            found: how far each log has been read.
             stops: the ends up to which it may be read; missing logs are unreachable.
             bytes_max: maximum bytes of all logs together; 0: no limit.
         """
@@ -313,20 +300,13 @@ class BatchPlanner:
         return backlogs
 
     def _place_within(self, key: Key, position: LogPosition, size: int) -> Place | None:
-        return self._fleet.place_within(key.log, position.index, size)
+        return self._fleet.place(key.log, RangeReader.place_within, position.index, size)
 
     def after(self, key: Key, position: LogPosition, count: int, stop: Ends) -> LogPosition:
-        """The position `count` messages on; `position` itself if nsqd is unreachable.
-
-        Args:
-            key: the log's key.
-            position: up to where it has been read.
-            count: number of messages.
-            stop: the ends up to which it may be read.
-        """
+        """The position `count` messages on, at most `stop`; `position` if nsqd is unreachable."""
         if position.ordinal + count >= stop.end_ordinal:
             return LogPosition(stop.end, stop.end_ordinal)
-        place = self._fleet.place_after(key.log, position.index, count)
+        place = self._fleet.place(key.log, RangeReader.place_after, position.index, count)
         if place is None:
             return position
         return LogPosition(place.at, place.at_ordinal, seen=stop.end_ordinal)
@@ -371,7 +351,7 @@ class BatchPlanner:
                 self.report_gone(key, first, last.ordinal)
                 topic = key.topic or ", ".join(self._options.topics.names)
                 return Span(key, topic, key.address, first.ordinal, last, last)
-            begin = self._fleet.place_after(key.log, first.index, 0)
+            begin = self._fleet.place(key.log, RangeReader.place_after, first.index, 0)
             # Right after a restart nsqd holds the log's end back until it knows all channels.
             if begin is not None and begin.ends.end >= last.index:
                 break
@@ -403,7 +383,9 @@ class BatchPlanner:
         begin, key = span.begin, span.key
         patience = RetryDeadline(f"nsqd {span.address}", self._options.cluster.timeout_ms)
         while ordinal > begin.ordinal:
-            place = self._fleet.place_after(key.log, begin.index, ordinal - begin.ordinal)
+            place = self._fleet.place(
+                key.log, RangeReader.place_after, begin.index, ordinal - begin.ordinal
+            )
             if place is None:
                 patience.wait("its connection was lost while a batch was being planned")
                 self._fleet.wait_for([key])
@@ -424,13 +406,7 @@ class BatchPlanner:
         return LogPosition(ends.first, ends.first_ordinal)
 
     def report_gone(self, key: Key, position: LogPosition, end: int | None = None) -> None:
-        """Report a log that no nsqd has any more.
-
-        Args:
-            key: the log's key in the offset.
-            position: up to where the log has been read.
-            end: the ordinal up to which it should have been read; None if unknown.
-        """
+        """Report a log that no nsqd has any more, which should be read up to ordinal `end`."""
         what = f"all messages from index {position.index} on"
         if end is not None:
             what = f"{end - position.ordinal:,} messages"

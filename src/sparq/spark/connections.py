@@ -338,13 +338,9 @@ class TopicConnections:
     def wait_for(self, keys: Collection[Key] | None = None, *, begins: bool = False) -> None:
         """Refresh until these logs are reachable (None: every nsqd).
 
-        Args:
-            keys: the logs.
-            begins: whether a query without a checkpoint begins: `begin_timeout_ms` applies, which
-                is short by default, so that a mistyped address is reported soon.
-
         Raises:
-            UnreachableError: it took longer than `timeout_ms`.
+            UnreachableError: it took longer than `timeout_ms`, or (`begins`: a query without a
+                checkpoint) `begin_timeout_ms`.
         """
         cluster = self._cluster
         timeout_ms = (begins and cluster.begin_timeout_ms) or cluster.timeout_ms
@@ -355,20 +351,12 @@ class TopicConnections:
             # back.
             if not self.out_of_reach:
                 return
-            attached = self.attached
-            if keys is not None and not self._expects([k for k in keys if k.log not in attached]):
+            attached, silent = self.attached, self._out_of_reach
+            missing = [key for key in keys or () if key.log not in attached]
+            may_come = self._undiscovered or any(m.may_have(k) for m in silent for k in missing)
+            if keys is not None and not (missing and may_come):
                 return
             patience.wait("; ".join(self.out_of_reach))
-
-    def _expects(self, keys: Collection[Key]) -> bool:
-        """Whether one of these logs may be at an nsqd that is not read.
-
-        That is one that is unreachable and still waited for, or not discovered yet.
-        """
-        return bool(keys) and (
-            self._undiscovered is not None
-            or any(member.may_have(key) for member in self._out_of_reach for key in keys)
-        )
 
     def may_have(self, key: Key) -> bool:
         """Whether a log may be at an nsqd that is unreachable or not yet discovered."""
@@ -468,18 +456,6 @@ class TopicConnections:
                     member.rest(0)
         return found
 
-    def place_after(self, log: str, index: int, count: int) -> Place | None:
-        """The place `count` messages after `index`; None if the log is unreachable."""
-        return self._ask(log, lambda reader, topic: reader.place_after(topic, index, count))
-
-    def place_within(self, log: str, index: int, max_bytes: int) -> Place | None:
-        """How far `max_bytes` of a log reach from `index`; None if the log is unreachable."""
-        return self._ask(log, lambda reader, topic: reader.place_within(topic, index, max_bytes))
-
-    def place_at_time(self, log: str, wall_ns: int) -> Place | None:
-        """The first message published at or after a time; None if the log is unreachable."""
-        return self._ask(log, lambda reader, topic: reader.place_at_time(topic, wall_ns))
-
     def member(self, log: str) -> TopicConnection | None:
         """The member that has a log; None if the log is unreachable."""
         member = self._by_log.get(log)
@@ -489,12 +465,13 @@ class TopicConnections:
             return None
         return member
 
-    def _ask(self, log: str, question: Callable[[RangeReader, str], Place]) -> Place | None:
+    def place(self, log: str, find: Callable[..., Place], *where: int) -> Place | None:
+        """A place in a log, found by a method of `RangeReader`; None if the log is unreachable."""
         member = self.member(log)
         if member is None:
             return None
         try:
-            return question(member.reader, member.topic)
+            return find(member.reader, member.topic, *where)
         except OSError as error:
             member.down(error)
         except RemoteError as refusal:

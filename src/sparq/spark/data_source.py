@@ -57,21 +57,13 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     ------
     OptionError
         An option is missing, wrong or misspelt; the text names it.
-    WrongPeerError
-        At an address there is another daemon or another port than the option takes.
-    UnreachableError
-        An nsqd that the query needs stayed unreachable.
-    DataLossError
-        Messages are lost (failOnDataLoss).
-    SupersededError
-        Another query reads the channel now.
-    TlsError, AuthRequiredError
-        An nsqd does not offer TLS or is not trusted, or requires a secret.
-    NoRangesError
-        An nsqd cannot read ranges of its log (Go's cannot); the error names it.
+    WrongPeerError, NoRangesError, TlsError, AuthRequiredError
+        At an address there is another daemon or port than the option takes, an nsqd that cannot
+        read ranges of its log (Go's cannot), or one that requires or lacks TLS or a secret.
+    UnreachableError, DataLossError, SupersededError
+        An nsqd stayed unreachable, messages are lost, or another query reads the channel now.
     RowError
-        A row to write has no body, an empty body, a body that is too large, no topic, or a delay
-        that nsqd would refuse.
+        nsqd would refuse the body, topic or delay of a row to write.
 
     Notes
     -----
@@ -84,9 +76,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     A topic delivers nothing before it has a channel, nor while it is paused, and a read sees
     nothing then either: create a channel before a batch read of a topic that has none.
     Deferred messages are read at their position in the log, that is, when they were published.
-    Writing is at-least-once: an MPUB whose reply was lost is sent again, possibly to another nsqd.
-    A task checks all rows of its partition before it publishes the first. The save mode must be set
-    to ``append``: Spark's default is a different one.
+    Writing is at-least-once. The save mode must be set to ``append``, which is not the default.
 
     Examples
     --------
@@ -95,7 +85,6 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     ...     .option("topic", "clicks")
     ...     .option("channel", "archive")
     ...     .option("lookupd_http_addresses", "127.0.0.1:4161")
-    ...     .option("maxOffsetsPerTrigger", 100_000)
     ...     .load()
     ... )
     >>> query = clicks.writeStream.format("parquet").option("path", "archive") # doctest: +SKIP
@@ -133,7 +122,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         # Checked here, since `load()` raises an error of this method before a query runs; Spark 4.3
         # would hide one of `streamReader` (`RefusedStreamReader`). Spark does not tell whether a
         # stream or a batch is read, so what differs is left to `SourceOptions.of`.
-        options = SourceOptions.checked(self.options)
+        options = SourceOptions.of(self.options, stream=None)
         check_peers(options.cluster, options.topics)
         return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 

@@ -46,8 +46,6 @@ BEGIN: Final = "begin"
 GONE: Final = "gone"
 SEEN: Final = "seen"
 COMMITTED: Final = "committed"
-_WORDS: Final = {-2: EARLIEST, -1: LATEST}
-"""Numbers that Spark's Kafka source uses for two positions, for users who know them."""
 
 
 class Key(NamedTuple):
@@ -149,33 +147,13 @@ class PartitionRule(NamedTuple):
     records_max: int
 
     @classmethod
-    def parse(cls, given: object) -> "PartitionRule":
-        """Parse the cut of an offset. Raises ValueError, KeyError: it is not a cut."""
-        if not isinstance(given, Mapping):
-            raise ValueError(given)
-        cut = cls(int(str(given["parts"])), int(str(given["records_max"])))
-        if min(cut) < 1:
-            raise ValueError(given)
-        return cut
-
-    @classmethod
     def of(cls, messages: int, parts: int, records_max: int) -> "PartitionRule":
-        """The cut of a batch with this number of messages.
-
-        Args:
-            messages: number of messages in the batch.
-            parts: the option minPartitions; 0: derive it from the number of messages.
-            records_max: the option maxRecordsPerPartition.
-        """
+        """The cut of a batch of so many messages, by minPartitions and maxRecordsPerPartition."""
         by_count = min(max(messages // MESSAGES_PER_PARTITION, 1), PARTITIONS_MAX)
         return cls(parts or by_count, records_max)
 
     def counts(self, messages: Mapping[Key, int]) -> dict[Key, list[int]]:
-        """Messages of each partition of each log's range, for tasks of about equal size.
-
-        Args:
-            messages: number of messages in each range.
-        """
+        """Messages of each partition of each log's range, for tasks of about equal size."""
         total = sum(messages.values())
         cut: dict[Key, list[int]] = {}
         for key, count in messages.items():
@@ -202,16 +180,15 @@ class Offset(NamedTuple):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> "Offset":
-        """Parse an offset that Spark passes in.
-
-        Raises:
-            ValueError: it is not an offset of this source.
-        """
+        """Parse an offset that Spark passes in. Raises ValueError: it is none of this source."""
         # An empty offset is valid: a pattern may match no topic yet.
         try:
-            cut = PartitionRule.parse(given[CUT]) if CUT in given else None
-            begins = _parse_positions(given.get(CUT, {}).get(BEGIN, {}))
+            plan = dict(given.get(CUT, {}))
+            begins = _parse_positions(plan.pop(BEGIN, {}))
             positions = _parse_positions({key: given[key] for key in given if key != CUT})
+            cut = PartitionRule(**plan) if plan else None
+            if cut and min(cut) < 1:
+                raise ValueError(plan)
         except (TypeError, KeyError, ValueError, AttributeError):
             raise ValueError(f"not an offset of the source nsq: {json.dumps(given)}") from None
         return cls(positions, cut, begins)
@@ -234,14 +211,9 @@ def _as_json(positions: Mapping[Key, LogPosition]) -> dict[str, Any]:
 
 
 def parse_position(value: Any) -> LogPosition:
-    """Parse an index with its ordinal; numbers may be strings.
-
-    Raises:
-        TypeError, ValueError, KeyError: it is not such a position.
-    """
-    index, ordinal = int(str(value["index"])), int(str(value["ordinal"]))
-    gone, seen = value.get(GONE) is True, int(str(value.get(SEEN, 0)))
-    return LogPosition(index, ordinal, gone=gone, seen=seen)
+    """Parse an index with its ordinal. Raises TypeError, ValueError, KeyError: it is none."""
+    numbers = int(value["index"]), int(value["ordinal"])
+    return LogPosition(*numbers, gone=value.get(GONE) is True, seen=int(value.get(SEEN, 0)))
 
 
 Named = LogPosition | int | str
@@ -272,13 +244,10 @@ class Positions:
         """The names in the option that match none of these logs."""
         return set(self.named).difference(*map(names_of, keys))
 
-    def of_no_topic(self) -> set[str]:
+    def of_no_topic(self) -> list[str]:
         """Names with an index that do not name a topic: ambiguous if the source has several."""
-        return {
-            name
-            for name, position in self.named.items()
-            if not isinstance(position, str) and not _OF_ONE_LOG.search(name)
-        }
+        indexes = [name for name, value in self.named.items() if not isinstance(value, str)]
+        return [name for name in indexes if not _OF_ONE_LOG.search(name)]
 
 
 # A topic at an address (`_named` makes this form), or an offset's key, which ends with a log's id.
@@ -304,13 +273,11 @@ def parse_positions(text: str, words: tuple[str, ...], elsewhere: str) -> Positi
     if word in words:
         return Positions(word)
     try:
-        named = dict(_named(json.loads(text).items(), words))
+        return Positions(elsewhere, dict(_named(json.loads(text).items(), words)))
     except (ValueError, KeyError, AttributeError):
-        expected = ", ".join(words)
         raise ValueError(
-            f'expected {expected} or JSON like {{"127.0.0.1:4150": 12345}}, not {text!r}'
+            f'expected {", ".join(words)} or JSON like {{"127.0.0.1:4150": 12345}}, not {text!r}'
         ) from None
-    return Positions(elsewhere, named)
 
 
 def _named(given: Iterable[tuple[str, Any]], words: tuple[str, ...]) -> Iterator[tuple[str, Named]]:
@@ -334,10 +301,6 @@ def _position(value: object, words: tuple[str, ...]) -> Named:
         raise ValueError(value)
     if value in words:
         return str(value)
-    index = int(value)
-    if index < 0:
-        word = _WORDS.get(index, "")
-        if word not in words:
-            raise ValueError(value)
-        return word
+    if (index := int(value)) < 0:
+        raise ValueError(value)
     return index

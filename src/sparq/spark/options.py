@@ -11,8 +11,7 @@ The names that exist, their parsers and defaults, and the documentation in the d
    source and a sink can share their options.
 4. An option for streams only, or for batch reads only, is refused in the other if it would change
    which messages are read (where to end). It is ignored if it would not (how much one batch takes).
-5. The secret appears in no error, log line, plan or progress. It is sent, though: readers and
-   writers are pickled with their options for the executors, which need it.
+5. The secret appears in no error, log line, plan or progress.
 """
 
 import difflib
@@ -129,9 +128,7 @@ def _label(text: str) -> str:
 KINDS: Final[Mapping[str, Callable[[str], Any]]] = {
     "str": str,
     "bool": _truth,
-    "int from 0": _whole(0),
-    "int from 1": _whole(1),
-    "int from 9": _whole(9),
+    **{f"int from {low}": _whole(low) for low in (0, 1, 9)},
     "time": _milliseconds,
     "size": _bytes,
     "label": _label,
@@ -149,19 +146,11 @@ KINDS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 class Option(NamedTuple):
-    """One option.
-
-    Attributes:
-        name: its name.
-        kind: its kind.
-        default: its default, as a user would write it; empty: none.
-        section: the heading under which `OPTIONS` documents it.
-    """
+    """One option: its name, kind, and default as a user would write it (empty: none)."""
 
     name: str
     kind: str
     default: str
-    section: str
 
 
 def _layer_options() -> str:
@@ -199,9 +188,8 @@ topic : topic
 topics : topics
     Comma-separated topics; the column `topic` tells which one a row is from.
 topicsPattern : pattern
-    A regular expression (Python's) that must match a topic's whole name. It applies to all
-    topics that nsqlookupd lists; ephemeral topics have no log and are skipped. Topics that
-    appear while the query runs are added to it. Needs lookupd_http_addresses.
+    A regular expression (Python's) for whole names of topics that nsqlookupd lists, except
+    ephemeral ones. Topics that appear while the query runs are added to it.
 channel : channel
     The channel whose cursor follows the query's commits, in each topic: its depth is the
     query's lag, and messages after the cursor stay in the log. Required for streams; a batch
@@ -226,11 +214,9 @@ endingOffsets : end, default latest
 endingTimestamp : int from 0
     Instead: before the first message published at or after this time, in ms since 1970.
 pushDownPredicate : bool, default false
-    Whether a batch read skips messages that predicates on the column `timestamp` exclude,
-    without reading them. Spark requires its own setting as well:
-    ``spark.sql.python.filterPushdown.enabled=true``. Call ``load`` again for each query: Spark
-    4.3 keeps the predicates that one query pushed down for later queries of the same DataFrame
-    that push none down, and those queries then lack rows. See docs/spark.md, also about clocks.
+    Whether a batch read skips messages that predicates on the column `timestamp` exclude. Needs
+    ``spark.sql.python.filterPushdown.enabled=true``, and ``load`` for each query: Spark 4.3
+    keeps pushed predicates for later queries of the same DataFrame. See docs/spark.md.
 maxOffsetsPerTrigger : int from 1
     Maximum number of messages in one micro-batch, over all nsqds and topics. Default: no limit.
 firstOffsetsPerTrigger : int from 1
@@ -276,19 +262,10 @@ max_req_timeout : time, default 1h
 """All options, as `NsqDataSource` documents them: name, kind, default and meaning of each."""
 
 
-def _declared() -> dict[str, Option]:
-    """The options in `OPTIONS` by their names in lower case."""
-    section, found = "", {}
-    for line in OPTIONS.splitlines():
-        if line.endswith("ing:") and line[0] != " ":
-            section = line[:-1]
-        elif entry := re.fullmatch(r"(\w+) : ([\w ]+)(?:, default (\w[\w.]*))?", line):
-            name, kind, default = entry.groups(default="")
-            found[name.lower()] = Option(name, kind, default, section)
-    return found
+_ENTRY: Final = re.compile(r"^(\w+) : ([\w ]+)(?:, default (\S+))?$", re.MULTILINE)
 
-
-DECLARED: Final = _declared()
+DECLARED: Final = {entry[0].lower(): Option(*entry) for entry in _ENTRY.findall(OPTIONS)}
+"""The options in `OPTIONS` by their names in lower case."""
 
 SPARK_OPTIONS: Final = frozenset(
     (
@@ -461,38 +438,8 @@ class SourceOptions:
     pushes_predicates: bool
 
     @classmethod
-    def of(cls, options: Mapping[str, str], *, stream: bool) -> "SourceOptions":
-        """Parse the options. Raises OptionError: one is missing or wrong."""
-        found, given = cls.checked(options, stream=stream), UserOptions(options)
-        # Here and not in `checked`, which `load()` calls without knowing whether a stream or a
-        # batch is read.
-        if not stream:
-            if COMMITTED in (found.starting.elsewhere, *found.starting.named.values()):
-                raise OptionError(
-                    "option startingOffsets: committed is for streams only: "
-                    "a batch read has no channel"
-                )
-            return found
-        if not found.channel:
-            raise OptionError(
-                "set the option channel: a stream's channel holds the messages not read yet"
-            )
-        for name, is_given in (
-            ("endingOffsets", found.ending != Positions(LATEST)),
-            ("endingTimestamp", given.has("endingTimestamp")),
-        ):
-            if is_given:
-                raise OptionError(f"option {name}: a stream has no end; use a batch read instead")
-        if found.pushes_predicates:
-            raise OptionError(
-                "option pushDownPredicate: Spark pushes predicates down in batch reads only; "
-                "leave it out of a stream"
-            )
-        return found
-
-    @classmethod
-    def checked(cls, options: Mapping[str, str], *, stream: bool = False) -> "SourceOptions":
-        """Parse the options, with only the checks that apply to streams and batch reads alike.
+    def of(cls, options: Mapping[str, str], *, stream: bool | None) -> "SourceOptions":
+        """Parse the options of a stream or a batch read; None: `load()` does not know which.
 
         Raises:
             OptionError: one is missing or wrong.
@@ -531,7 +478,33 @@ class SourceOptions:
                 )
         if begin is not None and end is not None and end < begin:
             raise OptionError(f"option endingTimestamp: {end} is before startingTimestamp, {begin}")
+        if stream:
+            found._check_stream()
+        elif stream is False and COMMITTED in (
+            found.starting.elsewhere,
+            *found.starting.named.values(),
+        ):
+            raise OptionError(
+                "option startingOffsets: committed is for streams only: a batch read has no channel"
+            )
         return found
+
+    def _check_stream(self) -> None:
+        if not self.channel:
+            raise OptionError(
+                "set the option channel: a stream's channel holds the messages not read yet"
+            )
+        for name, is_given in (
+            ("endingOffsets", self.ending != Positions(LATEST)),
+            ("endingTimestamp", self.ending_timestamp_ms >= 0),
+        ):
+            if is_given:
+                raise OptionError(f"option {name}: a stream has no end; use a batch read instead")
+        if self.pushes_predicates:
+            raise OptionError(
+                "option pushDownPredicate: Spark pushes predicates down in batch reads only; "
+                "leave it out of a stream"
+            )
 
 
 def _selection(given: UserOptions) -> TopicSelection:
