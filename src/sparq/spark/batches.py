@@ -152,12 +152,12 @@ class BatchPlanner:
     """Asks the nsqds what a query's batches read.
 
     Args:
-        fleet: the nsqds.
+        fleet: the nsqds, an attribute too.
         options: the query's options.
     """
 
     def __init__(self, fleet: TopicConnections, options: SourceOptions) -> None:
-        self._fleet = fleet
+        self.fleet = fleet
         self._options = options
         self._reported: dict[Key, int] = {}
 
@@ -171,7 +171,7 @@ class BatchPlanner:
             DataLossError: it names deleted messages, and failOnDataLoss is set.
         """
         self._check_names("startingOffsets", self._options.starting)
-        return {self.key(member): self._start(member) for member in self._fleet.attached.values()}
+        return {self.key(member): self._start(member) for member in self.fleet.attached.values()}
 
     def ends(self, starts: Found) -> dict[Key, LogPosition]:
         """Where a batch read that begins at `starts` ends in each log.
@@ -181,7 +181,7 @@ class BatchPlanner:
                 before the start.
         """
         self._check_names("endingOffsets", self._options.ending)
-        attached = self._fleet.attached
+        attached = self.fleet.attached
         return {key: self._end(key, attached[key.log], start) for key, start in starts.items()}
 
     def key(self, member: TopicConnection) -> Key:
@@ -200,7 +200,7 @@ class BatchPlanner:
 
     def at_time(self, member: TopicConnection, wall_ns: int) -> LogPosition:
         """The first message of a log published at or after a time; the log's end if none was."""
-        place = reached(member, self._fleet.place(member.log, RangeReader.place_at_time, wall_ns))
+        place = reached(member, self.fleet.place(member.log, RangeReader.place_at_time, wall_ns))
         return LogPosition(place.at, place.at_ordinal)
 
     def _start(self, member: TopicConnection) -> LogPosition:
@@ -226,7 +226,7 @@ class BatchPlanner:
                 f"{ends.first}, where the log now starts, were deleted"
             )
         # An index comes without an ordinal: nsqd counts the messages before it.
-        place = reached(member, self._fleet.place(ends.log, RangeReader.place_after, index, 0))
+        place = reached(member, self.fleet.place(ends.log, RangeReader.place_after, index, 0))
         return LogPosition(max(index, ends.first), place.from_ordinal)
 
     def _end(self, key: Key, member: TopicConnection, start: LogPosition) -> LogPosition:
@@ -246,7 +246,7 @@ class BatchPlanner:
                 f"option endingOffsets: index {index} is before index {start.index}, "
                 f"where the read of {self.describe(key)} starts"
             )
-        place = reached(member, self._fleet.place(ends.log, RangeReader.place_after, index, 0))
+        place = reached(member, self.fleet.place(ends.log, RangeReader.place_after, index, 0))
         return LogPosition(index, place.from_ordinal)
 
     def _index(self, option: str, key: Key, position: LogPosition | int | str, ends: Ends) -> int:
@@ -260,7 +260,7 @@ class BatchPlanner:
         return index
 
     def _check_names(self, option: str, positions: Positions) -> None:
-        members = self._fleet.attached.values()
+        members = self.fleet.attached.values()
         if unknown := positions.unknown(map(_named, members)):
             found = sorted(str(self.key(member)) for member in members)
             raise OptionError(
@@ -300,13 +300,13 @@ class BatchPlanner:
         return backlogs
 
     def _place_within(self, key: Key, position: LogPosition, size: int) -> Place | None:
-        return self._fleet.place(key.log, RangeReader.place_within, position.index, size)
+        return self.fleet.place(key.log, RangeReader.place_within, position.index, size)
 
     def after(self, key: Key, position: LogPosition, count: int, stop: Ends) -> LogPosition:
         """The position `count` messages on, at most `stop`; `position` if nsqd is unreachable."""
         if position.ordinal + count >= stop.end_ordinal:
             return LogPosition(stop.end, stop.end_ordinal)
-        place = self._fleet.place(key.log, RangeReader.place_after, position.index, count)
+        place = self.fleet.place(key.log, RangeReader.place_after, position.index, count)
         if place is None:
             return position
         return LogPosition(place.at, place.at_ordinal, seen=stop.end_ordinal)
@@ -340,18 +340,18 @@ class BatchPlanner:
         """One log's part of a batch."""
         # After a restart Spark first plans the unfinished batch, before any call of `latestOffset`:
         # the driver does not know the checkpoint's logs yet.
-        self._fleet.remember([key])
+        self.fleet.remember([key])
         patience = RetryDeadline(f"nsqd {key.address}", self._options.cluster.timeout_ms)
         while True:
-            self._fleet.wait_for([key])
-            member = self._fleet.member(key.log)
+            self.fleet.wait_for([key])
+            member = self.fleet.member(key.log)
             if member is None:
                 # The span stays, without messages: its empty partitions keep the numbers of the
                 # other partitions the same.
                 self.report_gone(key, first, last.ordinal)
                 topic = key.topic or ", ".join(self._options.topics.names)
                 return Span(key, topic, key.address, first.ordinal, last, last)
-            begin = self._fleet.place(key.log, RangeReader.place_after, first.index, 0)
+            begin = self.fleet.place(key.log, RangeReader.place_after, first.index, 0)
             # Right after a restart nsqd holds the log's end back until it knows all channels.
             if begin is not None and begin.ends.end >= last.index:
                 break
@@ -383,12 +383,12 @@ class BatchPlanner:
         begin, key = span.begin, span.key
         patience = RetryDeadline(f"nsqd {span.address}", self._options.cluster.timeout_ms)
         while ordinal > begin.ordinal:
-            place = self._fleet.place(
+            place = self.fleet.place(
                 key.log, RangeReader.place_after, begin.index, ordinal - begin.ordinal
             )
             if place is None:
                 patience.wait("its connection was lost while a batch was being planned")
-                self._fleet.wait_for([key])
+                self.fleet.wait_for([key])
             # Otherwise nsqd counted from a later message than planned: the place would be too far.
             elif place.from_ordinal == begin.ordinal:
                 return min(LogPosition(place.at, place.at_ordinal), span.end)

@@ -221,9 +221,8 @@ class TopicConnection:
         address: the nsqd's ``host:port``.
         topic: the topic.
         reader: the connection to the nsqd.
-        attached: the attachment; None while the nsqd is unreachable or lacks the topic.
-        ends: the log's ends at the last request.
-        committed: the index of the channel's cursor.
+        attached: the attachment, with the log's ends at the last request and the channel's cursor;
+            None while the nsqd is unreachable or lacks the topic.
         failure: why the nsqd is unreachable; None while it is reachable.
         log: the id of the log when the nsqd was last reachable; empty before that.
         given_up: the query does not wait for it until it is back.
@@ -233,8 +232,6 @@ class TopicConnection:
         self.address, self.topic = place
         self.reader = RangeReader(place.address, user_agent=user_agent, layers=layers)
         self.attached: Attached | None = None
-        self.ends: Ends | None = None
-        self.committed = 0
         self.failure: Exception | None = None
         self.log = ""
         self.given_up = False
@@ -253,19 +250,28 @@ class TopicConnection:
     def open(self, channel: str, *, creates: bool) -> str:
         """Attach, or without a channel only request the log's ends; returns the log's id.
 
-        Args:
-            channel: the channel; empty for none.
-            creates: whether a missing topic may be created.
+        A missing topic is created if `creates` is set.
         """
         ends = None if channel and creates else self.reader.ends(self.topic)
         if ends is None or channel:
             self.attached = self.reader.attach(self.topic, channel)
         else:
             self.attached = Attached(0, ends, ends.first, ends.first_ordinal)
-        self.ends, self.committed = self.attached.ends, self.attached.committed
         self.failure, self._pause, self.given_up = None, RETRY_FIRST_SECONDS, False
         self.log = self.attached.ends.log
         return self.log
+
+    @contextlib.contextmanager
+    def contact(self) -> Iterator[None]:
+        """Mark the nsqd as unreachable if a request fails for a reason that may pass."""
+        try:
+            yield
+        except OSError as error:
+            self.down(error)
+        except RemoteError as refusal:
+            if not may_pass(refusal):
+                raise
+            self.down(refusal)
 
     def down(self, error: Exception) -> None:
         """Mark the nsqd as unreachable and retry after a pause, which doubles with each failure."""
@@ -439,7 +445,7 @@ class TopicConnections:
                 member.down(silent[member.address])
                 continue
             try:
-                member.ends = ends = member.reader.ends(member.topic)
+                ends = member.reader.ends(member.topic)
             except (OSError, RemoteError) as error:
                 # A refusal means that the topic was deleted; the next refresh finds that out.
                 member.down(error)
@@ -448,7 +454,8 @@ class TopicConnections:
                 if isinstance(error, TimeoutError):
                     silent[member.address] = error
             else:
-                if ends.log == member.log:
+                if ends.log == member.log and member.attached is not None:
+                    member.attached = member.attached._replace(ends=ends)
                     found[ends.log] = ends
                 else:
                     # The topic was deleted and created again: nsqd no longer has our attachment,
@@ -468,16 +475,9 @@ class TopicConnections:
     def place(self, log: str, find: Callable[..., Place], *where: int) -> Place | None:
         """A place in a log, found by a method of `RangeReader`; None if the log is unreachable."""
         member = self.member(log)
-        if member is None:
-            return None
-        try:
-            return find(member.reader, member.topic, *where)
-        except OSError as error:
-            member.down(error)
-        except RemoteError as refusal:
-            if not may_pass(refusal):
-                raise
-            member.down(refusal)
+        if member is not None:
+            with member.contact():
+                return find(member.reader, member.topic, *where)
         return None
 
     def commit(self, positions: Mapping[Key, LogPosition], *, only_back: bool = False) -> None:
@@ -489,32 +489,28 @@ class TopicConnections:
         for key, position in positions.items():
             index = position.index
             member = self.member(key.log)
-            if member is None or member.attached is None or member.ends is None:
+            if member is None or member.attached is None:
                 continue
+            held = member.attached
             # Skip indexes outside the log: right after a restart nsqd holds the log's end back for
             # a while, and a cursor cannot go back before the log's first message.
-            is_moved = index < member.committed if only_back else index != member.committed
-            if member.ends.first <= index <= member.ends.end and is_moved:
-                self._commit(member, member.attached.epoch, index)
-
-    def _commit(self, member: TopicConnection, epoch: int, index: int) -> None:
-        try:
-            member.reader.commit(member.topic, self._channel, epoch, index)
-        except OSError as error:
-            member.down(error)
-        except RemoteError as refusal:
-            if may_pass(refusal):
-                member.down(refusal)
-                return
-            # As above, the text tells a lost channel from other refusals.
-            if "superseded" not in refusal.text:
-                raise
-            raise SupersededError(
-                f"another query has taken over channel {self._channel} of topic {member.topic} "
-                f"at nsqd {member.address}; give each query its own channel: {refusal}"
-            ) from refusal
-        else:
-            member.committed = index
+            is_moved = index < held.committed if only_back else index != held.committed
+            if not held.ends.first <= index <= held.ends.end or not is_moved:
+                continue
+            try:
+                with member.contact():
+                    member.reader.commit(member.topic, self._channel, held.epoch, index)
+                    member.attached = held._replace(
+                        committed=index, committed_ordinal=position.ordinal
+                    )
+            except RemoteError as refusal:
+                # As above, the text tells a lost channel from other refusals.
+                if "superseded" not in refusal.text:
+                    raise
+                raise SupersededError(
+                    f"another query has taken over channel {self._channel} of topic {member.topic} "
+                    f"at nsqd {member.address}; give each query its own channel: {refusal}"
+                ) from refusal
 
     def close(self) -> None:
         """Close all connections, which releases every channel."""

@@ -16,12 +16,10 @@ A batch read:
 4. Where each log begins and ends is looked up once, when Spark plans the read; repeated tasks
    read the same ranges.
 5. No channel is created, held or moved.
-6. Predicates on the column `timestamp` limit what is read. Reading begins at the first message at
-   or after the lower bound: all messages before it are earlier, even if an nsqd's clock was set
-   back. For the upper bound the log's order is not enough: after a clock was set back, messages
-   with earlier timestamps follow later ones. So reading ends only where timestamps reach
-   `CLOCK_SET_BACK_NS` beyond the bound. Spark still evaluates every predicate: the bounds skip only
-   messages that cannot match.
+6. Predicates on the column `timestamp` limit what is read: from the first message at or after the
+   lower bound, since all messages before it are earlier, to where timestamps reach
+   `CLOCK_SET_BACK_NS` beyond the upper bound, since after an nsqd's clock was set back, messages
+   with earlier timestamps follow later ones. Spark still evaluates every predicate.
 """
 
 import contextlib
@@ -30,7 +28,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from logging import getLogger
-from operator import attrgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
 from pyspark.sql.datasource import (
@@ -91,21 +88,17 @@ class NsqReader:
         self._options = options
         self._columns = tuple(columns)
         # Made at first use, in the driver only: readers are pickled for the executors.
-        self._connected: tuple[TopicConnections, BatchPlanner] | None = None
+        self._connected: BatchPlanner | None = None
 
-    def _connect(self) -> tuple[TopicConnections, BatchPlanner]:
+    @property
+    def _planner(self) -> BatchPlanner:
         if self._connected is None:
-            fleet = TopicConnections(self._options)
-            self._connected = fleet, BatchPlanner(fleet, self._options)
+            self._connected = BatchPlanner(TopicConnections(self._options), self._options)
         return self._connected
 
     @property
     def _fleet(self) -> TopicConnections:
-        return self._connect()[0]
-
-    @property
-    def _planner(self) -> BatchPlanner:
-        return self._connect()[1]
+        return self._planner.fleet
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one range, as Arrow record batches."""
@@ -362,9 +355,7 @@ class NsqStreamReader(
 
     def _cut(self, begin: Found, latest: Found) -> PartitionRule:
         """How the batch from `begin` to `latest` is split."""
-        return self._planner.cut(
-            sum(latest[key].ordinal - position.ordinal for key, position in begin.items())
-        )
+        return self._planner.cut(sum(latest[key].ordinal - begin[key].ordinal for key in begin))
 
     def _warn_of_silence(self) -> None:
         """Warn if the topics have never had a message at any nsqd: their names may be wrong."""
@@ -404,7 +395,6 @@ NS_PER_US: Final = 1_000
 _COLUMN: Final = ("timestamp",)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_index = attrgetter("index")
 
 
 class TimeBounds(NamedTuple):
@@ -426,8 +416,7 @@ class TimeBounds(NamedTuple):
         """
         begins, ends = [], []
         for predicate in predicates:
-            at = _microseconds(predicate)
-            if at is None:
+            if (at := _microseconds(predicate)) is None:
                 continue
             if isinstance(predicate, GreaterThan | GreaterThanOrEqual | EqualTo):
                 begins.append(at + isinstance(predicate, GreaterThan))
@@ -465,21 +454,18 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
 
     def partitions(self) -> list[InputPartition]:
         """The ranges to read; the logs' ends are looked up once, here."""
-        try:
-            # Executors open connections of their own: the driver needs these for planning only.
+        # Executors open connections of their own: the driver needs these for planning only.
+        with contextlib.closing(self._fleet):
             return self._partitions()
-        finally:
-            self._fleet.close()
 
     def _partitions(self) -> list[InputPartition]:
         self._fleet.wait_for(begins=True)
         self._check_topics()
         starts = self._planner.starts()
         ends = self._planner.ends(starts)
-        return self._plan(
-            Offset({key: self._begun(key, start, ends[key]) for key, start in starts.items()}),
-            Offset({key: self._ended(key, end, starts[key]) for key, end in ends.items()}),
-        )
+        for key in starts:
+            starts[key], ends[key] = self._bounded(key, starts[key], ends[key])
+        return self._plan(Offset(starts), Offset(ends))
 
     def _check_topics(self) -> None:
         """Check that every topic exists. Raises SparkNsqError: one does not (a wrong name?)."""
@@ -490,22 +476,16 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
         if missing := [name for name in topics.names if name not in found]:
             raise SparkNsqError(f"topic not found at any nsqd: {', '.join(missing)}")
 
-    def _begun(self, key: Key, start: LogPosition, end: LogPosition) -> LogPosition:
-        """Where reading a log begins, limited by the predicates."""
-        if self._times.begin_ns is None:
-            return start
-        at = self._at(key, self._times.begin_ns)
-        return min(max(start, at, key=_index), end, key=_index)
-
-    def _ended(self, key: Key, end: LogPosition, start: LogPosition) -> LogPosition:
-        """Where reading a log ends, limited by the predicates."""
-        if self._times.read_until_ns is None:
-            return end
-        at = self._at(key, self._times.read_until_ns)
-        return max(min(end, at, key=_index), start, key=_index)
-
-    def _at(self, key: Key, wall_ns: int) -> LogPosition:
-        return self._planner.at_time(self._fleet.attached[key.log], wall_ns)
+    def _bounded(
+        self, key: Key, start: LogPosition, end: LogPosition
+    ) -> tuple[LogPosition, LogPosition]:
+        """Where reading a log begins and ends, limited by the predicates."""
+        member, times = self._fleet.attached[key.log], self._times
+        if times.begin_ns is not None:
+            start = min(max(start, self._planner.at_time(member, times.begin_ns)), end)
+        if times.read_until_ns is not None:
+            end = max(min(end, self._planner.at_time(member, times.read_until_ns)), start)
+        return start, end
 
 
 class NsqFilteredReader(NsqBatchReader):
