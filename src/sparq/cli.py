@@ -1,8 +1,8 @@
 """The program `sparq` and its commands.
 
 `run` and `up` start nsqds and the pipeline, `pipeline` runs the pipeline on existing nsqds and any
-Spark cluster, `top` shows a cluster live, `bench` measures an nsqd, `admin` manages a cluster,
-`token` makes the tokens that the daemons accept.
+Spark cluster, `forget` deletes a visitor from its tables, `top` shows a cluster live, `bench`
+measures an nsqd, `admin` manages a cluster, `token` makes the tokens that the daemons accept.
 
 Each command's modules are loaded when it is called: only the pipeline needs the extra `spark`.
 """
@@ -30,8 +30,12 @@ TOOLS = {
 }
 """Commands that parse their own flags, in the style of NSQ's tools; see `sparq top --help`."""
 
-COMMANDS = ("run", "up", "pipeline", *TOOLS)
-MODULES = {"pipeline": "sparq.pipeline.command", "token": "sparq.daemon.access.command"}
+COMMANDS = ("run", "up", "pipeline", "forget", *TOOLS)
+MODULES = {
+    "pipeline": "sparq.pipeline.command",
+    "forget": "sparq.pipeline.forget",
+    "token": "sparq.daemon.access.command",
+}
 """The modules with the `main` of commands; the functions of the others are in tools.commands."""
 
 
@@ -84,7 +88,11 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--data", type=Path, default=Path("data"), help="output directory (default: data)"
         )
-    own_flags = {"pipeline": "run the pipeline on existing nsqds and any Spark cluster", **TOOLS}
+    own_flags = {
+        "pipeline": "run the pipeline on existing nsqds and any Spark cluster",
+        "forget": "delete an address or a visitor from the pipeline's tables",
+        **TOOLS,
+    }
     for name, text in own_flags.items():
         commands.add_parser(name, help=text, add_help=False)
     return top

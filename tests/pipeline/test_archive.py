@@ -41,7 +41,7 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
         stream.add(lines[at : at + 152])
 
     def run():
-        sink = archive.ArchiveSink(spark, str(tmp_path), topics, counts.append)
+        sink = archive.ArchiveSink(spark, str(tmp_path), topics, counted=counts.append)
         stream.run(lambda messages: messages, sink)
 
     run()

@@ -157,29 +157,28 @@ def test_merged_rows_have_columns_that_were_added_later(spark, query, batches, t
     assert 600 == DeltaTable(tmp_path / "all").to_pyarrow_table()["more"].null_count
 
 
-def test_many_batches_leave_few_files(spark, query, batches, tmp_path, monkeypatch):
+def test_many_batches_leave_few_files(spark, query, batches, tmp_path):
     """Between batches files are merged; replaced ones are deleted when readers have had their time.
 
     Files that no commit names, of a killed task, are deleted after a day.
     """
-    monkeypatch.setattr(
-        tables, "PROPERTIES", {"delta.deletedFileRetentionDuration": "interval 1 second"}
-    )
     written = Tables(spark, str(tmp_path), [ODD])
-    cared = Maintenance(written)
-    orphan = tmp_path / "odd" / "date=2026-11-21" / "11111111-9-x.parquet"
+    cared, began_s = Maintenance(written), time.time()
     for number in range(FAN):
         written.write(batches[0].coalesce(1), number, split_odd)
-        cared.between_batches(spark, NOW_S + number * 20)
+        cared.between_batches(spark, began_s + number * maintenance.CHECK_S)
+    merged_s = began_s + number * maintenance.CHECK_S
+    orphan = tmp_path / "odd" / "date=2026-11-21" / "11111111-9-x.parquet"
     orphan.write_bytes(b"")
     os.utime(orphan, (time.time() - 2 * maintenance.ORPHANS_S,) * 2)
-    assert [FAN * 100] == [one.rows for one in files_of(DeltaTable(tmp_path / "odd"))]
-    time.sleep(1.1)
-    cared.between_batches(spark, NOW_S + 2 * maintenance.ORPHANS_S)
+    cared.between_batches(spark, merged_s + maintenance.KEEP_S - 1)
+    before = files(tmp_path)
+    cared.between_batches(spark, merged_s + maintenance.KEEP_S + maintenance.CLEAN_S)
+    between = files(tmp_path)
+    cared.between_batches(spark, merged_s + 2 * maintenance.ORPHANS_S)
 
-    assert {one.path for one in files_of(DeltaTable(tmp_path / "odd"))} == {
-        path.removeprefix("odd/") for path in files(tmp_path)
-    }
+    assert [FAN * 100] == [one.rows for one in files_of(DeltaTable(tmp_path / "odd"))]
+    assert [FAN + 2, 2, 1] == [len(before), len(between), len(files(tmp_path))]
     assert FAN * 100 == len(indexes(tmp_path, "odd"))
 
 
@@ -194,8 +193,8 @@ def test_days_are_dropped(spark, query, messages, tmp_path):
     written.write(messages([b"x"] * 10), 0, split_odd)
     table = written.opened["odd"]
 
-    assert 0 == drop_days(table, "2026-11-21")
-    assert drop_days(table, "2026-11-22")
+    assert [] == drop_days(table, "2026-11-21")
+    assert files(tmp_path) == {f"odd/{path}" for path in drop_days(table, "2026-11-22")}
     assert [] == indexes(tmp_path, "odd")
     Tables(spark, str(tmp_path), [ODD]).write(messages([b"x"] * 10), 0, split_odd)
     assert [] == indexes(tmp_path, "odd")

@@ -208,15 +208,14 @@ class Application:
     def _plan(self, name: str) -> Plan:
         register_nsq(self._spark)
         read = messages(self._spark, self._settings.channels[name], self._source_options(name))
+        common, keep_days = (self._spark, self._places.data, self._topics), self._settings.keep_days
         if name == archive.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
             rejected = partial(self._figures.counted, name, "rejected")
-            place = self._places.data
-            return Plan(rows, archive.ArchiveSink(self._spark, place, self._topics, rejected))
+            return Plan(rows, archive.ArchiveSink(*common, keep_days, rejected))
         if name == metrics.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
-            sink = metrics.MetricsSink(self._spark, self._places.data, self._topics)
-            return Plan(rows, sink)
+            return Plan(rows, metrics.MetricsSink(*common, keep_days))
         newest = F.timestamp_seconds("published_s")
         packed = visits_processor.packed(read, self._buckets(name))
         packed = observed(packed, newest_published=newest)

@@ -61,6 +61,7 @@ class ArchiveSink:
         spark: the session.
         data: the data folder.
         topics: the topics for results; None: rejected messages are not published.
+        keep_days: days of rows to keep; 0: all.
         counted: takes the number of rejected messages of each batch.
     """
 
@@ -69,10 +70,11 @@ class ArchiveSink:
         spark: SparkSession,
         data: str,
         topics: ResultTopics | None = None,
+        keep_days: int = 0,
         counted: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._tables = Tables(spark, data, [REJECTED, CLICKS])
-        self._maintenance = Maintenance(self._tables)
+        self._maintenance = Maintenance(self._tables, keep_days)
         self._topics = topics
         self._counted = counted
 

@@ -20,7 +20,9 @@ A query does this for its tables between two batches; executors merge, the drive
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -35,6 +37,7 @@ from sparq.pipeline.tables import (
     ADDED_DDL,
     ADDED_SCHEMA,
     DAY,
+    KEEP_S,
     Table,
     TableFile,
     Tables,
@@ -80,6 +83,9 @@ class Maintenance:
         self._tables = tables
         self._keep_days = keep_days
         self._checked_s = self._cleaned_s = self._swept_s = 0.0
+        # Files that no longer count, oldest first, and when they were replaced: Delta's vacuum
+        # forgets them at the log's next checkpoint. After a restart the sweep deletes them.
+        self._replaced: deque[tuple[float, str, list[str]]] = deque()
 
     def between_batches(self, spark: SparkSession, now_s: float | None = None) -> None:
         """Merge files of one day of each table if due; delete what is old.
@@ -98,26 +104,29 @@ class Maintenance:
             definition, place = self._tables.definitions[name], self._tables.places[name]
             table.update_incremental()
             chosen = next(due(files_of(table), limit_of(definition), now_s), [])
-            if chosen:
-                merge(spark, place, table, definition, chosen)
+            if chosen and merge(spark, place, table, definition, chosen):
+                self._replaced.append((now_s, name, [one.path for one in chosen]))
         if now_s >= self._cleaned_s + CLEAN_S:
             self._clean(now_s)
 
     def _clean(self, now_s: float) -> None:
         self._cleaned_s = now_s
-        sweeps = now_s >= self._swept_s + ORPHANS_S
-        if sweeps:
-            self._swept_s = now_s
-        for table in self._tables.opened.values():
-            table.update_incremental()
+        for name, table in self._tables.opened.items():
             if self._keep_days:
                 day = datetime.fromtimestamp(now_s, UTC).date() - timedelta(days=self._keep_days)
-                drop_days(table, day.isoformat())
-            table.vacuum(dry_run=False)
-            if sweeps:
-                table.vacuum(
-                    ORPHANS_S // 3600, dry_run=False, enforce_retention_duration=False, full=True
-                )
+                self._replaced.append((now_s, name, drop_days(table, day.isoformat())))
+        while self._replaced and self._replaced[0][0] <= now_s - KEEP_S:
+            _, name, paths = self._replaced.popleft()
+            files = self._tables.places[name].files()
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    files.delete_file(path)
+        if now_s >= self._swept_s + ORPHANS_S:
+            self._swept_s = now_s
+            for table in self._tables.opened.values():
+                hours = ORPHANS_S // 3600
+                table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+                table.update_incremental()
 
 
 def limit_of(table: Table) -> int:
@@ -178,20 +187,23 @@ def merge(
     Returns:
         Whether the merge took effect; it does not if another one committed first.
     """
-    paths, schema = [one.path for one in chosen], _file_schema(table)
+    paths, schema = [one.path for one in chosen], file_schema(table)
 
     def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield rewrite(place, definition, schema, paths)
 
     rows = spark.range(0, 1, 1, 1).mapInArrow(merged, ADDED_DDL).collect()
-    added = [add_action(row, data_change=False) for row in rows]
+    added = [add_action(row.asDict(), data_change=False) for row in rows]
     removed = [remove_action(one, data_change=False) for one in chosen]
-    return _replace(table, [*added, *removed])
+    return replace_files(table, [*added, *removed])
 
 
-def _replace(table: DeltaTable, actions: list[AddAction | RemoveAction]) -> bool:
-    """Commit a change of the files that the opened version has, unless another one came between."""
+def replace_files(table: DeltaTable, actions: list[AddAction | RemoveAction]) -> bool:
+    """Commit a change of files; false if a file is gone, or another change came between."""
+    live = {one.path for one in files_of(table)}
+    if not {one.path for one in actions if isinstance(one, RemoveAction)} <= live:
+        return False
     try:
         transact(table, actions, Transaction(MERGES, table.version()))
     except CommitFailedError:
@@ -199,7 +211,8 @@ def _replace(table: DeltaTable, actions: list[AddAction | RemoveAction]) -> bool
     return True
 
 
-def _file_schema(table: DeltaTable) -> pa.Schema:
+def file_schema(table: DeltaTable) -> pa.Schema:
+    """The columns of a table's files: all but `date`."""
     return pa.schema([field for field in schema_of(table) if field.name != DAY])
 
 
@@ -262,9 +275,9 @@ def _rows(place: TablePlace, paths: Iterable[str], schema: pa.Schema) -> Iterato
                 yield pa.Table.from_arrays(columns, schema=schema)
 
 
-def drop_days(table: DeltaTable, first: str) -> int:
-    """Remove all rows before a day, such as `2026-03-02`; returns the number of files."""
+def drop_days(table: DeltaTable, first: str) -> list[str]:
+    """Remove all rows before a day, such as `2026-03-02`; returns the files that are gone."""
     old = [one for one in files_of(table) if one.day < first]
-    if old:
-        _replace(table, [remove_action(one, data_change=True) for one in old])
-    return len(old)
+    if not old or not replace_files(table, [remove_action(one, data_change=True) for one in old]):
+        return []
+    return [one.path for one in old]

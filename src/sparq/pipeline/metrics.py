@@ -125,11 +125,18 @@ class MetricsSink:
         spark: the session.
         data: the data folder.
         topics: the topics for results; None: minutes are not published.
+        keep_days: days of rows to keep; 0: all.
     """
 
-    def __init__(self, spark: SparkSession, data: str, topics: ResultTopics | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        data: str,
+        topics: ResultTopics | None = None,
+        keep_days: int = 0,
+    ) -> None:
         self._tables = Tables(spark, data, [PAGES, MINUTES])
-        self._maintenance = Maintenance(self._tables)
+        self._maintenance = Maintenance(self._tables, keep_days)
         self._topics = topics
 
     def __call__(self, messages: DataFrame, batch_id: int) -> None:

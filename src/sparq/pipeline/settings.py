@@ -67,6 +67,7 @@ class Settings:
             its start.
         max_offsets_per_trigger: maximum number of messages in a batch of a query. The first one
             after a start has at most FIRST_OFFSETS; while a query is behind, its batches grow.
+        keep_days: days before today (UTC) whose rows the tables keep; 0: all.
         master: Spark's master; empty: the one given to spark-submit or in spark-defaults.conf, else
             `local[*]`.
         driver_memory: heap of the driver's JVM; empty: a quarter of the machine's memory, at least
@@ -133,6 +134,12 @@ class Settings:
         " is behind",
         kind=kinds.WHOLE,
         least=1,
+    )
+    keep_days: int = option(
+        0,
+        "days of rows to keep in the tables, by the time of each row (UTC); 0: all",
+        kind=kinds.WHOLE,
+        least=0,
     )
     master: str = option(
         "",

@@ -51,6 +51,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow.fs import FileType
 
 from sparq.pipeline.storage import TablePlace, place_of
 
@@ -189,6 +190,7 @@ class Tables:
             batch is left out.
         Raises:
             RuntimeError: the caller is not a streaming query.
+            FileNotFoundError: the batch took long, and its files were deleted as left-overs.
             deltalake.exceptions.CommitFailedError: other writers keep changing a table.
         """
         query = query_id(rows.sparkSession)
@@ -203,8 +205,11 @@ class Tables:
             def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield from write_files(split(batches), definitions, places, prefix)
 
+            began = time.monotonic()
             for row in rows.mapInArrow(run, ADDED_DDL).collect():
-                added.setdefault(row.table, []).append(add_action(row))
+                added.setdefault(row["table"], []).append(add_action(row.asDict()))
+            if time.monotonic() - began > KEEP_S / 2:
+                _check_files(self.places, added)
         found = {}
         for name, table in self.opened.items():
             if added.get(name) and not has_batch(table, query, batch_id):
@@ -382,10 +387,19 @@ def transact(
     table.update_incremental()
 
 
-def add_action(row: Any, *, data_change: bool = True) -> AddAction:
+def _check_files(places: Mapping[str, TablePlace], added: Mapping[str, list[AddAction]]) -> None:
+    """Raise FileNotFoundError if a file is gone: a commit must not name it."""
+    for name, files in added.items():
+        for found in places[name].files().get_file_info([one.path for one in files]):
+            if found.type != FileType.File:
+                raise FileNotFoundError(f"{places[name].address}/{found.path}: run the batch again")
+
+
+def add_action(row: Mapping[str, Any], *, data_change: bool = True) -> AddAction:
     """The log's entry for a file, given the row of ADDED_SCHEMA from its writer."""
-    days = {DAY: row.path.partition("/")[0].removeprefix(f"{DAY}=")}
-    return AddAction(row.path, row.bytes, days, row.modified_ms, data_change, row.stats)
+    path = row["path"]
+    days = {DAY: path.partition("/")[0].removeprefix(f"{DAY}=")}
+    return AddAction(path, row["bytes"], days, row["modified_ms"], data_change, row["stats"])
 
 
 # The executors' part: files

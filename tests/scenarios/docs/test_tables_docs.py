@@ -15,7 +15,7 @@ from tests.pipeline.query_input import message_table
 from tests.scenarios.docs import pipeline_page
 
 TEXT = (pipeline_page.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-QUERIES = re.findall(r"^## (.*?)\n.*?^```python\n(.*?)^```\n\n```\n(.*?)^```$", TEXT, re.M | re.S)
+QUERIES = re.findall(r"^### (.*?)\n.*?^```python\n(.*?)^```\n\n```\n(.*?)^```$", TEXT, re.M | re.S)
 
 
 @pytest.fixture(scope="module")

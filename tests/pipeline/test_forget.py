@@ -1,0 +1,134 @@
+"""Forgetting an address or a visitor: afterwards no file of any version has it."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparq.pipeline import archive, forget, metrics
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.forget import ForgottenVisitor
+from sparq.pipeline.maintenance import merge
+from sparq.pipeline.storage import TablePlace
+from sparq.pipeline.tables import files_of
+
+GONE, NEAR = "203.0.113.7", "203.0.113.77"
+LINE = '%s - - [02/Mar/2026:10:00:0%d +0000] "GET %s HTTP/1.1" 200 9 "-" "%s"'
+LINES = [
+    LINE % (GONE, 0, "/a", "curl/8.5"),
+    LINE % (GONE, 1, "/a", "Mozilla/5.0"),
+    LINE % (NEAR, 2, "/a", "curl/8.5"),
+    LINE % ("1.2.3.4", 3, f"/?from={GONE}:80", "curl/8.5"),
+    f"{GONE} is no click",
+    "no click either",
+]
+
+
+@pytest.fixture
+def data(spark, query, messages, tmp_path):
+    """A data folder whose tables have older versions, merged files and files of a killed task."""
+    sinks = [sink(spark, str(tmp_path)) for sink in (archive.ArchiveSink, metrics.MetricsSink)]
+    for number in range(2):
+        for sink in sinks:
+            sink(messages([line.encode() for line in LINES], first=number * len(LINES)), number)
+    for sink in sinks:
+        for name, table in sink._tables.opened.items():
+            places, definitions = sink._tables.places, sink._tables.definitions
+            table.update_incremental()
+            assert merge(spark, places[name], table, definitions[name], files_of(table))
+    orphan = tmp_path / "clicks" / "date=2026-03-02" / "11111111-9-x.parquet"
+    pq.write_table(pa.table({"address": [GONE], "body": [LINES[0].encode()]}), orphan)
+    return tmp_path
+
+
+def files_with(data, *values):
+    """All files below the folder, logs included, that have one of the values."""
+    found = []
+    for path in (path for path in data.rglob("*") if path.is_file()):
+        text = path.read_bytes()
+        if path.suffix == ".parquet":
+            text += repr(pq.read_table(path, partitioning=None).to_pylist()).encode()
+        if any(f"{value}".encode() in text.replace(NEAR.encode(), b"") for value in values):
+            found.append(path)
+    return found
+
+
+def hashes(*visitors):
+    addresses, agents = (pa.chunked_array([list(column)]) for column in zip(*visitors, strict=True))
+    return metrics.visitor_hashes(addresses, agents).to_pylist()
+
+
+def test_no_file_has_an_address_after_it_is_forgotten(data):
+    """Every row with the address is gone from every file, and the visitors' hashes, too."""
+    values = [GONE, *hashes((GONE, "curl/8.5"), (GONE, "Mozilla/5.0"))]
+    assert len(files_with(data, *values)) > 5
+
+    assert 3 == forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
+    folders = Folders(data)
+    clicks, (minute,) = archive.read_clicks(folders), metrics.read_minutes(folders).to_pylist()
+
+    assert [] == files_with(data, *values)
+    assert [NEAR] * 2 == clicks["address"].to_pylist()
+    assert ["no click either"] * 2 == [
+        bytes(body).decode() for body in archive.read_rejected(folders)["body"].to_pylist()
+    ]
+    assert (8, 2) == (minute["clicks"], minute["visitors"])
+    assert 0 == forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
+
+
+def test_one_visitor_of_an_address_is_forgotten(data):
+    """With a user agent only the rows of this visitor go."""
+    forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE, "curl/8.5"), keep_s=0)
+    clicks = archive.read_clicks(Folders(data)).to_pylist()
+    visitors = {(row["address"], row["user_agent"]) for row in clicks}
+
+    assert {(GONE, "Mozilla/5.0"), (NEAR, "curl/8.5"), ("1.2.3.4", "curl/8.5")} == visitors
+    assert [] == files_with(data, *hashes((GONE, "curl/8.5")))
+    assert files_with(data, *hashes((GONE, "Mozilla/5.0")))
+
+
+def test_a_repeated_batch_adds_nothing_that_was_forgotten(spark, query, messages, data):
+    """A batch that Spark repeats after its rows were forgotten is still recognised."""
+    forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
+    archive.ArchiveSink(spark, str(data))(messages([line.encode() for line in LINES], first=6), 1)
+
+    assert [] == files_with(data, GONE)
+
+
+def test_a_file_without_a_commit_is_waited_for(data):
+    """A file that a batch may be about to commit is not deleted before its time."""
+    waits = []
+
+    def waited(sentence):
+        waits.append(sentence)
+        assert files_with(data, GONE)
+
+    forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), waited, keep_s=4)
+
+    assert "waiting for 1 files of a batch without a commit" in waits[0]
+    assert [] == files_with(data, GONE)
+
+
+@pytest.mark.parametrize(
+    ("address", "text", "expected"),
+    [
+        (GONE, b"\xff 203.0.113.7:443", True),
+        (GONE, b"x203.0.113.7", False),
+        ("2001:db8::1", b"[2001:db8::1]:443", True),
+        ("2001:db8::1", b"2001:db8::1:5", False),
+    ],
+)
+def test_an_address_is_a_whole_word(address, text, expected):
+    """A longer address that contains this one is another one; bodies may have any bytes."""
+    assert expected == ForgottenVisitor(address).is_in(pa.table({"body": [text]}))
+
+
+def test_the_program_reports_what_it_did(data, capsys):
+    """The command prints how many files it changed; a wrong folder is one sentence."""
+    (data / "clicks" / "date=2026-03-02" / "11111111-9-x.parquet").unlink()
+    assert 0 == forget.main(["--data", str(data), "--address", GONE])
+    with pytest.raises(SystemExit):
+        forget.main(["--data", str(data / "none"), "--address", GONE])
+    printed = capsys.readouterr()
+
+    assert "forgotten: 3 files were changed\n" == printed.out
+    assert f"sparq forget: --data={data}/none: no such folder\n" == printed.err
