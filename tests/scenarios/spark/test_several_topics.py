@@ -445,7 +445,7 @@ def test_a_run_waits_for_all_topics_of_an_unreachable_nsqd(both, made, prefix, f
     follower = made(topics=f"{first},{second}", offset=offset, **given)
     follower.reader.prepareForTriggerAvailableNow()
     if fail:
-        with pytest.raises(UnreachableError, match=f"nsqd {nsqd.tcp}.*failOnDataLoss=false"):
+        with pytest.raises(UnreachableError, match=f"nsqd {nsqd.tcp}.*option lostNsqds"):
             follower.step()
     else:
         follower.read(2)
