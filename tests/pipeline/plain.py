@@ -22,7 +22,7 @@ def read(body):
     text = body.decode("utf-8", "replace").rstrip("\r\n")
     fields = _from_json(body) if text.lstrip(" \t\r\n").startswith("{") else _from_line(text)
     fields["time"] = _time(fields["time"])
-    if not re.fullmatch(r"[0-9A-Za-z._:%\[\]-]{1,255}", fields["address"]):
+    if not re.fullmatch(r"[0-9A-Za-z._:%\[\]-]{1,255}", fields["address"] or "-"):
         raise Unreadable
     if fields["bytes"] == "-":
         fields["bytes"] = 0
@@ -42,8 +42,8 @@ def _from_json(body):
         found = json.loads(body)
         return {
             "time": found["time"],
-            "address": found["remote_addr"],
-            "request": found["request"],
+            "address": found.get("remote_addr"),
+            "request": found.get("request", ""),
             "status": str(found.get("status", "-")),
             "bytes": str(found.get("body_bytes_sent", "-")),
             "referer": found.get("http_referer"),
@@ -126,8 +126,8 @@ def _word(text):
 
 
 def _time(text):
-    if re.fullmatch(r"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}", text, re.ASCII):
-        form = "%d/%b/%Y:%H:%M:%S %z"
+    if re.fullmatch(r"\d\d/[A-Z][a-z]{2}/\d{4}[: ]\d\d:\d\d:\d\d [+-]\d{4}", text, re.ASCII):
+        form = f"%d/%b/%Y{text[11]}%H:%M:%S %z"
     elif re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", text, re.ASCII):
         form = "%Y-%m-%dT%H:%M:%S%z"
     else:

@@ -92,7 +92,7 @@ def prepared(messages: pa.Table) -> pa.Table:
     clicks = messages.filter(pc.is_null(messages["reason"])).combine_chunks()
     agents = pc.fill_null(clicks["user_agent"].combine_chunks(), "-")
     agents = pc.utf8_slice_codeunits(agents, 0, TEXT_CHARACTERS_MAX)
-    addresses = clicks["address"].combine_chunks()
+    addresses = pc.fill_null(clicks["address"].combine_chunks(), "-")
     visitors = pc.binary_join_element_wise(addresses, agents, "\n").dictionary_encode()
     pages = clicks["page"].combine_chunks().dictionary_encode()
     kinds = page_kinds(pages.dictionary)

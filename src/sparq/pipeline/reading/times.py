@@ -1,0 +1,97 @@
+"""Event times: any text or number of a log -> microseconds since 1970 (UTC).
+
+1. A text has the form of an access log (`02/Mar/2026:10:00:00 +0000`, also with a fraction and
+   without an offset) or of ISO 8601; without an offset it is UTC. A number is seconds,
+   milliseconds, microseconds or nanoseconds of the epoch, by its size; as a text it has 9 digits
+   or more before the point.
+2. Years are 1970 to 9999. What is no time gives None; nothing raises an error.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+MICROS: Final = 1_000_000
+_END: Final = 253_402_300_800 * MICROS  # 10000-01-01: from there on years have five digits
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_OFFSET_MAX: Final = timedelta(hours=18)
+_MONTHS: Final = {
+    name: number
+    for number, name in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1
+    )
+}
+_CLF: Final = re.compile(
+    r"(\d\d)/([A-Za-z]{3})/(\d{4})[: ](\d\d:\d\d:\d\d)(\.\d{1,9})?(?: ?([+-]\d\d:?\d\d|Z))?",
+    re.ASCII,
+)
+_ISO: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
+_NUMBER: Final = re.compile(r"\d{9,20}(?:\.\d{1,20})?(?:[eE]\+?\d{1,2})?", re.ASCII)
+MINUTES_KEPT: Final = 16_384
+_MINUTES: Final[dict[str, int]] = {}  # by text without its second, the time of second 0
+_SECONDS: Final = {f":{second:02}": second * MICROS for second in range(60)}
+
+
+def event_micros(value: object) -> int | None:
+    """Read a time; None if the value is not a time."""
+    if isinstance(value, str):
+        # In the usual texts, what precedes and follows the second repeats.
+        at = 17 if value[2:3] == "/" else 16
+        minute = value[:at] + value[at + 3 :]
+        try:
+            return _MINUTES[minute] + _SECONDS[value[at : at + 3]]
+        except KeyError:
+            micros = _text_micros(value)
+        second = _SECONDS.get(value[at : at + 3])
+        if micros is not None and second is not None and value[at + 3 : at + 4] not in (".", ","):
+            if len(_MINUTES) >= MINUTES_KEPT:
+                _MINUTES.clear()
+            _MINUTES[minute] = micros - second
+        return micros
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _epoch_micros(value)
+    return None
+
+
+def _text_micros(text: str) -> int | None:
+    text = text.strip("[]")
+    found = _CLF.fullmatch(text)
+    if found:
+        day, name, year, clock, fraction, offset = found.groups("")
+        month = _MONTHS.get(name.lower(), 0)
+        text = f"{year}-{month:02}-{day}T{clock}{fraction}{offset}"
+    if found or _ISO.fullmatch(text):
+        return _iso_micros(text)
+    if _NUMBER.fullmatch(text):
+        return _epoch_micros(int(text) if text.isdecimal() else float(text))
+    return None
+
+
+def _iso_micros(text: str) -> int | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    offset = at.utcoffset()
+    if offset is None:
+        at = at.replace(tzinfo=UTC)
+    elif abs(offset) > _OFFSET_MAX:
+        return None
+    micros = (at - _EPOCH) // _MICROSECOND
+    return micros if 0 <= micros < _END else None
+
+
+def _epoch_micros(number: float) -> int | None:
+    """Read a number as seconds below 10^11, as milliseconds below 10^14, and so on."""
+    if not 0 <= number < 10**20:
+        return None
+    if number >= 10**17:
+        return int(number) // 1000
+    scale = MICROS if number < 10**11 else 1_000 if number < 10**14 else 1
+    micros = round(number * scale)
+    return micros if micros < _END else None

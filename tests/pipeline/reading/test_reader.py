@@ -1,0 +1,249 @@
+"""A batch of messages as clicks: nothing raises, nothing is lost, one row for each message."""
+
+import json
+import random
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparq.demo.generator import generate
+from sparq.pipeline.reading.reader import ClickReader, visitor
+from sparq.pipeline.reading.schema import CLICK_SCHEMA, Reading
+from tests.pipeline import plain
+from tests.pipeline.click_examples import ACCESS_LOG, HOSTILE, READ, UNREADABLE, damaged
+from tests.pipeline.reading.written import REQUESTS, WRITERS
+
+COMPARED = ("time", "address", "page", "status", "bytes", "referer", "user_agent")
+USUAL = ClickReader(Reading())
+EXAMPLES = [writers[0](REQUESTS[number])[0].encode()
+            for number in (0, 1, 6) for writers in WRITERS.values()]  # fmt: skip
+
+# An e-commerce event (Segment's "Order Completed") and a page view (Snowplow's enriched event),
+# from their public documents.
+ORDER = {
+    "type": "track",
+    "event": "Order Completed",
+    "messageId": "ajs-7fd2",
+    "timestamp": "2026-03-02T10:00:00.250Z",
+    "userId": "019mr8mf4r",
+    "properties": {
+        **{"order_id": "50314b8e9bcf000000000000", "total": 27.5, "currency": "USD"},
+        "products": [{"product_id": "507f1f77", "price": 19, "quantity": 1}],
+    },
+    "context": {
+        **{"ip": "2001:db8::1", "userAgent": "Mozilla/5.0 (X11)", "locale": "de-DE"},
+        "page": {"path": "/checkout", "referrer": "https://a.example/", "url": "https://b/c?d"},
+    },
+}
+ORDERS = Reading(
+    click=(
+        ("address", "context.ip"), ("user", "userId"), ("path", "context.page.url"),
+        ("referer", "context.page.referrer"), ("user_agent", "context.userAgent"),
+    ),
+    columns=(
+        ("event", "event"), ("order_id", "properties.order_id: string"),
+        ("total", "properties.total: double"), ("first_price", "properties.products.0.price: int"),
+    ),
+)  # fmt: skip
+VIEW = {
+    **{"app_id": "shop", "platform": "web", "event_name": "page_view", "event_id": "c6ef3124"},
+    **{"collector_tstamp": "2026-03-02T10:00:00.250Z", "user_ipaddress": "203.0.113.7"},
+    **{"page_url": "https://b.example/caf\u00e9?x=1", "page_referrer": None, "br_viewwidth": 390},
+    **{"useragent": "Mozilla/5.0 (X11)", "domain_sessionidx": "3", "dvce_ismobile": True},
+}
+VIEWS = Reading(
+    click=(
+        ("time", "collector_tstamp"), ("address", "user_ipaddress"), ("path", "page_url"),
+        ("referer", "page_referrer"), ("user_agent", "useragent"),
+    ),
+    columns=(
+        ("event_name", "event_name"), ("width", "br_viewwidth: bigint"),
+        ("visit", "domain_sessionidx: int"), ("is_mobile", "dvce_ismobile: boolean"),
+    ),
+)  # fmt: skip
+
+
+def read(bodies, reader=USUAL):
+    """The clicks of messages."""
+    table = reader.read(pa.array(bodies, pa.binary()))
+    table.validate(full=True)
+    return table.to_pylist()
+
+
+def read_one(found, reading):
+    """The click of a JSON object."""
+    return read([json.dumps(found).encode()], ClickReader(reading))[0]
+
+
+def test_clicks_in_usual_formats_are_read():
+    """The common and combined formats, their usual extensions, and JSON are read."""
+    for row, (line, columns) in zip(
+        read([one.encode() for one in READ]), READ.items(), strict=True
+    ):
+        assert row["reason"] is None, line
+        assert columns == {name: row[name] for name in columns}
+
+
+def test_what_is_no_click_has_only_a_reason():
+    """An unreadable message has the first error as its reason, and null in all other columns."""
+    rows = read([line.encode() for line in (*READ, *UNREADABLE)])[len(READ) :]
+
+    assert UNREADABLE == {line: row["reason"] for line, row in zip(UNREADABLE, rows, strict=True)}
+    assert {None} == {row[name] for row in rows for name in CLICK_SCHEMA.names if name != "reason"}
+
+
+def test_hostile_messages_are_read_in_linear_time():
+    """Hostile messages of up to 1 MB are read, most of them as no click."""
+    assert 2 == [row["reason"] for row in read(HOSTILE)].count(None)
+
+
+@st.composite
+def nearly_usual_bodies(draw):
+    """Usual messages with up to three places removed or replaced."""
+    body = bytearray(draw(st.sampled_from(EXAMPLES)))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(body) - 1))
+        put = draw(
+            st.binary(max_size=2) | st.sampled_from([b'"', b" ", b"\\", b"0", b"}", b",", b":"])
+        )
+        body[at : at + draw(st.integers(0, 1))] = put
+    return bytes(body)
+
+
+@settings(max_examples=200)
+@given(st.lists(nearly_usual_bodies() | st.binary(max_size=30), max_size=8))
+def test_each_message_gives_one_row_whatever_its_batch(bodies):
+    """No bytes raise; each gives one row, in order, the same alone and in any batch."""
+    rows = read(bodies)
+
+    assert [read([body])[0] for body in bodies] == rows
+    assert all((row["time"] is None) == bool(row["reason"]) for row in rows)
+
+
+def same_as_plain_python(bodies, rows):
+    for body, row in zip(bodies, rows, strict=True):
+        try:
+            found = plain.read(body)
+        except plain.Unreadable:
+            assert row["reason"], row
+        else:
+            assert tuple(found[name] for name in COMPARED) == tuple(row[name] for name in COMPARED)
+
+
+def test_damaged_lines_are_read_as_by_plain_python():
+    """3,000 lines, most of them damaged at random, are read as by plain Python."""
+    rng = random.Random(7)
+    bodies = [damaged(line, rng) for line in generate(1500, seed=7).lines * 2]
+    rows = read(bodies)
+
+    same_as_plain_python(bodies, rows)
+    assert 0.2 < sum(row["reason"] is not None for row in rows) / len(rows) < 0.6
+
+
+@pytest.mark.skipif(not ACCESS_LOG.exists(), reason="needs the sample log")
+def test_a_real_log_is_read_as_by_plain_python():
+    """Every line of a real log is read as by plain Python; one has no closing quote."""
+    bodies = ACCESS_LOG.read_bytes().splitlines()
+    rows = read(bodies)
+
+    same_as_plain_python(bodies, rows)
+    assert ["the user agent is never closed"] == [row["reason"] for row in rows if row["reason"]]
+
+
+def test_an_order_becomes_columns():
+    """An e-commerce event ends as columns by settings alone; the rest is kept."""
+    row = read_one(ORDER, ORDERS)
+    rest = json.loads(row["extra"])
+
+    expected = {
+        "time": datetime(2026, 3, 2, 10, 0, 0, 250_000, tzinfo=UTC), "address": "2001:db8::1",
+        "user": "019mr8mf4r", "path": "https://b/c?d", "page": "/c",
+        "referer": "https://a.example/", "user_agent": "Mozilla/5.0 (X11)",
+        "event": "Order Completed", "order_id": "50314b8e9bcf000000000000", "total": 27.5,
+        "first_price": 19, "misfits": 0, "reason": None,
+    }  # fmt: skip
+    assert expected == {name: row[name] for name in expected}
+    assert {"type", "messageId", "properties", "context"} == rest.keys()
+    assert {"currency": "USD", "products": [{"product_id": "507f1f77", "quantity": 1}]} == rest[
+        "properties"]  # fmt: skip
+
+
+def test_a_page_view_becomes_columns():
+    """A page-view tracker's event ends as columns by settings alone."""
+    row = read_one(VIEW, VIEWS)
+
+    assert ("203.0.113.7", "/caf\u00e9", None) == (row["address"], row["page"], row["referer"])
+    assert 0 == row["misfits"]
+    assert ("page_view", 390, 3, True) == tuple(
+        row[name] for name in ("event_name", "width", "visit", "is_mobile")
+    )
+    assert {"app_id": "shop", "platform": "web", "event_id": "c6ef3124"} == json.loads(row["extra"])
+
+
+def test_fields_of_lines_can_be_own_columns():
+    """A field of a format string becomes a typed column by its name."""
+    reading = Reading(
+        log_format='$time_iso8601 "$request" $upstream_time $cache',
+        columns=(("upstream", "upstream_time: double"), ("cache", "cache: string")),
+    )
+    lines = [f'2026-03-02T10:00:00Z "GET / HTTP/1.1" {end}'.encode()
+             for end in ("0.25 HIT", "- -", "0.1,0.2 HIT")]  # fmt: skip
+    rows = read(lines, ClickReader(reading))
+
+    assert [(0.25, "HIT"), (None, None), (None, "HIT")] == [
+        (row["upstream"], row["cache"]) for row in rows
+    ]
+    assert [None, None, '{"upstream_time":"0.1,0.2"}'] == [row["extra"] for row in rows]
+
+
+PASSED = {
+    # connection, X-Forwarded-For, trusted: the visitor
+    ("9.9.9.9", None, ()): "9.9.9.9",
+    ("9.9.9.9", "1.1.1.1, 2.2.2.2", ()): "9.9.9.9",
+    ("10.0.0.1", "1.1.1.1, 2.2.2.2", ("10.0.0.0/8",)): "2.2.2.2",
+    ("10.0.0.1", "1.1.1.1, 10.2.2.2", ("10.0.0.0/8",)): "1.1.1.1",
+    ("10.0.0.1", "10.3.3.3, 10.2.2.2", ("10.0.0.0/8",)): "10.3.3.3",
+    ("10.0.0.1", "-", ("private",)): "10.0.0.1",
+    ("::1", "2001:db8::5", ("private",)): "2001:db8::5",
+    ("9.9.9.9", "1.1.1.1", ("private",)): "9.9.9.9",
+    (None, "1.1.1.1, 2.2.2.2", ()): "2.2.2.2",
+    ("1.1.1.1, 2.2.2.2", None, ()): "2.2.2.2",
+    ("unknown", "1.1.1.1", ("private",)): "unknown",
+    (None, None, ("private",)): None,
+}
+
+
+@pytest.mark.parametrize(("passed", "expected"), PASSED.items())
+def test_the_last_address_that_is_no_trusted_proxy_counts(passed, expected):
+    """By default the connection's address counts, never one that the client chooses."""
+    address, forwarded, trusted = passed
+    proxies = Reading(trusted_proxies=trusted).proxies
+
+    assert expected == visitor(address, forwarded, proxies)
+
+
+def test_replaced_addresses_are_kept():
+    """Behind a trusted proxy, the forwarded address counts in all formats; both are kept."""
+    line, _ = WRITERS["combined"][0](REQUESTS[0])
+    bodies = [
+        f'{line.replace("203.0.113.7", "10.0.0.1")} "1.1.1.1, 2.2.2.2"'.encode(),
+        b'{"time": 1, "remote_addr": "10.0.0.1", "http_x_forwarded_for": "1.1.1.1, 2.2.2.2"}',
+    ]
+    for row in read(bodies, ClickReader(Reading(trusted_proxies=("private",)))):
+        assert "2.2.2.2" == row["address"]
+        assert {"10.0.0.1", "1.1.1.1, 2.2.2.2"} == set(json.loads(row["extra"]).values())
+    assert ["10.0.0.1", "10.0.0.1"] == [row["address"] for row in read(bodies)]
+
+
+def test_only_the_chosen_format_is_read():
+    """With a named format, messages in other formats are no clicks."""
+    lines = {name: writers[0](REQUESTS[0])[0].encode() for name, writers in WRITERS.items()}
+    for chosen in ("common", "s3", "json", "caddy"):
+        rows = read(lines.values(), ClickReader(Reading(format=chosen)))
+        kept = {name for name, row in zip(lines, rows, strict=True) if not row["reason"]}
+
+        assert chosen in kept
+        assert kept <= {chosen, "json", "caddy", "ecs"}

@@ -1,0 +1,71 @@
+"""Event times of texts and numbers, compared with Python's calendar."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.reading.times import event_micros
+
+instants = st.datetimes(
+    datetime(1970, 1, 2), datetime(9999, 12, 30), timezones=st.builds(
+        timezone, st.integers(-18 * 60, 18 * 60).map(lambda minutes: timedelta(minutes=minutes)))
+)  # fmt: skip
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = 1_772_445_600_000_000  # 2026-03-02T10:00:00Z in microseconds
+TIMES = {
+    "02/Mar/2026:10:00:00 +0000": SECOND,
+    "[02/Mar/2026:10:00:00 +0000]": SECOND,
+    "02/Mar/2026:10:00:00.655": SECOND + 655_000,
+    "02/Mar/2026 10:00:00": SECOND,
+    "2026-03-02T10:00:00Z": SECOND,
+    "2026-03-02 10:00:00": SECOND,
+    "2026-03-02T11:00:00.123456789+0100": SECOND + 123_456,
+    1772445600: SECOND,
+    1772445600.5: SECOND + 500_000,
+    "1772445600.123": SECOND + 123_000,
+    1772445600000: SECOND,
+    1772445600000.5: SECOND + 500,
+    1772445600000000: SECOND,
+    1772445600000000999: SECOND,  # nanoseconds
+}
+NO_TIMES = (
+    "31/Apr/2026:10:00:00 +0000", "29/Feb/2100:10:00:00 +0000", "00/Mar/2026:10:00:00 +0000",
+    "02/Mar/2026:24:00:00 +0000", "02/Mar/2026:10:60:00 +0000", "02/Mar/2026:10:00:60 +0000",
+    "02/Mai/2026:10:00:00 +0000", "02/Mar/0000:10:00:00 +0000", "02/Mar/2026:10:00:00 +1801",
+    "31/Dec/1969:23:59:59 +0000", "31/Dec/9999:23:59:59 -0001", "2026-02-30T10:00:00Z",
+    "2026-03-02T10:00:00+18:01", "0000-03-02T10:00:00Z", "2026-13-02T10:00:00Z", "yesterday",
+    "\u0662\u0660\u0662\u0666-03-02T10:00:00Z", "", "0000", "-1", "1e5x", "9" * 21, "2026-03-02",
+    -1, 1e300, float("nan"), 10**20, True, None, {}, [],
+)  # fmt: skip
+
+
+@given(instants)
+def test_access_log_times_equal_those_of_datetime(at):
+    """Access-log times with any offset are right."""
+    at = at.replace(microsecond=0)
+    text = f"{at:%d/%b}/{at.year:04}:{at:%H:%M:%S %z}"
+
+    assert (at - EPOCH) // timedelta(microseconds=1) == event_micros(text)
+
+
+@given(instants, st.sampled_from(("T", " ")), st.sampled_from(("auto", "seconds")))
+def test_iso_times_equal_those_of_datetime(at, between, precision):
+    """ISO 8601 times with or without a fraction are right."""
+    text = at.isoformat(between, precision)
+    at = at if precision == "auto" else at.replace(microsecond=0)
+
+    assert (at - EPOCH) // timedelta(microseconds=1) == event_micros(text)
+
+
+@pytest.mark.parametrize(("value", "micros"), TIMES.items())
+def test_a_time_has_many_forms(value, micros):
+    """Texts of logs and ISO 8601, and numbers of four units by their size."""
+    assert micros == event_micros(value)
+
+
+@pytest.mark.parametrize("value", NO_TIMES)
+def test_what_is_no_time_gives_none(value):
+    """A date or clock that does not exist, and everything else, is no time."""
+    assert event_micros(value) is None
