@@ -1,11 +1,13 @@
 """The query `archive`: every message is in one of two tables, and rejected ones on their topic."""
 
 import pytest
+from deltalake import DeltaTable
 
 from sparq.demo.generator import generate
 from sparq.pipeline import archive
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
+from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.results import ResultTopics
 from tests.pipeline.query_input import forget_last_commit
 
@@ -69,3 +71,14 @@ def test_a_column_without_values_has_nulls_of_its_type(spark, query, messages, t
 
     assert 3 == len(found) == found["user_agent"].null_count
     assert 0 == len(archive.read_rejected(Folders(tmp_path)))
+
+
+def test_the_users_columns_are_stored(spark, query, messages, tmp_path):
+    """A column of the user's own is a column of the table, also one that is added later."""
+    body = b'{"time": "2026-03-02T10:00:00Z", "price": 1.5}'
+    archive.ArchiveSink(spark, str(tmp_path))(messages([body]), 0)
+    reading = Reading(columns=(("price", "price: double"),))
+    archive.ArchiveSink(spark, str(tmp_path), reading=reading)(messages([body], first=1), 1)
+    found = DeltaTable(tmp_path / "clicks").to_pyarrow_table(columns=["index", "price"])
+
+    assert [None, 1.5] == found.sort_by("index")["price"].to_pylist()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparq.pipeline.command import APPLICATION, main, parse
+from sparq.pipeline.own_metrics import OwnMetric
 from sparq.pipeline.settings import Settings, SettingsError, flags
 from sparq.program.mistakes import Mistake
 
@@ -283,3 +284,17 @@ def test_without_spark_the_error_names_the_pip_command() -> None:
 
     assert 1 == done.returncode
     assert "is missing: pip install 'sparq-mq[spark]'" in done.stderr
+
+
+def test_the_users_metrics_come_from_the_file(tmp_path: Path) -> None:
+    """Tables `[metrics.NAME]` are metrics; a wrong one is one sentence with its name."""
+    file = tmp_path / "clicks.toml"
+    file.write_text(
+        'data = "d"\nlookupd-http-address = "a:1"\n[metrics.sales]\nvalue = "count(*)"\n'
+    )
+    taken = parse([f"--config={file}"])
+    file.write_text('[metrics.sales]\nvalue = "all"\n')
+
+    assert (OwnMetric("sales", "count(*)"),) == taken.own_metrics
+    with pytest.raises(SettingsError, match=r"clicks.toml: metrics.sales: value=.*all.* is no agg"):
+        parse([f"--config={file}"])

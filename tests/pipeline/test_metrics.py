@@ -12,6 +12,8 @@ from sparq.demo.generator import generate
 from sparq.pipeline import metrics
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
+from sparq.pipeline.own_metrics import MetricTable, OwnMetric
+from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.results import ResultTopics
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
@@ -173,3 +175,19 @@ def test_a_visitor_has_the_same_hash_everywhere():
     assert [-8674517076258410245, 6974523533129668977, None] == metrics.visitor_hashes(
         addresses, agents
     ).to_pylist()
+
+
+def test_the_users_metrics_are_tables(spark, query, messages, tmp_path):
+    """A metric over a column of the user's own is written with the others, batch by batch."""
+    reading = Reading(columns=(("price", "price: double"), ("country", "geo.country: string")))
+    own = MetricTable(OwnMetric("revenue", "sum(price)", ("country",)), click_schema(reading))
+    sink = metrics.MetricsSink(spark, str(tmp_path), own=[own], reading=reading)
+    body = '{"time": "2026-03-02T10:00:00Z", "price": %s, "geo": {"country": "%s"}}'
+    sales = [(1.5, "DE"), (2.5, "FR"), (4, "DE")]
+    for number in range(2):
+        sink(messages([(body % sale).encode() for sale in sales], first=3 * number), number)
+    rows = DeltaTable(tmp_path / "metric_revenue").to_pyarrow_table()
+    found = own.table.summed(rows).to_pylist()
+
+    assert [("DE", 11.0), ("FR", 5.0)] == [(row["country"], row["value"]) for row in found]
+    assert 6 == sum(metrics.read_minutes(Folders(tmp_path))["clicks"].to_pylist())

@@ -36,12 +36,14 @@ from pyspark.sql import functions as F
 
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
+from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.cluster_check import check_cluster, cluster_options
 from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.messages import messages
 from sparq.pipeline.open_visits import processor as visits_processor
+from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import Timeline
@@ -212,10 +214,11 @@ class Application:
         if name == archive.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
             rejected = partial(self._figures.counted, name, "rejected")
-            return Plan(rows, archive.ArchiveSink(*common, keep_days, rejected))
+            return Plan(rows, archive.ArchiveSink(*common, keep_days=keep_days, counted=rejected))
         if name == metrics.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
-            return Plan(rows, metrics.MetricsSink(*common, keep_days))
+            own = metric_tables(self._settings)
+            return Plan(rows, metrics.MetricsSink(*common, keep_days=keep_days, own=own))
         newest = F.timestamp_seconds("published_s")
         packed = visits_processor.packed(read, self._buckets(name))
         packed = observed(packed, newest_published=newest)
@@ -369,6 +372,7 @@ def run(settings: Settings) -> int:
     """
     # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
+    metric_tables(settings)
     check_run_dir(settings.run_dir)
     if not settings.run_dir:
         check_cluster(settings)
@@ -389,6 +393,18 @@ def run(settings: Settings) -> int:
         if server is not None:
             server.close()
     return 0
+
+
+def metric_tables(settings: Settings) -> list[MetricTable]:
+    """The user's metrics, checked.
+
+    Raises:
+        SettingsError: an expression or a column of one is wrong.
+    """
+    try:
+        return [MetricTable(metric, CLICK_SCHEMA) for metric in settings.own_metrics]
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
 
 
 def check_run_dir(folder: str) -> None:

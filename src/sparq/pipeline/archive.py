@@ -8,6 +8,7 @@ topic clicks.rejected    the rejected messages as JSON, at least once
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 
 from sparq.pipeline import clicks as click
 from sparq.pipeline.maintenance import Maintenance
+from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, arrow
 
@@ -36,20 +38,30 @@ _MESSAGE = (
     pa.field("timestamp", pa.timestamp("us", "UTC")),
 )
 _BODY = pa.field("body", pa.binary())
-_CLICK = [field for field in click.CLICK_SCHEMA if field.name != "reason"]
-CLICKS = Table("clicks", pa.schema([*_MESSAGE, *_CLICK, _BODY]), "time")
 REJECTED = Table(
     "rejected", pa.schema([*_MESSAGE, pa.field("reason", pa.string()), _BODY]), "timestamp"
 )
 
 
-def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
+def clicks_table(reading: Reading = click.USUAL) -> Table:
+    """The table of clicks that are read in this way: with the user's columns."""
+    fields = [field for field in click_schema(reading) if field.name != "reason"]
+    return Table("clicks", pa.schema([*_MESSAGE, *fields, _BODY]), "time")
+
+
+CLICKS = clicks_table()
+
+
+def split(
+    batches: Iterable[pa.RecordBatch], reading: Reading = click.USUAL
+) -> Iterator[Mapping[str, pa.Table]]:
     """Messages as rows of the two tables; each message is in one of them."""
+    names = clicks_table(reading).schema.names
     for batch in batches:
-        parsed = click.parse_arrow(batch)
+        parsed = click.parse_arrow(batch, reading=reading)
         is_click = pc.is_null(parsed["reason"])
         yield {
-            CLICKS.name: parsed.filter(is_click).select(CLICKS.schema.names),
+            CLICKS.name: parsed.filter(is_click).select(names),
             REJECTED.name: parsed.filter(pc.invert(is_click)).select(REJECTED.schema.names),
         }
 
@@ -63,6 +75,7 @@ class ArchiveSink:
         topics: the topics for results; None: rejected messages are not published.
         keep_days: days of rows to keep; 0: all.
         counted: takes the number of rejected messages of each batch.
+        reading: how messages are read.
     """
 
     def __init__(
@@ -70,10 +83,13 @@ class ArchiveSink:
         spark: SparkSession,
         data: str,
         topics: ResultTopics | None = None,
+        *,
         keep_days: int = 0,
         counted: Callable[[int], None] = lambda _: None,
+        reading: Reading = click.USUAL,
     ) -> None:
-        self._tables = Tables(spark, data, [REJECTED, CLICKS])
+        self._tables = Tables(spark, data, [REJECTED, clicks_table(reading)])
+        self._split = partial(split, reading=reading)
         self._maintenance = Maintenance(self._tables, keep_days)
         self._topics = topics
         self._counted = counted
@@ -81,7 +97,7 @@ class ArchiveSink:
     def __call__(self, messages: DataFrame, batch_id: int) -> None:
         """Process one micro-batch, also if it is repeated."""
         spark = messages.sparkSession
-        written = self._tables.write(messages, batch_id, split)
+        written = self._tables.write(messages, batch_id, self._split)
         rejected = written.get(REJECTED.name)
         self._counted(rejected.rows if rejected else 0)
         if self._topics is not None and rejected:

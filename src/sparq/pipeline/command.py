@@ -106,6 +106,7 @@ def page() -> str:
     return INTRODUCTION + options
 
 
+METRICS: Final = "metrics"
 _PAIRS: Final = (kinds.SPARK, kinds.SOURCE)
 _PAIR_FIELDS: Final = ("spark", "source")
 
@@ -148,12 +149,25 @@ def _from_file(path: str) -> dict[str, Any]:
     values = {}
     for key, value in document.items():
         flag = known.get(key)
+        if key == METRICS:
+            values["own_metrics"] = _metrics(value, f"config file {path}")
+            continue
         if flag is None:
             raise SettingsError(f"config file {path}: {_unknown(key, value, known)}")
         origin = f"config file {path}: {key}"
         given = _pairs(flag, value, origin) if isinstance(value, dict) else value
         values[flag.field] = settled(flag, given, origin)
     return values
+
+
+def _metrics(value: Any, origin: str) -> Any:
+    """The user's metrics, from the tables `[metrics.NAME]`."""
+    if not isinstance(value, dict):
+        raise SettingsError(f"{origin}: {METRICS} is no setting: write a table [{METRICS}.NAME]")
+    try:
+        return import_module("sparq.pipeline.own_metrics").from_toml(value)
+    except ValueError as error:
+        raise SettingsError(f"{origin}: {error}") from None
 
 
 def _unknown(key: str, value: Any, known: Mapping[str, Flag]) -> str:

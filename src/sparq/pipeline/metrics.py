@@ -2,6 +2,7 @@
 
     data/minutes    a row per minute and task of a batch: its clicks, bytes, statuses, visitors
     data/pages      a row per minute, page and task of a batch: its clicks
+    data/metric_*   the user's metrics (`own_metrics`)
     topic clicks.metrics    the minutes that a batch has touched, summed up so far, as JSON, at
                             least once; `revision` is the version of the table and grows
 
@@ -15,26 +16,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
-from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.clicks import USUAL, parse_arrow
 from sparq.pipeline.maintenance import Maintenance
 from sparq.pipeline.results import BODIES, BODY_DDL
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, Written, arrow, overlapping
-from sparq.pipeline.totals import PartialRows, to_arrow
+from sparq.pipeline.totals import PartialRows, hashes_of, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sparq.pipeline.folders import Folders
+    from sparq.pipeline.own_metrics import MetricTable
+    from sparq.pipeline.reading.schema import Reading
     from sparq.pipeline.results import ResultTopics
 
 QUERY = "metrics"
@@ -70,12 +72,18 @@ PAGES = Table(
 )
 
 
-def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
-    """The messages of a partition as rows of both tables."""
-    parts = [parse_arrow(batch, _COLUMNS).select(_COLUMNS) for batch in batches]
+def split(
+    batches: Iterable[pa.RecordBatch],
+    own: Sequence[MetricTable] = (),
+    reading: Reading = USUAL,
+) -> Iterator[Mapping[str, pa.Table]]:
+    """The messages of a partition as rows of both tables, and of those of the user's metrics."""
+    columns = list(dict.fromkeys([*_COLUMNS, *(name for one in own for name in one.columns)]))
+    parts = [parse_arrow(batch, columns, reading).select(columns) for batch in batches]
     if parts:
         clicks = pa.concat_tables(parts)
-        yield rows_of(clicks.filter(pc.is_null(clicks["reason"])))
+        clicks = clicks.filter(pc.is_null(clicks["reason"]))
+        yield {**rows_of(clicks), **{one.table.name: one.rows(clicks) for one in own}}
 
 
 def rows_of(clicks: pa.Table) -> dict[str, pa.Table]:
@@ -112,10 +120,7 @@ def rows_of(clicks: pa.Table) -> dict[str, pa.Table]:
 def visitor_hashes(addresses: pa.ChunkedArray, agents: pa.ChunkedArray) -> pa.Int64Array:
     """The visitor of each click; null without an address. Equal in all processes and versions."""
     texts = pc.binary_join_element_wise(addresses, pc.fill_null(agents, "-"), "\n")
-    known = texts.combine_chunks().dictionary_encode()
-    # Each text once: they are hashed one by one.
-    hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in known.dictionary.to_pylist()]
-    return pa.array(np.array(hashes, np.uint64).view(np.int64)).take(known.indices)
+    return hashes_of(texts.combine_chunks())
 
 
 class MetricsSink:
@@ -126,6 +131,8 @@ class MetricsSink:
         data: the data folder.
         topics: the topics for results; None: minutes are not published.
         keep_days: days of rows to keep; 0: all.
+        own: the user's metrics.
+        reading: how messages are read.
     """
 
     def __init__(
@@ -133,16 +140,20 @@ class MetricsSink:
         spark: SparkSession,
         data: str,
         topics: ResultTopics | None = None,
+        *,
         keep_days: int = 0,
+        own: Sequence[MetricTable] = (),
+        reading: Reading = USUAL,
     ) -> None:
-        self._tables = Tables(spark, data, [PAGES, MINUTES])
+        self._tables = Tables(spark, data, [*(one.table for one in own), PAGES, MINUTES])
+        self._split = partial(split, own=tuple(own), reading=reading)
         self._maintenance = Maintenance(self._tables, keep_days)
         self._topics = topics
 
     def __call__(self, messages: DataFrame, batch_id: int) -> None:
         """Process one micro-batch, also if it is repeated."""
         spark = messages.sparkSession
-        minutes = self._tables.write(messages, batch_id, split).get(MINUTES.name)
+        minutes = self._tables.write(messages, batch_id, self._split).get(MINUTES.name)
         if self._topics is not None and minutes is not None:
             self._topics.publish(self._topics.minutes, self._running_totals(spark, minutes))
         self._maintenance.between_batches(spark)

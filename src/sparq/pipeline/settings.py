@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sparq.pipeline import setting_kinds as kinds
 from sparq.program.flags import Flag, flags_of, option
 from sparq.program.mistakes import Mistake, shown
+
+if TYPE_CHECKING:
+    from sparq.pipeline.own_metrics import OwnMetric
 
 QUERIES: Final = ("archive", "metrics", "spam_analysis")
 TOPIC: Final = "clicks"
@@ -68,6 +71,7 @@ class Settings:
         max_offsets_per_trigger: maximum number of messages in a batch of a query. The first one
             after a start has at most FIRST_OFFSETS; while a query is behind, its batches grow.
         keep_days: days before today (UTC) whose rows the tables keep; 0: all.
+        own_metrics: the user's metrics, the tables `[metrics.NAME]` of the file.
         master: Spark's master; empty: the one given to spark-submit or in spark-defaults.conf, else
             `local[*]`.
         driver_memory: heap of the driver's JVM; empty: a quarter of the machine's memory, at least
@@ -141,6 +145,7 @@ class Settings:
         kind=kinds.WHOLE,
         least=0,
     )
+    own_metrics: tuple[OwnMetric, ...] = ()
     master: str = option(
         "",
         "Spark's master: local[4], spark://host:7077, yarn, k8s://... (default: that of"

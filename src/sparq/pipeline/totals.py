@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import xxhash
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,6 +45,14 @@ class PartialRows:
         frame = pl.DataFrame(pl.from_arrow(rows.select(self.schema.names)))
         found = frame.group_by(self.keys).agg(combined(name) for name in self.how)
         return to_arrow(found.sort(self.keys), self.schema)
+
+
+def hashes_of(texts: pa.Array) -> pa.Int64Array:
+    """XXH3-64 of each text, null for null: equal in all processes and versions."""
+    known = texts.dictionary_encode()
+    # Each text once: they are hashed one by one.
+    hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in known.dictionary.to_pylist()]
+    return pa.array(np.array(hashes, np.uint64).view(np.int64)).take(known.indices)
 
 
 def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from sparq.pipeline import archive, metrics
+from sparq.pipeline import archive, metrics, own_metrics
+from sparq.pipeline.clicks import CLICK_SCHEMA
 from tests.pipeline.query_input import message_table
 from tests.scenarios.docs import pipeline_page
 
@@ -59,3 +61,13 @@ def test_the_page_has_the_columns(written: Path) -> None:
     assert [] == sorted(
         name for name in names if name not in TEXT and not name.startswith("status")
     )
+
+
+def test_the_pages_metrics_are_accepted() -> None:
+    """The metrics of the page's file are valid over the columns of a click."""
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.M | re.S)
+    found = own_metrics.from_toml(tomllib.loads(text)["metrics"])
+
+    assert ["metric_sent", "metric_buyers"] == [
+        own_metrics.MetricTable(metric, CLICK_SCHEMA).table.name for metric in found
+    ]
