@@ -18,9 +18,9 @@ from tests.support.servers import free_port
 
 from bench.pipeline_processes import BenchError, until
 from bench.pipeline_running import LOOPBACK
+from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import use_this_python
 from sparq.program.supervised import HOST, SupervisedProcess
-from sparq.spark.java import ensure_java
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"

@@ -22,9 +22,9 @@ from typing import Any
 from tests.support.servers import spawn_nsqd
 
 from sparq.client.blocking.connection import BlockingConnection
+from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import use_this_python
 from sparq.protocol import commands
-from sparq.spark.java import ensure_java
 
 TOPIC = "bench"
 BODY_SIZE = 200

@@ -24,8 +24,8 @@ from tests.support.waiting import wait_for
 
 from proofs.spark_cluster_parts.programs import Program, last_lines
 from sparq.pipeline.cluster import any_free_port
+from sparq.pipeline.java import ensure_java
 from sparq.program.supervised import HOST
-from sparq.spark.java import ensure_java
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"

@@ -74,12 +74,17 @@ def listeners(port: int) -> set[str]:
 def test_a_local_session_has_its_default_options(tmp_path: Path) -> None:
     """A local session has all cores, the given heap, loopback only, UTC and RocksDB.
 
-    It runs Python workers.
+    It runs Python workers. Adaptive execution and compiled code are off for the pipeline's queries
+    only.
     """
     state = run(
         f"""
 spark = session(settings_with(data={str(tmp_path)!r}, driver_memory="640m"))
-from sparq.pipeline.session_options import FILE_MANAGER, ROCKSDB
+from sparq.pipeline.session_options import FILE_MANAGER, OF_QUERIES, ROCKSDB
+from sparq.pipeline.session import prepare_for_queries
+values = [[spark.conf.get(key) for key in OF_QUERIES]]
+prepare_for_queries(spark)
+values.append([spark.conf.get(key) for key in OF_QUERIES])
 port = int(spark.sparkContext.uiWebUrl.rpartition(":")[2])
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.pipeline.test_session import listeners
@@ -87,6 +92,7 @@ rows = spark.range(3).mapInArrow(lambda batches: batches, "id BIGINT").count()
 print_state(
     spark,
     rows=rows,
+    values=values,
     listeners=sorted(listeners(port)),
     cores=spark.sparkContext.defaultParallelism,
     manager=spark.conf.get("spark.sql.streaming.checkpointFileManagerClass") == FILE_MANAGER,
@@ -98,6 +104,7 @@ print_state(
     assert ("local[*]", "UTC", "60s") == (state["master"], state["zone"], state["stop_timeout"])
     assert 600 < state["heap_mib"] <= 640
     assert str(state["cores"]) == state["partitions"]
+    assert [["true", "true"], ["false", "false"]] == state["values"]
     assert state["ui"].startswith("http://127.0.0.1:")
     assert all(address.endswith("0100007F") for address in state["listeners"])
     assert (3, True, True) == (state["rows"], state["manager"], state["store"])
@@ -184,7 +191,7 @@ print_state(session(settings_with(data=data)), late=late, other=other)
 def java_home() -> dict[str, str]:
     """JAVA_HOME for a program that does not find Java itself."""
     found = subprocess.run(
-        [sys.executable, "-c", "from sparq.spark.java import ensure_java; print(ensure_java())"],
+        [sys.executable, "-c", "from sparq.pipeline.java import ensure_java; print(ensure_java())"],
         capture_output=True,
         text=True,
         check=True,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import use_this_python
-from sparq.spark.java import ensure_java
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

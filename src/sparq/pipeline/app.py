@@ -48,7 +48,7 @@ from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import Timeline
 from sparq.pipeline.results import ResultTopics
-from sparq.pipeline.session import register_nsq, session
+from sparq.pipeline.session import prepare_for_queries, register_nsq, session
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError
 from sparq.program.mistakes import Mistake
 
@@ -381,6 +381,7 @@ def run(settings: Settings) -> int:
     server = MetricsServer(figures, address) if address else None
     try:
         spark = session(settings)
+        prepare_for_queries(spark)
         if settings.run_dir:
             check_cluster(settings)  # only now: nsqlookupd and Spark start at the same time
         application = Application(spark, settings, figures, server)

@@ -21,12 +21,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from sparq.pipeline import jvm
+from sparq.pipeline import java
 from sparq.pipeline import session_options as options
-from sparq.pipeline.masters import ask_master, check_master, java_reason, log_level
+from sparq.pipeline.masters import check_master
 from sparq.pipeline.settings import Settings, SettingsError
 from sparq.program.mistakes import Mistake
-from sparq.spark.java import JavaNotFoundError, ensure_java
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -113,11 +112,10 @@ def _jvm_for(settings: Settings) -> tuple[bool, dict[str, str]]:
     if not is_submitted:
         check_master(launch[options.MASTER])
         try:
-            java = ensure_java()
-        except JavaNotFoundError as error:
+            java.ensure_java()
+        except java.JavaNotFoundError as error:
             raise SessionError(str(error)) from error
-        jvm.check_java_options(java, launch)
-        heap = jvm.default_heap(jvm.machine_bytes())
+        heap = java.default_heap(java.machine_bytes())
         os.environ.update(options.variables(launch, os.environ, heap))
         choose_python(launch)
         os.environ[DRIVER_PYTHON] = NO_PYTHON
@@ -125,14 +123,10 @@ def _jvm_for(settings: Settings) -> tuple[bool, dict[str, str]]:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - needs Java's place first
 
     was_running = is_submitted or SparkContext._jvm is not None
-    begun = time.monotonic()
     if not was_running:
         _start_jvm(SparkConf(loadDefaults=False).setAll(list(launch.items())), settings)
     else:
         SparkContext._ensure_initialized()
-    # If Java started slowly, a master may answer as slowly.
-    master, start_seconds = SparkConf().get(options.MASTER, ""), time.monotonic() - begun
-    ask_master(SparkContext._jvm, master, start_seconds)
     return was_running, dict(SparkConf().getAll())
 
 
@@ -145,9 +139,9 @@ def _start_jvm(conf: SparkConf, settings: Settings) -> None:
     from pyspark import SparkContext  # noqa: PLC0415 - needs Java's place first
     from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
 
-    folder = jvm.new_folder()
-    before = os.environ.get(jvm.VARIABLE, "")
-    os.environ[jvm.VARIABLE] = jvm.options_with(folder, before)
+    folder = java.new_folder()
+    before = os.environ.get(java.VARIABLE, "")
+    os.environ[java.VARIABLE] = java.options_with(folder, before)
     try:
         # PySpark's only way to start a JVM without a session, after which options are fixed.
         SparkContext._ensure_initialized(conf=conf)
@@ -159,7 +153,7 @@ def _start_jvm(conf: SparkConf, settings: Settings) -> None:
             f"Spark's JVM ended during start-up: see its messages above{blame}"
         ) from error
     finally:
-        os.environ[jvm.VARIABLE] = before  # Spark ignores an empty value
+        os.environ[java.VARIABLE] = before  # Spark ignores an empty value
     # Java deletes registered files in reverse order: the folder comes last, and is empty by then.
     getattr(SparkContext._jvm, "java.io.File")(str(folder)).deleteOnExit()
 
@@ -218,6 +212,30 @@ def _created(wanted: dict[str, str]) -> SparkSession:
     except (Py4JError, PySparkException, OSError) as error:
         raise SessionError(f"Spark does not start: {java_reason(error)}") from error
     return spark
+
+
+def java_reason(error: Exception) -> str:
+    """The first line of the root cause: the innermost Java exception, or else the Python error."""
+    thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while thrown is not None and thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    text = str(thrown.toString()) if thrown is not None else str(error)
+    return (text.strip() or type(error).__name__).splitlines()[0]
+
+
+def log_level(jvm: Any, name: str, level: str) -> None:
+    """Set the level of a logger in the JVM, such as OFF or ERROR."""
+    log4j = "org.apache.logging.log4j"
+    configurator = getattr(jvm, f"{log4j}.core.config.Configurator")
+    configurator.setLevel(name, getattr(getattr(jvm, f"{log4j}.Level"), level))
+
+
+def prepare_for_queries(spark: SparkSession) -> None:
+    """Set the options of the pipeline's own queries, except those that the user has set."""
+    given = dict(spark.sparkContext.getConf().getAll())
+    for key, value in options.OF_QUERIES.items():
+        if key not in given:
+            spark.conf.set(key, value)
 
 
 def register_nsq(spark: SparkSession) -> None:

@@ -109,12 +109,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.retainedStages": "200",
     "spark.ui.retainedTasks": "5000",
     "spark.sql.ui.retainedExecutions": "100",
-    # Adaptive execution plans every stage again and sizes partitions by measured data: a repeated
-    # batch might be split differently. Spark turns it off for stateful queries anyway.
-    "spark.sql.adaptive.enabled": "false",
-    # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
-    # first batch of each query, and made later batches no faster when measured alone.
-    "spark.sql.codegen.wholeStage": "false",
     # Workers are forked from a process that has loaded what all of them need.
     "spark.python.daemon.module": "sparq.pipeline.workers_daemon",
     # Times in Spark's default Parquet type do not tell other readers their time zone.
@@ -132,6 +126,16 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # message may be 1 MiB large, so the bytes need a limit, too: the default is 2 GiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
 }
+
+OF_QUERIES: Final[Mapping[str, str]] = {
+    # Adaptive execution plans every stage again and sizes partitions by measured data: a repeated
+    # batch might be split differently. Spark turns it off for stateful queries anyway.
+    "spark.sql.adaptive.enabled": "false",
+    # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
+    # first batch of each query, and made later batches no faster when measured alone.
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Defaults of the pipeline's three queries; other programs with this session keep Spark's."""
 
 ON_LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.host": LOOPBACK,

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import pytest
 
-from sparq.spark.java import ensure_java, java_major
+from sparq.pipeline.java import ensure_java, java_major
 from tests.scenarios.deploy import dockerfile
 
 ROOT = Path(__file__).parents[3]

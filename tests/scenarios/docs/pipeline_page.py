@@ -16,8 +16,8 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import use_this_python
-from sparq.spark.java import ensure_java
 from tests.support.run_program import run_program
 from tests.support.spark_session import JAVA_OPTIONS
 

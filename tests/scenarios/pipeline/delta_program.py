@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
+from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import use_this_python
-from sparq.spark.java import ensure_java
 
 MESSAGES_PER_BATCH = 200
 SETTINGS = {

@@ -15,9 +15,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import use_this_python
 from sparq.spark.data_source import NsqDataSource
-from sparq.spark.java import ensure_java
 
 PAGES = ["jobs", "stages", "storage", "environment", "executors", "SQL", "StreamingQuery"]
 API = ["jobs", "stages?details=true", "environment", "allexecutors"]

