@@ -106,7 +106,7 @@ def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch):
             pass
 
     monkeypatch.setattr(app, "Application", Application)
-    for needed in ("HadoopFiles", "session", "check_cluster"):
+    for needed in ("HadoopFiles", "session", "prepare_for_queries", "check_cluster"):
         monkeypatch.setattr(app, needed, lambda *_: None)
     settings = settings_with(queries=("metrics",), metrics_address="")
     before = sys.getprofile()

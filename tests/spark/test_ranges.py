@@ -15,6 +15,7 @@ from sparq.protocol import batch, commands, frames, layout
 from sparq.protocol.errors import RemoteError
 from sparq.spark import ranges
 from sparq.spark.errors import DataLossError, UnreachableError
+from sparq.spark.options import ClusterOptions
 from sparq.spark.ranges import SCHEMA, Decoder, Range, read_range
 from tests.spark.range_server import RangeServer
 from tests.spark.stored import encoded, stored_batch
@@ -43,7 +44,7 @@ def range_of(server: RangeServer, first: int = 0, end: int | None = None) -> Ran
 
 def bodies(wanted: Range, *, fails: bool = True, timeout_ms: int = 20_000) -> list[bytes]:
     found = []
-    for rows in read_range(wanted, ["body"], timeout_ms, fails=fails):
+    for rows in read_range(wanted, ["body"], ClusterOptions((), (), timeout_ms), fails=fails):
         found += rows.column(0).to_pylist()
     return found
 
@@ -64,7 +65,7 @@ def test_a_broken_connection_loses_and_repeats_no_row(server, answered):
 
 def test_a_read_continues_after_a_restart_of_nsqd(server):
     """A read continues after its nsqd was away for a while."""
-    pieces = read_range(range_of(server), ["body"], 20_000)
+    pieces = read_range(range_of(server), ["body"], ClusterOptions((), (), 20_000))
     found = next(pieces).column(0).to_pylist()
     server.stop()
     threading.Timer(0.3, server.start).start()

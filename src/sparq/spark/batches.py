@@ -58,12 +58,7 @@ Found = Mapping[Key, LogPosition]
 
 
 class Backlog(NamedTuple):
-    """The unread messages of one log.
-
-    Attributes:
-        messages: number of unread messages.
-        allowed: how many of them fit the byte limit.
-    """
+    """The number of unread messages of one log, and how many of them fit the byte limit."""
 
     messages: int
     allowed: int
@@ -149,12 +144,7 @@ class Span(NamedTuple):
 
 
 class BatchPlanner:
-    """Asks the nsqds what a query's batches read.
-
-    Args:
-        fleet: the nsqds, an attribute too.
-        options: the query's options.
-    """
+    """Asks the nsqds (`fleet`) what a query's batches read."""
 
     def __init__(self, fleet: TopicConnections, options: SourceOptions) -> None:
         self.fleet = fleet

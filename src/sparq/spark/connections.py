@@ -70,12 +70,7 @@ class TopicAt(NamedTuple):
 
 
 class NsqdDiscovery:
-    """Finds nsqds; asks the nsqlookupds again every `INTERVAL_SECONDS`.
-
-    Args:
-        cluster: addresses of nsqds or nsqlookupds.
-        topics: the topics to look for; None: find all nsqds, whatever their topics.
-    """
+    """Finds nsqds; without topics all of them. Asks nsqlookupds again every `INTERVAL_SECONDS`."""
 
     def __init__(self, cluster: ClusterOptions, topics: TopicSelection | None) -> None:
         self._lookupds = cluster.lookupd_http_addresses
@@ -134,11 +129,7 @@ class NsqdDiscovery:
         return failures
 
     def _ask(self, address: str) -> Any:
-        """Ask one nsqlookupd; returns its parsed answer.
-
-        Raises:
-            OSError, HTTPException, ValueError: as the connection and `lookup.answer` do.
-        """
+        """Ask one nsqlookupd; returns its parsed answer. Raises what `_ask_all` catches."""
         if (one := self._one_topic) is None:
             url = urlsplit(lookup.question(address, "nodes"))
         else:
@@ -183,13 +174,9 @@ class NsqdDiscovery:
 
 
 def check_peers(cluster: ClusterOptions, topics: TopicSelection | None) -> None:
-    """Find mistakes in the addresses before a query runs; creates nothing.
+    """Find mistakes in the addresses before a source (or, without topics, a sink) runs.
 
-    Daemons that do not answer are not reported: the query waits for them.
-
-    Args:
-        cluster: the addresses.
-        topics: the topics that a source will read; None for a sink.
+    Nothing is created. Daemons that do not answer are not reported: the query waits for them.
 
     Raises:
         WrongPeerError: there is another daemon, or another of its ports, at an address.

@@ -120,8 +120,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
                 cannot be read from. One that does not answer is left to the query.
         """
         # Checked here, since `load()` raises an error of this method before a query runs; Spark 4.3
-        # would hide one of `streamReader` (`RefusedStreamReader`). Spark does not tell whether a
-        # stream or a batch is read, so what differs is left to `SourceOptions.of`.
+        # would hide one of `streamReader` (`RefusedStreamReader`).
         options = SourceOptions.of(self.options, stream=None)
         check_peers(options.cluster, options.topics)
         return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())

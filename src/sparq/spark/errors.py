@@ -2,14 +2,6 @@
 
 The texts of errors are written for the query's author.
 
-```
-SparkNsqError
-├── UnreachableError      a needed nsqd stayed unreachable for longer than nsqdTimeoutMs
-├── DataLossError         unread messages are lost (only with failOnDataLoss)
-├── SupersededError       another query has taken over the channel
-└── RowError              a row cannot become a message
-```
-
 Wrong options raise `options.OptionError`, refusals by nsqd `RemoteError`, and missing TLS or AUTH
 the client's `TlsError` or `AuthRequiredError`.
 """
@@ -31,11 +23,11 @@ class SparkNsqError(Exception):
 
 
 class UnreachableError(SparkNsqError):
-    """An nsqd, or every nsqlookupd, stayed unreachable."""
+    """An nsqd, or every nsqlookupd, stayed unreachable for longer than nsqdTimeoutMs."""
 
 
 class DataLossError(SparkNsqError):
-    """Unread messages are lost."""
+    """Unread messages are lost (only with failOnDataLoss)."""
 
 
 class SupersededError(SparkNsqError):

@@ -14,12 +14,10 @@ split into partitions (`PartitionRule`).
 3. Counts are differences of ordinals (messages since the log's beginning), never of indexes: gaps
    between indexes are normal. That is why the checkpoint holds the ordinal too: messages are lost
    exactly when a log begins at a higher ordinal than the offset has.
-4. How a batch is split depends only on its two offsets and on options: never on the machine's
-   cores, nor on which nsqds answer at the moment. A batch that runs again has the same partitions.
-   The numbers that decide it are stored in the offset at which the batch ends, so a batch that was
-   planned before a restart stays the same even if options or the version have changed.
-5. Spark does not tell a Python source how many cores its executors have. The option
-   `minPartitions` sets the number of partitions; without it only the number of messages decides.
+4. How a batch is split depends only on its two offsets: never on the machine's cores (which Spark
+   does not tell a Python source), nor on which nsqds answer at the moment. The numbers that decide
+   it are stored in the offset at which the batch ends, so a batch that was planned before a restart
+   stays the same even if options or the version have changed.
 """
 
 import json
@@ -136,12 +134,7 @@ class LogPosition:
 
 
 class PartitionRule(NamedTuple):
-    """The numbers that decide how a batch is split into partitions.
-
-    Attributes:
-        parts: approximate number of partitions; each log's range has at least one.
-        records_max: maximum number of messages in a partition.
-    """
+    """How a batch is split: into about `parts` partitions of at most `records_max` messages."""
 
     parts: int
     records_max: int
@@ -261,13 +254,10 @@ def names_of(key: Key) -> tuple[str, ...]:
 
 
 def parse_positions(text: str, words: tuple[str, ...], elsewhere: str) -> Positions:
-    """Parse a word, or JSON like ``{"127.0.0.1:4150": 12345}``; other logs get `elsewhere`.
-
-    With several topics the JSON is like
-    ``{"clicks": {"127.0.0.1:4150": 12345}, "views": "latest"}``.
+    """Parse the option `startingOffsets` or `endingOffsets`; logs not named get `elsewhere`.
 
     Raises:
-        ValueError: the text is neither; the error says what is expected.
+        ValueError: the text is neither a word nor such JSON; the error says what is expected.
     """
     word = text.strip().lower()
     if word in words:

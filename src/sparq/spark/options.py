@@ -267,12 +267,10 @@ _ENTRY: Final = re.compile(r"^(\w+) : ([\w ]+)(?:, default (\S+))?$", re.MULTILI
 DECLARED: Final = {entry[0].lower(): Option(*entry) for entry in _ENTRY.findall(OPTIONS)}
 """The options in `OPTIONS` by their names in lower case."""
 
-SPARK_OPTIONS: Final = frozenset(
-    (
-        *("path", "paths", "checkpointlocation", "outputmode", "provider", "owner"),
-        *("location", "comment", "external", "is_managed_location", "collation"),
-    )
-)
+SPARK_OPTIONS: Final = {
+    *("path", "paths", "checkpointlocation", "outputmode", "provider", "owner", "location"),
+    *("comment", "external", "is_managed_location", "collation"),
+}
 """Options that Spark adds by itself, in lower case; names with a dot (`option.topic`) also are."""
 
 KAFKA_OPTIONS: Final = {
@@ -340,8 +338,7 @@ class ClusterOptions:
     """Addresses of the nsqds, or of the nsqlookupds that list them, and how to connect.
 
     Attributes:
-        nsqd_tcp_addresses: as ``host:port``; empty if nsqlookupds are given.
-        lookupd_http_addresses: as ``host:port`` or URL; empty if nsqds are given.
+        nsqd_tcp_addresses, lookupd_http_addresses: one of them is empty.
         timeout_ms: how long an nsqd may be unreachable before the query or task fails.
         layers: TLS, compression and AUTH of each connection.
         begin_timeout_ms: the same at the start of a query without a checkpoint; 0: `timeout_ms`.
@@ -368,9 +365,8 @@ class ClusterOptions:
                 + (", not both" if nsqds else "")
             )
         names = [each.name for each in fields(LayerOptions) if given.has(each.name)]
-        values = {name: given[name] for name in names}
         try:
-            layers = LayerOptions(**values)
+            layers = LayerOptions(**{name: given[name] for name in names})
         except ValueError as error:
             raise OptionError(f"option {error}") from None
         timeout_ms = given["nsqdTimeoutMs"]

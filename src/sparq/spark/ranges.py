@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
-from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.client.range_reader import RangeData, RangeReader
 from sparq.protocol import batch
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_OVERHEAD, ID_OFFSET, ID_SIZE
 from sparq.spark.errors import RetryDeadline, may_pass, report_loss
+from sparq.spark.options import ClusterOptions
 
 ROWS_MAX: Final = 50_000
 """Rows per record batch: enough to make its fixed cost small, few enough for the JVM's heap."""
@@ -60,8 +60,7 @@ class Range(NamedTuple):
         nsqd: the value of the column nsqd.
         address: the nsqd to read from.
         log: the log's id.
-        first: the first index.
-        end: the index after the last one.
+        first, end: the first index, and the index after the last one.
         ordinal: messages in the log before `first`.
         messages: number of messages in the range.
     """
@@ -83,9 +82,8 @@ class Range(NamedTuple):
 def freeze_loaded_objects() -> None:
     """Exclude all objects loaded so far from garbage collection (`gc.freeze`), in a task only.
 
-    Spark's worker collects garbage after each task. With the modules of Spark, Arrow and numpy
-    loaded, this took some 60 ms: a third of the time of a task of 500,000 rows, and most of the
-    time of a small one.
+    Spark's worker collects garbage after each task. With all modules loaded, this took 60 ms: a
+    third of the time of a task of 500,000 rows, and most of the time of a small one.
     """
     # Cached: once per worker process, which Spark uses for many tasks.
     if TaskContext.get() is not None:
@@ -94,32 +92,20 @@ def freeze_loaded_objects() -> None:
 
 
 def read_range(
-    wanted: Range,
-    columns: Sequence[str],
-    timeout_ms: int,
-    *,
-    fails: bool = True,
-    layers: LayerOptions = PLAIN,
+    wanted: Range, columns: Sequence[str], cluster: ClusterOptions, *, fails: bool = True
 ) -> Iterator[Any]:
-    """The range's messages as Arrow record batches.
-
-    Args:
-        wanted: the range.
-        columns: the columns, in order.
-        timeout_ms: how long nsqd may be unreachable.
-        fails: whether lost messages are an error (failOnDataLoss).
-        layers: TLS, compression and AUTH of the connection.
+    """The range's messages as Arrow record batches of these columns.
 
     Raises:
         UnreachableError: nsqd stayed unreachable for longer than the timeout.
-        DataLossError: messages are lost, and `fails` is set.
+        DataLossError: messages are lost, and `fails` is set (failOnDataLoss).
         RemoteError, NoRangesError, WrongPeerError, TlsError, AuthRequiredError, BatchError:
             unexpected refusals and damaged data; they are not retried.
     """
     freeze_loaded_objects()
     decoder = Decoder(wanted.topic, wanted.nsqd, columns)
-    reader = RangeReader(wanted.address, user_agent="sparq spark task", layers=layers)
-    reading = _Reading(wanted, reader, timeout_ms, fails=fails)
+    reader = RangeReader(wanted.address, user_agent="sparq spark task", layers=cluster.layers)
+    reading = _Reading(wanted, reader, cluster.timeout_ms, fails=fails)
     try:
         for first, data in reading.pieces():
             for rows in decoder.decode(data.batches, first, data.next):
@@ -214,17 +200,11 @@ class _Reading:
         report_loss(f"{count:,} messages of {place} are lost: {why}", fails=self._fails)
 
     def check_count(self) -> None:
-        """Check that the range had every message exactly once.
-
-        Raises:
-            DataLossError: it had more or fewer than the log's ordinals say, and `fails` is set.
-        """
-        if self.rows + self._lost != self._wanted.messages:
-            report_loss(
-                f"{self._wanted} has {self.rows + self._lost} messages "
-                f"instead of {self._wanted.messages}",
-                fails=self._fails,
-            )
+        """Check that the range had as many messages as the log's ordinals say."""
+        found, wanted = self.rows + self._lost, self._wanted
+        if found != wanted.messages:
+            text = f"{wanted} has {found} messages instead of {wanted.messages}"
+            report_loss(text, fails=self._fails)
 
 
 # Decoding

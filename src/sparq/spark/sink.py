@@ -102,12 +102,7 @@ def published_columns(schema: StructType) -> dict[str, int]:
 
 
 class RowPosition(NamedTuple):
-    """Position of a record batch among the rows of its task, for error texts.
-
-    Attributes:
-        where: the partition, in words.
-        first: the number of the batch's first row in the partition.
-    """
+    """The partition of a record batch, in words, and the number of its first row there."""
 
     where: str
     first: int
@@ -118,12 +113,7 @@ class RowPosition(NamedTuple):
 
 
 def check_rows(rows: Any, options: SinkOptions, place: RowPosition) -> None:
-    """Check that every row of a record batch can become a message.
-
-    Args:
-        rows: the columns body, and topic and defer_ms if there are.
-        options: the limits.
-        place: the batch's position.
+    """Check that every row can become a message; columns are body, and maybe topic and defer_ms.
 
     Raises:
         RowError: a row cannot; the text names it.
@@ -269,9 +259,8 @@ class Publisher:
         Raises:
             UnreachableError: no nsqd accepted it within the timeout.
             RemoteError: nsqd refused the message, the topic or the secret.
-            WrongPeerError: the daemon at an address is not an nsqd.
-            TlsError, AuthRequiredError: an nsqd does not offer the TLS that the options ask for,
-                or requires AUTH.
+            WrongPeerError, TlsError, AuthRequiredError: the nsqd at an address is none, does not
+                offer TLS, or requires AUTH.
         """
         self._patience.reset()
         while True:
@@ -337,12 +326,7 @@ class PublishedCount(WriterCommitMessage):  # type: ignore[misc] # mypy does not
 
 
 class _Writer:
-    """Common base of the batch and stream writers.
-
-    Args:
-        options: the sink's options.
-        columns: positions of the columns to publish.
-    """
+    """Common base of the batch and stream writers; `columns` are positions by name."""
 
     def __init__(self, options: SinkOptions, columns: dict[str, int]) -> None:
         if not options.topic and "topic" not in columns:

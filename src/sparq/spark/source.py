@@ -1,8 +1,7 @@
 """The readers of the source `nsq`, for streams and batches.
 
-A stream: `initialOffset` (for a query without a checkpoint), `latestOffset` and `partitions` run in
-one driver process that lives as long as the query; `read` runs in the executors, on a copy of the
-reader that has never been connected.
+A stream: `initialOffset`, `latestOffset` and `partitions` run in one driver process that lives as
+long as the query; `read` runs in the executors, on a copy that has never been connected.
 
 1. Spark has committed the start offset that it passes to `latestOffset`, so the channels' cursors
    move there in that call: `commit` comes only with the next batch that has data.
@@ -77,12 +76,7 @@ Found = dict[Key, LogPosition]
 
 
 class NsqReader:
-    """Plans ranges in the driver and reads them in the executors.
-
-    Args:
-        options: the query's options.
-        columns: the columns of the rows, in order.
-    """
+    """Plans ranges in the driver and reads them in the executors, with these columns in order."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -105,9 +99,7 @@ class NsqReader:
         if partition.value is None:
             return iter(())  # Spark's partition of a batch read that planned none
         cluster, fails = self._options.cluster, self._options.fail_on_data_loss
-        return read_range(
-            partition.value, self._columns, cluster.timeout_ms, fails=fails, layers=cluster.layers
-        )
+        return read_range(partition.value, self._columns, cluster, fails=fails)
 
     def _plan(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The messages between two offsets, split into partitions."""
@@ -138,17 +130,14 @@ class NsqStreamReader(
     # Called by Spark
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Record where the logs end: the query reads up to there.
-
-        If an nsqd is unreachable, this is left to the next call, which knows how long to wait.
-        """
+        """Record where the logs end; left to the next call, which waits, if an nsqd is away."""
         self._is_drained = True
         self._fleet.refresh()
         if not self._fleet.out_of_reach:
             self._set_targets()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The options' limits; Spark takes only one limit, so it gets that of messages."""
+        """The limit of messages: Spark takes only one of the options' limits."""
         limits = self._options.limits
         # ReadMaxRows with NO_LIMIT also if only other limits are set: `_limits` takes
         # ReadAllAvailable for the trigger `once`, which knows no limits.
@@ -287,11 +276,7 @@ class NsqStreamReader(
             self._warn_of_silence()
 
     def _wait(self, wait_for: Callable[[], None]) -> None:
-        """Wait for nsqds; a drained run without failOnDataLoss continues without unreachable ones.
-
-        Raises:
-            UnreachableError: an nsqd stayed unreachable, in any other case.
-        """
+        """Wait for nsqds; a drained run without failOnDataLoss continues without some."""
         try:
             wait_for()
         except UnreachableError as error:
@@ -359,21 +344,19 @@ class NsqStreamReader(
 
     def _warn_of_silence(self) -> None:
         """Warn if the topics have never had a message at any nsqd: their names may be wrong."""
-        if any(ends.end_ordinal for ends in (self._targets or {}).values()):
-            return
-        members = self._fleet.attached.values()
-        nsqds = ", ".join(dict.fromkeys(member.address for member in members))
-        lookupds = ", ".join(self._options.cluster.lookupd_http_addresses)
-        _LOG.warning(
-            "%s has never had a message at %s: there is nothing to read. "
-            "If you expected messages, check the topic's name",
-            self._options.topics,
-            f"nsqd {nsqds}" if nsqds else f"any nsqd that nsqlookupd {lookupds} lists",
-        )
+        if not any(ends.end_ordinal for ends in (self._targets or {}).values()):
+            members = self._fleet.attached.values()
+            nsqds = ", ".join(dict.fromkeys(member.address for member in members))
+            _LOG.warning(
+                "%s has never had a message at nsqd %s: there is nothing to read. "
+                "If you expected messages, check the topic's name",
+                self._options.topics,
+                nsqds or "(none was found)",
+            )
 
 
 class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc] # mypy skips pyspark
-    """Raises the error in a stream's options at Spark's first call.
+    """Raises the error in a stream's options at Spark's first call, whichever that is.
 
     If creating the reader raised it, Spark 4.3 would show an UnboundLocalError instead.
     """
@@ -382,7 +365,6 @@ class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc] # mypy 
         self._error = error
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Raise the error for any call, whether the query begins, continues or is run again."""
         raise self._error
 
     initialOffset = latestOffset = partitions = read = _refuse
@@ -398,22 +380,14 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class TimeBounds(NamedTuple):
-    """Bounds of publish times, in ns since 1970.
-
-    Attributes:
-        begin_ns: no earlier message matches; None: no bound.
-        end_ns: no message at or after this time matches; None: no bound.
-    """
+    """Messages published in [begin_ns, end_ns) may match; in ns since 1970, None: no bound."""
 
     begin_ns: int | None = None
     end_ns: int | None = None
 
     @classmethod
     def of(cls, predicates: Sequence[Filter]) -> "TimeBounds":
-        """The bounds of predicates that all must hold; predicates on other columns are ignored.
-
-        The column has microseconds, rounded down from the log's nanoseconds.
-        """
+        """The bounds of predicates that all must hold; those on other columns are ignored."""
         begins, ends = [], []
         for predicate in predicates:
             if (at := _microseconds(predicate)) is None:

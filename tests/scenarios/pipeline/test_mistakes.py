@@ -86,15 +86,15 @@ ADDRESSES = [
     ),
     Case(
         "--data={tmp}/data --lookupd-http-address={nsqd_http}",
-        ("--lookupd-http-address", "{nsqd_http} is nsqd's HTTP port"),
+        ("--lookupd-http-address", "{nsqd_http} is not an nsqlookupd's"),
     ),
     Case(
         "--data={tmp}/data --lookupd-http-address={nsqd_tcp}",
-        ("--lookupd-http-address", "{nsqd_tcp} is nsqd's TCP port"),
+        ("--lookupd-http-address", "{nsqd_tcp} is not an nsqlookupd's"),
     ),
     Case(
         "--data={tmp}/data --lookupd-http-address={lookupd_tcp}",
-        ("--lookupd-http-address", "{lookupd_tcp} is nsqlookupd's TCP port"),
+        ("--lookupd-http-address", "{lookupd_tcp} is not an nsqlookupd's"),
     ),
     Case(f"{NEEDED} --source=startingOffsets=first", ("--source", "startingOffsets", "first")),
     Case(f"{NEEDED} --source=tls_v1=true", ("--source", "{nsqd_tcp}", "TLS")),
