@@ -45,6 +45,7 @@ EFFECTS = {
     "minPartitions": "spark/test_batches.py::test_a_range_is_cut_into_equal_parts",
     "maxRecordsPerPartition": "spark/test_batches.py::test_a_range_is_cut_into_equal_parts",
     "failOnDataLoss": "spark/test_batches.py::test_a_log_that_was_replaced_is_data_loss",
+    "firstOffsetsPerTrigger": "spark/test_source.py::test_batches_grow_while_messages_are_left",
     "lostNsqds": "spark/test_batches.py::test_an_nsqd_named_as_lost_is_given_up_and_counted",
     "max_msg_size": "spark/test_sink.py::test_a_message_must_fit_an_mpub",
     "max_body_size": "spark/test_sink.py::test_a_message_must_fit_an_mpub",
