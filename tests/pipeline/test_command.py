@@ -49,6 +49,28 @@ def test_only_two_flags_are_required() -> None:
     assert expected == parse(NEEDED)
 
 
+def test_the_file_has_tables_of_paths_and_columns(file) -> None:
+    """`[click]` and `[columns]` say how JSON is read; flags override single names."""
+    path = file(
+        """
+        trusted-proxies = ["private", "198.51.100.0/24"]
+
+        [click]
+        path = "page.url"
+        user = "user.id"
+
+        [columns]
+        order_id = "order.id: bigint"
+        """
+    )
+    reading = parse([*NEEDED, f"--config={path}", "--click=user=uid"]).reading
+
+    assert (("path", "page.url"), ("user", "uid")) == reading.click
+    assert (("order_id", "order.id: bigint"),) == reading.columns
+    assert ("private", "198.51.100.0/24") == reading.trusted_proxies
+    assert "--columns: 7 is no name of a column" in refused(*NEEDED, "--columns=7=a: int")
+
+
 def test_flags_in_every_form() -> None:
     """A value follows = or is the next word; lists have commas or repeated flags; --no- negates."""
     settings = parse(
@@ -145,7 +167,7 @@ def test_flags_override_the_file(file) -> None:
     [
         ("triger = 1", "there is no setting triger: did you mean trigger?"),
         ("max_offsets_per_trigger = 1", "there is no setting max_offsets_per_trigger: did you me"),
-        ("colour = 1", "there is no setting colour: see sparq pipeline --help"),
+        ("hue = 1", "there is no setting hue: see sparq pipeline --help"),
         ("[archive.sizes]\na = 1", "there is no setting archive: did you mean archive-"),
         ("[x]\na = 1", "there is no table [x]: write settings without a table; see sparq pip"),
         ("[queries]\na = 1", 'queries is a table: write queries = ["..."]'),

@@ -213,7 +213,6 @@ def test_source_options_are_passed_by_name() -> None:
     ("given", "sentence"),
     [
         ("topic=x", "--source: topic is set by the pipeline: write --topic"),
-        ("maxTriggerDelay=1s", "--source: maxTriggerDelay is set by the pipeline: write --archi"),
         ("auth_secrt=hush", "--source: unknown option auth_secrt: did you mean auth_secret?"),
         ("nsqdTimeoutMs=soon", "--source: option nsqdTimeoutMs: expected a whole number"),
         ("tls_cert=/no/such.pem", "--source: option tls_cert '/no/such.pem': No such file or di"),

@@ -36,7 +36,6 @@ from pyspark.sql import functions as F
 
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
-from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.cluster_check import check_cluster, cluster_options
 from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
@@ -47,6 +46,7 @@ from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import Timeline
+from sparq.pipeline.reading.schema import click_schema
 from sparq.pipeline.results import ResultTopics
 from sparq.pipeline.session import prepare_for_queries, register_nsq, session
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError
@@ -210,17 +210,22 @@ class Application:
     def _plan(self, name: str) -> Plan:
         register_nsq(self._spark)
         read = messages(self._spark, self._settings.channels[name], self._source_options(name))
+        reading = self._settings.reading
         common, keep_days = (self._spark, self._places.data, self._topics), self._settings.keep_days
         if name == archive.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
             rejected = partial(self._figures.counted, name, "rejected")
-            return Plan(rows, archive.ArchiveSink(*common, keep_days=keep_days, counted=rejected))
+            sink = archive.ArchiveSink(
+                *common, keep_days=keep_days, counted=rejected, reading=reading
+            )
+            return Plan(rows, sink)
         if name == metrics.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
             own = metric_tables(self._settings)
-            return Plan(rows, metrics.MetricsSink(*common, keep_days=keep_days, own=own))
+            minutes = metrics.MetricsSink(*common, keep_days=keep_days, own=own, reading=reading)
+            return Plan(rows, minutes)
         newest = F.timestamp_seconds("published_s")
-        packed = visits_processor.packed(read, self._buckets(name))
+        packed = visits_processor.packed(read, self._buckets(name), reading)
         packed = observed(packed, newest_published=newest)
         judged = spam_analysis.SpamSink(self._places, self._topics)
         rows = observed(
@@ -403,7 +408,9 @@ def metric_tables(settings: Settings) -> list[MetricTable]:
         SettingsError: an expression or a column of one is wrong.
     """
     try:
-        return [MetricTable(metric, CLICK_SCHEMA) for metric in settings.own_metrics]
+        return [
+            MetricTable(metric, click_schema(settings.reading)) for metric in settings.own_metrics
+        ]
     except ValueError as error:
         raise SettingsError(str(error)) from None
 

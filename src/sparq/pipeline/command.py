@@ -107,8 +107,7 @@ def page() -> str:
 
 
 METRICS: Final = "metrics"
-_PAIRS: Final = (kinds.SPARK, kinds.SOURCE)
-_PAIR_FIELDS: Final = ("spark", "source")
+_PAIR_FIELDS: Final = ("spark", "source", "click", "columns")
 
 
 def _positive(arguments: Sequence[str]) -> list[str]:
@@ -130,7 +129,7 @@ def _from_flags(words: command_line.SplitCommandLine) -> dict[str, Any]:
         except ValueError as error:
             raise SettingsError(f"--{flag.name}={mistakes.shown(text)} {error}") from None
         if flag.repeated:
-            value = (*given.get(flag.field, ()), *([value] if flag.kind in _PAIRS else value))
+            value = (*given.get(flag.field, ()), *([value] if flag.kind in kinds.PAIRS else value))
         given[flag.field] = value
     return given
 
@@ -180,7 +179,7 @@ def _unknown(key: str, value: Any, known: Mapping[str, Flag]) -> str:
 
 def _pairs(flag: Flag, table: dict[str, Any], origin: str) -> dict[str, str]:
     """The keys and values of a table. TOML turns dotted keys into nested tables."""
-    if flag.kind not in _PAIRS:
+    if flag.kind not in kinds.PAIRS:
         raise SettingsError(f"{origin} is a table: write {key_form(flag)}")
     found: dict[str, str] = {}
     for name, value in _flat(table):

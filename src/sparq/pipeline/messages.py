@@ -14,6 +14,8 @@ from sparq.pipeline.packing import PACKED_DDL, pack_partition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from sparq.pipeline.reading.schema import Reading
+
 # With this schema, the source makes only these columns.
 MESSAGE_DDL = "nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP, body BINARY"
 
@@ -48,6 +50,8 @@ def packed_messages(
     prepared: Callable[[pa.Table], pa.Table],
     blobs_of: Callable[[pa.Table, int], list[bytes]],
     buckets: int,
+    *,
+    reading: Reading,
 ) -> DataFrame:
     """A stream of messages as packed rows: one pass over their text, on the executors.
 
@@ -57,10 +61,11 @@ def packed_messages(
         prepared: turns parsed messages into the rows that `blobs_of` takes.
         blobs_of: see `packing.pack_partition`.
         buckets: `packing.bucket_count` of the query's shuffle partitions; the same at each start.
+        reading: how messages are read.
     """
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tables = (prepared(parse_arrow(batch, columns)) for batch in batches)
+        tables = (prepared(parse_arrow(batch, columns, reading)) for batch in batches)
         rows = (batch for table in tables for batch in table.to_batches())
         return pack_partition(rows, blobs_of, buckets)
 

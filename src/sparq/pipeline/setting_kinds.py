@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sparq.pipeline.reading import formats
 from sparq.pipeline.session_options import conflict
 from sparq.program.flag_types import FlagType
 from sparq.program.mistakes import one_of, shown, suggestion
@@ -251,6 +252,44 @@ def source_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
     return tuple(found.items())
 
 
+def click_paths(pairs: Pairs) -> tuple[tuple[str, str], ...]:
+    """Fields of a click and their paths; the last path of a field counts."""
+    found = tuple(_last_of_each(pairs).items())
+    formats.check_click(found)
+    return found
+
+
+def click_columns(pairs: Pairs) -> tuple[tuple[str, str], ...]:
+    """The user's columns, with paths and types; the last pair of a name counts."""
+    found = tuple(_last_of_each(pairs).items())
+    if found:
+        taken = import_module("sparq.pipeline.reading.schema").CLICK_SCHEMA.names
+        formats.check_columns(found, taken)
+    return found
+
+
+def format_string(text: str) -> str:
+    """A format string of nginx, GoAccess or Apache, or an empty text."""
+    if text:
+        formats.parsed(text)
+    return text
+
+
+def w3c_fields(text: str) -> str:
+    """The fields of a W3C log, or an empty text."""
+    if text:
+        formats.w3c(text)
+    return text
+
+
+def proxies(text: str) -> list[str]:
+    """Networks, with commas between them."""
+    found = [one.strip() for one in text.split(",") if one.strip()]
+    if found:
+        import_module("sparq.pipeline.reading.addresses").networks(found)
+    return found
+
+
 # Kinds
 
 Reader = Callable[[str], Any]
@@ -328,3 +367,11 @@ WHOLE: Final = FlagType("count", _whole_of_text, _integer, str)
 TRUTH: Final = FlagType("", _truth_of_text, _truth, lambda value: str(value).lower(), bare="true")
 SPARK: Final = FlagType("KEY=VALUE", pair, _as_pair, str, gather=spark_options)
 SOURCE: Final = FlagType("KEY=VALUE", pair, _as_pair, str, gather=source_options)
+CLICK: Final = FlagType("FIELD=PATH", pair, _as_pair, str, gather=click_paths)
+COLUMNS: Final = FlagType("NAME=PATH:TYPE", pair, _as_pair, str, gather=click_columns)
+PAIRS: Final = (SPARK, SOURCE, CLICK, COLUMNS)
+"""Kinds whose values are tables in the settings file."""
+FORMAT: Final = _text_kind("format", partial(word, (formats.AUTO, *formats.NAMES)))
+LOG_FORMAT: Final = _text_kind("string", format_string)
+FIELDS: Final = _text_kind("names", w3c_fields)
+PROXIES: Final = _text_kind("network,...", proxies)._replace(gather=_each_once)

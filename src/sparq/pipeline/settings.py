@@ -37,7 +37,9 @@ FIRST_OFFSETS: Final = 20_000
 BATCH_BYTES: Final = "256m"
 """Maximum stored bytes in a batch: a Python worker needs about five times its partition's bytes."""
 
-_PAIRS: Final = (kinds.SPARK, kinds.SOURCE)
+
+if TYPE_CHECKING:
+    from sparq.pipeline.reading.schema import Reading
 
 
 class SettingsError(Mistake):
@@ -59,6 +61,14 @@ class Settings:
         archive_channel: channel of the query `archive`.
         metrics_channel: channel of the query `metrics`.
         spam_analysis_channel: channel of the query `spam_analysis`.
+        format: "auto", or one of `reading.formats.NAMES`.
+        log_format: a format string in place of `format`; empty: none.
+        fields: the fields of a W3C log, separated by spaces; empty: those that IIS writes by
+            default.
+        click: pairs of a field of a click and its path in JSON.
+        columns: pairs of a further column's name, and its path and type.
+        trusted_proxies: networks of proxies whose X-Forwarded-For counts; empty: the connection's
+            address counts.
         queries: the queries to run, one or more of QUERIES.
         publish: whether minutes, rejected messages and findings are also published to topics.
         metrics_topic: topic of the minutes; default: `<topic>.metrics`.
@@ -104,6 +114,30 @@ class Settings:
     metrics_channel: str = option("metrics", "channel of the metrics query", kind=kinds.CHANNEL)
     spam_analysis_channel: str = option(
         "spam_analysis", "channel of the spam_analysis query", kind=kinds.CHANNEL
+    )
+    format: str = option(
+        "auto", "format of the messages; auto: found for each message", kind=kinds.FORMAT
+    )
+    log_format: str = option(
+        "",
+        "format string of nginx, GoAccess or Apache that describes the lines, in place of --format",
+        kind=kinds.LOG_FORMAT,
+    )
+    fields: str = option(
+        "", "fields of a W3C log: its #Fields line (default those of IIS)", kind=kinds.FIELDS
+    )
+    click: tuple[tuple[str, str], ...] = option(
+        (), "where a field of a click is in JSON, such as path=page.url", kind=kinds.CLICK
+    )
+    columns: tuple[tuple[str, str], ...] = option(
+        (),
+        'further column, such as order_id="order.id: bigint"',
+        kind=kinds.COLUMNS,
+    )
+    trusted_proxies: tuple[str, ...] = option(
+        (),
+        "networks of proxies whose X-Forwarded-For counts, or private",
+        kind=kinds.PROXIES,
     )
     queries: tuple[str, ...] = option(
         QUERIES, "queries to run, separated by commas", kind=kinds.some_of(*QUERIES)
@@ -223,6 +257,20 @@ class Settings:
                 )
 
     @property
+    def reading(self) -> Reading:
+        """How messages are read."""
+        from sparq.pipeline.reading.schema import Reading  # noqa: PLC0415 - it loads Arrow
+
+        return Reading(
+            format=self.format,
+            fields=self.fields,
+            log_format=self.log_format,
+            click=self.click,
+            columns=self.columns,
+            trusted_proxies=self.trusted_proxies,
+        )
+
+    @property
     def channels(self) -> dict[str, str]:
         """The channel of each query that runs."""
         return {query: getattr(self, f"{query}_channel") for query in self.queries}
@@ -265,7 +313,7 @@ def settled(flag: Flag, value: Any, origin: str) -> Any:
         _check_bounds(flag, found)
     except ValueError as error:
         # A pair may be a secret: the value is left out, and the reason names the key.
-        text = ":" if flag.kind in _PAIRS else f"={shown(_text_of(value))}"
+        text = ":" if flag.kind in kinds.PAIRS else f"={shown(_text_of(value))}"
         raise SettingsError(f"{origin}{text} {error}") from None
     return found
 

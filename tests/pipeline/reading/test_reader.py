@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.demo.generator import generate
-from sparq.pipeline.reading.reader import ClickReader, visitor
+from sparq.pipeline.reading.reader import ClickReader
 from sparq.pipeline.reading.schema import CLICK_SCHEMA, Reading
 from tests.pipeline import plain
 from tests.pipeline.click_examples import ACCESS_LOG, HOSTILE, READ, UNREADABLE, damaged
@@ -197,32 +197,6 @@ def test_fields_of_lines_can_be_own_columns():
         (row["upstream"], row["cache"]) for row in rows
     ]
     assert [None, None, '{"upstream_time":"0.1,0.2"}'] == [row["extra"] for row in rows]
-
-
-PASSED = {
-    # connection, X-Forwarded-For, trusted: the visitor
-    ("9.9.9.9", None, ()): "9.9.9.9",
-    ("9.9.9.9", "1.1.1.1, 2.2.2.2", ()): "9.9.9.9",
-    ("10.0.0.1", "1.1.1.1, 2.2.2.2", ("10.0.0.0/8",)): "2.2.2.2",
-    ("10.0.0.1", "1.1.1.1, 10.2.2.2", ("10.0.0.0/8",)): "1.1.1.1",
-    ("10.0.0.1", "10.3.3.3, 10.2.2.2", ("10.0.0.0/8",)): "10.3.3.3",
-    ("10.0.0.1", "-", ("private",)): "10.0.0.1",
-    ("::1", "2001:db8::5", ("private",)): "2001:db8::5",
-    ("9.9.9.9", "1.1.1.1", ("private",)): "9.9.9.9",
-    (None, "1.1.1.1, 2.2.2.2", ()): "2.2.2.2",
-    ("1.1.1.1, 2.2.2.2", None, ()): "2.2.2.2",
-    ("unknown", "1.1.1.1", ("private",)): "unknown",
-    (None, None, ("private",)): None,
-}
-
-
-@pytest.mark.parametrize(("passed", "expected"), PASSED.items())
-def test_the_last_address_that_is_no_trusted_proxy_counts(passed, expected):
-    """By default the connection's address counts, never one that the client chooses."""
-    address, forwarded, trusted = passed
-    proxies = Reading(trusted_proxies=trusted).proxies
-
-    assert expected == visitor(address, forwarded, proxies)
 
 
 def test_replaced_addresses_are_kept():

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from sparq.pipeline import packing
+from sparq.pipeline.clicks import USUAL
 from sparq.pipeline.messages import packed_messages
 from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import OUTPUT_DDL
@@ -26,6 +27,8 @@ from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, VisitsLimits, Visit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from sparq.pipeline.reading.schema import Reading
 
 PART_DDL = "data BINARY"
 LISTS, VALUES = ("hot", "names"), ("base", "findings")
@@ -94,9 +97,9 @@ def as_pandas(rows: pa.Table) -> pd.DataFrame:
     return rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
-def packed(messages: DataFrame, buckets: int) -> DataFrame:
+def packed(messages: DataFrame, buckets: int, reading: Reading = USUAL) -> DataFrame:
     """A stream of messages as packed rows."""
-    return packed_messages(messages, PARSED_COLUMNS, prepared, blobs_of, buckets)
+    return packed_messages(messages, PARSED_COLUMNS, prepared, blobs_of, buckets, reading=reading)
 
 
 def found(packed_rows: DataFrame, limits: VisitsLimits = DEFAULT_LIMITS) -> DataFrame:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sparq.program.mistakes import shown
+from sparq.program.mistakes import one_of, shown, suggestion
 
 AUTO: Final = "auto"
 LOG_FORMAT: Final = "log_format"
@@ -274,6 +274,12 @@ class Field:
 Parts = tuple[Field | str, ...]
 """A format string as fields and the text between them."""
 
+Pairs = tuple[tuple[str, str], ...]
+TYPES: Final = ("string", "boolean", "int", "bigint", "double", "date", "timestamp")
+"""Types of the user's columns, as in Spark SQL."""
+
+_COLUMN: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
+
 IGNORED: Final = "_"
 _MAY_BE_EMPTY = SYSLOG, CAPTURES = "syslog", "captures"
 
@@ -308,14 +314,12 @@ def parsed(text: str) -> Parts:
     fields = [one for one in parts if isinstance(one, Field)]
     if not any(one.ours in ("time", "date") for one in fields):
         raise ValueError(
-            f"log-format={shown(text)} has no time: write $time_local, $time_iso8601 or $msec of"
-            " nginx, %x of GoAccess, or %t of Apache"
+            "has no time: write $time_local, $time_iso8601 or $msec of nginx, %x of GoAccess, or %t"
+            " of Apache"
         )
     for one, other in itertools.pairwise(parts):
         if isinstance(one, Field) and isinstance(other, Field) and one.name not in _MAY_BE_EMPTY:
-            raise ValueError(
-                f"log-format={shown(text)} has no character between {one.name} and {other.name}"
-            )
+            raise ValueError(f"has no character between {one.name} and {other.name}")
     return tuple(parts)
 
 
@@ -327,10 +331,50 @@ def w3c(fields: str) -> Parts:
     """
     names = fields.removeprefix("#Fields:").split()
     if not {"date", "time"} <= set(names):
-        raise ValueError(
-            f"fields={shown(fields)} has no date and time: write the #Fields line of the log"
-        )
+        raise ValueError("has no date and time: write the #Fields line of the log")
     return parsed(_w3c_string(" ".join(names), " ", "duration_ms", "user_agent_plus"))
+
+
+def check_click(pairs: Pairs) -> None:
+    """Check pairs of a field of a click and its path.
+
+    Raises:
+        ValueError: a field or a path is wrong.
+    """
+    for name, path in pairs:
+        if name not in FIELDS_OF_CLICK:
+            close = suggestion(name, FIELDS_OF_CLICK) or f": use {one_of(FIELDS_OF_CLICK)}"
+            raise ValueError(f"{shown(name)} is no field of a click{close}")
+        if not path:
+            raise ValueError(f"{name} has no path: write keys with points between them")
+
+
+def check_columns(pairs: Pairs, taken: Collection[str]) -> None:
+    """Check pairs of a column's name and its path and type; taken: names of other columns.
+
+    Raises:
+        ValueError: a name, a path or a type is wrong.
+    """
+    for name, text in pairs:
+        if not _COLUMN.fullmatch(name):
+            raise ValueError(f"{shown(name)} is no name of a column: use a-z, 0-9 and _")
+        if name in taken:
+            raise ValueError(
+                f"{name} is a column of every click: choose another name, or write its path into"
+                " [click]"
+            )
+        path, kind = path_and_type(text)
+        if not path or kind not in TYPES:
+            raise ValueError(
+                f'{name} = {shown(text)} is not "path: type" with one of the types'
+                f" {', '.join(TYPES)}"
+            )
+
+
+def path_and_type(text: str) -> tuple[str, str]:
+    """The parts of "order.id: bigint"; without a type it is a string."""
+    path, colon, kind = text.rpartition(":")
+    return (path.strip(), kind.strip()) if colon else (text.strip(), "string")
 
 
 def _parts(text: str) -> Iterator[Field | str]:

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -21,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparq.pipeline.reading import formats
+from sparq.pipeline.reading.addresses import Network, visitor
 from sparq.pipeline.reading.formats import FIELDS
 from sparq.pipeline.reading.json import NOT_JSON, JsonReader, encode
 from sparq.pipeline.reading.lines import USUAL_REQUEST, LineReader, key_of, request_parts
 from sparq.pipeline.reading.own_columns import own_columns, with_extra
-from sparq.pipeline.reading.schema import Network, Reading, click_schema
+from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.reading.times import event_micros
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -221,34 +220,6 @@ class ClickReader:
             if value is not None and value not in _EMPTY and self._is_extra(key)
         }
         return encode(found) if found else None
-
-
-def visitor(address: str | None, forwarded: str | None, proxies: Sequence[Network]) -> str | None:
-    """The address that counts, of those that a click passed.
-
-    The connection's address is the last one that the click passed; X-Forwarded-For lists those
-    before, each written by the one after it. A client can write any addresses at the front, so the
-    last one counts that is not a trusted proxy.
-
-    Args:
-        address: the connection's, or a list in its place.
-        forwarded: X-Forwarded-For; None or "-": none.
-        proxies: the networks that are trusted.
-    """
-    texts = ((forwarded if proxies or not address else "") or "", address or "")
-    passed = [one for text in texts for one in re.split(r"[,\s]+", text) if one not in ("", "-")]
-    for one in reversed(passed):
-        if not _is_within(one, proxies):
-            return one
-    return passed[0] if passed else None
-
-
-def _is_within(text: str, proxies: Sequence[Network]) -> bool:
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return any(address in one for one in proxies)
 
 
 def _filled(texts: Iterable[str | None]) -> list[str | None]:

@@ -5,16 +5,15 @@ Nothing here loads polars; settings are checked in a driver or command line that
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Any, Final
 
 import pyarrow as pa
 
 from sparq.pipeline.reading import formats
+from sparq.pipeline.reading.addresses import Network, networks
 from sparq.program.mistakes import one_of, shown, suggestion
 
 CLICK_SCHEMA: Final = pa.schema(
@@ -41,23 +40,16 @@ CLICK_SCHEMA: Final = pa.schema(
 """The columns of a click. The user's typed columns come between `format` and `extra`."""
 _OWN_AT: Final = CLICK_SCHEMA.get_field_index("extra")
 
-TYPES: Final[Mapping[str, pa.DataType]] = {
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
-"""Types of the user's columns, by their names in Spark SQL."""
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_PRIVATE: Final = (
-    *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8"),
-    *("169.254.0.0/16", "fc00::/7", "fe80::/10", "::1/128"),
+_TYPES: Final = dict(
+    zip(
+        formats.TYPES,
+        (
+            *(pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.date32()),
+            pa.timestamp("us", "UTC"),
+        ),
+        strict=True,
+    )
 )
-_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -91,52 +83,33 @@ class Reading:
         """Check all values."""
         known = (formats.AUTO, *formats.NAMES)
         if self.format not in known:
-            close = suggestion(self.format, known)
-            close = close or f": use {one_of(known)}"
+            close = suggestion(self.format, known) or f": use {one_of(known)}"
             raise ValueError(f"format={shown(self.format)} is unknown{close}")
-        if self.fields:
-            formats.w3c(self.fields)
-        if self.log_format:
-            formats.parsed(self.log_format)
-        for name, path in self.click:
-            if name not in formats.FIELDS_OF_CLICK:
-                close = suggestion(name, formats.FIELDS_OF_CLICK)
-                close = close or f": use {one_of(formats.FIELDS_OF_CLICK)}"
-                raise ValueError(f"click: {shown(name)} is no field of a click{close}")
-            if not path:
-                raise ValueError(f"click: {name} has no path: write keys with points between them")
-        self._check_columns()
-        for text in self.trusted_proxies:
-            _networks(text)
-
-    def _check_columns(self) -> None:
-        for name, text in self.columns:
-            if not _NAME.fullmatch(name):
-                raise ValueError(
-                    f"columns: {shown(name)} is no name of a column: use a-z, 0-9 and _"
-                )
-            if name in CLICK_SCHEMA.names:
-                raise ValueError(
-                    f"columns: {name} is a column of every click: choose another name, or write"
-                    " its path into [click]"
-                )
-            path, kind = path_and_type(text)
-            if not path or kind not in TYPES:
-                raise ValueError(
-                    f'columns: {name} = {shown(text)} is not "path: type" with one of the types'
-                    f" {', '.join(TYPES)}"
-                )
+        checks: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
+            ("fields=", self.fields, formats.w3c),
+            ("log-format=", self.log_format, formats.parsed),
+            ("click: ", self.click, formats.check_click),
+            ("columns: ", self.columns, partial(formats.check_columns, taken=CLICK_SCHEMA.names)),
+            ("trusted-proxies=", self.trusted_proxies, networks),
+        )
+        for name, value, check in checks:
+            try:
+                if value:
+                    check(value)
+            except ValueError as error:
+                text = shown(value) if isinstance(value, str) else ""
+                raise ValueError(f"{name}{text} {error}".replace(":  ", ": ")) from None
 
     @cached_property
     def own(self) -> dict[str, tuple[str, pa.DataType]]:
         """Path and type of each of the user's columns."""
-        found = {name: path_and_type(text) for name, text in self.columns}
-        return {name: (path, TYPES[kind]) for name, (path, kind) in found.items()}
+        found = {name: formats.path_and_type(text) for name, text in self.columns}
+        return {name: (path, _TYPES[kind]) for name, (path, kind) in found.items()}
 
     @cached_property
     def proxies(self) -> tuple[Network, ...]:
         """The networks of `trusted_proxies`."""
-        return tuple(one for text in self.trusted_proxies for one in _networks(text))
+        return networks(self.trusted_proxies)
 
 
 def click_schema(reading: Reading) -> pa.Schema:
@@ -144,21 +117,3 @@ def click_schema(reading: Reading) -> pa.Schema:
     fields = list(CLICK_SCHEMA)
     own = [pa.field(name, kind) for name, (_, kind) in reading.own.items()]
     return pa.schema([*fields[:_OWN_AT], *own, *fields[_OWN_AT:]])
-
-
-def path_and_type(text: str) -> tuple[str, str]:
-    """The parts of "order.id: bigint"; without a type it is a string."""
-    path, colon, kind = text.rpartition(":")
-    return (path.strip(), kind.strip()) if colon else (text.strip(), "string")
-
-
-def _networks(text: str) -> list[Network]:
-    if text == "private":
-        return [ipaddress.ip_network(one) for one in _PRIVATE]
-    try:
-        return [ipaddress.ip_network(text, strict=False)]
-    except ValueError:
-        raise ValueError(
-            f"trusted-proxies={shown(text)} is not a network: write 10.0.0.0/8, an address, or"
-            " private"
-        ) from None
