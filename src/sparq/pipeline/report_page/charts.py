@@ -13,7 +13,7 @@ Why pygal (measured, 1,440 points, 2 busy cores; CPU with the import, size of on
 
 A page without a script prints correctly, opens where scripts are forbidden (a mail, the artifacts
 of a CI server), needs no code for dark mode, and has nothing that could execute the text of
-a click. The price is that a chart cannot be zoomed: use `data/metrics` or Grafana for that.
+a click. The price is that a chart cannot be zoomed: use `data/minutes` or Grafana for that.
 """
 
 from __future__ import annotations
