@@ -23,6 +23,7 @@ from proofs.simulate_parts.link import Link
 from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
 from sparq.broker.broker import Broker
 from sparq.broker.options import MILLISECOND_NS
+from sparq.broker.publishing import Trouble
 from sparq.broker.turn import TopicTask
 from sparq.log.disk import DiskError
 from sparq.log.task import TaskKind
@@ -137,7 +138,8 @@ class World:
                 self.disk.fail(Fault(self.chance.randint(1, 40)))
             try:
                 self.broker.load(self.clock.now())
-                if not self.broker._topics.unopened:
+                troubles = self.broker.turn.health.troubles
+                if not any(kind is Trouble.OPENING for kind, _ in troubles):
                     self.drain_truth.check_after_restart()
                     return
             except DiskError:

@@ -290,6 +290,9 @@ async def test_nsqlookupds_can_be_changed(by_lookupd: Admin, cluster: Cluster) -
     assert (200, [gone]) == await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", [gone])
     assert (200, [gone]) == await by_lookupd.ask("GET", f"/config/{LOOKUPDS}")
     assert 502 == (await by_lookupd.ask("GET", "/api/nodes"))[0]
+    # Go's answers: null and [] both empty the list.
+    assert (200, None) == await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", b"null")
+    assert (200, []) == await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", b"[]")
     back = [lookupd.http for lookupd in cluster.lookupds]
     assert 200 == (await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", back))[0]
     assert await by_lookupd.done("GET", "/api/nodes")

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from sparq.cluster import cluster_stats
 from sparq.cluster.fleet import Gathered
-from sparq.daemon.http import Call, HttpError, Route
+from sparq.daemon.http import JSON, Call, Content, HttpError, Route
 from sparq.daemon.token import hidden, public
 from sparq.nsqadmin.actions import ActionRequest
 from sparq.nsqadmin.graphite import Graphite
@@ -297,7 +297,8 @@ async def _set_option(services: Services, call: Call) -> Any:
         call.request, f"config_{name}", "done", arguments={"value": value}
     )
     await services.audit.record(entry)
-    return value
+    # As in Go: null empties the list, and is also the answer.
+    return Content(b"null", JSON) if body.strip() == b"null" else value
 
 
 def _value(options: NsqadminOptions, name: str) -> Any:

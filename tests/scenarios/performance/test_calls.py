@@ -14,7 +14,11 @@ from types import FrameType
 import pytest
 from bench.turns import Line, fins, now
 
+import sparq
 from sparq.protocol import commands
+
+# Not just "/sparq/": the clone, too, may be called so, with the bench and the tests in it.
+SPARQ = f"{Path(sparq.__file__).parent}/"
 
 SINGLE_PUB_CALLS_MAX = 35
 """Calls from the bytes of a PUB to those of its OK."""
@@ -33,7 +37,7 @@ def files_of(call: Callable[[], object]) -> list[str]:
     files: list[str] = []
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call" and "/sparq/" in frame.f_code.co_filename:
+        if event == "call" and frame.f_code.co_filename.startswith(SPARQ):
             files.append(frame.f_code.co_filename)
 
     sys.setprofile(note)

@@ -1,11 +1,12 @@
 """Changes of a token file: a new file takes the place of the old one.
 
-The name of the new file also keeps two changes from being made at once: the second one is refused.
+The new file is locked while a change is made: a second change waits for the end of the first.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 from collections.abc import Sequence
@@ -93,11 +94,17 @@ class TokenFile:
                 os.unlink(self._path + NEW)
 
     def _open_new(self) -> int:
-        try:
-            return os.open(self._path + NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
-        except FileExistsError:
-            reason = "another sparq token changes the file, or was killed: remove this file"
-            raise OSError(None, reason, self._path + NEW) from None
+        new = self._path + NEW
+        while True:
+            # Not with O_EXCL: a change that was killed leaves its file, but not its lock.
+            made = os.open(new, os.O_WRONLY | os.O_CREAT, MODE)
+            fcntl.flock(made, fcntl.LOCK_EX)
+            # The change before this one has renamed or deleted the file that both had opened.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(made), os.stat(new)):
+                    os.ftruncate(made, 0)
+                    return made
+            os.close(made)
 
     def replace(self, lines: Sequence[str]) -> None:
         """Put a file with these lines in the place of the old one, with its mode and owner.
