@@ -14,6 +14,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sparq.broker.stats import of_client
 from sparq.daemon.address import HANDSHAKE_SECONDS
@@ -25,7 +27,7 @@ from sparq.program.lifecycle import StartError
 from sparq.protocol.commands import identify, pub, rdy, sub
 from sparq.protocol.frames import BodySlices
 from tests.nsqd.daemon import Daemon, connected, start, stop
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, certificate
 from tests.support.options import changed
 from tests.support.v2_client import Closed
 from tests.support.waiting import until
@@ -185,6 +187,35 @@ async def test_require_accepts_any_client_certificate(
         client.send(sub("t", "c"))
         text = b"E_INVALID cannot SUB in current state (TLS required)"
         assert text == await client.error()
+
+
+@pytest.fixture
+def very_weak(certificates: Certificates) -> Path:
+    """A key of 768 bits, with a certificate that the authority has signed."""
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("needs openssl")
+    pem = subprocess.run([openssl, "genrsa", "768"], capture_output=True, check=True).stdout
+    key = serialization.load_pem_private_key(pem, None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    path = certificates.folder / "very-weak.pem"
+    path.write_bytes(certificate("weak", days=(-1, 1), key=key, signer=certificates.authority))
+    return path
+
+
+async def test_a_very_weak_key_is_refused_with_a_line_in_the_log(
+    run: Starter, certificates: Certificates, very_weak: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key below 1,024 bits is refused, and the log says why; see docs/differences.md."""
+    caplog.set_level("INFO")
+    authority = str(certificates.folder / "ca.pem")
+    daemon = await run(tls_client_auth_policy="require-verify", tls_root_ca_file=authority)
+    weak = certificates.client("")
+    weak.set_ciphers("DEFAULT:@SECLEVEL=0")
+    weak.load_cert_chain(very_weak)
+
+    await check_refused(daemon, weak)
+
+    assert "EE certificate key too weak" in caplog.text
 
 
 ANY_CERTIFICATE = """

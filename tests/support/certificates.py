@@ -29,9 +29,9 @@ class Certificates:
         found.issue("server", authority.issue_cert("localhost", "127.0.0.1"))
         found.issue("signed", authority.issue_cert("joe@example.org", common_name="joe"))
         found.issue("foreign", trustme.CA().issue_cert("eve@example.org", common_name="eve"))
-        pem = self_signed("nobody", days=(-1, 1))
+        pem = certificate("nobody", days=(-1, 1))
         (folder / "self-signed.pem").write_bytes(pem)
-        (folder / "expired.pem").write_bytes(self_signed("late", days=(-20, -10)))
+        (folder / "expired.pem").write_bytes(certificate("late", days=(-20, -10)))
         weak = rsa.generate_private_key(65_537, 1024)  # Go accepts it, too
         locked = weak.private_bytes(
             serialization.Encoding.PEM,
@@ -39,7 +39,7 @@ class Certificates:
             serialization.BestAvailableEncryption(b"secret"),
         )
         (folder / "locked.key").write_bytes(locked)
-        (folder / "weak.pem").write_bytes(self_signed("weak", days=(-1, 1), key=weak))
+        (folder / "weak.pem").write_bytes(certificate("weak", days=(-1, 1), key=weak))
         return found
 
     def issue(self, name: str, certificate: trustme.LeafCert) -> None:
@@ -68,24 +68,37 @@ class Certificates:
         return context
 
 
-def self_signed(name: str, *, days: tuple[int, int], key: rsa.RSAPrivateKey | None = None) -> bytes:
-    """Return a key and its self-signed certificate, valid between two days relative to now."""
+def certificate(
+    name: str,
+    *,
+    days: tuple[int, int],
+    key: rsa.RSAPrivateKey | None = None,
+    signer: trustme.CA | None = None,
+) -> bytes:
+    """Return a key and its certificate, valid between two days relative to now.
+
+    It is signed with the key itself, or by `signer`, which itself makes no weak keys.
+    """
     own = key or ec.generate_private_key(ec.SECP256R1())
-    names = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    names = issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signing: Any = own
+    if signer is not None:
+        issuer = x509.load_pem_x509_certificate(signer.cert_pem.bytes()).subject
+        signing = serialization.load_pem_private_key(signer.private_key_pem.bytes(), None)
     now = datetime.datetime.now(datetime.UTC)
-    certificate = (
+    made = (
         x509.CertificateBuilder()
         .subject_name(names)
-        .issuer_name(names)
+        .issuer_name(issuer)
         .public_key(own.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + datetime.timedelta(days=days[0]))
         .not_valid_after(now + datetime.timedelta(days=days[1]))
-        .sign(own, hashes.SHA256())
+        .sign(signing, hashes.SHA256())
     )
     pem = own.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return pem + certificate.public_bytes(serialization.Encoding.PEM)
+    return pem + made.public_bytes(serialization.Encoding.PEM)
