@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sparq.pipeline.enrich import Enricher
 from sparq.pipeline.reading.schema import CLICK_SCHEMA, Reading, click_schema
 
 if TYPE_CHECKING:
@@ -93,7 +94,12 @@ def parse_arrow(
     table = pa.table(messages) if isinstance(messages, pa.RecordBatch) else messages
     bodies = table["body"].combine_chunks().cast(pa.binary())
     bodies = bodies.fill_null(b"") if bodies.null_count else bodies
-    found = _reader(reading).read(bodies, schema.names)
+    reader, enricher = _readers(reading)
+    found = enricher.add(reader.read(bodies, enricher.inputs(schema.names)), schema.names)
+    if reading.anonymize:
+        at = table.column_names.index("body")
+        masked = enricher.bodies(bodies, found["reason"])
+        table = table.set_column(at, table.schema.field("body"), masked)
     for one in schema:
         table = table.append_column(one, found[one.name])
     return table
@@ -112,8 +118,8 @@ def _schema(columns: Collection[str] | None, reading: Reading) -> pa.Schema:
 
 
 @lru_cache(8)
-def _reader(reading: Reading) -> ClickReader:
+def _readers(reading: Reading) -> tuple[ClickReader, Enricher]:
     # It loads polars, which must not be loaded before Spark forks its workers.
     from sparq.pipeline.reading.reader import ClickReader  # noqa: PLC0415 - see above
 
-    return ClickReader(reading)
+    return ClickReader(reading), Enricher(reading)

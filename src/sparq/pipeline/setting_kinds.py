@@ -263,7 +263,7 @@ def click_columns(pairs: Pairs) -> tuple[tuple[str, str], ...]:
     """The user's columns, with paths and types; the last pair of a name counts."""
     found = tuple(_last_of_each(pairs).items())
     if found:
-        taken = import_module("sparq.pipeline.reading.schema").CLICK_SCHEMA.names
+        taken = import_module("sparq.pipeline.reading.schema").TAKEN
         formats.check_columns(found, taken)
     return found
 
@@ -288,6 +288,30 @@ def proxies(text: str) -> list[str]:
     if found:
         import_module("sparq.pipeline.reading.addresses").networks(found)
     return found
+
+
+def hosts(text: str) -> list[str]:
+    """Names of hosts, with commas between them, in lower case and without `www.`."""
+    found = [one.strip().lower() for one in text.split(",") if one.strip()]
+    for one in found:
+        if not re.fullmatch(r"[a-z0-9.-]+", one):
+            raise ValueError("is not a host: write www.example.com, without a scheme")
+    return [one.removeprefix("www.") for one in found]
+
+
+def mmdb(text: str) -> str:
+    """The absolute path of an MMDB file, or an empty text."""
+    if not text:
+        return ""
+    path = local_folder(text)
+    try:
+        import_module("maxminddb").open_database(path).close()
+    except ImportError:
+        raise ValueError("needs maxminddb: pip install 'sparq-mq[spark]'") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = "does not exist" if isinstance(error, FileNotFoundError) else "is no MMDB file"
+        raise ValueError(f"{reason}: name a file such as GeoLite2-Country.mmdb") from None
+    return path
 
 
 # Kinds
@@ -374,4 +398,7 @@ PAIRS: Final = (SPARK, SOURCE, CLICK, COLUMNS)
 FORMAT: Final = _text_kind("format", partial(word, (formats.AUTO, *formats.NAMES)))
 LOG_FORMAT: Final = _text_kind("string", format_string)
 FIELDS: Final = _text_kind("names", w3c_fields)
+ENRICH: Final = some_of(*formats.GROUPS)
+HOSTS: Final = _text_kind("host,...", hosts)._replace(gather=_each_once)
+MMDB: Final = _text_kind("file", mmdb)
 PROXIES: Final = _text_kind("network,...", proxies)._replace(gather=_each_once)

@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.pipeline import setting_kinds as kinds
+from sparq.pipeline.reading.formats import GROUPS
 from sparq.program.flags import Flag, flags_of, option
 from sparq.program.mistakes import Mistake, shown
 
@@ -69,6 +70,11 @@ class Settings:
         columns: pairs of a further column's name, and its path and type.
         trusted_proxies: networks of proxies whose X-Forwarded-For counts; empty: the connection's
             address counts.
+        enrich: groups of columns that are added to clicks, of `reading.formats.GROUPS`.
+        site_hosts: hosts of the site, without `www.`: a referrer with one of them is internal.
+        country_file: an MMDB file with countries, at the same path on all executors; empty: none.
+        network_file: one with autonomous systems, in the same way.
+        anonymize: addresses are stored without their last bits, clicks without their original.
         queries: the queries to run, one or more of QUERIES.
         publish: whether minutes, rejected messages and findings are also published to topics.
         metrics_topic: topic of the minutes; default: `<topic>.metrics`.
@@ -138,6 +144,23 @@ class Settings:
         (),
         "networks of proxies whose X-Forwarded-For counts, or private",
         kind=kinds.PROXIES,
+    )
+    enrich: tuple[str, ...] = option(
+        GROUPS,
+        "groups of columns to add to clicks, separated by commas; empty: none",
+        kind=kinds.ENRICH,
+    )
+    site_hosts: tuple[str, ...] = option(
+        (), "hosts of the site: referrers from them are internal", kind=kinds.HOSTS
+    )
+    country_file: str = option(
+        "", "MMDB file with countries; adds the column country", kind=kinds.MMDB
+    )
+    network_file: str = option(
+        "", "MMDB file with autonomous systems; adds the column network", kind=kinds.MMDB
+    )
+    anonymize: bool = option(
+        False, "store addresses without their last bits, and no original clicks", kind=kinds.TRUTH
     )
     queries: tuple[str, ...] = option(
         QUERIES, "queries to run, separated by commas", kind=kinds.some_of(*QUERIES)
@@ -268,6 +291,11 @@ class Settings:
             click=self.click,
             columns=self.columns,
             trusted_proxies=self.trusted_proxies,
+            enrich=self.enrich,
+            site_hosts=self.site_hosts,
+            country_file=self.country_file,
+            network_file=self.network_file,
+            anonymize=self.anonymize,
         )
 
     @property

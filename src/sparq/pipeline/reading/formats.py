@@ -275,6 +275,9 @@ Parts = tuple[Field | str, ...]
 """A format string as fields and the text between them."""
 
 Pairs = tuple[tuple[str, str], ...]
+GROUPS: Final = ("source", "campaign", "device", "robot", "kind")
+"""Groups of columns that need no file; see `enrich`."""
+
 TYPES: Final = ("string", "boolean", "int", "bigint", "double", "date", "timestamp")
 """Types of the user's columns, as in Spark SQL."""
 

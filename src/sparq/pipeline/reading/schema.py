@@ -5,7 +5,7 @@ Nothing here loads polars; settings are checked in a driver or command line that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final
@@ -40,6 +40,20 @@ CLICK_SCHEMA: Final = pa.schema(
 """The columns of a click. The user's typed columns come between `format` and `extra`."""
 _OWN_AT: Final = CLICK_SCHEMA.get_field_index("extra")
 
+ENRICHMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "source": ("referrer_class", "search_engine"),
+    "campaign": ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"),
+    "device": ("device", "browser", "os"),
+    "robot": ("robot",),
+    "kind": ("kind",),
+    "country": ("country",),
+    "network": ("network",),
+}
+"""The columns that `sparq.pipeline.enrich` adds, by group; all are strings."""
+
+TAKEN: Final = (*CLICK_SCHEMA.names, *(name for group in ENRICHMENTS.values() for name in group))
+"""Names that no column of the user can have."""
+
 _TYPES: Final = dict(
     zip(
         formats.TYPES,
@@ -68,6 +82,12 @@ class Reading:
         trusted_proxies: networks, or "private" for all private ones. Of the addresses that a
             click passed, the last one outside of them is the visitor's.
 
+        enrich: groups of further columns, of `formats.GROUPS`.
+        site_hosts: hosts of the site itself: a referrer with one of them is internal.
+        country_file: an MMDB file with countries, which gives the column `country`; empty: none.
+        network_file: one with autonomous systems, for the column `network`; empty: none.
+        anonymize: addresses lose their last bits before anything is stored.
+
     Raises:
         ValueError: a value is wrong; the text is one sentence that begins with its name.
     """
@@ -78,6 +98,11 @@ class Reading:
     click: tuple[tuple[str, str], ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
     trusted_proxies: tuple[str, ...] = ()
+    enrich: tuple[str, ...] = ()
+    site_hosts: tuple[str, ...] = ()
+    country_file: str = ""
+    network_file: str = ""
+    anonymize: bool = False
 
     def __post_init__(self) -> None:
         """Check all values."""
@@ -89,7 +114,7 @@ class Reading:
             ("fields=", self.fields, formats.w3c),
             ("log-format=", self.log_format, formats.parsed),
             ("click: ", self.click, formats.check_click),
-            ("columns: ", self.columns, partial(formats.check_columns, taken=CLICK_SCHEMA.names)),
+            ("columns: ", self.columns, partial(formats.check_columns, taken=TAKEN)),
             ("trusted-proxies=", self.trusted_proxies, networks),
         )
         for name, value, check in checks:
@@ -107,13 +132,20 @@ class Reading:
         return {name: (path, _TYPES[kind]) for name, (path, kind) in found.items()}
 
     @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of ENRICHMENTS whose columns are made."""
+        files = {"country": self.country_file, "network": self.network_file}
+        return tuple(one for one in ENRICHMENTS if one in self.enrich or files.get(one))
+
+    @cached_property
     def proxies(self) -> tuple[Network, ...]:
         """The networks of `trusted_proxies`."""
         return networks(self.trusted_proxies)
 
 
 def click_schema(reading: Reading) -> pa.Schema:
-    """The columns of a click: CLICK_SCHEMA with the user's columns before `extra`."""
+    """The columns of a click: before `extra` those of enrichment and the user's."""
     fields = list(CLICK_SCHEMA)
     own = [pa.field(name, kind) for name, (_, kind) in reading.own.items()]
-    return pa.schema([*fields[:_OWN_AT], *own, *fields[_OWN_AT:]])
+    made = [pa.field(name, pa.string()) for group in reading.groups for name in ENRICHMENTS[group]]
+    return pa.schema([*fields[:_OWN_AT], *made, *own, *fields[_OWN_AT:]])

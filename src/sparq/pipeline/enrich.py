@@ -1,0 +1,271 @@
+"""What a click's values say: source, campaign, device, robot, kind of request, country, network.
+
+    clicks (a table) -> `Enricher.add` -> the same rows with the columns of the chosen groups
+
+1. Each value is worked out once per text of a batch, and kept for the next batches.
+2. Nothing is asked over a network. Robots are those of `crawler-user-agents`, devices those of
+   `ua-parser`, countries and networks those of MMDB files that the user names.
+3. With `anonymize`, addresses lose their last bits here, before anything is stored.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparq.pipeline.reading.schema import ENRICHMENTS, Reading
+
+KEPT: Final = 65_536
+"""Number of texts whose values a process keeps, for each group."""
+IPV4_BITS, IPV6_BITS = 24, 48
+
+SEARCH: Final = {
+    **{"google": "google", "bing": "bing", "duckduckgo": "duckduckgo", "yahoo": "yahoo"},
+    **{"yandex": "yandex", "baidu": "baidu", "ecosia": "ecosia", "startpage": "startpage"},
+    **{"qwant": "qwant", "naver": "naver", "seznam": "seznam", "sogou": "sogou", "kagi": "kagi"},
+    **{"search.brave": "brave", "googlequicksearchbox": "google"},
+}
+"""Search engines by a label of the referrer's host (or two of them, with a point)."""
+AI: Final = ("chatgpt", "chat.openai", "perplexity", "claude", "gemini.google", "copilot.microsoft")
+SOCIAL: Final = (
+    *("facebook", "instagram", "twitter", "x.com", "t.co", "linkedin", "lnkd", "reddit", "youtube"),
+    *("pinterest", "news.ycombinator", "t.me", "bsky", "tiktok", "threads", "vk", "whatsapp"),
+)
+MAIL: Final = ("mail.google", "outlook.live", "mail.yahoo", "android.gm", "webmail", "mail")
+
+ASSETS: Final = frozenset(
+    (
+        *("css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "svg", "webp", "avif", "ico"),
+        *("bmp", "woff", "woff2", "ttf", "otf", "eot", "mp4", "webm", "mp3", "ogg", "wav", "wasm"),
+        *("webmanifest", "txt"),
+    )
+)
+_FEED: Final = re.compile(r"/(?:feed|rss|atom)(?:/|\.xml|$)|\.(?:rss|atom)$", re.IGNORECASE)
+_API: Final = re.compile(r"^/(?:api|graphql|rest|rpc|v\d+)(?:/|$)|\.json$", re.IGNORECASE)
+UTM: Final = ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content")
+_IPV4: Final = re.compile(r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3})\.\d{1,3}(?![\d.])")
+_IPV6: Final = re.compile(r"(?<![0-9A-Za-z:])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+
+Values = tuple[str | None, ...]
+
+
+@lru_cache(KEPT)
+def source(referer: str | None, site: tuple[str, ...]) -> Values:
+    """Class of a referrer and its search engine; site: hosts of the site itself."""
+    if referer in (None, "", "-"):
+        return "direct", None
+    try:
+        host = (urlsplit(referer).hostname or "").removeprefix("www.")
+    except ValueError:
+        return "other", None
+    if host in site:
+        return "internal", None
+    labels = f".{host}."
+    for group, names in (("ai", AI), ("mail", MAIL)):
+        if any(f".{name}." in labels for name in names):
+            return group, None
+    engine = next((engine for name, engine in SEARCH.items() if f".{name}." in labels), None)
+    if engine:
+        return "search", engine
+    return ("social" if any(f".{name}." in labels for name in SOCIAL) else "other"), None
+
+
+@lru_cache(KEPT)
+def campaign(path: str | None) -> Values:
+    """The UTM parameters of a path's query."""
+    if path is None or "utm_" not in path:
+        return (None,) * len(UTM)
+    found = parse_qs(path.partition("?")[2].partition("#")[0], max_num_fields=None)
+    return tuple(found[name][0] if name in found else None for name in UTM)
+
+
+@lru_cache(KEPT)
+def device(agent: str | None) -> Values:
+    """Class of a device, family of its browser and of its system."""
+    if agent in (None, "", "-"):
+        return None, None, None
+    from ua_parser import parse  # noqa: PLC0415 - its rules take a second to load
+
+    found = parse(agent)
+    browser = found.user_agent.family if found.user_agent else None
+    system = found.os.family if found.os else None
+    family = found.device.family if found.device else ""
+    if family == "Spider":
+        return "robot", browser, system
+    if re.search(r"\b(?:smart-?tv|appletv|bravia|hbbtv|googletv)\b", agent, re.IGNORECASE):
+        return "tv", browser, system
+    is_tablet = "iPad" in agent or "Tablet" in agent
+    if is_tablet or (system == "Android" and "Mobile" not in agent):
+        return "tablet", browser, system
+    if system in ("iOS", "Android", "Windows Phone", "KaiOS", "Symbian OS") or "Mobile" in agent:
+        return "mobile", browser, system
+    return ("desktop" if system else "other"), browser, system
+
+
+@lru_cache(1)
+def _robot_patterns() -> list[tuple[re.Pattern[str], list[re.Pattern[str]]]]:
+    """The list's patterns in groups: one pattern for a group, and each of them."""
+    from crawleruseragents import CRAWLER_USER_AGENTS_DATA as DATA  # noqa: PLC0415 - 1 MB of JSON
+
+    patterns = [one["pattern"] for one in DATA]
+    groups = [patterns[at : at + 50] for at in range(0, len(patterns), 50)]
+    return [(re.compile("|".join(one)), list(map(re.compile, one))) for one in groups]
+
+
+@lru_cache(KEPT)
+def robot(agent: str | None) -> Values:
+    """The name of a robot, as its user agent writes it; None for others."""
+    for whole, patterns in _robot_patterns() if agent else ():
+        if whole.search(agent or ""):
+            found = next(one for one in (one.search(agent or "") for one in patterns) if one)
+            return (found[0].strip(" /(;") or found.re.pattern,)
+    return (None,)
+
+
+@lru_cache(KEPT)
+def kind(page: str | None) -> Values:
+    """Kind of a request: page, asset, api or feed."""
+    if page is None:
+        return (None,)
+    if _FEED.search(page):
+        return ("feed",)
+    if _API.search(page):
+        return ("api",)
+    name = page.rpartition("/")[2]
+    return ("asset" if "." in name and name.rpartition(".")[2].lower() in ASSETS else "page",)
+
+
+@lru_cache(8)
+def _database(path: str) -> Any:
+    import maxminddb  # noqa: PLC0415 - only if the user names a file
+
+    return maxminddb.open_database(path)
+
+
+@lru_cache(KEPT)
+def country(address: str | None, path: str) -> Values:
+    """The ISO code of an address's country."""
+    found = _looked_up(address, path)
+    place = found.get("country") or found.get("registered_country") or found.get("country_code")
+    return (place.get("iso_code") if isinstance(place, Mapping) else place,)
+
+
+@lru_cache(KEPT)
+def network(address: str | None, path: str) -> Values:
+    """The network of an address, such as "AS64496 Example"."""
+    found = _looked_up(address, path)
+    number = found.get("autonomous_system_number") or found.get("asn")
+    if number is None:
+        return (None,)
+    name = found.get("autonomous_system_organization") or found.get("as_name") or ""
+    return (f"AS{str(number).removeprefix('AS')} {name}".strip(),)
+
+
+def _looked_up(address: str | None, path: str) -> Mapping[str, Any]:
+    try:
+        found = _database(path).get(ipaddress.ip_address(address or ""))
+    except ValueError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+@lru_cache(KEPT)
+def anonymized(text: str | None) -> str | None:
+    """An address without its last bits: 24 of IPv4 and 48 of IPv6 stay; so in any text."""
+    if text is None:
+        return None
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return without_addresses(text)
+    bits = IPV4_BITS if found.version == 4 else IPV6_BITS
+    return str(ipaddress.ip_network(f"{found}/{bits}", strict=False).network_address)
+
+
+def without_addresses(text: str) -> str:
+    """A text in which each address has lost its last bits."""
+    text = _IPV4.sub(r"\1.0", text)
+    return _IPV6.sub(_shortened, text)
+
+
+def _shortened(found: re.Match[str]) -> str:
+    try:
+        ipaddress.ip_address(found[0])
+    except ValueError:
+        return found[0]
+    return anonymized(found[0]) or ""
+
+
+# By group: the column that it reads, and its function.
+_GROUPS: Final[Mapping[str, tuple[str, Callable[..., Values]]]] = {
+    "source": ("referer", source),
+    "campaign": ("path", campaign),
+    "device": ("user_agent", device),
+    "robot": ("user_agent", robot),
+    "kind": ("page", kind),
+    "country": ("address", country),
+    "network": ("address", network),
+}
+
+
+class Enricher:
+    """Adds the columns of a setting's groups to clicks."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._anonymize = reading.anonymize
+        self._groups = {name: _GROUPS[name] for name in reading.groups}
+        for name, value in (
+            ("source", reading.site_hosts),
+            ("country", reading.country_file),
+            ("network", reading.network_file),
+        ):
+            if name in self._groups:
+                column, function = self._groups[name]
+                key = "site" if name == "source" else "path"
+                self._groups[name] = column, partial(function, **{key: value})
+
+    def inputs(self, columns: Sequence[str]) -> set[str]:
+        """The columns that must be read to make some columns."""
+        made = {name for group in self._groups for name in ENRICHMENTS[group]}
+        needed = {self._groups[group][0] for group in self._wanted(columns)}
+        return (set(columns) - made) | needed | {"reason"}
+
+    def add(self, clicks: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """The clicks with those of the groups' columns that are wanted."""
+        is_click = pc.is_null(clicks["reason"]).combine_chunks()
+        for group in self._wanted(columns):
+            column, function = self._groups[group]
+            values = clicks[column].combine_chunks().fill_null("").dictionary_encode()
+            found = [function(one or None) for one in values.dictionary.to_pylist()]
+            for at, name in enumerate(ENRICHMENTS[group]):
+                texts = pa.array([one[at] for one in found], pa.string()).take(values.indices)
+                clicks = clicks.append_column(name, pc.if_else(is_click, texts, None))
+        for name in ("address", "extra") if self._anonymize else ():
+            if name in clicks.column_names:
+                values = clicks[name].combine_chunks().dictionary_encode()
+                masked = [anonymized(one) for one in values.dictionary.to_pylist()]
+                texts = pa.array(masked, pa.string()).take(values.indices)
+                clicks = clicks.set_column(clicks.column_names.index(name), name, texts)
+        return clicks
+
+    def bodies(self, bodies: pa.BinaryArray, reasons: pa.ChunkedArray) -> pa.BinaryArray:
+        """Messages without addresses: none of a click, and others with shortened addresses."""
+        masked = [
+            None if reason is None or b"\\u" in body else _masked(body)
+            for body, reason in zip(bodies.to_pylist(), reasons.to_pylist(), strict=True)
+        ]
+        return pa.array(masked, pa.binary())
+
+    def _wanted(self, columns: Sequence[str]) -> list[str]:
+        return [group for group in self._groups if set(ENRICHMENTS[group]) & set(columns)]
+
+
+def _masked(body: bytes) -> bytes:
+    return without_addresses(body.decode("utf-8", "replace")).encode()
