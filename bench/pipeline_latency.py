@@ -27,10 +27,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.pipeline_clicks import PAGE_EVERY, PAGE_STEP, PAGES, TOPIC, address, line
-from bench.pipeline_output import BatchFolders, CommittedClicks
+from bench.pipeline_output import TableCommits
 from bench.pipeline_running import Running, note
 from sparq.client import Producer
-from sparq.pipeline.visits import BURST_PAGES
+
+BURST_PAGES = 20
+"""Pages at once that the rule `burst` finds."""
 
 PER_SECOND = 1_000
 TICK = 0.1
@@ -87,20 +89,23 @@ class Seen:
 
 
 class Reader:
-    """Reads the table of minutes and the output of `spam_analysis`."""
+    """Reads the tables of minutes and findings."""
 
     def __init__(self, data: Path) -> None:
         self.seen = Seen()
-        self._minutes = CommittedClicks(data / "minutes")
-        self._findings = BatchFolders(data / "spam_analysis", ["address"])
+        self._minutes = TableCommits(data / "minutes", ["clicks"])
+        self._clicks = 0
+        self._findings = TableCommits(data / "findings", ["address"])
 
     def poll(self) -> bool:
         """Read new batches; return whether there were any."""
         minutes, findings = self._minutes.new(), self._findings.new()
-        self.seen.counted += minutes
-        for batch in findings:
-            for who in batch.rows["address"].unique().to_pylist():
-                self.seen.robots.setdefault(who, batch.readable_s)
+        for rows, readable_s in minutes:
+            self._clicks += sum(rows["clicks"].to_pylist())
+            self.seen.counted.append((self._clicks, readable_s))
+        for rows, readable_s in findings:
+            for who in rows["address"].unique().to_pylist():
+                self.seen.robots.setdefault(who, readable_s)
         return bool(minutes or findings)
 
 

@@ -43,7 +43,7 @@ class Found:
     Attributes:
         findings: (address, user agent, reason).
         precision, recall: of the findings, compared with the planted robots.
-        evicted: numbers of visits, clicks and findings dropped for lack of space, by kind.
+        evicted: number of visits that ended early for lack of room.
         clicks: number of judged clicks.
         seconds: duration from the start of the application.
     """
@@ -51,7 +51,7 @@ class Found:
     findings: frozenset[tuple[str, str, str]]
     precision: float
     recall: float
-    evicted: dict[str, int]
+    evicted: int
     clicks: int
     seconds: float
 
@@ -102,11 +102,11 @@ def judge(folder: Path, crowd: Crowd, size: int, seed: int, seconds: float) -> F
             raise RuntimeError(f"sparq pipeline failed:\n{running.log_end()}")
         took = time.perf_counter() - began
     folders = Folders(running.data)
-    rows = newest_findings(spam_analysis.read(folders))
+    rows = newest_findings(spam_analysis.read_findings(folders))
     score = scores(rows, labels)["all"]
     found = frozenset((row["address"], row["user_agent"], row["reason"]) for row in rows)
-    evicted = {name: n for name, n in spam_analysis.read_evicted(folders).items() if n}
-    return Found(found, score.precision, score.recall, evicted, count, took)
+    ended = spam_analysis.read_sessions(folders)["ended"].to_pylist()
+    return Found(found, score.precision, score.recall, ended.count("room"), count, took)
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
 from sparq.pipeline.report import Labels, Score, newest_findings, scores
 
-FINDING_KEY = ["visitor", "reason", "revision"]
+FINDING_KEY = ["session", "reason", "revision"]
 PRECISION, RECALL = 0.95, 0.90
 SCORED_CLICKS = 200_000
 """With fewer clicks, so few visitors are planted that a single one decides the score."""
@@ -56,6 +56,7 @@ def run_audit(data: Path, cluster: LocalCluster, published: PublisherRecords) ->
         archive.read_clicks(folders),
         archive.read_rejected(folders),
         metrics.read_minutes(folders),
+        spam_analysis.read_sessions(folders),
         published=published,
     )
 
@@ -82,7 +83,7 @@ def read(
     sent = 0 if published.acknowledged is None else len(published.acknowledged)
     if distinct + found.rejected_distinct < sent:
         wrong.append(f"{distinct + found.rejected_distinct:,} ids of {sent:,} acknowledged clicks")
-    findings = spam_analysis.read(Folders(data))
+    findings = spam_analysis.read_findings(Folders(data))
     again = len(findings) - findings.group_by(FINDING_KEY).aggregate([]).num_rows
     if again:
         wrong.append(f"{again:,} revisions of findings stand twice")

@@ -13,15 +13,14 @@ import pytest
 from bench.__main__ import main as command
 from bench.pipeline import MEASURES, Bench, main, measured, two_cores
 from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
-from bench.pipeline_latency import PEOPLE, Seen, Tick, people, quantile, robot
-from bench.pipeline_output import BatchFolders, CommittedClicks, batch_times, first_archived
+from bench.pipeline_latency import BURST_PAGES, PEOPLE, Seen, Tick, people, quantile, robot
+from bench.pipeline_output import TableCommits, batch_times, first_archived
 from bench.pipeline_processes import BenchError, memory_mib, until
 from bench.pipeline_targets import GENERATED, PARSE_RATIO, TARGETS, Figure, as_json, report
 from deltalake import DeltaTable, write_deltalake
 
 from bench import pipeline
 from sparq.pipeline.clicks import parse_arrow
-from sparq.pipeline.visits import BURST_PAGES
 
 RATIO = PARSE_RATIO.format(GENERATED)
 
@@ -29,15 +28,6 @@ RATIO = PARSE_RATIO.format(GENERATED)
 def read(lines: list[bytes]) -> pa.Table:
     """Parse lines as clicks."""
     return parse_arrow(pa.table({"body": pa.array(lines, pa.binary())}))
-
-
-def put_batch(place: Path, number: int, rows: dict[str, list[object]], at: float) -> None:
-    """Write a complete batch as Spark's executors do."""
-    folder = place / f"batch={number}"
-    folder.mkdir(parents=True)
-    pq.write_table(pa.table(rows), folder / "part-00000-x.parquet")
-    (folder / "_SUCCESS").touch()
-    os.utime(folder / "_SUCCESS", (at, at))
 
 
 def test_a_crowd_has_the_requested_visitors_and_rate() -> None:
@@ -96,25 +86,9 @@ def test_the_clicks_of_people_and_robots_differ() -> None:
     assert address != robot(4)[0]
 
 
-def test_only_a_marked_batch_is_read(tmp_path: Path) -> None:
-    """A folder without `_SUCCESS` is ignored; a batch is returned once, with that file's time."""
-    folders = BatchFolders(tmp_path / "metrics", ["clicks"])
-    before = folders.new()
-    put_batch(tmp_path / "metrics", 4, {"clicks": [7], "minute": [1]}, at=1000.5)
-    (tmp_path / "metrics" / "batch=5").mkdir()
-    (batch,) = folders.new()
-
-    assert [[], []] == [before, folders.new()]
-    assert (4, 1000.5, [{"clicks": 7}]) == (
-        batch.number,
-        batch.readable_s,
-        batch.rows.to_pylist(),
-    )
-
-
-def test_clicks_of_minutes_are_counted_by_commit(tmp_path: Path) -> None:
-    """Clicks of all rows are summed up; a merge of files adds none."""
-    committed = CommittedClicks(tmp_path)
+def test_rows_of_a_table_are_read_by_commit(tmp_path: Path) -> None:
+    """Each commit's rows are read once; a merge of files adds none."""
+    committed = TableCommits(tmp_path, ["clicks"])
     before = committed.new()
     for clicks in ([10, 5], [4]):
         write_deltalake(tmp_path, pa.table({"clicks": clicks}), mode="append")
@@ -122,7 +96,7 @@ def test_clicks_of_minutes_are_counted_by_commit(tmp_path: Path) -> None:
     found = committed.new()
 
     assert [[], []] == [before, committed.new()]
-    assert [15, 19, 19] == [clicks for clicks, _ in found]
+    assert [[10, 5], [4], []] == [rows["clicks"].to_pylist() for rows, _ in found]
     assert found[0][1] == (tmp_path / "_delta_log" / f"{0:020}.json").stat().st_mtime
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from sparq.demo import generator
 from sparq.demo.generator import generate
-from sparq.pipeline.visits import REASONS
+from sparq.pipeline.sessions.rules import REASONS
 from tests.pipeline import plain
 
 

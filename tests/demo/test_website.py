@@ -15,7 +15,7 @@ from sparq.demo.website import (
     VisitorFactory,
     pages,
 )
-from sparq.pipeline.visits import declared_name
+from sparq.pipeline.sessions.agents import declared_name
 
 
 def test_a_seed_always_gives_the_same_site() -> None:

@@ -7,8 +7,8 @@ from sparq.demo.generator import generate
 from sparq.pipeline import archive
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
+from sparq.pipeline.messages import ResultTopics
 from sparq.pipeline.reading.schema import Reading
-from sparq.pipeline.results import ResultTopics
 from tests.pipeline.query_input import forget_last_commit
 
 

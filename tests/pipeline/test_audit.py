@@ -38,6 +38,7 @@ def audit_result(
     rejected: list[bytes] = BODIES[9:],
     rejected_first_id: int = 100,
     rows: pa.Table | None = None,
+    uncounted: int = 0,
     acknowledged: list[bytes] = BODIES,
     resent: tuple[bytes, ...] = (),
 ) -> AuditResult:
@@ -47,6 +48,7 @@ def audit_result(
         messages(archived),
         messages(rejected, rejected_first_id),
         minutes(6, 3) if rows is None else rows,
+        pa.table({"clicks": pa.array([2, len(archived) - 2 - uncounted], pa.int64())}),
         published=PublisherRecords(written(acknowledged), written(list(resent))),
     )
 
@@ -67,6 +69,7 @@ def test_each_audit_rule_has_its_own_failure() -> None:
     assert "are missing" in audit_result(acknowledged=[*BODIES, b"lost"]).failures[0]
     assert "more often than they were sent" in audit_result(acknowledged=BODIES[1:]).failures[0]
     assert "the minutes have 8 clicks" in audit_result(rows=minutes(8)).failures[0]
+    assert "sessions have 8 clicks" in audit_result(uncounted=1).failures[0]
 
 
 def test_a_resent_body_may_be_stored_twice_but_not_more_often() -> None:

@@ -32,13 +32,3 @@ def test_matches_of_a_pattern_are_sorted(files, tmp_path):
     found = files.glob(f"{tmp_path}/b-*")
     assert ["b-1", "b-2"] == [one.rpartition("/")[2] for one in found]
     assert [] == files.glob(f"{tmp_path}/none-*")
-
-
-def test_folders_are_deleted(files, tmp_path):
-    """`delete_tree` removes a folder with its content; a missing one is no error."""
-    (tmp_path / "folder" / "deep").mkdir(parents=True)
-    (tmp_path / "folder" / "deep" / "other").touch()
-    for _ in range(2):
-        files.delete_tree(str(tmp_path / "folder"))
-
-    assert [] == list(tmp_path.iterdir())

@@ -12,9 +12,9 @@ from sparq.demo.generator import generate
 from sparq.pipeline import metrics
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
+from sparq.pipeline.messages import ResultTopics
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.reading.schema import Reading, click_schema
-from sparq.pipeline.results import ResultTopics
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
 

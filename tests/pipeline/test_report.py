@@ -6,9 +6,10 @@ import pytest
 from sparq.pipeline import report
 from sparq.pipeline.audit import AuditResult
 from sparq.pipeline.report import PipelineOutput, RunFacts, Score, newest_findings, scores
-from sparq.pipeline.visits import BARE, BURST, REASONS
+from sparq.pipeline.sessions.rules import REASONS
 from tests.pipeline.report_page import sample_reports
 
+BURST, BARE = "burst", "no_resources"
 CLICKS = [("/b", "a", "1", 10), ("/a", "a", "1", 20), ("/b", "c", "2", 30), (None, "c", "2", None)]
 ARCHIVE = pa.table(
     dict(zip(("page", "address", "user_agent", "bytes"), zip(*CLICKS, strict=True), strict=True))
@@ -16,11 +17,12 @@ ARCHIVE = pa.table(
 
 
 def test_only_the_newest_revision_of_a_finding_counts():
-    """Only the newest revision of each finding counts, in any order of the rows."""
+    """Only the newest revision of each finding counts, in any order, unless it is withdrawn."""
     rows = [
-        {"visitor": visitor, "reason": reason, "revision": revision}
-        for visitor, reason, revision in (
+        {"session": session, "reason": reason, "revision": revision, "withdrawn": revision == 9}
+        for session, reason, revision in (
             ("u", BURST, 2), ("u", BURST, 1), ("u", BARE, 1), ("v", BURST, 1), ("v", BURST, 3),
+            ("w", BURST, 1), ("w", BURST, 9),
         )
     ]  # fmt: skip
 
@@ -62,19 +64,22 @@ def test_a_report_has_counts_and_scores():
         rejected=1,
         rejected_distinct=1,
         metrics_clicks=4,
+        session_clicks=4,
         missing=0,
         surplus=0,
     )
     rejected = pa.table({"reason": ["empty", "empty", "odd"]})
     minutes = sample_reports.minutes([sample_reports.BEGIN_MINUTE], [4])
-    output = PipelineOutput(
-        ARCHIVE, rejected, minutes, sample_reports.findings(0), {"evicted_visits": 3}
-    )
+    sessions = pa.table({"clicks": [1, 3], "ended": ["gap", "room"]})
+    output = PipelineOutput(ARCHIVE, rejected, minutes, sessions, sample_reports.findings(0))
     run = RunFacts("a log", 5, 1, {"publishing": 1.26, "total": 2.0}, ["nsqd-1"])
     found = report.report_of(run, audit, output)
 
-    assert (5, 4, 1, 1, 3) == tuple(
-        found[name] for name in ("published", "archived", "rejected", "resent", "evicted_visits")
+    assert (5, 4, 1, 1) == tuple(
+        found[name] for name in ("published", "archived", "rejected", "resent")
+    )
+    assert (2, 4, 1, 3) == tuple(
+        found[name] for name in ("sessions", "session_clicks", "evicted_visits", "evicted_clicks")
     )
     assert (1, 60, 2) == (found["minutes"], found["bytes"], found["visitors"])
     assert {"empty": 2, "odd": 1} == found["rejected_by_reason"]
@@ -100,15 +105,15 @@ def test_the_text_ends_with_the_audits_result(passed):
     assert ("AUDIT FAILED" in text) is not passed
 
 
-def test_the_text_lists_restarts_and_dropped_visits():
-    """Restarts and dropped visits are listed, if there are any."""
+def test_the_text_lists_restarts_and_visits_that_made_room():
+    """Restarts, and visits that ended early to make room, are listed, if there are any."""
     usual = report.text_of(sample_reports.report())
-    evicted = dict(zip(report.EVICTED, (1_000, 2_000, 0), strict=True))
+    evicted = {"evicted_visits": 1_000, "evicted_clicks": 2_000}
     text = report.text_of(sample_reports.report(restarts=["nsqd-1", "spark"], **evicted))
 
-    assert "dropped                1,000   visits, 2,000 clicks and 0 findings for lack of" in text
+    assert "ended early            1,000   visits with 2,000 clicks, to make room" in text
     assert "restarted                  2   nsqd-1, spark" in text
-    assert not any(word in usual for word in ("dropped", "restarted"))
+    assert not any(word in usual for word in ("ended early", "restarted"))
 
 
 def test_the_text_fits_its_width():

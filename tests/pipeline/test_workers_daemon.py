@@ -19,7 +19,6 @@ OF_WORKERS = {
     "pyspark.worker",
     "sparq.pipeline.archive",
     "sparq.pipeline.metrics",
-    "sparq.pipeline.open_visits.processor",
 }
 
 

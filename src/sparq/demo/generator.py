@@ -32,8 +32,8 @@ DECLARED, UNDECLARED, BURST, BARE, REPEATS = (
     "no_resources",
     "repeats",
 )
-"""Why a visitor was planted, in the words of `sparq.pipeline.visits.REASONS`; a test compares both.
-The pipeline imports this package, so this package cannot import the words from there."""
+"""Why a visitor was planted, in the words of `sparq.pipeline.sessions.rules.REASONS`; a test
+compares both. The pipeline imports this package, so this package cannot import them from there."""
 
 Planted = tuple[Visitor, frozenset[str], list[Hit]]
 Plant = Callable[[SiteModel, float], Planted]

@@ -35,20 +35,20 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
+from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster, cluster_options
 from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
-from sparq.pipeline.messages import messages
-from sparq.pipeline.open_visits import processor as visits_processor
+from sparq.pipeline.messages import ResultTopics, messages
 from sparq.pipeline.own_metrics import MetricTable
-from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import Timeline
 from sparq.pipeline.reading.schema import click_schema
-from sparq.pipeline.results import ResultTopics
 from sparq.pipeline.session import prepare_for_queries, register_nsq, session
+from sparq.pipeline.sessions.pack import bucket_count
+from sparq.pipeline.sessions.rules import Rules, read_rules
+from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError
 from sparq.program.mistakes import Mistake
 
@@ -128,12 +128,12 @@ class Plan:
     Attributes:
         rows: the stream that its batches come from.
         sink: the function for foreachBatch.
-        close: writes open visits as the batch of this number; None: the query has none.
+        close: writes what is open in the state of the query's checkpoint; None: the query has none.
     """
 
     rows: DataFrame
     sink: Callable[[DataFrame, int], None]
-    close: Callable[[SparkSession, int], None] | None = None
+    close: Callable[[SparkSession, str], None] | None = None
 
 
 @dataclass
@@ -167,6 +167,7 @@ class Application:
     Args:
         spark: the session.
         settings: the pipeline's settings.
+        rules: those of `spam_analysis`.
         figures: the metrics of the queries.
         server: serves the metrics to Prometheus; None: they are not served.
     """
@@ -175,6 +176,7 @@ class Application:
         self,
         spark: SparkSession,
         settings: Settings,
+        rules: Rules,
         figures: QueryMetrics,
         server: MetricsServer | None,
     ) -> None:
@@ -182,6 +184,7 @@ class Application:
         self._figures = figures
         self._server = server
         self._settings = settings
+        self._rules = rules
         self._places = FolderAddresses(settings.data)
         self._files = HadoopFiles(spark)
         self._topics = self._result_topics()
@@ -224,13 +227,11 @@ class Application:
             own = metric_tables(self._settings)
             minutes = metrics.MetricsSink(*common, keep_days=keep_days, own=own, reading=reading)
             return Plan(rows, minutes)
-        newest = F.timestamp_seconds("published_s")
-        packed = visits_processor.packed(read, self._buckets(name), reading)
-        packed = observed(packed, newest_published=newest)
-        judged = spam_analysis.SpamSink(self._places, self._topics)
-        rows = observed(
-            visits_processor.found(packed), WRITTEN, **spam_analysis.counts_to_observe()
-        )
+        packed = spam_analysis.packed(read, self._rules, self._buckets(name), reading)
+        packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
+        stage = sessions_stage(packed, self._rules)
+        rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
+        judged = spam_analysis.SpamSink(*common, self._rules, keep_days)
         return Plan(rows, judged, judged.close)
 
     def _source_options(self, name: str) -> dict[str, str]:
@@ -251,10 +252,11 @@ class Application:
             frozen = int(self._spark.conf.get(PARTITIONS) or 0)
         return bucket_count(frozen)
 
-    def _begin(self, name: str) -> StreamingQuery:
+    def _begin(self, name: str, *, last: bool = False) -> StreamingQuery:
+        """Start a query; a last run processes the messages that are there, and ends."""
         plan = self._plans[name]
         trigger: dict[str, Any] = {"processingTime": self._settings.trigger}
-        if self._settings.once:
+        if last or self._settings.once:
             trigger = {"availableNow": True}
         register_nsq(self._spark)
         # A scheduler pool of its own: a long job of one query leaves task slots to the others.
@@ -314,7 +316,7 @@ class Application:
                 return
             if not any(counter.query.isActive for counter in self._counters.values()):
                 # Only with `once`: `_watch` raises the error of a query that has failed.
-                self._say("done")
+                self._close()
                 return
             time.sleep(POLL_SECONDS)
         for counter in self._counters.values():
@@ -326,13 +328,19 @@ class Application:
             counter.query.processAllAvailable()
         for counter in self._counters.values():
             counter.query.stop()
+        for name in self._counters:
+            # A query that was stopped in a batch may have written its rows, but not its state, from
+            # which `close` writes more.
+            if is_unfinished(self._files, self._places.checkpoint_of(name)):
+                self._begin(name, last=True).awaitTermination()
+        self._close()
+
+    def _close(self) -> None:
+        """Write what is open in the state of the queries, which have ended."""
         self._say("closing")
         for name, plan in self._plans.items():
             if plan.close is not None:
-                checkpoint = self._places.checkpoint_of(name)
-                # As the next batch: if the application is started again, Spark's own batch of this
-                # number replaces these rows.
-                plan.close(self._spark, next_batch(self._files, checkpoint))
+                plan.close(self._spark, self._places.checkpoint_of(name))
         self._say("done")
 
     def _watch(self) -> None:
@@ -378,6 +386,7 @@ def run(settings: Settings) -> int:
     # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
     metric_tables(settings)
+    rules = read_rules(settings.rules, click_schema(settings.reading))
     check_run_dir(settings.run_dir)
     if not settings.run_dir:
         check_cluster(settings)
@@ -389,7 +398,7 @@ def run(settings: Settings) -> int:
         prepare_for_queries(spark)
         if settings.run_dir:
             check_cluster(settings)  # only now: nsqlookupd and Spark start at the same time
-        application = Application(spark, settings, figures, server)
+        application = Application(spark, settings, rules, figures, server)
         # After the session was made: PySpark installs a handler for SIGINT.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: application.end())

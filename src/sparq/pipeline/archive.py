@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sparq.pipeline.folders import Folders
-    from sparq.pipeline.results import ResultTopics
+    from sparq.pipeline.messages import ResultTopics
 
 QUERY = "archive"
 # Limit for a rejected message on its topic: in JSON a byte can become six, and nsqd takes 1 MiB.

@@ -5,7 +5,8 @@ Pure: tables and figures in, an `AuditResult` out. The audit passes if
 1. archived + rejected = messages in the logs, and no id occurs twice;
 2. every acknowledged body is stored as often as it was acknowledged, and none more often than that
    plus its sends without an answer;
-3. clicks of all minutes = archived.
+3. clicks of all minutes = archived;
+4. each click is in one session: clicks of the sessions = archived.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class AuditResult:
     rejected: int
     rejected_distinct: int
     metrics_clicks: int
+    session_clicks: int
     missing: int
     surplus: int
     failures: list[str] = field(default_factory=list)
@@ -88,6 +90,7 @@ def audit(
     archive: pa.Table,
     rejected: pa.Table,
     minutes: pa.Table,
+    sessions: pa.Table,
     *,
     published: PublisherRecords,
 ) -> AuditResult:
@@ -98,6 +101,7 @@ def audit(
         archive: columns `id`, `body`, one row per click.
         rejected: columns `id`, `body`, one row per message that could not be read.
         minutes: rows with `clicks`.
+        sessions: rows with `clicks`, those of open sessions included.
         published: the publisher's records.
     """
     distinct = pc.count_distinct(archive["id"]).as_py()
@@ -115,6 +119,7 @@ def audit(
         len(rejected),
         rejected_distinct,
         clicks,
+        pc.sum(sessions["clicks"]).as_py() or 0,
         missing,
         surplus,
     )
@@ -143,6 +148,10 @@ def _failures(found: AuditResult, distinct_in_all: int) -> list[str]:
             found.metrics_clicks == found.archived,
             f"the minutes have {found.metrics_clicks:,} clicks, but {found.archived:,} are"
             " archived",
+        ),
+        (
+            found.session_clicks == found.archived,
+            f"sessions have {found.session_clicks:,} clicks, but {found.archived:,} are archived",
         ),
     )
     return [text for holds, text in rules if not holds]

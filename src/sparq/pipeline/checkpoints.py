@@ -44,6 +44,12 @@ def next_batch(files: HadoopFiles, checkpoint: str) -> int:
     return 0 if address is None else int(address.rpartition("/")[2]) + 1
 
 
+def is_unfinished(files: HadoopFiles, checkpoint: str) -> bool:
+    """Whether a batch has begun that has not been committed."""
+    begun = _newest(files, f"{checkpoint}/offsets")
+    return begun is not None and int(begun.rpartition("/")[2]) >= next_batch(files, checkpoint)
+
+
 @contextmanager
 def readable_as_state(checkpoint: str) -> Iterator[str]:
     """Give the checkpoint a name that `spark.read.format("statestore")` can load.

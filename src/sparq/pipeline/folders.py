@@ -4,11 +4,11 @@
     rejected              messages that are not clicks
     minutes               clicks by minute, a table of the query `metrics` like the next
     pages                 clicks by minute and page
-    spam_analysis         findings, by the query `spam_analysis` like the next
-    evicted               how much it has dropped for lack of room
+    sessions              sessions of visitors, a table of the query `spam_analysis` like the next
+    findings              findings about them
     checkpoint/<query>    Spark's: how far a query has come, and its state
 
-The queries use only these (`FolderAddresses`), on any Hadoop file system; `spam_analysis`
+The queries use only these (`FolderAddresses`), on any Hadoop file system. The
 writes a folder for each batch (`results`). The data folder of a run is on a local
 disk and also has (`Folders`):
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-RESULTS = ("clicks", "rejected", "minutes", "pages", "spam_analysis", "evicted")
+RESULTS = ("clicks", "rejected", "minutes", "pages", "sessions", "findings")
 OUTPUT = (*RESULTS, "report.html", "report.json", "labels.json")
 WORKING = ("checkpoint", "nsqd-1", "nsqd-2", "logs", "run")
 LOCK = ".lock"

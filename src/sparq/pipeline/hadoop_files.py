@@ -70,8 +70,3 @@ class HadoopFiles:
             return bytes(stream.readAllBytes())
         finally:
             stream.close()
-
-    def delete_tree(self, address: str) -> None:
-        """Delete a directory with all its contents, if it exists."""
-        path = self._path(address)
-        path.getFileSystem(self._conf).delete(path, True)

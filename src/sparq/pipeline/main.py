@@ -363,11 +363,18 @@ def _audited(
         archive.read_clicks(folders),
         archive.read_rejected(folders),
         metrics.read_minutes(folders),
-        spam_analysis.read(folders),
-        spam_analysis.read_evicted(folders),
+        spam_analysis.read_sessions(folders),
+        spam_analysis.read_findings(folders),
     )
     logged = sum(runner.cluster.message_counts(TOPIC).values())
-    found = audit(logged, output.archive, output.rejected, output.minutes, published=written)
+    found = audit(
+        logged,
+        output.archive,
+        output.rejected,
+        output.minutes,
+        output.sessions,
+        published=written,
+    )
     total = time.monotonic() - runner.began
     source = str(options.clicks) if options.clicks else f"generated clicks, seed {options.seed}"
     made = RunFacts(
@@ -467,7 +474,7 @@ def _where(cluster: LocalCluster, data: Path, console: str) -> str:
 
   watch:   sparq top --lookupd-http-address={cluster.lookupd.http}
   manage:  sparq admin list --lookupd-http-address={cluster.lookupd.http}
-  output:  {data}/clicks  {data}/minutes  {data}/spam_analysis
+  output:  {data}/clicks  {data}/minutes  {data}/findings
   stop:    Ctrl-C
 
 """

@@ -59,6 +59,9 @@ MERGES = "sparq merges"
 """Name of the application of all merges in the Delta log."""
 
 PREFIX = "merged-"
+OPEN = "open-"
+"""Prefix of the names of files with rows that the next start removes (`spam_analysis`)."""
+
 FAN = 16
 MIB = 1 << 20
 MERGE_BYTES, SUMMED_MERGE_BYTES = 128 * MIB, 32 * MIB
@@ -252,8 +255,9 @@ def rewrite(
         rows = iter([table.summed(whole).select(schema.names).cast(schema)])
     if kept is not None:
         rows = (kept(part) for part in rows)
-    prefix = f"{paths[0].rpartition('/')[0]}/{PREFIX}"
-    made = write_file(files, prefix, table, schema, rows)
+    folder, _, name = paths[0].rpartition("/")
+    prefix = OPEN if name.startswith(OPEN) else PREFIX
+    made = write_file(files, f"{folder}/{prefix}", table, schema, rows)
     if not made["rows"]:
         files.delete_file(made["path"])
         return pa.RecordBatch.from_pylist([], ADDED_SCHEMA)

@@ -1,20 +1,21 @@
-"""The stream of messages that each query reads from its channel, with the columns it needs."""
+"""What queries read from nsqd and publish to it: the stream of a channel, the topics for results.
+
+Executors publish results, from the files that the batch has just written, at least once: a batch
+that is run again publishes the content of its files again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from sparq.pipeline.clicks import parse_arrow
-from sparq.pipeline.packing import PACKED_DDL, pack_partition
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparq.pipeline.reading.schema import Reading
 
 # With this schema, the source makes only these columns.
 MESSAGE_DDL = "nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP, body BINARY"
@@ -44,29 +45,25 @@ def with_batch_time(rows: DataFrame) -> DataFrame:
     return rows.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
 
 
-def packed_messages(
-    messages: DataFrame,
-    columns: Collection[str],
-    prepared: Callable[[pa.Table], pa.Table],
-    blobs_of: Callable[[pa.Table, int], list[bytes]],
-    buckets: int,
-    *,
-    reading: Reading,
-) -> DataFrame:
-    """A stream of messages as packed rows: one pass over their text, on the executors.
+BODIES = pa.schema([("body", pa.binary())])
+BODY_DDL = "body BINARY"
 
-    Args:
-        messages: streaming; the columns of MESSAGE_DDL.
-        columns: those of CLICK_COLUMNS that `prepared` needs.
-        prepared: turns parsed messages into the rows that `blobs_of` takes.
-        blobs_of: see `packing.pack_partition`.
-        buckets: `packing.bucket_count` of the query's shuffle partitions; the same at each start.
-        reading: how messages are read.
+
+@dataclass(frozen=True, slots=True)
+class ResultTopics:
+    """The topics for results.
+
+    Attributes:
+        options: options of the sink `nsq`: the addresses.
+        minutes, rejected, findings: names of topics.
     """
 
-    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tables = (prepared(parse_arrow(batch, columns, reading)) for batch in batches)
-        rows = (batch for table in tables for batch in table.to_batches())
-        return pack_partition(rows, blobs_of, buckets)
+    options: dict[str, str] = field(default_factory=dict)
+    minutes: str = "clicks.metrics"
+    rejected: str = "clicks.rejected"
+    findings: str = "clicks.spam"
 
-    return with_batch_time(messages).mapInArrow(pack, PACKED_DDL)
+    def publish(self, topic: str, bodies: DataFrame) -> None:
+        """Publish rows of `body` BINARY; returns when all are acknowledged."""
+        writer = bodies.write.format("nsq").mode("append")
+        writer.options(topic=topic, **self.options).save()

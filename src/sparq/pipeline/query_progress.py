@@ -109,11 +109,10 @@ NEWEST_PUBLISHED = "newest_published_s"
 """Name in an observation: maximum publish time of the messages read, in seconds since 1970."""
 
 COUNTS = {
-    "late": "Clicks that arrived after their visit was over",
+    "late": "Clicks that came too late for their visit, and are in one of their own",
     "rejected": "Messages that are not valid clicks",
-    "evicted_visits": "Open visits dropped for lack of room; not all rules were applied to them",
-    "evicted_clicks": "Clicks dropped for lack of room before their visit was over",
-    "evicted_findings": "Findings dropped for lack of room; if found again, they count as new",
+    "evicted_visits": "Visits ended early for lack of room; further clicks begin another visit",
+    "evicted_clicks": "Clicks of these visits",
     "findings": "Findings and revisions of findings",
 }
 """Counts that a query may observe, as sums over a batch, with their meaning."""

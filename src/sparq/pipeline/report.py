@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparq.pipeline.audit import AuditResult
-from sparq.pipeline.visits import REASONS
+from sparq.pipeline.sessions.rules import REASONS
 
 TOP_PAGES = 10
 WIDTH = 78
-EVICTED = ("evicted_visits", "evicted_clicks", "evicted_findings")
 
 Labels = Mapping[tuple[str, str], frozenset[str]]
 """(address, user agent) -> the reasons for which a visitor was planted."""
@@ -66,27 +65,23 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class PipelineOutput:
-    """The output of the pipeline: tables of archive, rejected, metrics and findings.
-
-    Attributes:
-        evicted: number of visits, clicks and findings that spam_analysis dropped for lack of room.
-    """
+    """The output of the pipeline: tables of archive, rejected, metrics, sessions and findings."""
 
     archive: pa.Table
     rejected: pa.Table
     minutes: pa.Table
+    sessions: pa.Table
     findings: pa.Table
-    evicted: Mapping[str, int] = field(default_factory=dict)
 
 
 def newest_findings(findings: pa.Table) -> list[dict[str, Any]]:
-    """The newest revision of each finding."""
+    """The newest revision of each finding that holds."""
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for row in findings.to_pylist():
-        key = (row["visitor"], row["reason"])
+        key = (row["session"], row["reason"])
         if key not in newest or newest[key]["revision"] < row["revision"]:
             newest[key] = row
-    return list(newest.values())
+    return [row for row in newest.values() if not row["withdrawn"]]
 
 
 def scores(findings: Iterable[dict[str, Any]], labels: Labels) -> dict[str, Score]:
@@ -122,6 +117,8 @@ def report_of(run: RunFacts, audit: AuditResult, output: PipelineOutput) -> dict
         "rejected": audit.rejected,
         "resent": run.resent,
         "metrics_clicks": audit.metrics_clicks,
+        "sessions": len(output.sessions),
+        "session_clicks": audit.session_clicks,
         "findings": {reason: by_reason.get(reason, 0) for reason in REASONS},
         "exactly_once": audit.exactly_once,
         "seconds": round(total, 1),
@@ -129,7 +126,7 @@ def report_of(run: RunFacts, audit: AuditResult, output: PipelineOutput) -> dict
         "logged": audit.logged,
         "failures": audit.failures,
         "restarts": run.restarts,
-        **output.evicted,
+        **_evicted(output.sessions),
         "minutes": len(rows),
         "bytes": pc.sum(output.archive["bytes"]).as_py() or 0,
         "visitors": _visitors(output.archive),
@@ -155,6 +152,12 @@ def report_of(run: RunFacts, audit: AuditResult, output: PipelineOutput) -> dict
 def _visitors(archive: pa.Table) -> int:
     """Number of distinct visitors of the run, by address and user agent."""
     return int(archive.group_by(["address", "user_agent"]).aggregate([]).num_rows)
+
+
+def _evicted(sessions: pa.Table) -> dict[str, int]:
+    """Number of the sessions that ended early to make room for others, and of their clicks."""
+    clicks = sessions.filter(pc.equal(sessions["ended"], "room"))["clicks"]
+    return {"evicted_visits": len(clicks), "evicted_clicks": pc.sum(clicks).as_py() or 0}
 
 
 def _statuses(rows: pa.Table) -> dict[str, int]:
@@ -185,6 +188,7 @@ def _figure_lines(report: Mapping[str, Any]) -> list[str]:
         ("archived", f"{report['archived']:>12,}   distinct ids {report['distinct']:,}"),
         ("rejected", f"{report['rejected']:>12,}   {_reasons(report['rejected_by_reason'])}"),
         ("in minutes", f"{report['metrics_clicks']:>12,}   {minutes}"),
+        ("in sessions", f"{report['session_clicks']:>12,}   {report['sessions']:,} sessions"),
         ("visitors", f"{report['visitors']:>12,}"),
         ("bytes", f"{report['bytes']:>12,}"),
         ("statuses", f"{'':>12}   {statuses}"),
@@ -194,10 +198,9 @@ def _figure_lines(report: Mapping[str, Any]) -> list[str]:
         ),
     ]
     restarts = report["restarts"]
-    if any(report.get(name) for name in EVICTED):
-        visits, clicks, findings = (report[name] for name in EVICTED)
-        text = f"visits, {clicks:,} clicks and {findings:,} findings for lack of room"
-        lines.append(("dropped", f"{visits:>12,}   {text}: give the query more partitions"))
+    if report["evicted_visits"]:
+        text = f"visits with {report['evicted_clicks']:,} clicks, to make room"
+        lines.append(("ended early", f"{report['evicted_visits']:>12,}   {text}"))
     if restarts:
         lines.append(("restarted", f"{len(restarts):>12,}   {', '.join(restarts)}"))
     return [f"  {name:<16}{text}" for name, text in lines]

@@ -385,6 +385,7 @@ RESULT_TOPIC: Final = _text_kind("name", partial(name, what="topic", lasting=Fal
 CHANNEL: Final = _text_kind("name", partial(name, what="channel", lasting=True))
 MASTER: Final = _text_kind("master", master)
 FOLDER: Final = _text_kind("folder", local_folder)
+FILE: Final = _text_kind("file", local_folder)
 INTERVAL: Final = FlagType("interval", interval, partial(_from_number, interval), str)
 HEAP: Final = _text_kind("size", partial(size, least=HEAP_MIN))
 WHOLE: Final = FlagType("count", _whole_of_text, _integer, str)

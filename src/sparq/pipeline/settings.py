@@ -80,6 +80,8 @@ class Settings:
         metrics_topic: topic of the minutes; default: `<topic>.metrics`.
         rejected_topic: topic of messages that are not clicks; default: `<topic>.rejected`.
         spam_topic: topic of the findings; default: `<topic>.spam`.
+        rules: a local TOML file that changes the rules of the query `spam_analysis`
+            (`sparq.pipeline.sessions`); empty: the rules that ship.
         trigger: time between the starts of two batches of a query; 0: a batch starts as soon as the
             one before has ended.
         once: whether the application ends once it has processed the messages that have come until
@@ -178,6 +180,9 @@ class Settings:
     )
     spam_topic: str = option(
         "", "topic for spam findings (default <topic>.spam)", kind=kinds.RESULT_TOPIC
+    )
+    rules: str = option(
+        "", "TOML file with changes to the rules of the spam_analysis query", kind=kinds.FILE
     )
     trigger: str = option(
         "1 second",

@@ -1,89 +1,183 @@
-"""The query `spam_analysis`: which visitors are robots or fraudulent, with the evidence.
+"""The query `spam_analysis`: sessions of visitors, and which of them robots or frauds have made.
 
-Spark's state (`open_visits`) holds the open visits and the findings, and applies the rules of
-`visits`; the query keeps nothing elsewhere.
+    data/sessions        a row for each session (`sessions.output.SESSIONS`)
+    data/findings        a row for each revision of a finding (`sessions.output.FINDINGS`)
+    topic clicks.spam    the rows of findings as JSON, at least once
 
-    data/spam_analysis/batch=12    rows of FINDING_SCHEMA: the newest revision counts
-    data/evicted/batch=12          dropped for lack of room: visits, clicks, findings
-    topic clicks.spam              the findings as JSON, at least once
-
-A batch writes to folders with its number, so a repeated batch replaces its output.
+1. Each click is in one session. Sessions that are not over are in Spark's state; the end of a run
+   writes them, too, so that all clicks are in the table (`SpamSink.close`).
+2. What `close` writes is in files of its own, whose names begin with OPEN. The next start removes
+   them from the tables (`reopened`), because those sessions go on and will be written again. So the
+   table has each click once, at any time, and no view is needed.
+3. `close` needs a state that is not behind the tables: after a batch that has committed its rows,
+   but not its state, it would write sessions again that this batch has written. `app` lets the
+   query finish such a batch first.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from deltalake import Transaction
 from pyspark.sql import functions as F
 
-from sparq.pipeline import results
-from sparq.pipeline.open_visits import processor
-from sparq.pipeline.open_visits.findings import (
-    EVICTED,
-    EVICTED_SCHEMA,
-    FINDING,
-    FINDING_DDL,
-    FINDING_SCHEMA,
+from sparq.pipeline.checkpoints import readable_as_state
+from sparq.pipeline.clicks import USUAL
+from sparq.pipeline.maintenance import OPEN, Maintenance, remove_action
+from sparq.pipeline.messages import BODY_DDL, with_batch_time
+from sparq.pipeline.sessions import output, state
+from sparq.pipeline.sessions.pack import PACKED_DDL, packer
+from sparq.pipeline.storage import TablePlace
+from sparq.pipeline.tables import (
+    ADDED_DDL,
+    Table,
+    Tables,
+    add_action,
+    arrow,
+    files_of,
+    transact,
+    write_files,
 )
-from sparq.pipeline.results import Sink, Writer, written_as_bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sparq.pipeline.folders import Folders
+    from sparq.pipeline.messages import ResultTopics
+    from sparq.pipeline.reading.schema import Reading
+    from sparq.pipeline.sessions.rules import Rules
 
 QUERY = "spam_analysis"
+SESSIONS = Table("sessions", output.SESSIONS, "first_time")
+FINDINGS = Table("findings", output.FINDINGS, "first_time")
+CLOSING = "sparq end of run"
+"""Name of the application of all commits of open sessions in the Delta log."""
+
+COUNTS = ("found", "late", "evicted_visits", "evicted_clicks")
 
 
-class SpamSink(Sink):
-    """Writes a batch's output rows (`open_visits.findings`) to disk and topic."""
+def packed(messages: DataFrame, rules: Rules, buckets: int, reading: Reading = USUAL) -> DataFrame:
+    """A stream of messages as packed rows: one pass over their text, on the executors."""
+    return with_batch_time(messages).mapInArrow(packer(rules, buckets, reading), PACKED_DDL)
 
-    query = QUERY
 
-    def writers(self) -> dict[str, tuple[str, Writer]]:
-        """Writers of findings, and of the counts of dropped items."""
-        return {
-            FINDING: (self._places.spam_analysis, self._write_findings),
-            EVICTED: (self._places.evicted, self._write_evicted),
-        }
+def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
+    """Output rows of the stateful stage (`output.OUTPUT_DDL`) as rows of the two tables."""
+    for batch in batches:
+        for table in (SESSIONS, FINDINGS):
+            for blob in batch.column(table.name):
+                if blob.as_py():
+                    rows = pa.ipc.open_stream(blob.as_buffer()).read_all()
+                    yield {table.name: rows.cast(table.schema)}
 
-    def closing(self, spark: SparkSession, checkpoint: str) -> DataFrame:
-        """Findings from the open visits, and findings that have not been reported yet."""
-        return processor.closed(spark, checkpoint)
 
-    def _write_findings(self, rows: DataFrame, place: str, batch_id: int) -> None:
-        results.write(rows.select(FINDING_SCHEMA.names).coalesce(1), place, batch_id)
+class SpamSink:
+    """A function for foreachBatch: writes a batch's sessions and findings.
+
+    Args:
+        spark: the session.
+        data: the data folder.
+        topics: the topics for results; None: findings are not published.
+        rules: the rules.
+        keep_days: days of rows to keep; 0: all.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        data: str,
+        topics: ResultTopics | None,
+        rules: Rules,
+        keep_days: int = 0,
+    ) -> None:
+        self._tables = Tables(spark, data, [FINDINGS, SESSIONS])
+        self._maintenance = Maintenance(self._tables, keep_days)
+        self._rules = rules
+        self._topics = topics
+        self._reopened()
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Process one micro-batch, also if it is repeated."""
+        spark = rows.sparkSession
+        # Always: Spark writes the state of a batch only if its plan is executed.
+        written = self._tables.write(rows, batch_id, split, always=True)
+        if FINDINGS.name in written:
+            self._publish(spark, written[FINDINGS.name].files)
+        self._maintenance.between_batches(spark)
+
+    def close(self, spark: SparkSession, checkpoint: str) -> None:
+        """Write the open sessions, and findings about them, instead of those of an earlier end.
+
+        Args:
+            spark: the session.
+            checkpoint: that of the query, which has stopped after a whole batch.
+        """
+        definitions, places = self._tables.definitions, self._tables.places
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from write_files(split(batches), definitions, places, OPEN)
+
+        with readable_as_state(checkpoint) as readable:
+            rows = state.closed(spark, readable, self._rules)
+            added = rows.mapInArrow(run, ADDED_DDL).collect()
+        for name in self._tables.opened:
+            self._replace_open(name, [add_action(row) for row in added if row.table == name])
+        found = [row.path for row in added if row.table == FINDINGS.name]
+        if found:
+            self._publish(spark, found)
+
+    def _reopened(self) -> None:
+        """Remove what the last end of a run wrote about sessions that go on now."""
+        for name in self._tables.opened:
+            self._replace_open(name, [])
+
+    def _replace_open(self, name: str, added: list[Any]) -> None:
+        table = self._tables.opened[name]
+        table.update_incremental()
+        old = [one for one in files_of(table) if one.name.startswith(OPEN)]
+        removed = [remove_action(one, data_change=True) for one in old]
+        if added or removed:
+            transact(table, [*removed, *added], Transaction(CLOSING, table.version()))
+
+    def _publish(self, spark: SparkSession, files: list[str]) -> None:
         if self._topics is not None:
-            folder = results.folder_of(place, batch_id)
-            bodies = written_as_bodies(rows.sparkSession, folder, FINDING_DDL, as_json)
-            self._topics.publish(self._topics.findings, bodies)
-
-    def _write_evicted(self, rows: DataFrame, place: str, batch_id: int) -> None:
-        names = EVICTED_SCHEMA.names
-        evicted = rows.agg(*(F.sum(name) for name in names))
-        results.write(evicted.toDF(*names).coalesce(1), place, batch_id)
+            rows = self._tables.frame(spark, FINDINGS.name, files)
+            self._topics.publish(self._topics.findings, rows.mapInArrow(as_bodies, BODY_DDL))
 
 
 def counts_to_observe() -> dict[str, Column]:
     """Expressions that count output rows, for `listener.observed`."""
-    counts = {name: F.col(name) for name in EVICTED_SCHEMA.names}
-    return {"findings": F.when(F.col("kind") == FINDING, 1), **counts}
+    names = {"findings": "found", **{name: name for name in COUNTS if name != "found"}}
+    return {name: F.col(column) for name, column in names.items()}
 
 
-def read(folders: Folders) -> pa.Table:
-    """All revisions of all findings on a local disk, columns of FINDING_SCHEMA."""
-    return results.local_rows(folders.spam_analysis, FINDING_SCHEMA)
-
-
-def read_evicted(folders: Folders) -> dict[str, int]:
-    """Number of dropped visits, clicks and findings, on a local disk."""
-    rows = results.local_rows(folders.evicted, EVICTED_SCHEMA)
-    return {name: sum(rows[name].to_pylist()) for name in rows.column_names}
+def as_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of `findings` as JSON. Only for few rows, since Python makes them one by one."""
+    for batch in batches:
+        bodies = pa.array(map(as_json, batch.to_pylist()), pa.binary())
+        yield pa.record_batch([bodies], names=["body"])
 
 
 def as_json(row: dict[str, Any]) -> bytes:
-    """Encode a row of FINDING_SCHEMA for the topic."""
-    times = {name: row[name].strftime("%Y-%m-%dT%H:%M:%SZ") for name in ("first_time", "last_time")}
-    return json.dumps({**row, **times, "evidence": json.loads(row["evidence"])}).encode()
+    """Encode a row of `findings` for the topic."""
+    row = {name: value for name, value in row.items() if name != "date"}
+    for name in ("first_time", "last_time"):
+        row[name] = row[name] and row[name].strftime("%Y-%m-%dT%H:%M:%SZ")
+    # JavaScript has no whole numbers of 64 bits.
+    row["visitor"] = str(row["visitor"])
+    row["evidence"] = json.loads(row["evidence"] or "{}")
+    return json.dumps(row).encode()
+
+
+def read_sessions(folders: Folders) -> pa.Table:
+    """The sessions on a local disk, with the columns that audit and report need."""
+    columns = ("session", "clicks", "late", "ended")
+    return arrow(TablePlace(str(folders.sessions.absolute())), SESSIONS, columns)
+
+
+def read_findings(folders: Folders) -> pa.Table:
+    """All revisions of all findings on a local disk."""
+    return arrow(TablePlace(str(folders.findings.absolute())), FINDINGS, FINDINGS.schema.names)

@@ -15,7 +15,7 @@ import os
 
 # Before numpy is loaded: workers are forked from this process, which must not have threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Polars is loaded by the workers themselves, and each has one core.
+# polars starts its threads when it is loaded, so only the workers load it. Each of them is a task.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 import pandas as pd  # noqa: F401 - for the workers; numpy may start no threads
@@ -25,7 +25,6 @@ from pyspark import daemon
 
 from sparq.pipeline import archive as _archive  # noqa: F401 - for the workers
 from sparq.pipeline import metrics as _metrics  # noqa: F401 - for the workers
-from sparq.pipeline.open_visits import processor as _visits  # noqa: F401 - for the workers
 
 if __name__ == "__main__":
     gc.freeze()  # a collection would write to shared pages, and so copy them in each worker

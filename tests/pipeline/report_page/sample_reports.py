@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.metrics import STATUS_CLASSES
-from sparq.pipeline.open_visits.findings import FINDING_SCHEMA
 from sparq.pipeline.query_progress import QuerySample
 from sparq.pipeline.report_page.page import page_of
-from sparq.pipeline.visits import REASONS
+from sparq.pipeline.sessions.output import FINDINGS
+from sparq.pipeline.sessions.rules import REASONS
 
 BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
 BEGIN_MINUTE = int(BEGIN.timestamp()) // 60
@@ -58,11 +58,13 @@ def findings(count=30, texts=("Mozilla/5.0",)):
     """Findings of each reason; `texts` in turn wherever a click's text may appear."""
     rows = [
         {
-            "visitor": f"{number:032x}",
+            "session": f"{number:016x}",
+            "visitor": number,
             "address": f"203.0.113.{number % 250}",
             "user_agent": texts[number % len(texts)],
-            "reason": REASONS[number % len(REASONS)],
+            "reason": [*REASONS][number % len(REASONS)],
             "revision": 1,
+            "withdrawn": False,
             "amount": 10 + number * 37 % 200,
             "first_time": BEGIN,
             "last_time": BEGIN,
@@ -75,7 +77,7 @@ def findings(count=30, texts=("Mozilla/5.0",)):
     for row in rows:
         for name in ("user_agent", "evidence"):
             row[name] = row[name].replace("\ud800", "")
-    return pa.Table.from_pylist(rows, FINDING_SCHEMA)
+    return pa.Table.from_pylist(rows, FINDINGS)
 
 
 def report(table=None, found=None, *, pages=("/", "/pricing", "/docs/start"), **more):
@@ -90,6 +92,10 @@ def report(table=None, found=None, *, pages=("/", "/pricing", "/docs/start"), **
         "archived": clicks,
         "distinct": clicks,
         "rejected": 1,
+        "sessions": clicks // 7,
+        "session_clicks": clicks,
+        "evicted_visits": 0,
+        "evicted_clicks": 0,
         "resent": 0,
         "metrics_clicks": clicks,
         "findings": by_reason,

@@ -66,12 +66,12 @@ def test_equal_input_gives_equal_pages():
     assert page(progress=progress) == page(progress=progress)
 
 
-def test_resent_messages_dropped_visits_and_restarts_are_warnings():
-    """Resent messages, dropped visits and restarts are listed as warnings, if there are any."""
+def test_resent_messages_visits_that_made_room_and_restarts_are_warnings():
+    """Resent messages, visits ended early and restarts are listed as warnings, if there are any."""
     text = page(resent=12, evicted_visits=4_000, restarts=["nsqd-1", "spark"])
 
     assert "12 messages were sent again" in text
-    assert "4,000 open visits were dropped for lack of room" in text
+    assert "4,000 visits were ended early for lack of room" in text
     assert "Restarted during the run: nsqd-1, spark" in text
     assert 'class="warnings"' not in page()
 

@@ -19,10 +19,12 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.pipeline import low_mark, metrics, packing, settings, visits
+from sparq.pipeline import low_mark, metrics, settings
+from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.command import parse as parse_pipeline
 from sparq.pipeline.folders import Folders
-from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS
+from sparq.pipeline.sessions import pack
+from sparq.pipeline.sessions.rules import read_rules
 from sparq.program.flags import parse
 from sparq.program.supervised import SupervisedProcess
 from sparq.spark.offsets import MESSAGES_PER_PARTITION
@@ -32,6 +34,7 @@ from tests.scenarios.docs import pipeline_page as page
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
+RULES = read_rules(None, CLICK_SCHEMA)
 START = "Start"
 OWN, UPGRADE = "A query of your own", "Upgrade a running query"
 CONNECT, DECLARATIVE = "Spark Connect", "A declarative pipeline"
@@ -41,7 +44,6 @@ MORE = (
 )
 """Published after the first stop."""
 PIPELINE_SECONDS = 240.0
-SIZE_UNITS = 1 << 20
 
 
 def marked_slow(test: Callable[..., None]) -> Callable[..., None]:
@@ -110,9 +112,8 @@ def test_daemons_and_to_nsq_accept_their_command_lines() -> None:
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        (r"over (\d+) times as many buckets", packing.BUCKETS_PER_PARTITION),
-        (r"150 to 210 \| (\d+) MiB", DEFAULT_LIMITS.state_bytes_max // SIZE_UNITS),
-        (r"([\d,]+) findings \|", DEFAULT_LIMITS.findings_max),
+        (r"over (\d+) times as many buckets", pack.BUCKETS_PER_PARTITION),
+        (r"20 to 60 \| ([\d,]+) clicks", RULES.held_max),
         (r"at most ([\d,]+) \(`--max-offsets-per-trigger`", settings.OFFSETS),
         (r"first one has at most ([\d,]+)", settings.FIRST_OFFSETS),
         (r"no clicks for (\d+) seconds", low_mark.QUIET_S),
@@ -129,7 +130,7 @@ def test_the_pages_limits_are_those_of_the_code(said: str, meant: int) -> None:
 def test_the_pages_times_are_those_of_the_code() -> None:
     """A visit ends after half an hour without a click."""
     assert "until half an hour without a click" in page.TEXT
-    assert 1_800 == visits.VISIT_GAP_S
+    assert 1_800 == RULES.gap
 
 
 @dataclass

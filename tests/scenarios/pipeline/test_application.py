@@ -131,11 +131,12 @@ def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
         archive.read_clicks(folders),
         archive.read_rejected(folders),
         metrics.read_minutes(folders),
+        spam_analysis.read_sessions(folders),
         published=written,
     )
     assert found.failures == []
     assert (found.archived, found.rejected) == (CLICKS - unreadable, unreadable)
     assert unreadable
-    findings = Counter(row["reason"] for row in spam_analysis.read(folders).to_pylist())
+    findings = Counter(row["reason"] for row in spam_analysis.read_findings(folders).to_pylist())
     assert findings["declared_robot"] > 0
     assert not any((folder / "data" / "checkpoint").glob("*-state"))

@@ -26,6 +26,7 @@ from markupsafe import Markup
 from sparq.pipeline.query_progress import QuerySample
 from sparq.pipeline.report import newest_findings
 from sparq.pipeline.report_page.timeline import minutes_charts, run_charts
+from sparq.pipeline.sessions.rules import REASONS
 
 Report = Mapping[str, Any]
 
@@ -49,24 +50,10 @@ FINDINGS_SHOWN: Final = 20
 WARNINGS: Final = (
     (
         "evicted_visits",
-        "{:,} open visits were dropped for lack of room: not all rules were applied to them",
-    ),
-    ("evicted_clicks", "{:,} clicks were dropped for lack of room"),
-    (
-        "evicted_findings",
-        "{:,} findings were dropped for lack of room: if found again, they are reported as new",
+        "{:,} visits were ended early for lack of room: their further clicks are other visits",
     ),
     ("resent", "{:,} messages were sent again because an earlier send got no answer"),
 )
-REASONS: Final = {
-    "declared_robot": "the user agent names a robot or a library",
-    "undeclared_robot": (
-        "the user agent of a browser, but requests for robots.txt or pages at regular intervals"
-    ),
-    "burst": "more pages within a few seconds than a person opens by hand",
-    "no_resources": "many pages in one visit without an image, style sheet or script",
-    "repeats": "the same page again and again",
-}
 SIZES: Final = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -89,7 +76,7 @@ def page_of(
     Args:
         report: the result of `report.report_of`, or the content of `report.json`.
         minutes: a row per minute: `minute` (timestamp, UTC), `clicks`, `visitors`, `status_*`.
-        findings: rows of FINDING_SCHEMA, all revisions.
+        findings: rows of `findings`, all revisions.
         samples: the progress of the queries; empty if it was not recorded.
     """
     by_minute, by_run = minutes_charts(minutes), run_charts(samples)

@@ -1,0 +1,101 @@
+"""The rows of the tables `sessions` and `findings`, and their messages on the topic of findings.
+
+`sessions` has a row for each session. `findings` has a row for each revision of a finding: the
+newest counts, unless it is withdrawn. In SQL:
+
+    SELECT * FROM (
+        SELECT *, row_number() OVER (PARTITION BY session, reason ORDER BY revision DESC) AS place
+        FROM findings
+    ) WHERE place = 1 AND NOT withdrawn
+
+Rows about sessions that were open at the end of a run are in files of their own. The next start
+removes them, since those sessions go on (`spam_analysis`).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+import pyarrow as pa
+
+from sparq.pipeline.sessions.rules import Compiled
+
+OUTPUT_DDL = (
+    "sessions BINARY, findings BINARY, found BIGINT, late BIGINT, evicted_visits BIGINT, "
+    "evicted_clicks BIGINT"
+)
+"""A row of the stateful stage: tables as Arrow streams, and counts of what they contain."""
+
+_TIME = pa.timestamp("us", "UTC")
+_WHO = [
+    ("session", pa.string()),  # id of the message of its first click
+    ("visitor", pa.int64()),  # hash of the columns that tell visitors apart
+    ("address", pa.string()),
+    ("user_agent", pa.string()),
+]
+_WHEN = [
+    ("first_time", _TIME),
+    ("last_time", _TIME),
+    ("clicks", pa.int64()),
+    ("pages", pa.int64()),
+    ("assets", pa.int64()),
+]
+SESSIONS = pa.schema(
+    [
+        *_WHO,
+        ("robot", pa.string()),  # the name that it gives itself
+        *_WHEN,
+        ("entry", pa.string()),  # its first and last page
+        ("exit", pa.string()),
+        ("late", pa.bool_()),  # its clicks came after their time
+        ("ended", pa.string()),  # gap, clicks_max, room (it made room for others) or run
+        ("figures", pa.string()),  # JSON: the columns of the rules
+        ("message_ids", pa.list_(pa.string())),  # of its first clicks
+    ]
+)
+FINDINGS = pa.schema(
+    [
+        *_WHO,
+        ("reason", pa.string()),  # the name of the rule
+        ("revision", pa.int64()),
+        ("amount", pa.int64()),  # of evidence
+        ("withdrawn", pa.bool_()),
+        *_WHEN,
+        ("late", pa.bool_()),
+        ("evidence", pa.string()),  # JSON: the columns of the rules
+        ("message_ids", pa.list_(pa.string())),
+    ]
+)
+
+
+def session_rows(sessions: pl.DataFrame, use: Compiled) -> pl.DataFrame:
+    """Rows of SESSIONS, from rows of `judge.judged` with `ended`."""
+    return _rows(sessions, use, "figures").select(SESSIONS.names)
+
+
+def finding_rows(findings: pl.DataFrame, use: Compiled) -> pl.DataFrame:
+    """Rows of FINDINGS, from rows of `judge.judged` with a finding; withdrawn ones have
+    nulls."""
+    return _rows(findings, use, "evidence").select(FINDINGS.names)
+
+
+def _rows(rows: pl.DataFrame, use: Compiled, figures: str) -> pl.DataFrame:
+    names = [*use.columns]
+    for name, _, window in use.windows:
+        names += [name, f"{name}_of"] if window.same else [name]
+    return rows.with_columns(
+        session=pl.Series(_texts(rows["id"]), dtype=pl.String),
+        first_time=pl.from_epoch("first_second", "s").cast(pl.Datetime("us", "UTC")),
+        last_time=pl.from_epoch("last_second", "s").cast(pl.Datetime("us", "UTC")),
+        message_ids=_lists(rows["ids"]),
+        **{figures: pl.struct(*names, "site_assets").struct.json_encode()},
+    )
+
+
+def _texts(ids: pl.Series) -> list[str]:
+    digits = ids.to_numpy().astype(">u8").tobytes().hex()
+    return [digits[at : at + 16] for at in range(0, len(digits), 16)]
+
+
+def _lists(ids: pl.Series) -> pl.Series:
+    lists = [None if some is None else _texts(some) for some in ids]
+    return pl.Series(lists, dtype=pl.List(pl.String))

@@ -1,0 +1,175 @@
+"""Packs a partition of messages into one row per bucket of visitors; `mapInArrow` runs it.
+
+    bucket INT          0 .. buckets - 1, the key of the stateful stage
+    marks STRING        JSON {nsqd: newest event time in s, clamped to publish time}
+    published_s BIGINT  newest publish time of the partition, s since 1970
+    batch_ms BIGINT     time of the batch, ms since 1970, equal when the batch is replayed
+    clicks BINARY       the partition's clicks of this bucket, columns of `rules.CLICK` and those
+                        that the rules use, as an Arrow stream; empty if there are none
+    visitors BINARY     each of their visitors once: VISITOR
+
+1. A bucket without clicks gets its row, too: all buckets of a query see the same marks, and compute
+   the same low mark (`low_mark`).
+2. The number of buckets follows from the number of shuffle partitions, which Spark freezes in the
+   checkpoint at the first start; it never depends on the current number of cores.
+3. A visitor is a hash of 64 bits, equal in all processes and versions.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import xxhash
+
+from sparq.pipeline.clicks import USUAL, parse_arrow
+from sparq.pipeline.reading.schema import Reading
+from sparq.pipeline.sessions.agents import declared_name
+from sparq.pipeline.sessions.rules import CLICK, KINDS, Compiled, Rules, compiled
+
+BUCKETS_PER_PARTITION = 8
+PACKED_DDL = (
+    "bucket INT, marks STRING, published_s BIGINT, batch_ms BIGINT, clicks BINARY, visitors BINARY"
+)
+VISITOR: dict[str, Any] = {
+    "visitor": pl.Int64,
+    "address": pl.String,
+    "user_agent": pl.String,
+    "robot": pl.String,
+}
+TEXT_CHARACTERS_MAX = 400
+"""Of a page, an address or a user agent: a finding must fit into a message."""
+
+
+def bucket_count(shuffle_partitions: int) -> int:
+    """The number of buckets of a query with this many shuffle partitions."""
+    return BUCKETS_PER_PARTITION * shuffle_partitions
+
+
+def packer(
+    rules: Rules, buckets: int, reading: Reading = USUAL
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: messages with `batch_ms` in, rows of PACKED_DDL out."""
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use = compiled(rules)
+        tables = [parse_arrow(batch, use.needed, reading) for batch in batches if batch.num_rows]
+        if tables:
+            yield packed(pa.concat_tables(tables), use, buckets)
+
+    return pack
+
+
+def packed(messages: pa.Table, use: Compiled, buckets: int) -> pa.RecordBatch:
+    """Pack the parsed messages of a partition.
+
+    Args:
+        messages: columns nsqd, id, timestamp (publish time), batch_ms, and `use.needed`.
+        use: the rules.
+        buckets: the number of buckets of the query.
+    """
+    published_s = messages["timestamp"].cast(pa.int64()).to_numpy() // 1_000_000
+    readable = pl.from_arrow(messages.select(["nsqd", "id", "timestamp", *use.needed]))
+    assert isinstance(readable, pl.DataFrame)
+    readable = readable.filter(pl.col("reason").is_null())
+    clicks, visitors, marks = prepared(readable, use)
+    by_bucket = pl.col("visitor").mod(buckets).alias("bucket")
+    columns = [_blobs(frame.with_columns(by_bucket), buckets) for frame in (clicks, visitors)]
+    batch_ms = messages["batch_ms"][0].as_py()
+    return pa.record_batch(
+        [
+            pa.array(range(buckets), pa.int32()),
+            pa.array([json.dumps(marks, sort_keys=True)] * buckets, pa.string()),
+            pa.array([int(published_s.max())] * buckets, pa.int64()),
+            pa.array([batch_ms] * buckets, pa.int64()),
+            *(pa.array(blobs, pa.binary()) for blobs in columns),
+        ],
+        names=["bucket", "marks", "published_s", "batch_ms", "clicks", "visitors"],
+    )
+
+
+def prepared(
+    messages: pl.DataFrame, use: Compiled
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
+    """The clicks in the form of the state, their visitors once each, and the nsqds' marks."""
+    names = use.settings.visitor
+    short = [
+        pl.col(name).str.slice(0, TEXT_CHARACTERS_MAX).fill_null("-")
+        for name in dict.fromkeys(("address", "user_agent", *names))
+    ]
+    texts = messages.select(short).with_columns(
+        key=pl.concat_str([pl.col(name) for name in names], separator="\n")
+    )
+    first = texts.select(at=pl.int_range(pl.len()), key="key").group_by("key").first()
+    hashes = [xxhash.xxh3_64_intdigest(key.encode()) for key in first["key"]]
+    first = first.with_columns(visitor=pl.Series(hashes, dtype=pl.UInt64).reinterpret(signed=True))
+    visitors = texts[first["at"]].select("address", "user_agent", first["visitor"])
+    robots = {agent: _robot(agent) for agent in visitors["user_agent"].unique()}
+    robot = pl.col("user_agent").replace_strict(robots, return_dtype=pl.String)
+    visitors = visitors.with_columns(robot=robot).select(list(VISITOR))
+    keys = texts.select("key").join(first, on="key", how="left", maintain_order="left")
+    clicks = messages.with_columns(
+        visitor=keys["visitor"],
+        second=pl.col("time").dt.epoch("s"),
+        kind=kind_of(use.settings),
+        id=pl.Series(ids_of(messages["id"]), dtype=pl.UInt64),
+    ).with_columns(**{name: made for name, made in use.clicks.items() if name in use.kept})
+    marks = clicks.group_by("nsqd").agg(
+        pl.min_horizontal("second", pl.col("timestamp").dt.epoch("s")).max()
+    )
+    clicks = clicks.with_columns(page=pl.col("page").str.slice(0, TEXT_CHARACTERS_MAX))
+    return clicks.select([*CLICK, *use.kept]), visitors, dict(marks.iter_rows())
+
+
+def kind_of(rules: Rules) -> pl.Expr:
+    """What a click requested: page, asset or other; null pages and robots.txt are other."""
+    page = pl.col("page")
+    ending = page.str.extract(r"\.([0-9A-Za-z]{2,5})$", 1).str.to_lowercase()
+    other = page.is_null() | ending.is_in(rules.other) | page.str.contains(rules.other_paths)
+    kind = pl.when(ending.is_in(rules.asset)).then(pl.lit("asset", KINDS))
+    return kind.when(other).then(pl.lit("other", KINDS)).otherwise(pl.lit("page", KINDS))
+
+
+_robot = lru_cache(65_536)(declared_name)
+
+
+def ids_of(texts: pl.Series) -> npt.NDArray[np.uint64]:
+    """Message ids, texts of 16 hex digits, as numbers.
+
+    Raises:
+        ValueError: an id does not have 16 hex digits.
+    """
+    if not (texts.str.len_bytes() == ID_CHARACTERS).all():
+        wrong = next(one for one in texts if len(one) != ID_CHARACTERS)
+        raise ValueError(f"column id: '{wrong}' is not a message id: it must have 16 hex digits")
+    digits = "".join(texts)
+    return np.frombuffer(bytes.fromhex(digits), ">u8").astype(np.uint64)
+
+
+ID_CHARACTERS = 16
+
+
+def _blobs(rows: pl.DataFrame, buckets: int) -> list[bytes]:
+    parts = rows.partition_by("bucket", as_dict=True, include_key=False)
+    return [to_blob(parts[(at,)]) if (at,) in parts else b"" for at in range(buckets)]
+
+
+def to_blob(rows: pl.DataFrame) -> bytes:
+    """Encode a table as a compressed Arrow stream; an empty one as no bytes."""
+    if not len(rows):
+        return b""
+    out = io.BytesIO()
+    rows.write_ipc_stream(out, compression="lz4")
+    return out.getvalue()
+
+
+def from_blob(blob: bytes) -> pl.DataFrame:
+    """Decode `to_blob`; not for empty tables."""
+    return pl.read_ipc_stream(blob)

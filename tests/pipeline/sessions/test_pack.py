@@ -1,0 +1,102 @@
+"""Packing: each click goes once to the bucket of its visitor, in the form of the state."""
+
+import json
+
+import polars as pl
+import pytest
+
+from sparq.demo.generator import generate
+from sparq.pipeline.sessions.pack import bucket_count, from_blob, ids_of, packer, to_blob
+from tests.pipeline.sessions.visitors import BEGIN_S, BROWSER, RULES, Click, messages, packed_rows
+
+
+def test_every_click_is_in_one_bucket_and_every_bucket_gets_a_row():
+    """All readable clicks are in the buckets, each once; a visitor is in one bucket only."""
+    day = generate(3_000, 5)
+    rows = packed_rows(messages(day.lines), buckets=16)
+    clicks = [from_blob(one) for one in rows["clicks"] if one]
+    visitors = [set(from_blob(one)["visitor"]) for one in rows["visitors"] if one]
+
+    assert list(rows["bucket"]) == list(range(16))
+    assert pl.concat(clicks)["id"].n_unique() == sum(map(len, clicks)) == 3_000 - day.damaged
+    assert [set(one["visitor"]) for one in clicks] == visitors
+    assert len(set().union(*visitors)) == sum(map(len, visitors))
+    assert rows["marks"].nunique() == 1
+
+
+def test_there_are_8_buckets_per_shuffle_partition():
+    """There are 8 buckets per shuffle partition, a number that the checkpoint fixes."""
+    assert [bucket_count(1), bucket_count(200)] == [8, 1600]
+
+
+def test_a_click_is_packed_with_what_the_rules_use():
+    """Columns of a packed click: hash of its visitor, time, kind, page, message id, `followed`."""
+    (row,) = packed_rows(messages([Click(5, "/a?x=1", referer="http://x/").line()], 7)).to_dict(
+        "records"
+    )
+    (click,), (visitor,) = (from_blob(row[name]).to_dicts() for name in ("clicks", "visitors"))
+
+    assert {**click, "visitor": 0} == {
+        "visitor": 0,
+        "second": BEGIN_S + 5,
+        "kind": "page",
+        "page": "/a",
+        "id": 7,
+        "followed": True,
+    }
+    assert click["visitor"] == visitor.pop("visitor") == 3787890925228041834
+    assert visitor == {"address": "203.0.113.7", "user_agent": BROWSER, "robot": None}
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        ("/", "page"), ("/a.html", "page"), ("/a.v2", "page"), ("/robots.txt", "other"),
+        ("/x.CSS", "asset"), ("/x.woff2", "asset"), ("/feed/", "other"), ("/a.pdf", "other"),
+    ],
+)  # fmt: skip
+def test_kinds_of_pages(page, kind):
+    """The ending of a path says what was requested; case does not matter."""
+    (row,) = packed_rows(messages([Click(0, page).line()])).to_dict("records")
+
+    assert from_blob(row["clicks"])["kind"].to_list() == [kind]
+
+
+def test_marks_are_the_newest_times_of_each_nsqd_but_not_of_the_future():
+    """A mark is an nsqd's newest event time, at most the publish time; of clicks only."""
+    table = messages(
+        [Click(at).line() for at in (5, 9, 99)] + [b"no click"], published_s=BEGIN_S + 50
+    )
+    (row,) = packed_rows(table).to_dict("records")
+    (nothing,) = packed_rows(messages([b"no click"], batch_ms=8)).to_dict("records")
+
+    assert json.loads(row["marks"]) == {"a": BEGIN_S + 50}
+    assert (json.loads(nothing["marks"]), nothing["clicks"], nothing["batch_ms"]) == ({}, b"", 8)
+    assert nothing["published_s"] == BEGIN_S
+
+
+def test_a_partition_is_packed_as_one():
+    """Several Arrow batches give one row for each bucket; an empty partition gives none."""
+    table = messages([Click(at).line() for at in range(4)])
+    pack = packer(RULES, bucket_count(1))
+
+    assert [len(one) for one in pack(table.to_batches(max_chunksize=2))] == [8]
+    assert [*pack(table.slice(0, 0).to_batches())] == []
+
+
+def test_ids_of_messages_are_numbers_in_the_state():
+    """An id of 16 hex digits is a number; anything else is an error that shows it."""
+    assert ids_of(pl.Series(["0f00000000000001", "f" * 16])).tolist() == [
+        0xF00000000000001,
+        2**64 - 1,
+    ]
+    with pytest.raises(ValueError, match="'xyz' is not a message id"):
+        ids_of(pl.Series(["0" * 16, "xyz"]))
+
+
+def test_an_empty_table_takes_no_bytes():
+    """Most buckets of a small batch are empty: they cost nothing."""
+    rows = pl.DataFrame({"a": [1, 2]})
+
+    assert to_blob(rows.clear()) == b""
+    assert from_blob(to_blob(rows)).equals(rows)
