@@ -68,6 +68,10 @@ def test_names_of_result_topics_follow_the_topic() -> None:
         ({"queries": ("metrik",)}, "--queries=metrik is unknown: did you mean metrics?"),
         ({"max_offsets_per_trigger": 0}, "--max-offsets-per-trigger=0 is too small: use 1 or"),
         ({"shuffle_partitions": 20_000}, "--shuffle-partitions=20000 is too large: use 10000"),
+        (
+            {"spark": (("spark.driver.extraJavaOptions", "-Xss2m -version"),)},
+            "--spark: spark.driver.extraJavaOptions contains -version, with which Java ends at",
+        ),
         ({"run_dir": "s3a://b/run"}, "--run-dir=s3a://b/run is a URI: name a local folder"),
         ({"format": "combind"}, "--format=combind is unknown: did you mean combined?"),
         ({"log_format": "$status"}, "--log-format=$status has no time: write $time_local, $time"),

@@ -89,6 +89,11 @@ AT_START: Final = (
 )
 """Options that take effect only while the driver's JVM starts."""
 
+ENDING_JAVA: Final = frozenset(
+    "-version --version -help --help -h -? -X --help-extra --list-modules --dry-run".split()
+)
+"""Words of the driver's Java options with which Java ends at once; PySpark would wait forever."""
+
 ALWAYS: Final[Mapping[str, str]] = {
     # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
     "spark.ui.showConsoleProgress": "false"
@@ -172,6 +177,9 @@ def conflict(key: str, value: str) -> str:
     needed = REQUIRED.get(key)
     if needed is not None and value != needed.value:
         return f"must be {needed.value}: {needed.why}"
+    if key.startswith("spark.driver.") and key.endswith("JavaOptions"):
+        ending = ENDING_JAVA.intersection(value.split())
+        return f"contains {min(ending)}, with which Java ends at once" if ending else ""
     return ""
 
 
