@@ -90,7 +90,10 @@ AT_START: Final = (
 """Options that take effect only while the driver's JVM starts."""
 
 ENDING_JAVA: Final = frozenset(
-    "-version --version -help --help -h -? -X --help-extra --list-modules --dry-run".split()
+    (
+        *("-version", "--version", "-help", "--help", "-h", "-?", "-X", "--help-extra"),
+        *("--list-modules", "--dry-run"),
+    )
 )
 """Words of the driver's Java options with which Java ends at once; PySpark would wait forever."""
 
