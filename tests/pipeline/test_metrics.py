@@ -179,15 +179,15 @@ def test_a_visitor_has_the_same_hash_everywhere():
 
 def test_the_users_metrics_are_tables(spark, query, messages, tmp_path):
     """A metric over a column of the user's own is written with the others, batch by batch."""
-    reading = Reading(columns=(("price", "price: double"), ("country", "geo.country: string")))
-    own = MetricTable(OwnMetric("revenue", "sum(price)", ("country",)), click_schema(reading))
+    reading = Reading(columns=(("price", "price: double"), ("region", "geo.region: string")))
+    own = MetricTable(OwnMetric("revenue", "sum(price)", ("region",)), click_schema(reading))
     sink = metrics.MetricsSink(spark, str(tmp_path), own=[own], reading=reading)
-    body = '{"time": "2026-03-02T10:00:00Z", "price": %s, "geo": {"country": "%s"}}'
+    body = '{"time": "2026-03-02T10:00:00Z", "price": %s, "geo": {"region": "%s"}}'
     sales = [(1.5, "DE"), (2.5, "FR"), (4, "DE")]
     for number in range(2):
         sink(messages([(body % sale).encode() for sale in sales], first=3 * number), number)
     rows = DeltaTable(tmp_path / "metric_revenue").to_pyarrow_table()
     found = own.table.summed(rows).to_pylist()
 
-    assert [("DE", 11.0), ("FR", 5.0)] == [(row["country"], row["value"]) for row in found]
+    assert [("DE", 11.0), ("FR", 5.0)] == [(row["region"], row["value"]) for row in found]
     assert 6 == sum(metrics.read_minutes(Folders(tmp_path))["clicks"].to_pylist())

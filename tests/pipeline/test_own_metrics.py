@@ -9,13 +9,13 @@ import pytest
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric, from_toml
 from sparq.pipeline.reading.schema import Reading, click_schema
 
-SCHEMA = click_schema(Reading(columns=(("price", "price: double"), ("country", "geo: string"))))
+SCHEMA = click_schema(Reading(columns=(("price", "price: double"), ("region", "geo: string"))))
 AT = datetime(2026, 3, 2, 10, tzinfo=UTC)
 CLICKS = [
-    {"time": AT, "price": 1.5, "country": "DE", "page": "/a", "status": 200},
-    {"time": AT.replace(second=59), "price": 2.5, "country": "DE", "page": "/b", "status": 404},
-    {"time": AT, "price": None, "country": None, "page": "/a", "status": 200},
-    {"time": AT.replace(minute=1), "price": 4.0, "country": "DE", "page": "/a", "status": 200},
+    {"time": AT, "price": 1.5, "region": "DE", "page": "/a", "status": 200},
+    {"time": AT.replace(second=59), "price": 2.5, "region": "DE", "page": "/b", "status": 404},
+    {"time": AT, "price": None, "region": None, "page": "/a", "status": 200},
+    {"time": AT.replace(minute=1), "price": 4.0, "region": "DE", "page": "/a", "status": 200},
 ]
 
 
@@ -62,14 +62,14 @@ def test_values_are_counted_once():
 
 def test_rows_are_grouped_and_filtered():
     """There is a row per minute and value of `by`, null included, for clicks of `where`."""
-    table = table_of(value="count(*)", by=("country",), where="status = 200")
+    table = table_of(value="count(*)", by=("region",), where="status = 200")
 
-    assert ("metric_m", ["minute", "country", "value"]) == (
+    assert ("metric_m", ["minute", "region", "value"]) == (
         table.table.name,
         table.table.schema.names,
     )
     assert [(0, None, 1), (0, "DE", 1), (1, "DE", 1)] == figures(table, CLICKS)
-    assert {"country", "status"} == set(table.columns)
+    assert {"region", "status"} == set(table.columns)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_a_wrong_metric_is_one_sentence(metric, sentence):
 
 def test_metrics_come_from_tables_of_the_file():
     """Each table is a metric; a wrong key or type is one sentence."""
-    revenue = {"value": "sum(price)", "by": ["country"]}
+    revenue = {"value": "sum(price)", "by": ["region"]}
 
-    assert (OwnMetric("revenue", "sum(price)", ("country",)),) == from_toml({"revenue": revenue})
+    assert (OwnMetric("revenue", "sum(price)", ("region",)),) == from_toml({"revenue": revenue})
     for wrong, sentence in (
         ({"Revenue": revenue}, "metrics.Revenue: .* is no name"),
         ({"a": {"value": "count(*)", "per": ["x"]}}, "metrics.a: there is no .*per"),

@@ -7,8 +7,8 @@
 1. Each click is in one session. Sessions that are not over are in Spark's state; the end of a run
    writes them, too, so that all clicks are in the table (`SpamSink.close`).
 2. What `close` writes is in files of its own, whose names begin with OPEN. The next start removes
-   them from the tables (`reopened`), because those sessions go on and will be written again. So the
-   table has each click once, at any time, and no view is needed.
+   them from the tables (`_reopened`), because those sessions go on and will be written again. So
+   the table has each click once, at any time, and no view is needed.
 3. `close` needs a state that is not behind the tables: after a batch that has committed its rows,
    but not its state, it would write sessions again that this batch has written. `app` lets the
    query finish such a batch first.

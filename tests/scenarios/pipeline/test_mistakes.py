@@ -64,7 +64,7 @@ AT_ONCE = [
     Case(f"{NEEDED} --metrics-address=4180", ("--metrics-address=4180", "is not an address")),
     Case(f"{NEEDED} --config={{tmp}}/none.toml", ("--config", "none.toml")),
     Case(f"{NEEDED} --config={{tmp}}", ("--config", "{tmp}")),
-    Case(f"{NEEDED} --config={{tmp}}/key.toml", ("key.toml", "colour", "--help")),
+    Case(f"{NEEDED} --config={{tmp}}/key.toml", ("key.toml", "colour", "did you mean columns?")),
     Case(f"{NEEDED} --config={{tmp}}/bytes.toml", ("--config", "bytes.toml")),
     Case("--data=s3a:bucket --lookupd-http-address={lookupd}", ("--data=s3a:bucket", "s3a://")),
     Case(f"{NEEDED} --lookupd-http-address=nowhere", ("--lookupd-http-address=nowhere",)),

@@ -66,7 +66,7 @@ def test_errors_are_reported_one_at_a_time(tmp_path: Path) -> None:
     assert said.startswith(f"failed to load metadata - {data}/sparq.json is damaged: ")
 
 
-@pytest.mark.parametrize("module", ["uvloop", "sparq.nsqd.serving", "sparq.nsqd.site", "numpy.ma"])
+@pytest.mark.parametrize("module", ["uvloop", "sparq.nsqd.serving", "sparq.nsqd.site"])
 def test_a_module_that_cannot_be_opened_is_named(tmp_path: Path, module: str) -> None:
     """A start without file descriptors left for its modules says so, without a traceback."""
     program = f"""
