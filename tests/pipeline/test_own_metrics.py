@@ -80,6 +80,7 @@ def test_rows_are_grouped_and_filtered():
             "metrics.m: value=prize: a click has no column prize: did you mean price?",
         ),
         ({"value": "sum(page)"}, "metrics.m: value=sum(page): page is no number"),
+        ({"value": "count((SELECT 1))"}, "an expression may not contain the word SELECT"),
         ({"value": "sum(*)"}, "metrics.m: value=sum(*): only count takes *"),
         ({"value": "sum(price +)"}, "metrics.m: value=price +: unable to parse"),
         ({"value": "sum(price)", "by": ("land",)}, "metrics.m: a click has no column land"),

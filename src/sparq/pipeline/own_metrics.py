@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from sparq.pipeline.expressions import parse
 from sparq.pipeline.tables import Table
 from sparq.pipeline.totals import PartialRows, hashes_of, to_arrow
 from sparq.program.mistakes import shown, suggestion
@@ -148,16 +149,14 @@ class MetricTable:
 
     def _columns_of(self, names: list[str]) -> tuple[str, ...]:
         """The columns that the metric needs."""
-        import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
-
         _, inner = self.metric.parts
         used = list(self.metric.by)
         for key, text in (("value", inner), ("where", self.metric.where)):
             if text in ("", "*"):
                 continue
             try:
-                roots = pl.sql_expr(text).meta.root_names()
-            except pl.exceptions.PolarsError as error:
+                roots = parse(text).meta.root_names()
+            except ValueError as error:
                 raise self._wrong(key, text, str(error)) from None
             for name in roots:
                 if name not in names:

@@ -25,11 +25,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from sparq.pipeline.expressions import parse
 from sparq.program.mistakes import Mistake, suggestion
 
 SHIPPED = Path(__file__).with_name("rules.toml")
 KINDS = pl.Enum(["page", "asset", "other"])
-SUBQUERY = re.compile(r"\b(select|table|values|with|from\s+\w+\s*\()\b", re.IGNORECASE)
 NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 
 CLICK: dict[str, Any] = {
@@ -292,13 +292,10 @@ def expression(text: str) -> pl.Expr:
     Raises:
         RulesError: it is not one, or contains a subquery.
     """
-    found = SUBQUERY.search(text)
-    if found:
-        raise RulesError(f"an expression may not contain the word {found[1].upper()}")
     try:
-        return pl.sql_expr(text.strip())
-    except Exception as error:
-        raise RulesError(_first_line(error)) from None
+        return parse(text)
+    except ValueError as error:
+        raise RulesError(str(error)) from None
 
 
 def _first_line(error: Exception) -> str:
