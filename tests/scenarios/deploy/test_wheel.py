@@ -50,7 +50,7 @@ def programs(built: Path) -> Path:
 
 
 def test_the_wheel_has_all_modules_and_no_tests(built: Path) -> None:
-    """The wheel has every module of `src`, the type marker, the pages' files, and no tests."""
+    """The wheel has every module of `src`, the pages' files, the rules, and no tests."""
     names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
     source = built.parent / "source" / "src"
     modules = {str(path.relative_to(source)) for path in source.rglob("*.py")}
@@ -61,7 +61,8 @@ def test_the_wheel_has_all_modules_and_no_tests(built: Path) -> None:
         if path.is_file()
     }
 
-    assert modules | pages | {"sparq/py.typed"} == names
+    others = {"sparq/py.typed", "sparq/pipeline/sessions/rules.toml"}
+    assert modules | pages | others == names
     assert {"sparq/nsqadmin/templates/base.html", "sparq/nsqadmin/static/app.css"} <= pages
     assert {name.partition("/")[0] for name in names} == PACKAGES
 
