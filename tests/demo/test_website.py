@@ -15,7 +15,7 @@ from sparq.demo.website import (
     VisitorFactory,
     pages,
 )
-from sparq.pipeline.sessions.agents import declared_name
+from sparq.pipeline.enrich import robot
 
 
 def test_a_seed_always_gives_the_same_site() -> None:
@@ -99,4 +99,4 @@ def test_only_declared_robots_name_themselves() -> None:
 
 def test_the_pipeline_knows_every_robot_by_its_user_agent() -> None:
     """Every simulated robot's user agent is one that the pipeline knows as declared."""
-    assert all(declared_name(user_agent) for user_agent in ROBOTS)
+    assert all(robot(user_agent) != (None,) for user_agent in ROBOTS)

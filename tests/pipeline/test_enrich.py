@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
+from sparq.demo.website import BROWSERS
 from sparq.pipeline import clicks, enrich
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.schema import ENRICHMENTS, Reading, click_schema
@@ -91,6 +92,24 @@ def test_all_robots_of_the_list_are_found():
     assert [] == [one for one in agents if enrich.robot(one) == (None,)]
     assert ("Googlebot",) == enrich.robot("Mozilla/5.0 (compatible; Googlebot/2.1)")
     assert [(None,)] * 3 == [enrich.robot(one) for one in (IPHONE, *DEVICES)][:3]
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "name"),
+    [
+        ("Mozilla/5.0 (compatible; NewSpider/2.0; +http://x.example)", "NewSpider/2.0"),
+        ("Something (+https://example.com/about)", "+https://example.com/about"),
+        ("eZ Publish Link Validator", "Validator"),
+        ("LumiBot 2.0", "LumiBot"),
+        *((browser, None) for browser in BROWSERS),
+        ("Mozilla/5.0 (Linux; Android 9; CUBOT_X19) Mobile Safari/537.36", None),
+        ("Lynx/2.8.9rel.1 libwww-FM/2.14 SSL-MM/1.4.1 GNUTLS/3.6.13", None),
+        *(("-", None), ("", None)),
+    ],
+)
+def test_robots_that_no_list_has_yet_are_found_by_a_word(user_agent, name):
+    """The name is the whole word; browsers have none, not even Lynx, or a phone called CUBOT."""
+    assert (name,) == enrich.robot(user_agent)
 
 
 @pytest.mark.parametrize(("page", "expected"), KINDS.items())

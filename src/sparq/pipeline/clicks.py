@@ -59,7 +59,7 @@ def spark_fields(
     Raises:
         ValueError: a click has no such column.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - the same
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - nor this
 
     return list(from_arrow_schema(_schema(columns, reading)))
 
@@ -120,6 +120,6 @@ def _schema(columns: Collection[str] | None, reading: Reading) -> pa.Schema:
 @lru_cache(8)
 def _readers(reading: Reading) -> tuple[ClickReader, Enricher]:
     # It loads polars, which must not be loaded before Spark forks its workers.
-    from sparq.pipeline.reading.reader import ClickReader  # noqa: PLC0415 - see above
+    from sparq.pipeline.reading.reader import ClickReader  # noqa: PLC0415 - not before the fork
 
     return ClickReader(reading), Enricher(reading)

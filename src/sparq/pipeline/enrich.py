@@ -3,8 +3,10 @@
     clicks (a table) -> `Enricher.add` -> the same rows with the columns of the chosen groups
 
 1. Each value is worked out once per text of a batch, and kept for the next batches.
-2. Nothing is asked over a network. Robots are those of `crawler-user-agents`, devices those of
-   `ua-parser`, countries and networks those of MMDB files that the user names.
+2. Nothing is asked over a network. Robots are those of `crawler-user-agents`, and programs whose
+   user agent has a word of robots or libraries: of 558 user agents of a real log, each of the two
+   knows ten that the other does not. Devices are those of `ua-parser`, countries and networks
+   those of MMDB files that the user names.
 3. With `anonymize`, addresses lose their last bits here, before anything is stored.
 """
 
@@ -52,6 +54,17 @@ _API: Final = re.compile(r"^/(?:api|graphql|rest|rpc|v\d+)(?:/|$)|\.json$", re.I
 UTM: Final = ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content")
 _IPV4: Final = re.compile(r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3})\.\d{1,3}(?![\d.])")
 _IPV6: Final = re.compile(r"(?<![0-9A-Za-z:])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+
+# "cubot" is a phone, and Lynx, a browser for terminals, says libwww-FM.
+_DECLARED: Final = re.compile(
+    r"(?<!cu)bot\b|(?<!cu)bot[_/-]|robot|crawl|spider|slurp|scrap[ey]|\bfeed|feed(?:parser|burner)"
+    r"|\brss\b|archiver|validator|monitor|headless|phantomjs|\bcurl/|\bwget|\bpython"
+    r"|libwww(?!-FM)|http-?client|http_client|okhttp|go-http|\bjava/|\bruby|\bperl|mechanize"
+    r"|node-fetch|axios|apachebench|mediapartners|externalhit|preview|\+https?://",
+    re.IGNORECASE,
+)
+_PART_OF_NAME: Final = re.compile(r"[\w./+:-]")
+ROBOT_CHARACTERS_MAX: Final = 60
 
 Values = tuple[str | None, ...]
 
@@ -122,11 +135,26 @@ def _robot_patterns() -> list[tuple[re.Pattern[str], list[re.Pattern[str]]]]:
 @lru_cache(KEPT)
 def robot(agent: str | None) -> Values:
     """The name of a robot, as its user agent writes it; None for others."""
-    for whole, patterns in _robot_patterns() if agent else ():
-        if whole.search(agent or ""):
-            found = next(one for one in (one.search(agent or "") for one in patterns) if one)
+    if not agent:
+        return (None,)
+    for whole, patterns in _robot_patterns():
+        if whole.search(agent):
+            found = next(one for one in (one.search(agent) for one in patterns) if one)
             return (found[0].strip(" /(;") or found.re.pattern,)
-    return (None,)
+    return (_declared(agent),)
+
+
+def _declared(agent: str) -> str | None:
+    """The whole word in a user agent that says what it is; None if it may be a browser."""
+    found = _DECLARED.search(agent)
+    if not found:
+        return None
+    start, end = found.span()
+    while start > 0 and _PART_OF_NAME.match(agent[start - 1]):
+        start -= 1
+    while end < len(agent) and _PART_OF_NAME.match(agent[end]):
+        end += 1
+    return agent[start:end][:ROBOT_CHARACTERS_MAX]
 
 
 @lru_cache(KEPT)

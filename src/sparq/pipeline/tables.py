@@ -250,7 +250,7 @@ def _frame(
     spark: SparkSession, place: TablePlace, table: DeltaTable, files: Sequence[str]
 ) -> DataFrame:
     # Plain Parquet: without Delta's jars, Spark cannot read the log.
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - not here
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors need not
 
     schema = from_arrow_schema(schema_of(table))
     if not files:

@@ -88,7 +88,8 @@ def missing(samples, expression, legend=""):
 
 def test_every_dashboard_query_uses_existing_metrics_and_labels(samples):
     """Each metric in a dashboard query is exposed; each label belongs to it or to Prometheus."""
-    assert len(expressions()) >= 40
+    in_file = json.dumps(DASHBOARD).count('"expr":')
+    assert in_file == sum("label_values(" not in one for one, _ in expressions()) > 30
     for expression, legend in expressions():
         assert SELECTOR.search(expression), expression
         assert (expression, ([], [])) == (expression, missing(samples, expression, legend))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,8 @@ import pyarrow as pa
 import xxhash
 
 from sparq.pipeline.clicks import USUAL, parse_arrow
+from sparq.pipeline.enrich import robot
 from sparq.pipeline.reading.schema import Reading
-from sparq.pipeline.sessions.agents import declared_name
 from sparq.pipeline.sessions.rules import CLICK, KINDS, Compiled, Rules, compiled
 
 BUCKETS_PER_PARTITION = 8
@@ -111,9 +110,9 @@ def prepared(
     hashes = [xxhash.xxh3_64_intdigest(key.encode()) for key in first["key"]]
     first = first.with_columns(visitor=pl.Series(hashes, dtype=pl.UInt64).reinterpret(signed=True))
     visitors = texts[first["at"]].select("address", "user_agent", first["visitor"])
-    robots = {agent: _robot(agent) for agent in visitors["user_agent"].unique()}
-    robot = pl.col("user_agent").replace_strict(robots, return_dtype=pl.String)
-    visitors = visitors.with_columns(robot=robot).select(list(VISITOR))
+    robots = {agent: robot(agent)[0] for agent in visitors["user_agent"].unique()}
+    names_of = pl.col("user_agent").replace_strict(robots, return_dtype=pl.String)
+    visitors = visitors.with_columns(robot=names_of).select(list(VISITOR))
     keys = texts.select("key").join(first, on="key", how="left", maintain_order="left")
     clicks = messages.with_columns(
         visitor=keys["visitor"],
@@ -135,9 +134,6 @@ def kind_of(rules: Rules) -> pl.Expr:
     other = page.is_null() | ending.is_in(rules.other) | page.str.contains(rules.other_paths)
     kind = pl.when(ending.is_in(rules.asset)).then(pl.lit("asset", KINDS))
     return kind.when(other).then(pl.lit("other", KINDS)).otherwise(pl.lit("page", KINDS))
-
-
-_robot = lru_cache(65_536)(declared_name)
 
 
 def ids_of(texts: pl.Series) -> npt.NDArray[np.uint64]:
