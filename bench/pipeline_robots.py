@@ -25,8 +25,8 @@ from bench.pipeline_running import Running, note
 from sparq.demo import website
 from sparq.demo.generator import PLANTED, line_of
 from sparq.pipeline import spam_analysis
-from sparq.pipeline.folders import Folders
 from sparq.pipeline.report import Labels, newest_findings, scores
+from sparq.pipeline.run.folders import Folders
 
 LOW_PER_SECOND = 100
 CLICKS_A_VISITOR = 10

@@ -8,7 +8,7 @@ import sys
 
 from sparq import cli
 from sparq.pipeline import command
-from sparq.pipeline import main as pipeline
+from sparq.pipeline.run import command as pipeline
 
 MESSAGES = 6_000
 FLAGS = (f"--max-offsets-per-trigger={MESSAGES}",)

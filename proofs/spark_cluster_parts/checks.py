@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from proofs.spark_cluster_parts.feed import TOPIC
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.audit import AuditResult, PublisherRecords, audit
-from sparq.pipeline.cluster import LocalCluster
-from sparq.pipeline.folders import Folders
 from sparq.pipeline.report import Labels, Score, newest_findings, scores
+from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.run.processes import LocalCluster
 
 FINDING_KEY = ["session", "reason", "revision"]
 PRECISION, RECALL = 0.95, 0.90

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sparq.demo.generator import Generated, generate
 from sparq.pipeline.audit import PublisherRecords
-from sparq.pipeline.publisher import publish, read_hashes
+from sparq.pipeline.run.publishing import publish, read_hashes
 
 TOPIC = "clicks"
 SLICE = 5_000

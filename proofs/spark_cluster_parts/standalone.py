@@ -23,8 +23,8 @@ import pyspark
 from tests.support.waiting import wait_for
 
 from proofs.spark_cluster_parts.programs import Program, last_lines
-from sparq.pipeline.cluster import any_free_port
 from sparq.pipeline.java import ensure_java
+from sparq.pipeline.run.processes import any_free_port
 from sparq.program.supervised import HOST
 
 MASTER = "org.apache.spark.deploy.master.Master"

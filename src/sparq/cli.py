@@ -122,9 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run `run` or `up`, the commands that need Spark."""
     try:
-        from sparq.pipeline import main as pipeline  # noqa: PLC0415 - needs the extra `spark`
-        from sparq.pipeline.cluster import ClusterError  # noqa: PLC0415 - needs `spark`
-        from sparq.pipeline.folders import FolderError  # noqa: PLC0415 - needs `spark`
+        from sparq.pipeline.run import command as pipeline  # noqa: PLC0415 - needs the extra `spark`
+        from sparq.pipeline.run.folders import FolderError  # noqa: PLC0415 - needs `spark`
+        from sparq.pipeline.run.processes import ClusterError  # noqa: PLC0415 - needs `spark`
     except ModuleNotFoundError as error:
         words.error(f"{error.name} is missing: pip install 'sparq-mq[spark]'")
     if options.command == "run" and options.clicks is not None and not options.clicks.is_file():

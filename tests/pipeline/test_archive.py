@@ -5,10 +5,10 @@ from deltalake import DeltaTable
 
 from sparq.demo.generator import generate
 from sparq.pipeline import archive
-from sparq.pipeline.cluster import LocalCluster
-from sparq.pipeline.folders import Folders
-from sparq.pipeline.messages import ResultTopics
+from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading
+from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.run.processes import LocalCluster
 from tests.pipeline.query_input import forget_last_commit
 
 

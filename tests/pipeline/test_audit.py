@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.pipeline.audit import AuditResult, PublisherRecords, audit, compare
-from sparq.pipeline.publisher import hashes
+from sparq.pipeline.run.publishing import hashes
 
 BODIES = [b"click %d" % number for number in range(10)]
 

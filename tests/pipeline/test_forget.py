@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparq.pipeline import archive, forget, metrics
-from sparq.pipeline.folders import Folders
 from sparq.pipeline.forget import ForgottenVisitor
 from sparq.pipeline.maintenance import merge
+from sparq.pipeline.run.folders import Folders
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import files_of
 

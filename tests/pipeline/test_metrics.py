@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 
 from sparq.demo.generator import generate
 from sparq.pipeline import metrics
-from sparq.pipeline.cluster import LocalCluster
-from sparq.pipeline.folders import Folders
-from sparq.pipeline.messages import ResultTopics
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
+from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading, click_schema
+from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.run.processes import LocalCluster
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
 

@@ -9,9 +9,9 @@ import pytest
 from sparq.demo.generator import generate
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.clicks import CLICK_SCHEMA
-from sparq.pipeline.folders import Folders
-from sparq.pipeline.messages import ResultTopics
+from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.report import newest_findings, scores
+from sparq.pipeline.run.folders import Folders
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.pipeline.sessions.state import sessions_stage

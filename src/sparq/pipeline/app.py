@@ -37,14 +37,14 @@ from pyspark.sql import functions as F
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster, cluster_options
-from sparq.pipeline.folders import FolderAddresses, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
-from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
-from sparq.pipeline.messages import ResultTopics, messages
+from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
+from sparq.pipeline.monitor.metrics import MetricsServer, QueryMetrics
+from sparq.pipeline.monitor.progress import Timeline
 from sparq.pipeline.own_metrics import MetricTable
-from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
-from sparq.pipeline.query_progress import Timeline
+from sparq.pipeline.publish import ResultTopics, messages
 from sparq.pipeline.reading.schema import click_schema
+from sparq.pipeline.run.folders import FolderAddresses, write_json
 from sparq.pipeline.session import prepare_for_queries, register_nsq, session
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import Rules, read_rules

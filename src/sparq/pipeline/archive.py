@@ -24,8 +24,8 @@ from sparq.pipeline.tables import Table, Tables, arrow
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sparq.pipeline.folders import Folders
-    from sparq.pipeline.messages import ResultTopics
+    from sparq.pipeline.publish import ResultTopics
+    from sparq.pipeline.run.folders import Folders
 
 QUERY = "archive"
 # Limit for a rejected message on its topic: in JSON a byte can become six, and nsqd takes 1 MiB.

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from sparq.pipeline.clicks import USUAL, parse_arrow
 from sparq.pipeline.maintenance import Maintenance
-from sparq.pipeline.messages import BODIES, BODY_DDL
+from sparq.pipeline.publish import BODIES, BODY_DDL
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, Written, arrow, overlapping
 from sparq.pipeline.totals import PartialRows, hashes_of, to_arrow
@@ -34,10 +34,10 @@ from sparq.pipeline.totals import PartialRows, hashes_of, to_arrow
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparq.pipeline.folders import Folders
-    from sparq.pipeline.messages import ResultTopics
     from sparq.pipeline.own_metrics import MetricTable
+    from sparq.pipeline.publish import ResultTopics
     from sparq.pipeline.reading.schema import Reading
+    from sparq.pipeline.run.folders import Folders
 
 QUERY = "metrics"
 STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from sparq.pipeline.checkpoints import readable_as_state
 from sparq.pipeline.clicks import USUAL
 from sparq.pipeline.maintenance import OPEN, Maintenance, remove_action
-from sparq.pipeline.messages import BODY_DDL, with_batch_time
+from sparq.pipeline.publish import BODY_DDL, with_batch_time
 from sparq.pipeline.sessions import output, state
 from sparq.pipeline.sessions.pack import PACKED_DDL, packer
 from sparq.pipeline.storage import TablePlace
@@ -45,9 +45,9 @@ from sparq.pipeline.tables import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sparq.pipeline.folders import Folders
-    from sparq.pipeline.messages import ResultTopics
+    from sparq.pipeline.publish import ResultTopics
     from sparq.pipeline.reading.schema import Reading
+    from sparq.pipeline.run.folders import Folders
     from sparq.pipeline.sessions.rules import Rules
 
 QUERY = "spam_analysis"

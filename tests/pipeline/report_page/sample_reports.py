@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.metrics import STATUS_CLASSES
-from sparq.pipeline.query_progress import QuerySample
+from sparq.pipeline.monitor.progress import QuerySample
 from sparq.pipeline.report_page.page import page_of
 from sparq.pipeline.sessions.output import FINDINGS
 from sparq.pipeline.sessions.rules import REASONS

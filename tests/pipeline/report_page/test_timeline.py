@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from sparq.pipeline.query_progress import QuerySample
+from sparq.pipeline.monitor.progress import QuerySample
 from tests.pipeline.report_page import sample_reports
 from tests.pipeline.report_page.sample_reports import page
 

@@ -19,11 +19,11 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.pipeline import low_mark, metrics, settings
+from sparq.pipeline import metrics, settings
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.command import parse as parse_pipeline
-from sparq.pipeline.folders import Folders
-from sparq.pipeline.sessions import pack
+from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.sessions import low_mark, pack
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.program.flags import parse
 from sparq.program.supervised import SupervisedProcess

@@ -11,9 +11,9 @@ import pytest
 from sparq.demo.generator import generate
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.audit import PublisherRecords, audit
-from sparq.pipeline.cluster import LocalCluster
-from sparq.pipeline.folders import Folders
-from sparq.pipeline.publisher import publish, read_hashes
+from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.run.processes import LocalCluster
+from sparq.pipeline.run.publishing import publish, read_hashes
 from sparq.program.supervised import SupervisedProcess
 from tests.pipeline import plain
 from tests.support.waiting import wait_for

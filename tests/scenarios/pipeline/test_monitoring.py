@@ -11,9 +11,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparq.daemon.prometheus_text import process_registry
-from sparq.pipeline.query_metrics import QueryMetrics
-from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, parse
-from tests.pipeline.spark_progress import STATE, progress
+from sparq.pipeline.monitor.metrics import QueryMetrics
+from sparq.pipeline.monitor.progress import COUNTS, NEWEST_PUBLISHED, parse
+from tests.pipeline.monitor.spark_progress import STATE, progress
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "dashboards/pipeline.json").read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sparq.pipeline.query_progress import QuerySample
+from sparq.pipeline.monitor.progress import QuerySample
 from sparq.pipeline.report import newest_findings
 from sparq.pipeline.report_page.timeline import minutes_charts, run_charts
 from sparq.pipeline.sessions.rules import REASONS

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from markupsafe import Markup
 
-from sparq.pipeline.query_progress import QuerySample
+from sparq.pipeline.monitor.progress import QuerySample
 from sparq.pipeline.report_page import times
 from sparq.pipeline.report_page.charts import (
     NARROW,

@@ -31,7 +31,6 @@ import pandas as pd
 import polars as pl
 from pyspark.sql.streaming import StatefulProcessor
 
-from sparq.pipeline.low_mark import LowMark
 from sparq.pipeline.sessions.judge import (
     findings_of,
     judged,
@@ -39,6 +38,7 @@ from sparq.pipeline.sessions.judge import (
     site_figures,
     sum_of,
 )
+from sparq.pipeline.sessions.low_mark import LowMark
 from sparq.pipeline.sessions.output import OUTPUT_DDL, finding_rows, session_rows
 from sparq.pipeline.sessions.pack import VISITOR, from_blob, to_blob
 from sparq.pipeline.sessions.rules import CLICK, Compiled, Rules, compiled

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.client import PublishError
-from sparq.pipeline import publisher
-from sparq.pipeline.publisher import batches, hashes, publish, read_hashes, read_lines
+from sparq.pipeline.run import publishing
+from sparq.pipeline.run.publishing import batches, hashes, publish, read_hashes, read_lines
 from tests.client.scripted import Peer, scripted
 from tests.support.servers import free_port, spawn_nsqd
 
@@ -46,8 +46,8 @@ def test_batches_keep_order_and_limits(sizes: list[int], data: st.DataObject) ->
 
     assert [body for batch in made for body in batch] == bodies
     for batch in made:
-        assert 1 <= len(batch) <= publisher.BATCH_COUNT
-        assert len(batch) == 1 or sum(map(len, batch)) <= publisher.BATCH_BYTES
+        assert 1 <= len(batch) <= publishing.BATCH_COUNT
+        assert len(batch) == 1 or sum(map(len, batch)) <= publishing.BATCH_BYTES
 
 
 async def test_every_message_is_published_and_recorded(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path: Path) -> None:
     with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
         killed = False
 
-        def kill_once(progress: publisher.PublishProgress) -> None:
+        def kill_once(progress: publishing.PublishProgress) -> None:
             nonlocal killed
             if progress.acknowledged > 10_000 and not killed:
                 killed = True
@@ -108,7 +108,7 @@ async def test_a_send_without_an_answer_before_a_refusal_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A send that got no answer is recorded as re-sent, also if nsqd refuses the next one."""
-    monkeypatch.setattr(publisher, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(publishing, "RETRY_SECONDS", 0)
     answers = [None, b"E_MPUB_FAILED MPUB failed nsqd is draining", b"OK"]
     async with scripted() as [nsqd]:
         sent: list[bytes] = []

@@ -6,11 +6,11 @@ import urllib.request
 import pytest
 from pyspark.sql import functions as F
 
-from sparq.pipeline.listener import READ, WRITTEN, ProgressListener, observed
-from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
-from sparq.pipeline.query_progress import COUNTS, Timeline
-from tests.pipeline.spark_progress import recorded
-from tests.pipeline.test_query_metrics import samples_of
+from sparq.pipeline.monitor.listener import READ, WRITTEN, ProgressListener, observed
+from sparq.pipeline.monitor.metrics import MetricsServer, QueryMetrics
+from sparq.pipeline.monitor.progress import COUNTS, Timeline
+from tests.pipeline.monitor.spark_progress import recorded
+from tests.pipeline.monitor.test_metrics import samples_of
 from tests.support.published import numbered, publish_batches
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparq.pipeline import main
-from sparq.pipeline.cluster import ClusterError
-from sparq.pipeline.folders import Folders
-from sparq.pipeline.main import App, BackgroundPublishing, PipelineRun, RunError, RunOptions
-from sparq.pipeline.progress import RunProgress
+from sparq.pipeline.run import command
+from sparq.pipeline.run.command import App, BackgroundPublishing, PipelineRun, RunError, RunOptions
+from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.run.processes import ClusterError
+from sparq.pipeline.run.progress import RunProgress
 
 CHANNELS = ("archive", "metrics", "spam_analysis")
 
@@ -119,9 +119,9 @@ def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
         run.cluster.dead = ClusterError("nsqd-1 does not come back")
         expected = "nsqd-1 does not come back"
     else:
-        run.restarts = ["spark"] * main.RESTARTS_MAX
+        run.restarts = ["spark"] * command.RESTARTS_MAX
         run.cluster.dead = ["nsqd-1"]
-        expected = f"gave up after {main.RESTARTS_MAX} restarts: see app.log"
+        expected = f"gave up after {command.RESTARTS_MAX} restarts: see app.log"
 
     with pytest.raises(RunError, match=expected):
         run.watch()

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparq.pipeline.query_metrics import MetricsAddressError, MetricsServer, QueryMetrics
-from sparq.pipeline.query_progress import NEWEST_PUBLISHED, parse
-from tests.pipeline.spark_progress import FIRST, QUERY_ID, STATE, place, progress
+from sparq.pipeline.monitor.metrics import MetricsAddressError, MetricsServer, QueryMetrics
+from sparq.pipeline.monitor.progress import NEWEST_PUBLISHED, parse
+from tests.pipeline.monitor.spark_progress import FIRST, QUERY_ID, STATE, place, progress
 
 NOON_S = 1_795_348_800.0
 RUN, AGAIN = "run-1", "run-2"

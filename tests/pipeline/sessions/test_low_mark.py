@@ -5,7 +5,7 @@ from dataclasses import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.low_mark import QUIET_S, STEP_S, LowMark
+from sparq.pipeline.sessions.low_mark import QUIET_S, STEP_S, LowMark
 
 NOW_MS = 1_800_000_000_000
 

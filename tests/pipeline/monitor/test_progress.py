@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.query_progress import (
+from sparq.pipeline.monitor.progress import (
     NEWEST_PUBLISHED,
     QuerySample,
     Timeline,
@@ -17,7 +17,7 @@ from sparq.pipeline.query_progress import (
     thinned,
     time_of,
 )
-from tests.pipeline.spark_progress import FIRST, SECOND, STATE, place, progress, recorded
+from tests.pipeline.monitor.spark_progress import FIRST, SECOND, STATE, place, progress, recorded
 
 LAGS = st.lists(st.one_of(st.none(), st.integers(0, 10**9)), min_size=1, max_size=200)
 

@@ -17,9 +17,15 @@ from pathlib import Path
 import pytest
 
 from sparq.cli import main
-from sparq.pipeline import cluster as module
-from sparq.pipeline.cluster import ADMIN_STARTS_MAX, ClusterError, Console, LocalCluster, is_free
-from sparq.pipeline.publisher import publish
+from sparq.pipeline.run import processes as module
+from sparq.pipeline.run.processes import (
+    ADMIN_STARTS_MAX,
+    ClusterError,
+    Console,
+    LocalCluster,
+    is_free,
+)
+from sparq.pipeline.run.publishing import publish
 from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline import progress
-from sparq.pipeline.progress import RunProgress, Speed, line, time_left
+from sparq.pipeline.run import progress
+from sparq.pipeline.run.progress import RunProgress, Speed, line, time_left
 
 ROWS = {"archive": 80_120, "metrics": 75_000, "spam_analysis": 70_020}
 

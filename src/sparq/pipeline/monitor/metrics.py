@@ -31,7 +31,7 @@ from prometheus_client.registry import Collector
 
 from sparq.daemon.address import join, split
 from sparq.daemon.prometheus_text import process_registry
-from sparq.pipeline.query_progress import COUNTS, QueryProgress, StateFigures
+from sparq.pipeline.monitor.progress import COUNTS, QueryProgress, StateFigures
 from sparq.program.mistakes import Mistake
 
 PREFIX: Final = "sparq_query_"

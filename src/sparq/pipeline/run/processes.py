@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sparq.client.range_reader import RangeReader
-from sparq.pipeline.folders import write_json
+from sparq.pipeline.run.folders import write_json
 from sparq.program.supervised import HOST, SupervisedDaemon
 
 LOOKUPD_PORTS = (4160, 4161)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparq.pipeline.folders import FolderError, Folders, write_json
+from sparq.pipeline.run.folders import FolderError, Folders, write_json
 
 
 def test_a_folder_that_no_run_created_is_not_deleted(tmp_path):

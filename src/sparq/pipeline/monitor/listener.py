@@ -25,8 +25,8 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 
-from sparq.pipeline.query_metrics import QueryMetrics
-from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, Timeline, parse, time_of
+from sparq.pipeline.monitor.metrics import QueryMetrics
+from sparq.pipeline.monitor.progress import COUNTS, NEWEST_PUBLISHED, Timeline, parse, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -114,7 +114,7 @@ def observed(
         rows: the stream.
         name: name of the observation; a different one for each call within a query.
         newest_published: for each row, the timestamp at which its newest message was published.
-        counts: by name of `query_progress.COUNTS`: the whole number of each row to sum up.
+        counts: by name of `progress.COUNTS`: the whole number of each row to sum up.
     Raises:
         ValueError: a count is not one of COUNTS, or there is nothing to observe.
     """

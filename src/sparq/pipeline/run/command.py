@@ -26,7 +26,11 @@ from sparq.demo.generator import generate
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.audit import PublisherRecords as Written
 from sparq.pipeline.audit import audit
-from sparq.pipeline.cluster import (
+from sparq.pipeline.monitor.progress import QuerySample, from_json
+from sparq.pipeline.report import Labels, PipelineOutput, RunFacts, report_of, text_of
+from sparq.pipeline.report_page.page import page_of
+from sparq.pipeline.run.folders import Folders, write_json
+from sparq.pipeline.run.processes import (
     ADMIN_START_SECONDS,
     ClusterError,
     Console,
@@ -34,12 +38,8 @@ from sparq.pipeline.cluster import (
     command_of,
     free_port,
 )
-from sparq.pipeline.folders import Folders, write_json
-from sparq.pipeline.progress import RunProgress
-from sparq.pipeline.publisher import PublishProgress, publish, read_hashes, read_lines
-from sparq.pipeline.query_progress import QuerySample, from_json
-from sparq.pipeline.report import Labels, PipelineOutput, RunFacts, report_of, text_of
-from sparq.pipeline.report_page.page import page_of
+from sparq.pipeline.run.progress import RunProgress
+from sparq.pipeline.run.publishing import PublishProgress, publish, read_hashes, read_lines
 from sparq.program.supervised import HOST, SupervisedProcess
 
 TOPIC = "clicks"

@@ -2,8 +2,8 @@
 
 import time
 
-from sparq.pipeline.messages import messages as stream_of
-from sparq.pipeline.messages import with_batch_time
+from sparq.pipeline.publish import messages as stream_of
+from sparq.pipeline.publish import with_batch_time
 from tests.support.servers import free_port
 
 
