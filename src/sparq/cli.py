@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run `run` or `up`, the commands that need Spark."""
     try:
-        from sparq.pipeline.run import command as pipeline  # noqa: PLC0415 - needs the extra `spark`
+        from sparq.pipeline.run import command as pipeline  # noqa: PLC0415 - needs `spark`
         from sparq.pipeline.run.folders import FolderError  # noqa: PLC0415 - needs `spark`
         from sparq.pipeline.run.processes import ClusterError  # noqa: PLC0415 - needs `spark`
     except ModuleNotFoundError as error:
