@@ -1,8 +1,8 @@
 """The program `sparq` and its commands.
 
 `run` and `up` start nsqds and the pipeline, `pipeline` runs the pipeline on existing nsqds and any
-Spark cluster, `forget` deletes a visitor from its tables, `top` shows a cluster live, `bench`
-measures an nsqd, `admin` manages a cluster, `token` makes the tokens that the daemons accept.
+Spark cluster, `forget` deletes a visitor from its tables, `top` shows a cluster live, `admin`
+manages a cluster, `token` makes the tokens that the daemons accept.
 
 Each command's modules are loaded when it is called: only the pipeline needs the extra `spark`.
 """
@@ -24,7 +24,6 @@ from sparq.tools.parser import ToolParser, VersionAction
 SEEDS = 100_000
 TOOLS = {
     "top": "live view of a cluster in the terminal",
-    "bench": "benchmark an nsqd: publish and consume rates, latency",
     "admin": "manage topics, channels, nodes and messages of a cluster from scripts",
     "token": "make, list and remove the tokens of a token file",
 }

@@ -9,7 +9,6 @@ import pytest
 
 from sparq.program.flags import flags_of
 from sparq.tools import commands
-from sparq.tools.command_line import parse
 
 OPTIONS = {
     "nsq_check": commands.CheckOptions,
@@ -20,7 +19,6 @@ OPTIONS = {
     "nsq_to_nsq": commands.NsqToNsqOptions,
     "to_nsq": commands.ToNsqOptions,
     "top": commands.TopOptions,
-    "bench": commands.BenchOptions,
 }
 
 
@@ -46,18 +44,6 @@ def test_each_command_starts_the_module_of_its_tool(
 def test_every_flag_is_explained(tool: str) -> None:
     """Each flag has a help text."""
     assert [] == [flag.name for flag in flags_of(OPTIONS[tool]) if not flag.help]
-
-
-def test_parts_of_the_bench_keep_their_order(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The parts keep their order; the error for an unknown part lists all parts."""
-    given = parse(commands.BenchOptions, "bench", ["--part=latency,publish", "--part=consume"])
-
-    assert ("latency", "publish", "consume") == given.part
-    with pytest.raises(SystemExit):
-        parse(commands.BenchOptions, "bench", ["--part=consum"])
-    assert '"consum" is not one of publish, consume, latency' in capsys.readouterr().err
 
 
 def test_nsq_check_exits_with_2_if_it_could_not_check(

@@ -8,13 +8,12 @@ verbs, whose flags are in `admin.verbs`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Final
 
 from sparq.program.flag_types import LEVEL, STRING
-from sparq.program.mistakes import suggestion
 from sparq.protocol.durations import MINUTE, SECOND
 from sparq.protocol.option import option
 from sparq.tools.command_line import (
@@ -24,7 +23,6 @@ from sparq.tools.command_line import (
     NSQD_VARIABLE,
     ClusterHttpOptions,
     ConsumeOptions,
-    HttpAccessOptions,
     launch,
     parse,
     wait_for_nsqd,
@@ -37,21 +35,8 @@ MODES: Final = ("round-robin", "hostpool", "epsilon-greedy")
 CONTENT_TYPE: Final = "application/octet-stream"
 TEMPORARY: Final = "/tmp"  # noqa: S108 - NSQ's default; symbolic links in it are not followed
 COLUMN: Final = STRING._replace(name="column", parse=column_name)
-PARTS: Final = ("publish", "consume", "latency")
 CHECK_FAILED: Final = 2
 """The exit status of nsq_check if it could not check; 1 means that it found damage."""
-
-
-def _parts(texts: Iterable[str]) -> tuple[str, ...]:
-    found = [part for text in texts for part in text.split(",")]
-    unknown = sorted(set(found) - set(PARTS))
-    if unknown:
-        near = suggestion(unknown[0], PARTS)
-        raise ValueError(f'"{unknown[0]}" is not one of {", ".join(PARTS)}{near}')
-    return tuple(found)
-
-
-PART: Final = STRING._replace(name="part,...", gather=_parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,26 +74,6 @@ class TopOptions(ClusterHttpOptions):
     once: bool = option(False, "print one table and exit")
     json: bool = option(False, "print each refresh as a line of JSON")
     sort: str = option("topic", "column to sort by: its heading, case-insensitive", kind=COLUMN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions(HttpAccessOptions):
-    """Options of `sparq bench`."""
-
-    nsqd_tcp_address: str = option("127.0.0.1:4150", "nsqd to measure: host:port or a unix socket")
-    nsqd_http_address: str = option(
-        "127.0.0.1:4151",
-        "HTTP address of the same nsqd, to create and delete topics: host:port or URL",
-    )
-    part: tuple[str, ...] = option((), "measure only publish, consume or latency", kind=PART)
-    duration_ns: int = option(3 * SECOND, "maximum time for each measurement")
-    size: int = option(200, "message size in bytes")
-    tasks: int = option(100, "number of concurrent publishes")
-    batch: int = option(100, "messages per batch, when publishing and consuming")
-    backlog: int = option(200_000, "number of messages to queue before consuming is measured")
-    max_in_flight: int = option(2500, "maximum number of messages in flight")
-    rate: int = option(1000, "messages per second in the latency measurement")
-    client_opt: tuple[str, ...] = option((), CLIENT_HELP, kind=CLIENT_OPTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +236,6 @@ nsq_to_http = _main("nsq_to_http", NsqToHttpOptions)
 nsq_to_nsq = _main("nsq_to_nsq", NsqToNsqOptions)
 to_nsq = _main("to_nsq", ToNsqOptions)
 top = _main("sparq top", TopOptions)
-bench = _main("sparq bench", BenchOptions)
 
 
 def nsq_check(arguments: Sequence[str] | None = None) -> int:

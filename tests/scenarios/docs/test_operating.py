@@ -167,10 +167,10 @@ def test_every_file_to_install_exists() -> None:
 
 
 def test_tools_accept_the_pages_flags() -> None:
-    """`sparq top` and `sparq bench` accept the flags that the page gives them."""
+    """`sparq top` accepts the flags that the page gives it."""
     lines = command_lines("operating.md")
 
-    assert {"top", "bench"} == set(lines)
+    assert {"top"} == set(lines)
     assert all(is_accepted(name, words) for name, words in lines.items())
 
 

@@ -85,7 +85,6 @@ def test_all_programs_are_completed() -> None:
         "nsq_to_nsq --dest": ["--destination-nsqd-tcp-address=", "--destination-topic="],
         "to_nsq --del": ["--delimiter="],
         "sparq top --on": ["--once"],
-        "sparq bench --back": ["--backlog="],
         "sparq run --se": ["--seed="],
         "sparq up --da": ["--data="],
         "sparq pipeline --mas": ["--master="],
