@@ -13,15 +13,17 @@ from pyspark import daemon
 
 from proofs.spark_cluster_parts.failures import FAILED, FOLDER
 from sparq.pipeline import tables, workers_daemon  # noqa: F401 - loads what workers need
+from sparq.pipeline.storage import TablePlace
 
 
-def failing_once(write: Callable[..., dict[str, Any]], folder: Path) -> Callable[..., Any]:
-    """Write a file, and fail if the folder has a file with the table's name, which is renamed."""
+def failing_once(write: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    """Write files, and fail if the folder has a file with the table's name, which is renamed."""
 
-    def written(files: Any, prefix: str, table: tables.Table, *rest: Any) -> dict[str, Any]:
-        made = write(files, prefix, table, *rest)
+    def written(place: TablePlace, *rest: Any) -> Any:
+        made = write(place, *rest)
+        name = Path(place.address).name
         try:
-            (folder / table.name).rename(folder / f"{table.name}{FAILED}")
+            (folder / name).rename(folder / f"{name}{FAILED}")
         except FileNotFoundError:
             return made
         raise OSError("the proof lets this task fail after it has written")
@@ -30,7 +32,7 @@ def failing_once(write: Callable[..., dict[str, Any]], folder: Path) -> Callable
 
 
 if __name__ == "__main__":
-    failing = failing_once(tables.write_file, Path(os.environ[FOLDER]))
-    setattr(tables, "write_file", failing)  # noqa: B010 - a replacement
+    failing = failing_once(tables.write_rows, Path(os.environ[FOLDER]))
+    setattr(tables, "write_rows", failing)  # noqa: B010 - a replacement
     gc.freeze()
     daemon.manager()

@@ -13,7 +13,7 @@ FAILED = ".failed"
 FOLDER = "SPARQ_PROOF_FAILURES"
 """Environment variable with the folder."""
 
-TABLES = ("clicks", "rejected", "minutes", "pages")
+TABLES = ("clicks", "rejected", "minutes", "pages", "sessions", "findings")
 
 
 class Failures:

@@ -1,15 +1,22 @@
 """Forgetting an address or a visitor: afterwards no file of any version has it."""
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import Transaction
 
 from sparq.pipeline import archive, forget, metrics
+from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.forget import ForgottenVisitor
-from sparq.pipeline.maintenance import merge
+from sparq.pipeline.maintenance import OPEN, merge
+from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.spam_analysis import SESSIONS
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import files_of
+from sparq.pipeline.tables import add_action, files_of, opened, transact, write_files
+from sparq.pipeline.totals import hashes_of
 
 GONE, NEAR = "203.0.113.7", "203.0.113.77"
 LINE = '%s - - [02/Mar/2026:10:00:0%d +0000] "GET %s HTTP/1.1" 200 9 "-" "%s"'
@@ -26,15 +33,16 @@ LINES = [
 @pytest.fixture
 def data(spark, query, messages, tmp_path):
     """A data folder whose tables have older versions, merged files and files of a killed task."""
-    sinks = [sink(spark, str(tmp_path)) for sink in (archive.ArchiveSink, metrics.MetricsSink)]
+    own = MetricTable(OwnMetric("addresses", "count(distinct address)"), CLICK_SCHEMA)
+    folder = str(tmp_path)
+    sinks = [archive.archive_sink(spark, folder), metrics.metrics_sink(spark, folder, own=[own])]
     for number in range(2):
         for sink in sinks:
             sink(messages([line.encode() for line in LINES], first=number * len(LINES)), number)
     for sink in sinks:
-        for name, table in sink._tables.opened.items():
-            places, definitions = sink._tables.places, sink._tables.definitions
-            table.update_incremental()
-            assert merge(spark, places[name], table, definitions[name], files_of(table))
+        for table in sink.tables.opened.values():
+            table.delta.update_incremental()
+            assert merge(spark, table, files_of(table.delta))
     orphan = tmp_path / "clicks" / "date=2026-03-02" / "11111111-9-x.parquet"
     pq.write_table(pa.table({"address": [GONE], "body": [LINES[0].encode()]}), orphan)
     return tmp_path
@@ -53,6 +61,7 @@ def files_with(data, *values):
 
 
 def hashes(*visitors):
+    """The hashes of visitors, as the tables have them."""
     addresses, agents = (pa.chunked_array([list(column)]) for column in zip(*visitors, strict=True))
     return metrics.visitor_hashes(addresses, agents).to_pylist()
 
@@ -60,9 +69,10 @@ def hashes(*visitors):
 def test_no_file_has_an_address_after_it_is_forgotten(data):
     """Every row with the address is gone from every file, and the visitors' hashes, too."""
     values = [GONE, *hashes((GONE, "curl/8.5"), (GONE, "Mozilla/5.0"))]
+    values += hashes_of(pa.array([GONE])).to_pylist()
     assert len(files_with(data, *values)) > 5
 
-    assert 3 == forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
+    assert 4 == forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
     folders = Folders(data)
     clicks, (minute,) = archive.read_clicks(folders), metrics.read_minutes(folders).to_pylist()
 
@@ -86,10 +96,25 @@ def test_one_visitor_of_an_address_is_forgotten(data):
     assert files_with(data, *hashes((GONE, "Mozilla/5.0")))
 
 
+def test_rows_about_open_sessions_stay_in_files_of_their_own(tmp_path):
+    """The next start removes such files: the prefix of their names must survive."""
+    place = TablePlace(str(tmp_path / "sessions"))
+    table, at = opened(place, SESSIONS), datetime(2026, 3, 2, tzinfo=UTC)
+    rows = [{"address": address, "first_time": at} for address in (GONE, NEAR)]
+    part = {"sessions": pa.Table.from_pylist(rows, SESSIONS.schema)}
+    (written,) = write_files([part], {"sessions": (SESSIONS, place)}, OPEN)
+    transact(table, [add_action(row) for row in written.to_pylist()], Transaction("end", 1))
+
+    assert 1 == forget.forget(TablePlace(str(tmp_path)), ForgottenVisitor(GONE), keep_s=0)
+    (file,) = files_of(place.table())
+    assert file.name.startswith(OPEN)
+    assert [NEAR] == place.table().to_pyarrow_table()["address"].to_pylist()
+
+
 def test_a_repeated_batch_adds_nothing_that_was_forgotten(spark, query, messages, data):
     """A batch that Spark repeats after its rows were forgotten is still recognised."""
     forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
-    archive.ArchiveSink(spark, str(data))(messages([line.encode() for line in LINES], first=6), 1)
+    archive.archive_sink(spark, str(data))(messages([line.encode() for line in LINES], first=6), 1)
 
     assert [] == files_with(data, GONE)
 
@@ -119,7 +144,7 @@ def test_a_file_without_a_commit_is_waited_for(data):
 )
 def test_an_address_is_a_whole_word(address, text, expected):
     """A longer address that contains this one is another one; bodies may have any bytes."""
-    assert expected == ForgottenVisitor(address).is_in(pa.table({"body": [text]}))
+    assert expected == ForgottenVisitor(address).is_in(pa.record_batch({"body": [text]}))
 
 
 def test_the_program_reports_what_it_did(data, capsys):
@@ -130,5 +155,5 @@ def test_the_program_reports_what_it_did(data, capsys):
         forget.main(["--data", str(data / "none"), "--address", GONE])
     printed = capsys.readouterr()
 
-    assert "forgotten: 3 files were changed\n" == printed.out
+    assert "forgotten: 4 files were changed\n" == printed.out
     assert f"sparq forget: --data={data}/none: no such folder\n" == printed.err

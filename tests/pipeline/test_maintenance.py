@@ -59,9 +59,8 @@ def test_a_merge_is_bounded_by_size():
 def merge_all(spark, written, name):
     """Merge all files of a table's only day; returns whether it took effect."""
     table = written.opened[name]
-    table.update_incremental()
-    place, definition = written.places[name], written.definitions[name]
-    return merge(spark, place, table, definition, files_of(table))
+    table.delta.update_incremental()
+    return merge(spark, table, files_of(table.delta))
 
 
 def test_a_merge_keeps_all_rows_and_changes_none(spark, query, batches, tmp_path):
@@ -134,11 +133,12 @@ def test_of_two_merges_one_takes_effect(spark, query, batches, tmp_path):
     first, second = tables_of(spark, tmp_path), tables_of(spark, tmp_path)
     for number, batch in enumerate(batches):
         first.write(batch, number, split)
-    second.opened["all"].update_incremental()
-    chosen = files_of(second.opened["all"])
+    table = second.opened["all"]
+    table.delta.update_incremental()
+    chosen = files_of(table.delta)
     assert merge_all(spark, first, "all")
 
-    assert not merge(spark, second.places["all"], second.opened["all"], ALL, chosen)
+    assert not merge(spark, table, chosen)
     assert list(range(600)) == indexes(tmp_path, "all")
 
 
@@ -191,7 +191,7 @@ def test_days_are_dropped(spark, query, messages, tmp_path):
     """Rows of days before the first that is kept are removed; a repeated batch stays known."""
     written = Tables(spark, str(tmp_path), [ODD])
     written.write(messages([b"x"] * 10), 0, split_odd)
-    table = written.opened["odd"]
+    table = written.opened["odd"].delta
 
     assert [] == drop_days(table, "2026-11-21")
     assert files(tmp_path) == {f"odd/{path}" for path in drop_days(table, "2026-11-22")}

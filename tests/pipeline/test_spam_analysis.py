@@ -26,7 +26,7 @@ class Kept(ResultTopics):
 
     def publish(self, topic, bodies):
         assert topic == self.findings
-        PUBLISHED.extend(json.loads(row.body) for row in bodies.collect())
+        PUBLISHED.extend(json.loads(bytes(row.body)) for row in bodies.collect())
 
 
 PUBLISHED = []
@@ -41,7 +41,7 @@ class Ran:
 
     def sink(self):
         """The sink of a new start."""
-        return spam_analysis.SpamSink(self.query.spark, str(self.folder), Kept(), RULES)
+        return spam_analysis.spam_sink(self.query.spark, str(self.folder), Kept())
 
     def add(self, first, end):
         """Add batches of clicks."""
@@ -55,7 +55,7 @@ class Ran:
 
     def end(self):
         """End the run."""
-        self.sink().close(self.query.spark, str(self.query.checkpoint))
+        spam_analysis.close(self.sink(), RULES, self.query.spark, str(self.query.checkpoint))
 
     def sessions(self):
         """All rows of `sessions`."""

@@ -1,17 +1,18 @@
 """Tables: each row once after repeats and kills, several tables in one pass, readable by others."""
 
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable
 from pyspark.sql import functions as F
 
 from sparq.pipeline import tables
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import Stats, Table, Tables, by_day, write_files
+from sparq.pipeline.tables import Table, Tables, rows_of, write_files
 from tests.pipeline.query_input import forget_last_commit
 
 AT = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -60,8 +61,8 @@ def test_one_pass_writes_several_tables(spark, query, batches, tmp_path):
     assert list(range(600)) == sorted(row["index"] for row in frame.collect())
     assert ["index", "time", "body", "date"] == frame.columns
     assert 600 == frame.where(F.to_date("time") == F.col("date")).count()
-    last = written.frame(spark, "odd", found["odd"].files)
-    assert list(range(401, 600, 2)) == sorted(row["index"] for row in last.collect())
+    last = rows_of(written.opened["odd"].place, ODD.schema, found["odd"].files).to_table()
+    assert list(range(401, 600, 2)) == sorted(last["index"].to_pylist())
 
 
 def test_a_repeated_batch_changes_nothing(spark, query, batches, tmp_path):
@@ -232,41 +233,51 @@ def test_a_table_with_other_columns_or_partitions_is_refused(spark, tmp_path):
         Tables(spark, str(tmp_path / "1"), [ODD])
 
 
-def test_a_day_is_one_in_utc():
+def written_files(folder, parts, size=1 << 20):
+    """What is written of rows: rows of WRITTEN_DDL, in a list for each flush."""
+    targets = {one.name: (one, TablePlace(str(folder / one.name))) for one in (ODD, ALL)}
+    for name in targets:
+        (folder / name).mkdir()
+    batches = write_files(parts, targets, "x-", size)
+    return [batch.to_pylist() for batch in batches]
+
+
+def test_a_day_is_one_in_utc(tmp_path):
     """A day has its first and its last microsecond; rows keep their order."""
     times = [AT + timedelta(microseconds=1), AT, AT - timedelta(days=1), AT + timedelta(days=1), AT]
-    rows = pa.table({"n": range(5), "time": pa.array(times, TIME.type)})
+    rows = pa.table({"index": range(5), "time": pa.array(times, TIME.type), "body": [b"x"] * 5})
+    (found,) = written_files(tmp_path, [{"all": rows}, {"odd": rows.slice(0, 0)}])
+    indexes = {
+        one["path"][:15]: pq.read_table(tmp_path / "all" / one["path"])["index"].to_pylist()
+        for one in found
+    }
 
-    assert [(date(2026, 3, 1), [2]), (date(2026, 3, 2), [1, 4]), (date(2026, 3, 3), [0, 3])] == [
-        (day, part["n"].to_pylist()) for day, part in by_day(rows, "time")
-    ]
+    assert {"date=2026-03-01": [2], "date=2026-03-02": [1, 4], "date=2026-03-03": [0, 3]} == indexes
 
 
 def test_files_are_cut_by_their_size(tmp_path):
-    """After `buffer_bytes` of rows of any table new files begin."""
+    """After `size` bytes of rows of any table new files begin."""
     rows = pa.table({"index": [1], "time": pa.array([AT], TIME.type), "body": [b"x" * 1000]})
     parts = [{"all": rows}, {"odd": rows}, {"all": rows}, {"odd": rows.slice(0, 0)}]
-    places = {name: TablePlace(str(tmp_path)) for name in ("odd", "all")}
+    (tmp_path / "more").mkdir()
 
-    def written(size):
-        batches = write_files(parts, {"odd": ODD, "all": ALL}, places, "x-", size)
-        return [[(row["table"], row["rows"]) for row in batch.to_pylist()] for batch in batches]
+    def tables_in(folder, size):
+        return [[one["table"] for one in flush] for flush in written_files(folder, parts, size)]
 
-    assert [[("all", 2), ("odd", 1)]] == written(1 << 20)
-    assert [[("all", 1), ("odd", 1)], [("all", 1)]] == written(2_000)
+    assert [["all", "odd"]] == tables_in(tmp_path, 1 << 20)
+    assert [["all", "odd"], ["all"]] == tables_in(tmp_path / "more", 2_000)
 
 
-def test_a_file_has_statistics_of_its_times():
+def test_a_file_has_statistics_of_its_times(tmp_path):
     """The log has number of rows, and bounds of times and indexes, never of texts."""
-    times = pa.array([AT, AT, None, AT + timedelta(days=1)], TIME.type)
-    rows = pa.table({"index": [0, 1, 2, 3], "time": times, "body": [b"a"] * 4})
-    stats = Stats(rows.schema)
-    stats.add(rows.slice(2))
-    stats.add(rows.slice(0, 2))
+    times = pa.array([AT, AT, AT + timedelta(hours=-1)], TIME.type)
+    rows = pa.table({"index": [0, None, 3], "time": times, "body": [b"a"] * 3})
+    ((file,),) = written_files(tmp_path, [{"all": rows}])
 
     assert {
-        "numRecords": 4,
-        "minValues": {"index": 0, "time": "2026-03-02T23:59:59.999999Z"},
-        "maxValues": {"index": 3, "time": "2026-03-03T23:59:59.999999Z"},
-        "nullCount": {"index": 0, "time": 1},
-    } == json.loads(stats.text())
+        "numRecords": 3,
+        "minValues": {"index": 0, "time": "2026-03-02T22:59:59.999999Z"},
+        "maxValues": {"index": 3, "time": "2026-03-02T23:59:59.999999Z"},
+        "nullCount": {"index": 1, "time": 0},
+    } == json.loads(file["stats"])
+    assert (tmp_path / "all" / file["path"]).stat().st_size == file["bytes"]

@@ -28,7 +28,7 @@ from proofs.spark_cluster_parts.steps import STEPS
 from proofs.spark_cluster_parts.variants import CONTROL, KILLS, VARIANTS, WORKER
 
 from proofs import spark_cluster
-from sparq.pipeline.tables import Table
+from sparq.pipeline.storage import TablePlace
 from sparq.program.supervised import members_of
 from tests.support.waiting import wait_for
 
@@ -257,14 +257,14 @@ def test_variants_are_chosen_by_name() -> None:
 def test_a_task_fails_once_after_it_has_written(tmp_path: Path) -> None:
     """Of each table whose failure is wanted, one file is written and its task fails."""
     wanted = failures.Failures(tmp_path / "wanted")
-    table, made = Table("clicks", pa.schema([]), "time"), []
+    place, made = TablePlace("data/clicks"), []
     write = failing_workers.failing_once(lambda *_: made.append(1) or {}, tmp_path / "wanted")
     wanted.want()
     with pytest.raises(OSError, match="the proof lets this task fail"):
-        write(None, "", table)
+        write(place)
 
-    assert {} == write(None, "", table)
-    assert ([1, 1], 1, ["rejected", "minutes", "pages"]) == (made, wanted.count(), wanted.missing())
+    assert {} == write(place)
+    assert ([1, 1], 1, [*failures.TABLES[1:]]) == (made, wanted.count(), wanted.missing())
 
 
 PYTHON_OF_WORKERS = r"""

@@ -218,21 +218,21 @@ class Application:
         if name == archive.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
             rejected = partial(self._figures.counted, name, "rejected")
-            sink = archive.ArchiveSink(
+            sink = archive.archive_sink(
                 *common, keep_days=keep_days, counted=rejected, reading=reading
             )
             return Plan(rows, sink)
         if name == metrics.QUERY:
             rows = observed(read, newest_published=F.col("timestamp"))
             own = metric_tables(self._settings)
-            minutes = metrics.MetricsSink(*common, keep_days=keep_days, own=own, reading=reading)
-            return Plan(rows, minutes)
+            sink = metrics.metrics_sink(*common, keep_days=keep_days, own=own, reading=reading)
+            return Plan(rows, sink)
         packed = spam_analysis.packed(read, self._rules, self._buckets(name), reading)
         packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
         stage = sessions_stage(packed, self._rules)
         rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
-        judged = spam_analysis.SpamSink(*common, self._rules, keep_days)
-        return Plan(rows, judged, judged.close)
+        sink = spam_analysis.spam_sink(*common, keep_days=keep_days)
+        return Plan(rows, sink, partial(spam_analysis.close, sink, self._rules))
 
     def _source_options(self, name: str) -> dict[str, str]:
         most = self._settings.max_offsets_per_trigger

@@ -23,18 +23,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, FileType
 
-from sparq.pipeline.maintenance import file_schema, remove_action, replace_files, rewrite
+from sparq.pipeline.maintenance import replace_files, rewrite
 from sparq.pipeline.metrics import visitor_hashes
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import KEEP_S, Table, TableFile, add_action, files_of
+from sparq.pipeline.tables import KEEP_S, add_action, files_of, schema_of
+from sparq.pipeline.totals import hashes_of
 from sparq.tools.parser import ToolParser, VersionAction
 
 PROGRAM = "sparq forget"
 POLL_SECONDS = 1.0
-HASHES = "visitor_hashes"
+WHO = {"address", "user_agent"}
 
 
 class ForgottenVisitor:
@@ -52,50 +52,55 @@ class ForgottenVisitor:
         inside = "[^0-9A-Za-z:]" if ":" in address else "[^0-9A-Za-z]"
         self._pattern = f"(^|{inside}){re.escape(address)}({inside}|$)"
         self._hashes: set[int] = set()
+        if user_agent is None:  # counted by a metric of the user's own
+            self._hashes.update(hashes_of(pa.array([address])).to_pylist())
 
-    def rows(self, table: pa.Table) -> pa.Array:
+    def note(self, rows: pa.RecordBatch) -> bool:
+        """Remember the hashes of the visitor from rows with `address` and `user_agent`."""
+        if set(rows.schema.names) >= WHO:
+            mine = rows.select(["address", "user_agent"]).filter(
+                pc.equal(rows["address"], self._address)
+            )
+            if self._user_agent is not None:
+                mine = mine.filter(self._has(mine))
+            hashes = visitor_hashes(*(pa.chunked_array([column]) for column in mine.columns))
+            self._hashes.update(hashes.drop_null().to_pylist())
+        return False
+
+    def _has(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Whether each row is about the visitor."""
-        found = pa.array([False] * len(table))
+        found = pa.repeat(pa.scalar(False), len(rows))
         if self._user_agent is not None:
-            if {"address", "user_agent"} <= set(table.column_names):
-                is_address = pc.equal(table["address"], self._address)
-                is_agent = pc.equal(table["user_agent"], self._user_agent)
-                found = pc.fill_null(pc.and_(is_address, is_agent), False).combine_chunks()
-            return found
-        for column in table.columns:
+            if set(rows.schema.names) >= WHO:
+                is_agent = pc.equal(rows["user_agent"], self._user_agent)
+                found = pc.and_(pc.equal(rows["address"], self._address), is_agent)
+            return pc.fill_null(found, False)
+        for column in rows.columns:
             if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
                 has = pc.match_substring_regex(column, self._pattern)
-                found = pc.or_(found, pc.fill_null(has, False).combine_chunks())
+                found = pc.or_(found, pc.fill_null(has, False))
         return found
 
-    def note(self, table: pa.Table) -> None:
-        """Remember the hashes of the visitor from rows with `address` and `user_agent`."""
-        if {"address", "user_agent"} <= set(table.column_names):
-            mine = table.filter(pc.equal(table["address"], self._address)).combine_chunks()
-            mine = mine.filter(self.rows(mine)) if self._user_agent is not None else mine
-            hashes = visitor_hashes(mine["address"], mine["user_agent"])
-            self._hashes.update(hashes.drop_null().to_pylist())
+    def without(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows without the visitor."""
+        kept = rows.filter(pc.invert(self._has(rows)))
+        for at, field in enumerate(kept.schema):
+            if field.name.endswith("_hashes") and self._has_hashes(kept[field.name]):
+                lists = [
+                    None if one is None else [each for each in one if each not in self._hashes]
+                    for one in kept[field.name].to_pylist()
+                ]
+                kept = kept.set_column(at, field, pa.array(lists, field.type))
+        return kept
 
-    def without(self, table: pa.Table) -> pa.Table:
-        """The table without the visitor."""
-        kept = table.filter(pc.invert(self.rows(table)))
-        if HASHES not in table.column_names or not self._hashes:
-            return kept
-        lists = [
-            None if one is None else [each for each in one if each not in self._hashes]
-            for one in kept[HASHES].to_pylist()
-        ]
-        at = kept.column_names.index(HASHES)
-        return kept.set_column(at, kept.schema.field(at), pa.array(lists, kept[HASHES].type))
+    def is_in(self, rows: pa.RecordBatch) -> bool:
+        """Whether the rows have anything about the visitor."""
+        hashes = (rows[name] for name in rows.schema.names if name.endswith("_hashes"))
+        return bool(pc.any(self._has(rows)).as_py()) or any(map(self._has_hashes, hashes))
 
-    def is_in(self, table: pa.Table) -> bool:
-        """Whether the table has anything about the visitor."""
-        if pc.any(self.rows(table)).as_py():
-            return True
-        if HASHES not in table.column_names or not self._hashes:
-            return False
-        hashes = pc.list_flatten(table[HASHES])
-        return bool(pc.any(pc.is_in(hashes, pa.array(self._hashes, pa.int64()))).as_py())
+    def _has_hashes(self, lists: pa.ListArray) -> bool:
+        known = pa.array(self._hashes, pa.int64())
+        return bool(pc.any(pc.is_in(pc.list_flatten(lists), known)).as_py())
 
 
 def forget(
@@ -112,16 +117,13 @@ def forget(
         waited: called with a sentence before a wait.
         keep_s: a file that no commit has named for this time is deleted if it has the visitor.
     """
-    places = [place for place in _folders(data) if place.exists()]
+    folders = data.files().get_file_info(FileSelector("", allow_not_found=True))
+    named = [data.of(one.base_name) for one in folders if one.type == FileType.Directory]
+    places = [place for place in named if place.exists()]
     for place in places:
         for path in _parquet_files(place):
             _any_batch(place, path, visitor.note)
     return sum(_forget_in(place, visitor, waited, keep_s) for place in places)
-
-
-def _folders(data: TablePlace) -> list[TablePlace]:
-    found = data.files().get_file_info(FileSelector("", allow_not_found=True))
-    return [data.of(one.base_name) for one in found if one.type == FileType.Directory]
 
 
 def _parquet_files(place: TablePlace) -> dict[str, float]:
@@ -135,12 +137,11 @@ def _parquet_files(place: TablePlace) -> dict[str, float]:
     }
 
 
-def _any_batch(place: TablePlace, path: str, check: Callable[[pa.Table], bool | None]) -> bool:
+def _any_batch(place: TablePlace, path: str, check: Callable[[pa.RecordBatch], bool]) -> bool:
     """Whether `check` is true for a part of a file; false if the file is gone."""
     try:
         with place.files().open_input_file(path) as stream:
-            batches = pq.ParquetFile(stream).iter_batches()
-            return any(check(pa.Table.from_batches([batch])) for batch in batches)
+            return any(map(check, pq.ParquetFile(stream).iter_batches()))
     except FileNotFoundError:
         return False
 
@@ -153,9 +154,12 @@ def _forget_in(
     table = place.table()
     while True:
         table.update_incremental()
-        files = files_of(table)
-        has = [one for one in files if _any_batch(place, one.path, visitor.is_in)]
-        changed += sum(_rewritten(place, table, one, visitor) for one in has)
+        for file in files_of(table):
+            if _any_batch(place, file.path, visitor.is_in):
+                made = rewrite(place, schema_of(table), [file.path], visitor.without)
+                added = [add_action(row) for row in made]
+                # Not if another commit came between: the next round finds the file again.
+                changed += replace_files(table, [file], added, data_change=True)
         # Deletes replaced files, also those that merges have replaced a moment ago.
         table.vacuum(0, dry_run=False, enforce_retention_duration=False)
         table.update_incremental()
@@ -170,16 +174,6 @@ def _forget_in(
         if left:
             waited(f"{place.address}: waiting for {len(left)} files of a batch without a commit")
             time.sleep(POLL_SECONDS)
-
-
-def _rewritten(
-    place: TablePlace, table: DeltaTable, file: TableFile, visitor: ForgottenVisitor
-) -> bool:
-    """Replace a file by one without the visitor; false if another commit came between."""
-    definition = Table(table.metadata().name or "", pa.schema([]), "")
-    made = rewrite(place, definition, file_schema(table), [file.path], visitor.without)
-    added = [add_action(row) for row in made.to_pylist()]
-    return replace_files(table, [*added, remove_action(file, data_change=True)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,36 +21,33 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
-from typing import TYPE_CHECKING
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sparq.pipeline.tables import (
-    ADDED_DDL,
-    ADDED_SCHEMA,
     DAY,
     KEEP_S,
-    Table,
+    WRITTEN_DDL,
+    OpenTable,
     TableFile,
     Tables,
     add_action,
     files_of,
+    rows_of,
     schema_of,
     transact,
-    write_file,
+    write_rows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
     from sparq.pipeline.storage import TablePlace
@@ -104,10 +101,10 @@ class Maintenance:
             return
         self._checked_s = now_s
         for name, table in self._tables.opened.items():
-            definition, place = self._tables.definitions[name], self._tables.places[name]
-            table.update_incremental()
-            chosen = next(due(files_of(table), limit_of(definition), now_s), [])
-            if chosen and merge(spark, place, table, definition, chosen):
+            table.delta.update_incremental()
+            limit = MERGE_BYTES if table.definition.summed is None else SUMMED_MERGE_BYTES
+            chosen = next(due(files_of(table.delta), limit, now_s), [])
+            if chosen and merge(spark, table, chosen):
                 self._replaced.append((now_s, name, [one.path for one in chosen]))
         if now_s >= self._cleaned_s + CLEAN_S:
             self._clean(now_s)
@@ -117,24 +114,19 @@ class Maintenance:
         for name, table in self._tables.opened.items():
             if self._keep_days:
                 day = datetime.fromtimestamp(now_s, UTC).date() - timedelta(days=self._keep_days)
-                self._replaced.append((now_s, name, drop_days(table, day.isoformat())))
+                self._replaced.append((now_s, name, drop_days(table.delta, day.isoformat())))
         while self._replaced and self._replaced[0][0] <= now_s - KEEP_S:
             _, name, paths = self._replaced.popleft()
-            files = self._tables.places[name].files()
+            files = self._tables.opened[name].place.files()
             for path in paths:
                 with suppress(FileNotFoundError):
                     files.delete_file(path)
         if now_s >= self._swept_s + ORPHANS_S:
             self._swept_s = now_s
-            for table in self._tables.opened.values():
-                hours = ORPHANS_S // 3600
-                table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
-                table.update_incremental()
-
-
-def limit_of(table: Table) -> int:
-    """The maximum size of the files of one merge of a table, in bytes."""
-    return MERGE_BYTES if table.summed is None else SUMMED_MERGE_BYTES
+            hours = ORPHANS_S // 3600
+            for _, _, delta in self._tables.opened.values():
+                delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+                delta.update_incremental()
 
 
 def due(files: Iterable[TableFile], limit: int, now_s: float) -> Iterator[list[TableFile]]:
@@ -148,140 +140,99 @@ def due(files: Iterable[TableFile], limit: int, now_s: float) -> Iterator[list[T
     """
     small = sorted((one for one in files if one.size < limit // 4), key=lambda one: one.day)
     for _, day in groupby(small, lambda one: one.day):
-        ordered = sorted(day, key=lambda one: one.size)
-        if now_s - max(one.modified_ms for one in ordered) / 1000 < SETTLED_S:
-            ordered = _crowded(ordered)
-        chosen = _within(ordered, limit)
+        chosen = sorted(day, key=lambda one: one.size)
+        if now_s - max(one.modified_ms for one in chosen) / 1000 < SETTLED_S:
+            chosen = _crowded(chosen)
+        fitting = sum(total <= limit for total in accumulate(one.size for one in chosen))
         if len(chosen) > 1:
-            yield chosen
+            yield chosen[: max(2, fitting)]
 
 
 def _crowded(ordered: Sequence[TableFile]) -> list[TableFile]:
     """The smallest files up to the last size of which there are FAN; sizes in powers of 8."""
-    found: list[TableFile] = []
-    at = 0
+    found = at = 0
     for _, some in groupby(ordered, lambda one: (one.size >> 14).bit_length() // 3):
-        count = sum(1 for _ in some)
+        count = len(list(some))
         at += count
         if count >= FAN:
-            found = list(ordered[:at])
-    return found
+            found = at
+    return list(ordered[:found])
 
 
-def _within(files: Sequence[TableFile], limit: int) -> list[TableFile]:
-    """The first files up to this size in total, but at least two."""
-    total = 0
-    for at, one in enumerate(files):
-        total += one.size
-        if at > 1 and total > limit:
-            return list(files[:at])
-    return list(files)
-
-
-def merge(
-    spark: SparkSession,
-    place: TablePlace,
-    table: DeltaTable,
-    definition: Table,
-    chosen: list[TableFile],
-) -> bool:
+def merge(spark: SparkSession, table: OpenTable, chosen: list[TableFile]) -> bool:
     """Merge some files of a day on an executor, and commit the result.
 
     Returns:
         Whether the merge took effect; it does not if another one committed first.
     """
-    paths, schema = [one.path for one in chosen], file_schema(table)
+    place, summed = table.place, table.definition.summed
+    schema, paths = schema_of(table.delta), [one.path for one in chosen]
 
     def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            yield rewrite(place, definition, schema, paths)
+            if summed is None:
+                written = rewrite(place, schema, paths)
+            else:
+                rows = summed(rows_of(place, schema, paths).to_table())
+                day = pa.array([datetime.fromisoformat(chosen[0].day).date()] * len(rows))
+                rows = rows.append_column(DAY, day).select(schema.names).cast(schema)
+                written = write_rows(place, rows, schema, PREFIX)
+            yield pa.RecordBatch.from_pylist(written)
 
-    rows = spark.range(0, 1, 1, 1).mapInArrow(merged, ADDED_DDL).collect()
-    added = [add_action(row.asDict(), data_change=False) for row in rows]
-    removed = [remove_action(one, data_change=False) for one in chosen]
-    return replace_files(table, [*added, *removed])
+    found = spark.range(0, 1, 1, 1).mapInArrow(merged, WRITTEN_DDL).collect()
+    added = [add_action(row.asDict(), data_change=False) for row in found]
+    return replace_files(table.delta, chosen, added, data_change=False)
 
 
-def replace_files(table: DeltaTable, actions: list[AddAction | RemoveAction]) -> bool:
-    """Commit a change of files; false if a file is gone, or another change came between."""
-    live = {one.path for one in files_of(table)}
-    if not {one.path for one in actions if isinstance(one, RemoveAction)} <= live:
+def rewrite(
+    place: TablePlace,
+    schema: pa.Schema,
+    paths: Sequence[str],
+    kept: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
+) -> list[dict[str, Any]]:
+    """Write the rows of some files of one day into a new file.
+
+    Args:
+        place: the table's folder.
+        schema: the table's columns; columns that a file lacks become null.
+        paths: the files.
+        kept: removes rows.
+    Returns:
+        A row of WRITTEN_DDL; none if no row is left.
+    """
+    prefix = OPEN if paths[0].rpartition("/")[2].startswith(OPEN) else PREFIX
+    rows = map(kept, rows_of(place, schema, paths).to_batches())
+    return write_rows(place, rows, schema, prefix)
+
+
+def replace_files(
+    table: DeltaTable, old: Sequence[TableFile], new: Sequence[AddAction], *, data_change: bool
+) -> bool:
+    """Commit a change of files; false if an old one is gone, or another change came between."""
+    if not {one.path for one in old} <= {one.path for one in files_of(table)}:
         return False
+    removed = [remove_action(one, data_change=data_change) for one in old]
     try:
-        transact(table, actions, Transaction(MERGES, table.version()))
+        transact(table, [*new, *removed], Transaction(MERGES, table.version()))
     except CommitFailedError:
         return False
     return True
 
 
-def file_schema(table: DeltaTable) -> pa.Schema:
-    """The columns of a table's files: all but `date`."""
-    return pa.schema([field for field in schema_of(table) if field.name != DAY])
-
-
-def remove_action(file: TableFile, *, data_change: bool) -> RemoveAction:
+def remove_action(file: TableFile, *, data_change: bool = True) -> RemoveAction:
     """The log's entry for a file that no longer counts."""
     return RemoveAction(
         path=file.path,
         size=file.size,
-        partition_values={DAY: file.day},
+        partition_values={DAY.name: file.day},
         deletion_timestamp=time.time_ns() // 1_000_000,
         data_change=data_change,
     )
 
 
-def rewrite(
-    place: TablePlace,
-    table: Table,
-    schema: pa.Schema,
-    paths: Sequence[str],
-    kept: Callable[[pa.Table], pa.Table] | None = None,
-) -> pa.RecordBatch:
-    """Write the rows of some files of one day into a new file.
-
-    Args:
-        place: the table's folder.
-        table: its definition.
-        schema: the table's columns without `date`; columns that a file lacks become null.
-        paths: the files.
-        kept: removes rows; None: all are kept.
-    Returns:
-        A row of ADDED_SCHEMA; none if no row is left.
-    """
-    files = place.files()
-    rows = _rows(place, paths, schema)
-    if table.summed is not None:
-        whole = pa.concat_tables([schema.empty_table(), *rows])
-        rows = iter([table.summed(whole).select(schema.names).cast(schema)])
-    if kept is not None:
-        rows = (kept(part) for part in rows)
-    folder, _, name = paths[0].rpartition("/")
-    prefix = OPEN if name.startswith(OPEN) else PREFIX
-    made = write_file(files, f"{folder}/{prefix}", table, schema, rows)
-    if not made["rows"]:
-        files.delete_file(made["path"])
-        return pa.RecordBatch.from_pylist([], ADDED_SCHEMA)
-    return pa.RecordBatch.from_pylist([made], ADDED_SCHEMA)
-
-
-def _rows(place: TablePlace, paths: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
-    files = place.files()
-    for path in paths:
-        with files.open_input_file(path) as stream:
-            for batch in pq.ParquetFile(stream).iter_batches():
-                found = set(batch.schema.names)
-                columns = [
-                    batch[one.name].cast(one.type)
-                    if one.name in found
-                    else pa.nulls(len(batch), one.type)
-                    for one in schema
-                ]
-                yield pa.Table.from_arrays(columns, schema=schema)
-
-
 def drop_days(table: DeltaTable, first: str) -> list[str]:
     """Remove all rows before a day, such as `2026-03-02`; returns the files that are gone."""
     old = [one for one in files_of(table) if one.day < first]
-    if not old or not replace_files(table, [remove_action(one, data_change=True) for one in old]):
+    if not old or not replace_files(table, old, [], data_change=True):
         return []
     return [one.path for one in old]

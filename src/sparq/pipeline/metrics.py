@@ -22,17 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sparq.pipeline.clicks import USUAL, parse_arrow
-from sparq.pipeline.maintenance import Maintenance
-from sparq.pipeline.publish import BODIES, BODY_DDL
+from sparq.pipeline.sink import Publication, Sink
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import Table, Tables, Written, arrow, overlapping
+from sparq.pipeline.tables import Table, Tables, arrow
 from sparq.pipeline.totals import PartialRows, hashes_of, to_arrow
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from sparq.pipeline.own_metrics import MetricTable
     from sparq.pipeline.publish import ResultTopics
@@ -98,11 +96,11 @@ def rows_of(clicks: pa.Table) -> dict[str, pa.Table]:
         pl.col("page").str.slice(0, PAGE_CHARACTERS_MAX),
         (pl.col("status") // 100).alias("class"),
     )
-    statuses = [
-        (pl.col("class") == int(name[0])).sum().cast(pl.Int64).alias(f"status_{name}")
-        for name in STATUS_CLASSES[:-1]
-    ]
     known = [f"status_{name}" for name in STATUS_CLASSES[:-1]]
+    statuses = [
+        (pl.col("class") == number).sum().cast(pl.Int64).alias(name)
+        for number, name in enumerate(known, 1)
+    ]
     minutes = frame.group_by("minute").agg(
         pl.len().cast(pl.Int64).alias("clicks"),
         pl.col("bytes").sum(),
@@ -123,8 +121,16 @@ def visitor_hashes(addresses: pa.ChunkedArray, agents: pa.ChunkedArray) -> pa.In
     return hashes_of(texts.combine_chunks())
 
 
-class MetricsSink:
-    """A function for foreachBatch: writes a batch of messages into both tables.
+def metrics_sink(
+    spark: SparkSession,
+    data: str,
+    topics: ResultTopics | None = None,
+    *,
+    keep_days: int = 0,
+    own: Sequence[MetricTable] = (),
+    reading: Reading = USUAL,
+) -> Sink:
+    """A function for foreachBatch: writes a batch of messages into all tables.
 
     Args:
         spark: the session.
@@ -134,61 +140,12 @@ class MetricsSink:
         own: the user's metrics.
         reading: how messages are read.
     """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        data: str,
-        topics: ResultTopics | None = None,
-        *,
-        keep_days: int = 0,
-        own: Sequence[MetricTable] = (),
-        reading: Reading = USUAL,
-    ) -> None:
-        self._tables = Tables(spark, data, [*(one.table for one in own), PAGES, MINUTES])
-        self._split = partial(split, own=tuple(own), reading=reading)
-        self._maintenance = Maintenance(self._tables, keep_days)
-        self._topics = topics
-
-    def __call__(self, messages: DataFrame, batch_id: int) -> None:
-        """Process one micro-batch, also if it is repeated."""
-        spark = messages.sparkSession
-        minutes = self._tables.write(messages, batch_id, self._split).get(MINUTES.name)
-        if self._topics is not None and minutes is not None:
-            self._topics.publish(self._topics.minutes, self._running_totals(spark, minutes))
-        self._maintenance.between_batches(spark)
-
-    def _running_totals(self, spark: SparkSession, written: Written) -> DataFrame:
-        """The minutes of a batch as messages; one executor reads and sums up their rows."""
-        place, table = self._tables.places[MINUTES.name], self._tables.opened[MINUTES.name]
-        files = overlapping(table, MINUTES.time, written.files)
-
-        def bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for _ in batches:
-                rows = totals_of(place, written.files, files)
-                encoded = [as_json(row, written.version) for row in rows.to_pylist()]
-                yield pa.record_batch([pa.array(encoded, pa.binary())], schema=BODIES)
-
-        return spark.range(0, 1, 1, 1).mapInArrow(bodies, BODY_DDL)
-
-
-def totals_of(place: TablePlace, touched: Iterable[str], files: Iterable[str]) -> pa.Table:
-    """The totals (`summed_up`) of the minutes in the files `touched`, from all of `files`."""
-    read = place.files()
-    minutes = {
-        minute
-        for path in touched
-        for minute in pq.read_table(path, columns=["minute"], filesystem=read, partitioning=None)[
-            "minute"
-        ].to_pylist()
-    }
-    found = [
-        pq.read_table(
-            path, filesystem=read, partitioning=None, filters=[("minute", "in", minutes)]
-        ).cast(MINUTES_SCHEMA)
-        for path in files
-    ]
-    return summed_up(pa.concat_tables(found))
+    return Sink(
+        Tables(spark, data, [*(one.table for one in own), PAGES, MINUTES]),
+        partial(split, own=tuple(own), reading=reading),
+        Publication(topics, MINUTES.name, as_json),
+        keep_days=keep_days,
+    )
 
 
 def summed_up(rows: pa.Table) -> pa.Table:
@@ -200,11 +157,11 @@ def summed_up(rows: pa.Table) -> pa.Table:
 
 
 def as_json(row: dict[str, Any], revision: int) -> bytes:
-    """Encode a row of `summed_up` for the topic."""
-    figures = {name: value for name, value in row.items() if not name.startswith("status_")}
-    figures |= {"minute": row["minute"].strftime("%Y-%m-%dT%H:%M:%SZ"), "revision": revision}
-    figures["status"] = {name: row[f"status_{name}"] for name in STATUS_CLASSES}
-    return json.dumps(figures).encode()
+    """Encode the total of a minute for the topic."""
+    statuses = {name: row.pop(f"status_{name}") for name in STATUS_CLASSES}
+    row["visitors"] = len(row.pop("visitor_hashes"))
+    minute = row["minute"].strftime("%Y-%m-%dT%H:%M:%SZ")
+    return json.dumps({**row, "minute": minute, "revision": revision, "status": statuses}).encode()
 
 
 def read_minutes(folders: Folders) -> pa.Table:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ def with_batch_time(rows: DataFrame) -> DataFrame:
     return rows.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
 
 
-BODIES = pa.schema([("body", pa.binary())])
 BODY_DDL = "body BINARY"
 
 

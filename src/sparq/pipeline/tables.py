@@ -3,10 +3,9 @@
     <data>/clicks/date=2026-03-02/<query>-<batch>-<random>.parquet    written by executors
     <data>/clicks/_delta_log                                          which files count
 
-A query that writes tables defines each as a `Table`, makes one `Tables` of them, and calls `write`
-in its function for foreachBatch. What runs on the executors is one function, `split`: it gets the
-rows of a partition as Arrow batches, and yields the rows of each table. So the rows of several
-tables come out of one pass over a batch:
+A query defines each of its tables as a `Table`. What runs on the executors is one function,
+`split`: it gets the rows of a partition as Arrow batches, and yields the rows of each table. So the
+rows of several tables come out of one pass over a batch:
 
     at = ("time", pa.timestamp("us", "UTC"))
     SESSIONS = Table("sessions", pa.schema([at, ("visitor", pa.string()), ...]), "time")
@@ -16,9 +15,7 @@ tables come out of one pass over a batch:
         for batch in batches:
             yield {"sessions": sessions_of(batch), "findings": findings_of(batch)}
 
-    tables = Tables(spark, data, [FINDINGS, SESSIONS])
-    written = tables.write(rows, batch_id, split)   # {"sessions": Written(version=12, ...), ...}
-    maintenance.between_batches(spark)              # after publishing: `Maintenance(tables)`
+    sink = Sink(Tables(spark, data, [FINDINGS, SESSIONS]), split)   # for foreachBatch
 
 1. Exactly once: a batch is one commit of each table, with a Delta transaction: the application is
    the query's id, its version the batch's number. A batch that Spark repeats is recognised by it.
@@ -39,15 +36,13 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
@@ -56,12 +51,14 @@ from pyarrow.fs import FileType
 from sparq.pipeline.storage import TablePlace, place_of
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    import pyarrow.parquet as pq
     from pyspark.sql import DataFrame, SparkSession
 
-DAY = "date"
-COMPRESSION = "zstd"
+DAY = pa.field("date", pa.date32())
+BY_DAY = ds.partitioning(pa.schema([DAY]), flavor="hive")
+DAYS_MAX = 100_000
 BUFFER_BYTES = 128 << 20
+BATCH_ROWS = 65_536
 COMMIT_ATTEMPTS = 5
 QUERY_ID_CHARACTERS = 8
 KEEP_S = 600
@@ -75,21 +72,11 @@ PROPERTIES = {
     "delta.checkpointInterval": "50",
 }
 
-ADDED_SCHEMA = pa.schema(
-    [
-        ("table", pa.string()),
-        ("path", pa.string()),  # relative to the table's folder
-        ("bytes", pa.int64()),
-        ("modified_ms", pa.int64()),  # ms since 1970
-        ("rows", pa.int64()),
-        ("stats", pa.string()),  # JSON, as in a Delta log
-    ]
-)
-ADDED_DDL = "table STRING, path STRING, bytes BIGINT, modified_ms BIGINT, rows BIGINT, stats STRING"
+WRITTEN_DDL = "table STRING, path STRING, bytes BIGINT, stats STRING"
+"""A file that a task has written: `path` is relative to the table's folder, `stats` JSON as in a
+Delta log."""
 
 _QUERY_ID = "sql.streaming.queryId"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_MICROS = 86_400_000_000
 
 Split = Callable[[Iterable[pa.RecordBatch]], Iterator[Mapping[str, pa.Table]]]
 """Turns the batches of one partition into rows by the name of their table; runs on executors."""
@@ -113,23 +100,23 @@ class Table:
     summed: Callable[[pa.Table], pa.Table] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a batch has written into one table.
+class OpenTable(NamedTuple):
+    """A table, its folder, and the table in the version that was read last."""
 
-    Attributes:
-        version: the table's version, which has the batch.
-        files: the batch's files, relative to the table's folder.
-        rows: number of rows in them.
-    """
+    definition: Table
+    place: TablePlace
+    delta: DeltaTable
+
+
+class Written(NamedTuple):
+    """What a batch has written into a table: the version that has it, its files, their rows."""
 
     version: int
-    files: list[str] = field(default_factory=list)
-    rows: int = 0
+    files: list[str]
+    rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
+class TableFile(NamedTuple):
     """A file that counts; `path` is relative to the table's folder."""
 
     path: str
@@ -140,7 +127,7 @@ class TableFile:
     @property
     def day(self) -> str:
         """The day of its rows, such as `2026-03-02`."""
-        return self.path.partition("/")[0].removeprefix(f"{DAY}=")
+        return day_of(self.path)
 
     @property
     def name(self) -> str:
@@ -168,11 +155,12 @@ class Tables:
         tables: Sequence[Table],
         options: Mapping[str, str] | None = None,
     ) -> None:
-        place = place_of(spark, data, options)
-        self.definitions = {table.name: table for table in tables}
-        self.places = {table.name: place.of(table.name) for table in tables}
+        data_place = place_of(spark, data, options)
         # The tables stay open between batches: only the commits since the last one are read.
-        self.opened = {table.name: opened(self.places[table.name], table) for table in tables}
+        self.opened: dict[str, OpenTable] = {}
+        for table in tables:
+            place = data_place.of(table.name)
+            self.opened[table.name] = OpenTable(table, place, opened(place, table))
 
     def write(
         self, rows: DataFrame, batch_id: int, split: Split, *, always: bool = False
@@ -195,23 +183,13 @@ class Tables:
         """
         query = query_id(rows.sparkSession)
         prefix = f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-"
-        for table in self.opened.values():
-            table.update_incremental()
-        has_all = has_batch(list(self.opened.values())[-1], query, batch_id)
+        for one in self.opened.values():
+            one.delta.update_incremental()
         added: dict[str, list[AddAction]] = {}
-        if always or not has_all:
-            definitions, places = self.definitions, self.places
-
-            def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                yield from write_files(split(batches), definitions, places, prefix)
-
-            began = time.monotonic()
-            for row in rows.mapInArrow(run, ADDED_DDL).collect():
-                added.setdefault(row["table"], []).append(add_action(row.asDict()))
-            if time.monotonic() - began > KEEP_S / 2:
-                _check_files(self.places, added)
+        if always or not has_batch(one.delta, query, batch_id):
+            added = self.add_files(rows, split, prefix)
         found = {}
-        for name, table in self.opened.items():
+        for name, (_, _, table) in self.opened.items():
             if added.get(name) and not has_batch(table, query, batch_id):
                 commit(table, added[name], Transaction(query, batch_id))
             # Read from the table: an earlier attempt or another driver may have committed.
@@ -221,9 +199,28 @@ class Tables:
                 found[name] = Written(table.version(), [one.path for one in files], rows_count)
         return found
 
-    def frame(self, spark: SparkSession, name: str, files: Sequence[str]) -> DataFrame:
-        """The rows of some files of a table."""
-        return _frame(spark, self.places[name], self.opened[name], files)
+    def add_files(self, rows: DataFrame, split: Split, prefix: str) -> dict[str, list[AddAction]]:
+        """Write rows into files whose names begin with a prefix; returns what to commit, by table.
+
+        Raises:
+            FileNotFoundError: it took long, and the files were deleted as left-overs.
+        """
+        targets = {name: (one.definition, one.place) for name, one in self.opened.items()}
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from write_files(split(batches), targets, prefix)
+
+        began = time.monotonic()
+        added: dict[str, list[AddAction]] = {}
+        for row in rows.mapInArrow(run, WRITTEN_DDL).collect():
+            added.setdefault(row["table"], []).append(add_action(row.asDict()))
+        if time.monotonic() - began > KEEP_S / 2:
+            for name, actions in added.items():
+                files = self.opened[name].place.files()
+                for one in files.get_file_info([action.path for action in actions]):
+                    if one.type != FileType.File:
+                        raise FileNotFoundError(f"{name}/{one.path}: run the batch again")
+        return added
 
 
 def read(
@@ -241,22 +238,16 @@ def read(
     Raises:
         deltalake.exceptions.TableNotFoundError: there is no such table.
     """
-    place = place_of(spark, data, options).of(name)
-    table = place.table()
-    return _frame(spark, place, table, [one.path for one in files_of(table)])
-
-
-def _frame(
-    spark: SparkSession, place: TablePlace, table: DeltaTable, files: Sequence[str]
-) -> DataFrame:
-    # Plain Parquet: without Delta's jars, Spark cannot read the log.
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors need not
 
-    schema = from_arrow_schema(schema_of(table))
+    place = place_of(spark, data, options).of(name)
+    table = place.table()
+    schema, files = from_arrow_schema(schema_of(table)), files_of(table)
     if not files:
         return spark.createDataFrame([], schema)
+    # Plain Parquet: without Delta's jars, Spark cannot read the log.
     reader = spark.read.schema(schema).option("basePath", place.address)
-    return reader.parquet(*(f"{place.address}/{path}" for path in files))
+    return reader.parquet(*(f"{place.address}/{one.path}" for one in files))
 
 
 def arrow(place: TablePlace, table: Table, columns: Sequence[str]) -> pa.Table:
@@ -289,30 +280,30 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
     Raises:
         ValueError: a column has another type, or the table is partitioned differently.
     """
-    schema = wanted.schema.append(pa.field(DAY, pa.date32()))
+    schema = wanted.schema.append(DAY)
     table = DeltaTable.create(
         place.address,
         schema=schema,
         mode="ignore",
-        partition_by=[DAY],
+        partition_by=[DAY.name],
         name=wanted.name,
         configuration=PROPERTIES,
         storage_options=place.options or None,
     )
-    if table.metadata().partition_columns != [DAY]:
+    if table.metadata().partition_columns != [DAY.name]:
         raise ValueError(
-            f"the Delta table {place.address} is not partitioned by {DAY}: name another folder"
+            f"the Delta table {place.address} is not partitioned by {DAY.name}: name another folder"
         )
-    found = {field.name: field for field in table.schema().fields}
-    fields = Schema.from_arrow(schema).fields
-    for field_ in fields:
-        known = found.get(field_.name)
-        if known is not None and known.type != field_.type:
+    known = {field.name: field.type for field in table.schema().fields}
+    missing = []
+    for field in Schema.from_arrow(schema).fields:
+        if field.name not in known:
+            missing.append(field)
+        elif known[field.name] != field.type:
             raise ValueError(
-                f"column {field_.name} of the Delta table {place.address} has type"
-                f" {known.type} instead of {field_.type}: name another folder"
+                f"column {field.name} of the Delta table {place.address} has type"
+                f" {known[field.name]} instead of {field.type}: name another folder"
             )
-    missing = [field_ for field_ in fields if field_.name not in found]
     if missing:
         table.alter.add_columns(missing)
     return table
@@ -357,15 +348,13 @@ def commit(table: DeltaTable, added: list[AddAction], transaction: Transaction) 
     """
     for attempts_left in reversed(range(COMMIT_ATTEMPTS)):
         try:
-            transact(table, added, transaction)
+            return transact(table, added, transaction)
         except CommitFailedError:
             table.update_incremental()
             if has_batch(table, transaction.app_id, transaction.version):
-                return
+                return None
             if not attempts_left:
                 raise
-        else:
-            return
 
 
 def transact(
@@ -381,25 +370,22 @@ def transact(
         list(actions),
         mode="append",
         schema=table.schema(),
-        partition_by=[DAY],
+        partition_by=[DAY.name],
         commit_properties=CommitProperties(app_transactions=[transaction]),
     )
     table.update_incremental()
 
 
-def _check_files(places: Mapping[str, TablePlace], added: Mapping[str, list[AddAction]]) -> None:
-    """Raise FileNotFoundError if a file is gone: a commit must not name it."""
-    for name, files in added.items():
-        for found in places[name].files().get_file_info([one.path for one in files]):
-            if found.type != FileType.File:
-                raise FileNotFoundError(f"{places[name].address}/{found.path}: run the batch again")
-
-
 def add_action(row: Mapping[str, Any], *, data_change: bool = True) -> AddAction:
-    """The log's entry for a file, given the row of ADDED_SCHEMA from its writer."""
-    path = row["path"]
-    days = {DAY: path.partition("/")[0].removeprefix(f"{DAY}=")}
-    return AddAction(path, row["bytes"], days, row["modified_ms"], data_change, row["stats"])
+    """The log's entry for a file, given the row of WRITTEN_DDL from its writer."""
+    path, now_ms = row["path"], time.time_ns() // 1_000_000
+    days = {DAY.name: day_of(path)}
+    return AddAction(path, row["bytes"], days, now_ms, data_change, row["stats"])
+
+
+def day_of(path: str) -> str:
+    """The day of a file's rows, such as `2026-03-02`."""
+    return path.partition("/")[0].removeprefix(f"{DAY.name}=")
 
 
 # The executors' part: files
@@ -407,17 +393,15 @@ def add_action(row: Mapping[str, Any], *, data_change: bool = True) -> AddAction
 
 def write_files(
     parts: Iterable[Mapping[str, pa.Table]],
-    tables: Mapping[str, Table],
-    places: Mapping[str, TablePlace],
+    targets: Mapping[str, tuple[Table, TablePlace]],
     prefix: str,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Write rows into files, one file per table and day; rows of ADDED_SCHEMA, one per file.
+    """Write rows into files, one file per table and day; rows of WRITTEN_DDL, one per file.
 
     Args:
         parts: rows by the name of their table.
-        tables: the definitions by name.
-        places: the tables' folders by name.
+        targets: the tables and their folders, by name.
         prefix: prefix of the files' names.
         buffer_bytes: after this many bytes of rows of all tables, new files begin.
     """
@@ -425,18 +409,18 @@ def write_files(
     held_bytes = 0
 
     def flushed() -> pa.RecordBatch:
-        added = [
-            write_file(files, f"{DAY}={day}/{prefix}", tables[name], tables[name].schema, [rows])
-            for name, some in held.items()
-            for files in [places[name].files()]
-            for day, rows in by_day(pa.concat_tables(some), tables[name].time)
-        ]
-        return pa.RecordBatch.from_pylist(added, ADDED_SCHEMA)
+        written = []
+        for name, some in held.items():
+            table, place = targets[name]
+            rows = pa.concat_tables(some)
+            rows = rows.append_column(DAY, rows[table.time].cast(DAY.type))
+            written += write_rows(place, rows, rows.schema, prefix)
+        return pa.RecordBatch.from_pylist(written)
 
     for part in parts:
         for name, rows in part.items():
             if len(rows):
-                schema = tables[name].schema
+                schema = targets[name][0].schema
                 held.setdefault(name, []).append(rows.select(schema.names).cast(schema))
                 held_bytes += rows.nbytes
         if held_bytes >= buffer_bytes:
@@ -446,96 +430,85 @@ def write_files(
         yield flushed()
 
 
-def by_day(rows: pa.Table, column: str) -> Iterator[tuple[date, pa.Table]]:
-    """Each day (UTC) and its rows, in their order."""
-    micros = rows[column].combine_chunks().cast(pa.int64())
-    days = micros.to_numpy(zero_copy_only=False) // _DAY_MICROS
-    if (days[1:] < days[:-1]).any():
-        order = np.argsort(days, kind="stable")
-        rows, days = rows.take(pa.array(order)), days[order]
-    found, starts = np.unique(days, return_index=True)
-    for day, start, end in zip(found, starts, [*starts[1:], len(days)], strict=True):
-        yield (_EPOCH + timedelta(days=int(day))).date(), rows.slice(start, end - start)
-
-
-def write_file(
-    files: FileSystem, prefix: str, table: Table, schema: pa.Schema, parts: Iterable[pa.Table]
-) -> dict[str, Any]:
-    """Write one file.
+def write_rows(
+    place: TablePlace,
+    rows: pa.Table | Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    prefix: str,
+) -> list[dict[str, Any]]:
+    """Write rows into one file for each day.
 
     Args:
-        files: the file system of the table's folder.
-        prefix: prefix of its path in this folder.
-        table: the table's definition.
-        schema: the columns of the file.
-        parts: its rows.
+        place: the table's folder.
+        rows: the rows, `date` included.
+        schema: their columns.
+        prefix: prefix of the files' names.
     Returns:
-        Its row of ADDED_SCHEMA.
+        Rows of WRITTEN_DDL; none if there are no rows.
     """
-    path = f"{prefix}{uuid.uuid4().hex[:16]}.parquet"
-    stats = Stats(schema)
-    with files.open_output_stream(path) as stream:
-        # Readers use the table's types, so the file need not repeat Arrow's. The file is passed to
-        # Arrow's Parquet writer because that writes bytes; `stream.write` would pass Arrow buffers,
-        # which `deltalake` does not accept.
-        with pq.ParquetWriter(stream, schema, compression=COMPRESSION, store_schema=False) as file:
-            for rows in parts:
-                file.write_table(rows)
-                stats.add(rows)
-        size = stream.tell()
-    return {
-        "table": table.name,
-        "path": path,
-        "bytes": size,
-        "modified_ms": time.time_ns() // 1_000_000,
-        "rows": stats.rows,
-        "stats": stats.text(),
-    }
+    written: list[dict[str, Any]] = []
+    table = place.address.rpartition("/")[2]
+
+    def note(file: ds.WrittenFile) -> None:
+        stats = stats_of(file.metadata)
+        written.append({"table": table, "path": file.path, "bytes": file.size, "stats": stats})
+
+    parquet = ds.ParquetFileFormat()
+    ds.write_dataset(
+        rows,
+        "",
+        schema=schema,
+        filesystem=place.files(),
+        format=parquet,
+        # Readers use the table's types, so the file need not repeat Arrow's.
+        file_options=parquet.make_write_options(compression="zstd", store_schema=False),
+        basename_template=f"{prefix}{uuid.uuid4().hex[:16]}-{{i}}.parquet",
+        partitioning=BY_DAY,
+        max_partitions=DAYS_MAX,
+        min_rows_per_group=BATCH_ROWS,
+        existing_data_behavior="overwrite_or_ignore",
+        create_dir=False,
+        use_threads=False,
+        file_visitor=note,
+    )
+    return written
 
 
-class Stats:
+def stats_of(file: pq.FileMetaData) -> str:
     """Statistics of a file for the Delta log: number of rows, and bounds of times and `index`.
 
     Readers of a range of these columns skip files. Bounds of texts would keep parts of them.
     """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._bounded = [
-            one.name for one in schema if one.name == "index" or pa.types.is_timestamp(one.type)
-        ]
-        self.rows = 0
-        self._nulls = dict.fromkeys(self._bounded, 0)
-        self._ends: dict[str, tuple[int, int]] = {}
-
-    def add(self, rows: pa.Table) -> None:
-        """Add some of the file's rows."""
-        self.rows += len(rows)
-        for name in self._bounded:
-            column = rows[name]
-            self._nulls[name] += column.null_count
-            if column.null_count < len(column):
-                ends = pc.min_max(column.cast(pa.int64())).as_py()
-                least, most = self._ends.get(name, (ends["min"], ends["max"]))
-                self._ends[name] = min(least, ends["min"]), max(most, ends["max"])
-
-    def text(self) -> str:
-        """The statistics as JSON, in the form of the log."""
-        shown = {
-            name: [
-                _as_text(end) if pa.types.is_timestamp(self._schema.field(name).type) else end
-                for end in ends
-            ]
-            for name, ends in self._ends.items()
-        }
-        known = {
-            "numRecords": self.rows,
-            "minValues": {name: ends[0] for name, ends in shown.items()},
-            "maxValues": {name: ends[1] for name, ends in shown.items()},
-            "nullCount": self._nulls,
-        }
-        return json.dumps(known, separators=(",", ":"))
+    groups = [file.row_group(number) for number in range(file.num_row_groups)]
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for at in range(file.num_columns):
+        column = file.schema.column(at)
+        if column.path != "index" and column.logical_type.type != "TIMESTAMP":
+            continue
+        found = [group.column(at).statistics for group in groups]
+        nulls[column.path] = sum(one.null_count for one in found)
+        if bounded := [one for one in found if one.has_min_max]:
+            least[column.path] = min(one.min for one in bounded)
+            most[column.path] = max(one.max for one in bounded)
+    known = {
+        "numRecords": file.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls,
+    }  # fmt: skip
+    return json.dumps(known, default=lambda at: f"{at:%Y-%m-%dT%H:%M:%S.%fZ}")
 
 
-def _as_text(micros: int) -> str:
-    return f"{_EPOCH + timedelta(microseconds=micros):%Y-%m-%dT%H:%M:%S.%fZ}"
+def rows_of(
+    place: TablePlace,
+    schema: pa.Schema,
+    paths: Sequence[str],
+    where: pc.Expression | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> ds.Scanner:
+    """The rows of some files of a table; a column that a file lacks is null there."""
+    files = ds.dataset(
+        list(paths), schema=schema, format="parquet", filesystem=place.files(), partitioning=BY_DAY
+    )
+    return files.scanner(
+        filter=where, batch_size=batch_rows, batch_readahead=1, fragment_readahead=1
+    )

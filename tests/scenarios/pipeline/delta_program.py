@@ -59,7 +59,7 @@ def main(nsqd: str, topic: str, folder: Path, more: list[str]) -> None:
         .option("maxOffsetsPerTrigger", MESSAGES_PER_BATCH)
         .load()
     )
-    writer = messages.writeStream.foreachBatch(archive.ArchiveSink(spark, str(folder)))
+    writer = messages.writeStream.foreachBatch(archive.archive_sink(spark, str(folder)))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     writer.start().awaitTermination()
 
