@@ -1,10 +1,14 @@
 """The part `pipeline` of the bench: the clicks pipeline and plain Spark on the same clicks.
 
-- parse      `clicks.parse` and one `regexp_replace` over the same lines, from Parquet to the sink
-             noop, alternating: generated clicks, then the lines of `--log PATH`, a real site's log
+- parse      CPU time of reading a click, without Spark: a combined line (of `--log PATH`, a real
+             site's log, if it is given), a JSON click, and one with escapes and a float time
 - sustained  three batch jobs of plain Spark from Parquet (the reference, `pipeline_reference`) and
              the three queries together, draining the same clicks from two nsqds, alternating
+- alone      each query by itself, draining clicks from two nsqds
 - run        `sparq run` from its start to its report, and to its first archived click
+- long       `sparq run` on more clicks and the reference on the same, alternating; with `--log`
+             also GoAccess on as many lines of that log, if the program is there
+- table      opening a table that was written at a batch a second
 - memory     the driver's memory with many clicks and visitors and with a tenth of both, alternating
 - state      a batch of 5,000 clicks with 500,000 open visitors and with 10,000, alternating
 - latency    from publishing a click to its minute and to its finding, at 1,000 clicks per second
@@ -29,7 +33,8 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -43,11 +48,14 @@ from bench.pipeline_latency import PER_SECOND, latency, quantile
 from bench.pipeline_processes import BenchError
 from bench.pipeline_running import note
 from bench.pipeline_targets import Figure
-from bench.spark_reader import Side, session
+from bench.spark_reader import session
 from sparq.client import RemoteError, SparqClientError
-from sparq.pipeline import clicks as click
 
-PARSED, SUSTAINED, RUN, MEMORY = 1_000_000, 2_000_000, 200_000, 5_000_000
+PARSED, SUSTAINED, RUN, MEMORY = 300_000, 2_000_000, 200_000, 5_000_000
+LONG = (500_000, 2_000_000)
+ALONE = 1_000_000
+BATCHES = 20_000
+"""Batches of the measure `table`: one a second makes as many in five and a half hours."""
 CLICKS_A_VISITOR = 10
 TENTH = 10
 OPEN_VISITORS, FEW_PART = 500_000, 50
@@ -70,7 +78,7 @@ class Bench:
         folder: the folder for all files.
         rounds: number of rounds of each measure.
         clicks: number of clicks of each measure; None: the measure's default.
-        log: a log of a real site, for `parse`; None: not given.
+        log: a log of a real site, for `parse` and `long`; None: not given.
         figures: the figures measured so far, by name.
     """
 
@@ -141,42 +149,20 @@ class Bench:
 
 
 def parse(bench: Bench) -> None:
-    """`clicks.parse` and one pass over the text: generated clicks, then a log's lines."""
+    """The CPU time of reading a click: a combined line, a JSON click, a JSON click with escapes."""
     size = bench.sized(PARSED)
-    _parse_lines(bench, targets.GENERATED, pipeline_clicks.lines_of(bench.day(size)), size)
-    if bench.log is None:
-        note("parse: without --log PATH, no lines of a real log are measured")
-        return
-    lines = list(pipeline_clicks.lines_of(bench.log))
+    lines = list(pipeline_clicks.lines_of(bench.day(size) if bench.log is None else bench.log))
     if not lines:
         raise BenchError(f"--log={bench.log} has no lines")
-    note(f"{bench.log}: {len(lines):,} lines, repeated up to {size:,}")
-    _parse_lines(bench, targets.LOGGED, islice(cycle(lines), size), size)
-
-
-def _parse_lines(bench: Bench, which: str, lines: Iterable[bytes], size: int) -> None:
-    with bench.work("lines") as folder:
-        pipeline_clicks.write_parquet(lines, size, folder)
-        spark = bench.plain_spark()
-        jvm = spark.sparkContext._gateway.proc.pid
-
-        def messages() -> Any:
-            return spark.read.parquet(str(folder))
-
-        ours, one_pass = targets.PARSE.format(which), targets.ONE_PASS.format(which)
-        sides = {
-            ours: Side("parse", lambda: click.parse(messages()), size, jvm),
-            one_pass: Side("pass", lambda: reference.one_pass(messages()), size, jvm),
-        }
-        for name, side in sides.items():  # not counted: the JVM compiles the code now
-            note(f"warming up: {name}")
-            side.run()
-        for _ in bench.each_round():
-            for name, side in sides.items():
-                side.run()
-                bench.note(name, "rows/s", side.rates[-1])
-                bench.note(f"{name}: CPU", "us a row", side.cpu_us[-1])
-    bench.ratio(targets.PARSE_RATIO.format(which), ours, one_pass)
+    combined = [one for one in lines if not one.startswith(b"{")]
+    kinds = {
+        targets.COMBINED: combined,
+        targets.JSON: [pipeline_clicks.as_json(number) for number in range(size)],
+        targets.WORST_JSON: [pipeline_clicks.as_json(number, odd=True) for number in range(size)],
+    }
+    for _ in bench.each_round():
+        for name, some in kinds.items():
+            bench.note(name, "us", pipeline_measures.parse_us(islice(cycle(some), size), size))
 
 
 def sustained(bench: Bench) -> None:
@@ -196,7 +182,7 @@ def sustained(bench: Bench) -> None:
     bench.ratio(targets.SUSTAINED_RATIO, targets.SUSTAINED, targets.REFERENCE)
 
 
-def _reference_round(bench: Bench, few: Path, files: Path, size: int) -> None:
+def _reference_round(bench: Bench, few: Path, files: Path, size: int, of: str = "") -> None:
     """Time the three jobs of plain Spark, after a warm-up with a few clicks."""
     with bench.work("reference") as folder:
         spark = bench.plain_spark()
@@ -206,8 +192,68 @@ def _reference_round(bench: Bench, few: Path, files: Path, size: int) -> None:
         took = reference.seconds(spark, files, folder / "all")
         bench.stop_spark()
     for job, seconds in took.items():
-        bench.note(f"reference, {job}", "clicks/s", size / seconds)
-    bench.note(targets.REFERENCE, "clicks/s", size / sum(took.values()))
+        bench.note(f"reference, {job}{of}", "clicks/s", size / seconds)
+    bench.note(f"{targets.REFERENCE}{of}", "clicks/s", size / sum(took.values()))
+
+
+def alone(bench: Bench) -> None:
+    """Each query by itself."""
+    size = bench.sized(ALONE)
+    lines = bench.day(size)
+    for _ in bench.each_round():
+        for query, name in targets.ALONE.items():
+            with bench.work("alone") as folder:
+                rates = pipeline_measures.sustained(folder, lines, size, [query])
+            bench.note(name, "clicks/s", rates.sustained)
+
+
+def long(bench: Bench) -> None:
+    """Whole runs on more clicks, against the reference; GoAccess on as many lines of `--log`."""
+    for usual in LONG:
+        size = bench.sized(usual)
+        lines = bench.day(size)
+        name = targets.LONG.format(usual)
+        with bench.work("clicks") as files, bench.work("few") as few:
+            pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), size, files)
+            warm_up = min(size, WARM_UP_CLICKS)
+            pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), warm_up, few)
+            for _ in bench.each_round():
+                _reference_round(bench, few, files, size, f", {usual:,} clicks")
+                with bench.work("run") as folder:
+                    took = pipeline_measures.make_run(folder, size, lines)
+                bench.note(name, "clicks/s", size / took.report)
+                if bench.log is not None and (seconds := _goaccess_seconds(bench, size)):
+                    bench.note(f"GoAccess, {usual:,} lines of --log", "lines/s", size / seconds)
+        bench.ratio(
+            targets.LONG_RATIO.format(usual), name, f"{targets.REFERENCE}, {usual:,} clicks"
+        )
+
+
+def _goaccess_seconds(bench: Bench, size: int) -> float | None:
+    """The seconds in which GoAccess makes its report; None without the program."""
+    program = shutil.which("goaccess")
+    if program is None or bench.log is None:
+        return None
+    with bench.work("goaccess") as folder:
+        folder.mkdir(parents=True)
+        log = folder / "access.log"
+        with log.open("wb") as file:
+            lines = islice(cycle(list(pipeline_clicks.lines_of(bench.log))), size)
+            file.writelines(one + b"\n" for one in lines)
+        words = [program, str(log), "--log-format=COMBINED", "-o", str(folder / "report.html")]
+        begun = time.perf_counter()
+        subprocess.run([*words, "--no-progress"], check=True, capture_output=True)
+        return time.perf_counter() - begun
+
+
+def table(bench: Bench) -> None:
+    """Opening and counting a table that was written at a batch a second."""
+    batches = min(BATCHES, bench.sized(BATCHES))
+    for _ in bench.each_round(1):
+        with bench.work("table") as folder:
+            found = pipeline_measures.opened_table(folder, batches)
+        bench.note(targets.OPENED, "s", found.seconds)
+        bench.note(f"files that count of it, after {batches:,} batches", "", found.files)
 
 
 def run(bench: Bench) -> None:
@@ -268,7 +314,10 @@ def click_latency(bench: Bench) -> None:
 MEASURES: dict[str, Callable[[Bench], None]] = {
     "parse": parse,
     "sustained": sustained,
+    "alone": alone,
     "run": run,
+    "long": long,
+    "table": table,
     "memory": memory,
     "state": state,
     "latency": click_latency,
@@ -307,7 +356,7 @@ def main(
         clicks: number of clicks of each measure; None: the measure's default.
         names: the selected measures.
         to: a JSON file, rewritten after each measure.
-        log: a log of a real site, for `parse`.
+        log: a log of a real site, for `parse` and `long`.
 
     Returns:
         The number of measures that failed.

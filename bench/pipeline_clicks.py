@@ -124,8 +124,20 @@ def line(number: int, visitor: int, at: datetime, path: str) -> bytes:
     if number % JSON_EVERY:
         text = f'{address(visitor)} - - [{_written(at)}] "GET {path} HTTP/1.1" 200 {size}'
         return f'{text} "-" "{agent}"'.encode()
+    return _json(visitor, at.isoformat(timespec="seconds"), path, size, agent)
+
+
+def as_json(number: int, *, odd: bool = False) -> bytes:
+    """A JSON click; an odd one has an escaped quote in its agent and its time as a float."""
+    at, agent = DAY + timedelta(seconds=number // 100), website.BROWSERS[number % 5]
+    time = at.timestamp() + 0.25 if odd else at.isoformat(timespec="seconds")
+    agent = f'{agent} "quoted"' if odd else agent
+    return _json(number % 5_000, time, f"/articles/{number % PAGES}", number % 40_000, agent)
+
+
+def _json(visitor: int, time: str | float, path: str, size: int, agent: str) -> bytes:
     fields = {
-        "time": at.isoformat(timespec="seconds"),
+        "time": time,
         "remote_addr": address(visitor),
         "request": f"GET {path} HTTP/2.0",
         "status": 200,

@@ -12,8 +12,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+
+import polars
+import pyarrow as pa
+from deltalake import DeltaTable, Transaction
 
 from bench.pipeline_clicks import Crowd, lines_of, publish_at_once
 from bench.pipeline_cluster import cluster
@@ -26,6 +32,13 @@ from bench.pipeline_processes import (
     memory_mib,
 )
 from bench.pipeline_running import LOG_CHARACTERS, QUERIES, Running, note
+from sparq.demo.generator import DAY
+from sparq.pipeline import maintenance
+from sparq.pipeline.clicks import USUAL
+from sparq.pipeline.metrics import MINUTES
+from sparq.pipeline.reading.reader import ClickReader
+from sparq.pipeline.storage import TablePlace
+from sparq.pipeline.tables import add_action, commit, files_of, opened, write_file
 from sparq.program.supervised import SupervisedProcess, members_of
 
 RUN_SECONDS = 1_800.0
@@ -41,13 +54,16 @@ MEMORY_PER_SECOND = 5_000
 OPEN_CLICKS, OPEN_PER_SECOND = 2, 2_500
 """Clicks of each open visitor before the probes, and their rate: no visit is over by then."""
 
+WORKERS_BATCH = 10_000
+"""Rows that Spark passes to a Python worker at a time."""
+
 STATE_QUERY = "spam_analysis"
 PROBE_CLICKS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Clicks per second of the three queries, which run at the same time.
+    """Clicks per second of queries that run at the same time.
 
     Attributes:
         sustained: from the first batch of each query on.
@@ -58,13 +74,76 @@ class Rates:
     whole: float
 
 
-def sustained(folder: Path, clicks: Path, size: int) -> Rates:
-    """Publish the lines of a file to two nsqds, then let the three queries read them.
+def parse_us(bodies: Iterable[bytes], size: int) -> float:
+    """Read `size` messages in this process, as a worker does; the CPU time of each in us."""
+    reader, rest = ClickReader(USUAL), iter(bodies)
+    batches = [
+        pa.array(list(islice(rest, WORKERS_BATCH)), pa.binary())
+        for _ in range(0, size, WORKERS_BATCH)
+    ]
+    reader.read(batches[0])  # not counted: patterns are compiled
+    begun = time.process_time()
+    for batch in batches:
+        reader.read(batch)
+    return (time.process_time() - begun) / size * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTable:
+    """The seconds of opening a table and counting its rows, and its files that count."""
+
+    seconds: float
+    files: int
+
+
+def opened_table(folder: Path, batches: int) -> OpenedTable:
+    """Write one small file a batch into a table, with its maintenance, and open the table.
+
+    The clock goes on by a second with each batch. Merges run in this process, without Spark.
+    """
+    place = TablePlace(str(folder))
+    table, now_s = opened(place, MINUTES), time.time()
+    rows = pa.table(
+        {
+            name: [DAY] if name == "minute" else [[1]] if name == "visitor_hashes" else [1]
+            for name in MINUTES.schema.names
+        },
+        schema=MINUTES.schema,
+    )
+    for number in range(batches):
+        made = write_file(place.files(), f"date={DAY:%Y-%m-%d}/", MINUTES, MINUTES.schema, [rows])
+        commit(table, [add_action(made)], Transaction("bench", number))
+        if number % maintenance.CHECK_S == 0:
+            _merge_due(place, table, now_s + number)
+    begun = time.perf_counter()
+    found = place.table()
+    count = polars.scan_delta(str(folder)).select(polars.len()).collect().item()
+    took = time.perf_counter() - begun
+    if not count:
+        raise BenchError("the table is empty")
+    return OpenedTable(took, len(files_of(found)))
+
+
+def _merge_due(place: TablePlace, table: DeltaTable, now_s: float) -> None:
+    """One merge, as `Maintenance.between_batches` does it on an executor."""
+    limit = maintenance.limit_of(MINUTES)
+    chosen = next(maintenance.due(files_of(table), limit, now_s), [])
+    if chosen:
+        paths = [one.path for one in chosen]
+        schema = maintenance.file_schema(table)
+        rows = maintenance.rewrite(place, MINUTES, schema, paths).to_pylist()
+        added = [add_action(row, data_change=False) for row in rows]
+        removed = [maintenance.remove_action(one, data_change=False) for one in chosen]
+        maintenance.replace_files(table, [*added, *removed])
+
+
+def sustained(folder: Path, clicks: Path, size: int, queries: Sequence[str] = QUERIES) -> Rates:
+    """Publish the lines of a file to two nsqds, then let the queries read them.
 
     The sustained rate counts the clicks that are left once each query has read its first batch, as
     the mean over the queries. If none is left, it is the whole rate.
     """
-    with Running(folder, nsqds=2) as running:
+    with Running(folder, queries, nsqds=2) as running:
         running.publish(lines_of(clicks))
         running.start()
         started = time.perf_counter()
@@ -75,7 +154,7 @@ def sustained(folder: Path, clicks: Path, size: int) -> Rates:
     whole = size / (ended - started)
     if not any(left.values()):
         return Rates(whole, whole)
-    return Rates(sum(left.values()) / len(QUERIES) / (ended - begun), whole)
+    return Rates(sum(left.values()) / len(queries) / (ended - begun), whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +165,8 @@ class RunTimes:
     first: float
 
 
-def make_run(folder: Path, size: int) -> RunTimes:
-    """`sparq run` over generated clicks.
+def make_run(folder: Path, size: int, clicks: Path | None = None) -> RunTimes:
+    """`sparq run` over the lines of a file, or over clicks that it generates.
 
     Raises:
         BenchError: it fails, or its audit does not hold.
@@ -95,7 +174,7 @@ def make_run(folder: Path, size: int) -> RunTimes:
     folder.mkdir(parents=True)
     data, text = folder / "data", folder / "run.log"
     command = [sys.executable, "-m", "sparq.cli", "run", "--data", str(data)]
-    command += ["--count", str(size), "--seed", "1"]
+    command += ["--clicks", str(clicks)] if clicks else ["--count", str(size), "--seed", "1"]
     begun, first = time.time(), None
     note(f"sparq run starts with {size:,} clicks")
     program = SupervisedProcess("sparq run", command, text)

@@ -40,11 +40,6 @@ JSON = (
 CLF_TIME = "dd/MMM/yyyy:HH:mm:ss Z"
 
 
-def one_pass(messages: DataFrame) -> DataFrame:
-    """Only one `regexp_replace` over the lines: the cost of reading the text once."""
-    return messages.select(_groups(F.col("body").cast("string")).alias("groups"))
-
-
 def _groups(line: Column) -> Column:
     return F.regexp_replace(line, LINE, CUT.join(f"${number}" for number in range(1, GROUPS + 1)))
 

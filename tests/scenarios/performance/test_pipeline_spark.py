@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from bench.pipeline import Bench, parse
 from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
-from bench.pipeline_processes import BenchError, java_of, live_heap_mib, memory_mib
-from bench.pipeline_targets import GENERATED, LOGGED, ONE_PASS, PARSE, PARSE_RATIO, report
+from bench.pipeline_processes import java_of, live_heap_mib, memory_mib
 
 from bench import pipeline_reference
 from sparq.pipeline import clicks as click
@@ -57,36 +55,6 @@ def test_the_reference_evaluates_each_expression_once(spark, files: Path) -> Non
 
     assert 1 == plan.count("regexp_replace(")
     assert 1 == plan.count("from_json(")
-
-
-def test_parsing_is_compared_with_a_single_pass_over_the_text(spark, tmp_path: Path, capfd) -> None:
-    """Parsing and a single pass over the text are both measured, and their ratio is reported.
-
-    Without --log, stderr notes that it is missing.
-    """
-    bench = Bench(tmp_path, rounds=2, clicks=1_000, spark=spark)
-    parse(bench)
-
-    names = [PARSE.format(GENERATED), ONE_PASS.format(GENERATED)]
-    assert [2, 2] == [len(bench.figures[name].rounds) for name in names]
-    assert 0 < bench.figures[names[0]].value
-    assert PARSE_RATIO.format(GENERATED) in report(list(bench.figures.values()), "abc")
-    assert PARSE_RATIO.format(LOGGED) not in bench.figures
-    assert "without --log PATH" in capfd.readouterr().err
-
-
-def test_parsing_is_also_measured_on_the_lines_of_a_log(spark, tmp_path: Path) -> None:
-    """The lines of a log are repeated as needed, and measured separately from generated clicks."""
-    log = tmp_path / "access.log"
-    log.write_bytes(b"\n".join(Crowd(5, 5).lines(30)) + b"\n")
-    bench = Bench(tmp_path / "work", rounds=1, clicks=1_000, log=log, spark=spark)
-    parse(bench)
-
-    for which in (GENERATED, LOGGED):
-        assert PARSE_RATIO.format(which) in report(list(bench.figures.values()), "abc")
-    log.write_bytes(b"")
-    with pytest.raises(BenchError, match=r"access.log has no lines"):
-        parse(bench)
 
 
 def test_the_live_heap_of_a_jvm_can_be_measured(spark) -> None:
