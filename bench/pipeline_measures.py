@@ -35,10 +35,17 @@ from bench.pipeline_running import LOG_CHARACTERS, QUERIES, Running, note
 from sparq.demo.generator import DAY
 from sparq.pipeline import maintenance
 from sparq.pipeline.clicks import USUAL
-from sparq.pipeline.metrics import MINUTES
 from sparq.pipeline.reading.reader import ClickReader
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import add_action, commit, files_of, opened, write_file
+from sparq.pipeline.tables import (
+    Table,
+    add_action,
+    commit,
+    files_of,
+    opened,
+    schema_of,
+    write_files,
+)
 from sparq.program.supervised import SupervisedProcess, members_of
 
 RUN_SECONDS = 1_800.0
@@ -57,6 +64,7 @@ OPEN_CLICKS, OPEN_PER_SECOND = 2, 2_500
 WORKERS_BATCH = 10_000
 """Rows that Spark passes to a Python worker at a time."""
 
+DAYS_SCHEMA = pa.schema([("time", pa.timestamp("us", "UTC")), ("clicks", pa.int64())])
 STATE_QUERY = "spam_analysis"
 PROBE_CLICKS = 5_000
 
@@ -101,40 +109,31 @@ def opened_table(folder: Path, batches: int) -> OpenedTable:
 
     The clock goes on by a second with each batch. Merges run in this process, without Spark.
     """
-    place = TablePlace(str(folder))
-    table, now_s = opened(place, MINUTES), time.time()
-    rows = pa.table(
-        {
-            name: [DAY] if name == "minute" else [[1]] if name == "visitor_hashes" else [1]
-            for name in MINUTES.schema.names
-        },
-        schema=MINUTES.schema,
-    )
+    place, definition = TablePlace(str(folder)), Table("day", DAYS_SCHEMA, "time")
+    table, now_s = opened(place, definition), time.time()
+    rows = pa.table({"time": [DAY] * 10, "clicks": range(10)}, schema=DAYS_SCHEMA)
     for number in range(batches):
-        made = write_file(place.files(), f"date={DAY:%Y-%m-%d}/", MINUTES, MINUTES.schema, [rows])
-        commit(table, [add_action(made)], Transaction("bench", number))
+        written = write_files([{"day": rows}], {"day": (definition, place)}, f"bench-{number}-")
+        added = [add_action(row) for one in written for row in one.to_pylist()]
+        commit(table, added, Transaction("bench", number))
         if number % maintenance.CHECK_S == 0:
             _merge_due(place, table, now_s + number)
     begun = time.perf_counter()
     found = place.table()
     count = polars.scan_delta(str(folder)).select(polars.len()).collect().item()
     took = time.perf_counter() - begun
-    if not count:
-        raise BenchError("the table is empty")
+    if count != batches * len(rows):
+        raise BenchError(f"the table has {count:,} rows after {batches:,} batches")
     return OpenedTable(took, len(files_of(found)))
 
 
 def _merge_due(place: TablePlace, table: DeltaTable, now_s: float) -> None:
-    """One merge, as `Maintenance.between_batches` does it on an executor."""
-    limit = maintenance.limit_of(MINUTES)
-    chosen = next(maintenance.due(files_of(table), limit, now_s), [])
+    """One merge, as `Maintenance.between_batches` has it done by an executor."""
+    chosen = next(maintenance.due(files_of(table), maintenance.MERGE_BYTES, now_s), [])
     if chosen:
-        paths = [one.path for one in chosen]
-        schema = maintenance.file_schema(table)
-        rows = maintenance.rewrite(place, MINUTES, schema, paths).to_pylist()
-        added = [add_action(row, data_change=False) for row in rows]
-        removed = [maintenance.remove_action(one, data_change=False) for one in chosen]
-        maintenance.replace_files(table, [*added, *removed])
+        made = maintenance.rewrite(place, schema_of(table), [one.path for one in chosen])
+        added = [add_action(row, data_change=False) for row in made]
+        maintenance.replace_files(table, chosen, added, data_change=False)
 
 
 def sustained(folder: Path, clicks: Path, size: int, queries: Sequence[str] = QUERIES) -> Rates:
