@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparq.pipeline import cluster_check
-from sparq.pipeline.cluster_check import check_cluster, cluster_options
+from sparq.pipeline.cluster_check import check_cluster
 from sparq.pipeline.settings import Settings, SettingsError
 from tests.support.published import publish
 from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
@@ -27,17 +27,6 @@ def cluster(tmp_path_factory):
         publish(nsqd, "clicks", b"click", channel="")
         wait_for(lambda: "clicks" in lookupd.get_json("/topics")["topics"])
         yield SimpleNamespace(lookupd=lookupd, nsqd=nsqd)
-
-
-def test_source_and_sink_get_all_nsqlookupd_addresses():
-    """The options have all nsqlookupd addresses, and those of the setting `source`."""
-    given = Settings(
-        data="data",
-        lookupd_http_addresses=("a:4161", "b:4161"),
-        source=(("tls_v1", "true"),),
-    )
-
-    assert {"lookupd_http_addresses": "a:4161,b:4161", "tls_v1": "true"} == (cluster_options(given))
 
 
 def test_the_check_creates_no_topic_or_channel(cluster):

@@ -1,19 +1,33 @@
-"""Real sessions, each in a separate process: a process can have only one."""
+"""Real sessions, each in a separate process (a process can have only one), and their options."""
 
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.session import choose_python, use_this_python
+from sparq.pipeline.session import (
+    AT_START,
+    DEFAULTS,
+    FLAG_OF,
+    MASTER,
+    REQUIRED,
+    check_master,
+    explicit,
+    options_for,
+    session,
+)
 from sparq.pipeline.settings import SettingsError
+from tests.pipeline.settings_examples import settings_with
 from tests.support.run_program import run_program
 
-VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+LOCAL = {MASTER: "local[*]", "spark.app.name": "pyspark-shell"}
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+HOST = "spark.driver.host"
 
 PRELUDE = """
 import json, os, sys
@@ -74,17 +88,24 @@ def listeners(port: int) -> set[str]:
 def test_a_local_session_has_its_default_options(tmp_path: Path) -> None:
     """A local session has all cores, the given heap, loopback only, UTC and RocksDB.
 
-    It runs Python workers. Adaptive execution and compiled code are off for the pipeline's queries
-    only.
+    It runs Python workers. A user's own queries have adaptive execution and compiled code; they are
+    off for the pipeline's queries only.
     """
     state = run(
         f"""
 spark = session(settings_with(data={str(tmp_path)!r}, driver_memory="640m"))
-from sparq.pipeline.session_options import FILE_MANAGER, OF_QUERIES, ROCKSDB
 from sparq.pipeline.session import prepare_for_queries
-values = [[spark.conf.get(key) for key in OF_QUERIES]]
+
+def plan():
+    # As it has run: compiled stages have a star and a number.
+    counts = spark.range(9).groupBy("id").count()
+    counts.collect()
+    return counts._jdf.queryExecution().explainString(
+        spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple"))
+
+plans = [plan()]
 prepare_for_queries(spark)
-values.append([spark.conf.get(key) for key in OF_QUERIES])
+plans.append(plan())
 port = int(spark.sparkContext.uiWebUrl.rpartition(":")[2])
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.pipeline.test_session import listeners
@@ -92,11 +113,11 @@ rows = spark.range(3).mapInArrow(lambda batches: batches, "id BIGINT").count()
 print_state(
     spark,
     rows=rows,
-    values=values,
+    plans=plans,
     listeners=sorted(listeners(port)),
     cores=spark.sparkContext.defaultParallelism,
-    manager=spark.conf.get("spark.sql.streaming.checkpointFileManagerClass") == FILE_MANAGER,
-    store=spark.conf.get("spark.sql.streaming.stateStore.providerClass") == ROCKSDB,
+    manager=spark.conf.get("spark.sql.streaming.checkpointFileManagerClass"),
+    store=spark.conf.get("spark.sql.streaming.stateStore.providerClass"),
 )
 """
     )
@@ -104,11 +125,16 @@ print_state(
     assert ("local[*]", "UTC", "60s") == (state["master"], state["zone"], state["stop_timeout"])
     assert 600 < state["heap_mib"] <= 640
     assert str(state["cores"]) == state["partitions"]
-    assert [["true", "true"], ["false", "false"]] == state["values"]
+    own, prepared = state["plans"]
+    assert "AdaptiveSparkPlan isFinalPlan=true" in own
+    assert "*(1)" in own
+    assert not re.search(r"Adaptive|\*\(", prepared)
     assert state["ui"].startswith("http://127.0.0.1:")
     assert all(address.endswith("0100007F") for address in state["listeners"])
-    assert (3, True, True) == (state["rows"], state["manager"], state["store"])
-    assert Path(sys.executable).name == Path(state["python"]).name
+    assert 3 == state["rows"]
+    assert state["manager"].endswith(".FileSystemBasedCheckpointFileManager")
+    assert state["store"].endswith(".RocksDBStateStoreProvider")
+    assert sys.executable == state["python"]
     assert "sparq clicks" == state["conf"]["spark.app.name"]
 
 
@@ -145,7 +171,10 @@ print_state(session(chosen), nowhere=nowhere, bucket=bucket)
     assert "FIFO" == state["conf"]["spark.scheduler.mode"]
     for found, address in (("nowhere", "nosuch://host"), ("bucket", "s3a://bucket")):
         sentence = state[found]
-        assert sentence.startswith(f"SettingsError: --data={address}/clicks: Spark has no file sys")
+        assert sentence.startswith(f"SettingsError: --data={address}/clicks cannot be written (")
+        assert sentence.endswith(
+            "add the jars of its file system with --spark spark.jars.packages=..."
+        )
         assert "\n" not in sentence
 
 
@@ -185,7 +214,7 @@ print_state(session(settings_with(data=data)), late=late, other=other)
     )
     assert 500 < state["heap_mib"] <= 600
     assert state["late"].startswith("SettingsError: --driver-memory: Spark's JVM is already run")
-    assert state["other"].startswith("SettingsError: --master=local[2]: Spark was started with lo")
+    assert state["other"].startswith("SettingsError: --master: Spark's JVM is already running")
 
 
 def java_home() -> dict[str, str]:
@@ -199,68 +228,111 @@ def java_home() -> dict[str, str]:
     return {"JAVA_HOME": str(Path(found).resolve().parents[1])}
 
 
-@pytest.mark.parametrize(
-    ("given", "variable", "expected"),
-    [
-        ({"spark.master": "local[2]"}, "python-elsewhere", sys.executable),
-        ({"spark.master": "yarn"}, "", sys.executable),
-        ({"spark.master": "yarn"}, "python-elsewhere", "python-elsewhere"),
-        (
-            {"spark.master": "yarn", "spark.pyspark.python": "./env/bin/python"},
-            "x",
-            "./env/bin/python",
-        ),
-        ({"spark.pyspark.python": "./env/bin/python"}, "", "./env/bin/python"),
-    ],
-)
-def test_workers_run_this_interpreter_unless_another_is_named(
-    given: dict[str, str], variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Workers run this interpreter unless a cluster names another; the driver always does."""
-    monkeypatch.setenv("PATH", os.environ["PATH"])
-    monkeypatch.setenv("PYSPARK_PYTHON", variable)
-    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
-
-    choose_python(given)
-
-    assert Path(expected).name == Path(os.environ["PYSPARK_PYTHON"]).name
-    assert Path(sys.executable).name == Path(os.environ["PYSPARK_DRIVER_PYTHON"]).name
-
-
 def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """SPARK_REMOTE, which would create a Spark Connect session, is refused."""
-    from sparq.pipeline.session import session
-    from sparq.pipeline.settings import Settings
-
     monkeypatch.setenv("SPARK_REMOTE", "sc://host")
 
-    with pytest.raises(SettingsError, match="SPARK_REMOTE is set: unset it"):
-        session(Settings(data="data"))
+    with pytest.raises(SettingsError, match=r"SPARK_REMOTE .*is set: unset it"):
+        session(settings_with())
 
 
-@pytest.mark.parametrize("folder", ["plain", "a folder", "it's (so)"])
-def test_a_shell_finds_the_drivers_interpreter(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_groups_of_options_are_disjoint() -> None:
+    """An option has a flag, or is required, or has a default: only one of these."""
+    groups = [set(FLAG_OF), set(REQUIRED), set(DEFAULTS)]
+
+    assert len(set().union(*groups)) == sum(map(len, groups))
+    assert all(key.startswith("spark.") for key in (*set().union(*groups), *AT_START))
+
+
+@pytest.mark.parametrize(
+    ("master", "data", "has"),
+    [
+        ("local[*]", "data", {HOST, MANAGER}),
+        ("local[*]", "s3a://bucket/clicks", {HOST}),  # a rename is not atomic there
+        ("spark://host:7077", "data", {"spark.executor.defaultJavaOptions"}),
+        ("yarn", "data", set()),
+    ],
+)
+def test_options_depend_on_the_master_and_the_file_system(
+    master: str, data: str, has: set[str]
 ) -> None:
-    """The driver's interpreter is found by a shell, also if its path has a space.
+    """Loopback is for local masters, and the fast checkpoint manager for local disks there."""
+    wanted = options_for(settings_with(data=data), {}, {MASTER: master})
 
-    The driver uses the name without quotes. Workers are started without a shell and get the whole
-    path.
-    """
-    program = tmp_path / folder / "python3"
-    program.parent.mkdir()
-    program.symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(program))
-    for name in ("PATH", *VARIABLES):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
+    depending = {HOST, MANAGER, "spark.executor.defaultJavaOptions"}
+    assert has == depending & set(wanted)
+    assert "sparq clicks" == wanted["spark.app.name"]
 
-    use_this_python()
 
-    found = subprocess.run(
-        ["/bin/sh", "-c", f"command -v {os.environ['PYSPARK_DRIVER_PYTHON']}"],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    ).stdout
-    assert f"{program}\n" == found
-    assert str(program) == os.environ["PYSPARK_PYTHON"]
+def test_precedence_of_options() -> None:
+    """Required options override settings and --spark, then the JVM's, then defaults."""
+    bars, timeout = "spark.ui.showConsoleProgress", "spark.sql.streaming.stopTimeout"
+    found = {
+        **LOCAL,
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        timeout: "7s",
+        "spark.scheduler.mode": "FIFO",
+        bars: "true",
+        "spark.app.name": "mine",
+    }
+    settings = settings_with(
+        spark=(f"{timeout}=5s", "spark.extra=1"), shuffle_partitions=3, executor_memory="2g"
+    )
+
+    wanted = options_for(settings, explicit(settings), found)
+
+    assert {
+        "spark.sql.session.timeZone": "UTC",
+        timeout: "5s",
+        "spark.extra": "1",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.executor.memory": "2g",
+        bars: "false",
+    }.items() <= wanted.items()
+    assert not {"spark.scheduler.mode", "spark.app.name", MASTER} & set(wanted)
+    assert "true" == options_for(settings, {bars: "true"}, found)[bars]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("sparq.a=1", "--spark: sparq.a is not a Spark option: these begin with spark."),
+        ("=1", '--spark: "" is not a Spark option'),
+        ("spark.master=yarn", "--spark: spark.master has its own flag: write --master"),
+        ("spark.driver.memory=1g", "--spark: spark.driver.memory has its own flag: write --"),
+        (
+            "spark.sql.streaming.stateStore.providerClass=x",
+            "--spark: spark.sql.streaming.stateStore.providerClass must be org.apache.spark.sql.",
+        ),
+        ("spark.sql.session.timeZone=CET", "--spark: spark.sql.session.timeZone must be UTC: "),
+        (
+            "spark.sql.streaming.stateStore.checkpointFormatVersion=1",
+            "--spark: spark.sql.streaming.stateStore.checkpointFormatVersion must be 2: a check",
+        ),
+    ],
+)
+def test_a_refused_spark_option_names_the_alternative(given: str, sentence: str) -> None:
+    """The error names the option, and what to write instead or the reason."""
+    with pytest.raises(SettingsError) as raised:
+        session(settings_with(spark=(given,)))
+
+    assert str(raised.value).startswith(sentence)
+    assert explicit(settings_with(spark=("spark.sql.session.timeZone=UTC",)))
+
+
+def test_an_unreachable_master_is_an_error() -> None:
+    """An unreachable master is an error with its address and reason; one of two is enough."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            free = closed.getsockname()[1]
+
+        check_master(f"spark://127.0.0.1:{free},127.0.0.1:{port}")
+        with pytest.raises(SettingsError) as raised:
+            check_master(f"spark://127.0.0.1:{free}")
+
+    assert f"--master=spark://127.0.0.1:{free}: nothing answers there (Connection refused)" == str(
+        raised.value
+    )
+    for master in ("local[*]", "yarn", "k8s://https://127.0.0.1:1"):
+        check_master(master)

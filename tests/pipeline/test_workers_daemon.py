@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from sparq.pipeline.session_options import DEFAULTS
+from sparq.pipeline.session import DEFAULTS
 
 NAME = DEFAULTS["spark.python.daemon.module"]
 PROGRAM = """

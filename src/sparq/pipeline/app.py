@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, shuffle_partitions
-from sparq.pipeline.cluster_check import check_cluster, cluster_options
+from sparq.pipeline.cluster_check import check_cluster
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.monitor.metrics import MetricsServer, QueryMetrics
@@ -49,7 +49,7 @@ from sparq.pipeline.session import prepare_for_queries, register_nsq, session
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
-from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError
+from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError, cluster_options
 from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:

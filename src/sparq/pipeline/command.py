@@ -2,24 +2,24 @@
 
     sparq pipeline --data URI --lookupd-http-address HOST:PORT [--config FILE.toml] ...
 
-1. A flag overrides the file, and the file overrides the default. `--spark` and `--source` override
-   single keys of the tables `[spark]` and `[source]`.
+1. A flag overrides the file, and the file overrides the default. `--spark`, `--source`, `--click`
+   and `--columns` override single keys of the tables of these names.
 2. The keys of the file are the names of the flags. `spark.executor.cores = 2` at the top of the
-   file sets this Spark option.
-3. `--help`, `--version` and errors load neither Spark nor an event loop. An error is one sentence
-   and ends the program with status 1.
+   file sets this Spark option; in the table `[spark]` the keys may omit `spark.`.
+3. `--help`, `--version` and wrong flags load neither Spark nor an event loop. An error is one
+   sentence and ends the program with status 1.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
 from importlib import import_module
 from typing import Any, Final
 
-from sparq.pipeline import setting_kinds as kinds
-from sparq.pipeline.settings import Settings, SettingsError, flags, settled
+from sparq.pipeline.settings import Settings, SettingsError, flags, is_pairs
 from sparq.program import command_line, config_file, mistakes
 from sparq.program.flags import CONFIG, HELP, VERSION, Flag
 from sparq.program.stdout import version_line, write_stdout
@@ -78,127 +78,73 @@ def parse(arguments: Sequence[str]) -> Settings:
         SystemExit: after `--help` and `--version`.
     """
     known = {flag.name: flag for flag in (*flags(), CONFIG, HELP, VERSION)}
-    words = command_line.split(PROGRAM, _positive(arguments), known)
-    named = [flag for flag, _ in words.texts]
-    if HELP in named:
-        raise SystemExit(0 if write_stdout(page()) else 1)
-    if VERSION in named:
+    positive = ["--publish=false" if word == "--no-publish" else word for word in arguments]
+    words = command_line.split(PROGRAM, positive, known)
+    given: dict[Flag, list[Any]] = {}
+    for flag, text in words.texts:
+        given.setdefault(flag, []).append(text)
+    if HELP in given:
+        page = import_module("sparq.program.help_page").page(PROGRAM, list(known.values()))
+        raise SystemExit(0 if write_stdout(INTRODUCTION + page) else 1)
+    if VERSION in given:
         raise SystemExit(0 if write_stdout(f"{version_line(PROGRAM)}\n") else 1)
     if words.strays:
         raise SettingsError(command_line.stray_mistake(words, known))
-    given = _from_flags(words)
-    path = given.pop(CONFIG.name, "")
+    path = given.pop(CONFIG, [""])[-1]
     values = _from_file(path) if path else {}
-    for field, value in given.items():
-        both = field in _PAIR_FIELDS and field in values
-        values[field] = (*values[field], *value) if both else value
-    for field, flag in (("data", "data"), ("lookupd_http_addresses", "lookupd-http-address")):
-        if not values.get(field):
-            raise SettingsError(f"--{flag} is missing: see {PROGRAM} --help")
-    return Settings(**values)
-
-
-def page() -> str:
-    """The page that `--help` prints."""
-    options: str = import_module("sparq.program.help_page").page(
-        PROGRAM, [*flags(), CONFIG, HELP, VERSION]
-    )
-    return INTRODUCTION + options
-
-
-METRICS: Final = "metrics"
-_PAIR_FIELDS: Final = ("spark", "source", "click", "columns")
-
-
-def _positive(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with `--no-publish` replaced by `--publish=false`."""
-    names = [flag.name for flag in flags() if flag.kind is kinds.TRUTH]
-    meant = {f"{dashes}no-{name}": f"--{name}=false" for name in names for dashes in ("-", "--")}
-    return [meant.get(word, word) for word in arguments]
-
-
-def _from_flags(words: command_line.SplitCommandLine) -> dict[str, Any]:
-    """The values of a command line, by field; the last value of a flag counts."""
-    given: dict[str, Any] = {}
-    for flag, text in words.texts:
-        if flag is CONFIG:
-            given[flag.name] = text
-            continue
-        try:
-            value = flag.kind.parse(text)
-        except ValueError as error:
-            raise SettingsError(f"--{flag.name}={mistakes.shown(text)} {error}") from None
-        if flag.repeated:
-            value = (*given.get(flag.field, ()), *([value] if flag.kind in kinds.PAIRS else value))
-        given[flag.field] = value
-    return given
+    from_file = {flag.name for flag in flags() if flag.field in values and flag not in given}
+    for flag, texts in given.items():
+        before = values.get(flag.field, ()) if is_pairs(flag) else ()
+        values[flag.field] = [*before, *texts] if flag.repeated else texts[-1]
+    try:
+        settings = Settings(**values)
+    except SettingsError as error:
+        text = str(error).removeprefix("--")
+        if re.split("[^a-z-]", text)[0] not in from_file:
+            raise
+        raise SettingsError(f"config file {path}: {text}") from None
+    if not settings.lookupd_http_addresses:
+        raise SettingsError(f"--lookupd-http-address is missing: see {PROGRAM} --help")
+    return settings
 
 
 def _from_file(path: str) -> dict[str, Any]:
     """The values of a TOML file, by field.
 
     Raises:
-        SettingsError: the file cannot be read, or has an unknown key or a wrong value.
+        SettingsError: the file cannot be read, or has an unknown key or a wrong table.
     """
+    origin = f"config file {path}"
     try:
         document = config_file.read(path)
+        metrics = document.pop("metrics", {})
+        if not isinstance(metrics, Mapping):
+            raise SettingsError(f"{origin}: metrics is no setting: write a table [metrics.NAME]")
+        own_metrics = import_module("sparq.pipeline.own_metrics").from_toml(metrics)
     except config_file.FileError as error:
         raise SettingsError(f"--config: {error}") from None
-    known = {flag.name: flag for flag in flags()}
-    values = {}
-    for key, value in document.items():
-        flag = known.get(key)
-        if key == METRICS:
-            values["own_metrics"] = _metrics(value, f"config file {path}")
-            continue
-        if flag is None:
-            raise SettingsError(f"config file {path}: {_unknown(key, value, known)}")
-        origin = f"config file {path}: {key}"
-        given = _pairs(flag, value, origin) if isinstance(value, dict) else value
-        values[flag.field] = settled(flag, given, origin)
+    except ValueError as error:
+        raise SettingsError(f"{origin}: {error}") from None
+    if unknown := config_file.unknown(path, document, flags()):
+        raise SettingsError(unknown[0])
+    values: dict[str, Any] = {"own_metrics": own_metrics}
+    for flag in flags():
+        value = document.get(flag.key)
+        if isinstance(value, Mapping) and is_pairs(flag):
+            value = list(_flat(value, f"{origin}: {flag.key}"))
+            if flag.field == "spark":
+                value = [(f"spark.{key.removeprefix('spark.')}", each) for key, each in value]
+        if value is not None:
+            values[flag.field] = value
     return values
 
 
-def _metrics(value: Any, origin: str) -> Any:
-    """The user's metrics, from the tables `[metrics.NAME]`."""
-    if not isinstance(value, dict):
-        raise SettingsError(f"{origin}: {METRICS} is no setting: write a table [{METRICS}.NAME]")
-    try:
-        return import_module("sparq.pipeline.own_metrics").from_toml(value)
-    except ValueError as error:
-        raise SettingsError(f"{origin}: {error}") from None
-
-
-def _unknown(key: str, value: Any, known: Mapping[str, Flag]) -> str:
-    found = mistakes.nearest(key.replace("_", "-").lower(), known)
-    if isinstance(value, dict) and not found:
-        return f"there is no table [{key}]: write settings without a table; see {PROGRAM} --help"
-    close = f": did you mean {found}?" if found else f": see {PROGRAM} --help"
-    return f"there is no setting {mistakes.shown(key)}{close}"
-
-
-def _pairs(flag: Flag, table: dict[str, Any], origin: str) -> dict[str, str]:
-    """The keys and values of a table. TOML turns dotted keys into nested tables."""
-    if flag.kind not in kinds.PAIRS:
-        raise SettingsError(f"{origin} is a table: write {key_form(flag)}")
-    found: dict[str, str] = {}
-    for name, value in _flat(table):
-        is_bare = flag.kind is kinds.SPARK and not name.startswith("spark.")
-        key = f"spark.{name}" if is_bare else name
-        if isinstance(value, list | date | time):
-            raise SettingsError(f"{origin}: {name} has the wrong type: write a string or a number")
-        found[key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return found
-
-
-def key_form(flag: Flag) -> str:
-    """How a setting is written in the file."""
-    return f'{flag.name} = ["..."]' if flag.repeated else f"{flag.name} = ..."
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(table: Mapping[str, Any], origin: str, before: str = "") -> Iterator[tuple[str, str]]:
+    """Keys and values of a table; TOML makes tables of keys with points in them."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
+            yield from _flat(value, origin, f"{before}{key}.")
+        elif isinstance(value, list | date | time):
+            raise SettingsError(f"{origin}: {before}{key} must be a string or a number")
         else:
-            yield f"{before}{key}", value
+            yield f"{before}{key}", str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,45 +2,114 @@
 
 The driver's JVM is started first, unless spark-submit has already done so. The JVM then reports
 which options it got from spark-submit and spark-defaults.conf; the session is made with these and
-with the pipeline's own options, which `session_options` lists with their reasons.
+with the options below.
 
-1. PySpark is loaded inside `session`, after JAVA_HOME and PYSPARK_PYTHON have been set.
-2. A wrong master, file system or option is a SettingsError within seconds, before a query starts.
+1. Precedence, strongest first: REQUIRED; settings and `--spark`; spark-submit and
+   spark-defaults.conf; the pipeline's own defaults.
+2. PySpark is loaded inside `session`, after JAVA_HOME and PYSPARK_PYTHON have been set.
+3. A wrong master, file system or option is a SettingsError within seconds, before a query starts.
    Any other reason why Spark does not start is a SessionError.
-3. PySpark installs a handler for SIGINT: install your own after `session` has returned.
+4. PySpark installs a handler for SIGINT: install your own after `session` has returned.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-import shutil
+import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from sparq.pipeline import java
-from sparq.pipeline import session_options as options
-from sparq.pipeline.masters import check_master
 from sparq.pipeline.settings import Settings, SettingsError
-from sparq.program.mistakes import Mistake
+from sparq.program.mistakes import Mistake, shown
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-LOOKING: Final[Mapping[str, str]] = {
-    # By default each of these tries for minutes before it gives up.
-    "ipc.client.connect.max.retries": "2",
-    "ipc.client.connect.max.retries.on.timeouts": "0",
-    "ipc.client.connect.timeout": "3000",
-    "fs.s3a.attempts.maximum": "1",
-    "fs.s3a.retry.limit": "1",
-    "fs.s3a.connection.establish.timeout": "3000",
+STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+LOCAL_MASTER: Final = "local[*]"
+LOOPBACK: Final = "127.0.0.1"
+NAME: Final = "spark.app.name"
+MASTER: Final = "spark.master"
+DRIVER_MEMORY: Final = "spark.driver.memory"
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+
+REQUIRED: Final[Mapping[str, tuple[str, str]]] = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        f"{STREAMING}.state.RocksDBStateStoreProvider",
+        "transformWithState works only with the RocksDB state store",
+    ),
+    # A stateful task may run twice: speculation runs a second attempt at the same time, a retry
+    # runs it later, and a driver that was presumed dead may still be running it. In Spark's default
+    # format, 1, all attempts write the same file of the state. In format 2 each attempt has its own
+    # file, and the batch's commit names the one that counts. A batch's commit of the state took 17
+    # ms instead of 10 (spam_analysis, batches of 1 to 4 s on two busy cores). A session of another
+    # program that reads the state needs this option, too.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": (
+        "2",
+        "a checkpoint keeps the state format that it started with",
+    ),
+    "spark.sql.session.timeZone": ("UTC", "minutes and the days of the tables are in UTC"),
 }
-"""Hadoop options for the check of the data's file system, unless the user has set them."""
+"""Options with only one allowed value, and why; they override spark-defaults.conf, too."""
+
+FLAG_OF: Final[Mapping[str, str]] = {
+    MASTER: "master",
+    DRIVER_MEMORY: "driver-memory",
+    "spark.executor.memory": "executor-memory",
+    SHUFFLE_PARTITIONS: "shuffle-partitions",
+}
+"""Options that are set by a flag of their own, and only by it."""
+
+AT_START: Final = (
+    *(MASTER, DRIVER_MEMORY, "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"),
+    *("spark.driver.extraLibraryPath", "spark.jars.packages", "spark.jars.repositories"),
+)
+"""Options that take effect only while the driver's JVM starts."""
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    # Three queries share the executors. Each runs in a pool of its own (the local property
+    # spark.scheduler.pool of the thread that starts it), so that a long job of one query, such as a
+    # merge of the archive's files, leaves task slots for the others. FIFO would make them wait.
+    "spark.scheduler.mode": "FAIR",
+    # By default the UI keeps 1,000 jobs, stages and plans and 100,000 tasks in the driver's heap:
+    # the driver would grow with every batch until three queries have reached these numbers.
+    "spark.ui.retainedJobs": "200",
+    "spark.ui.retainedStages": "200",
+    "spark.ui.retainedTasks": "5000",
+    "spark.sql.ui.retainedExecutions": "100",
+    # Workers are forked from a process that has loaded what all of them need.
+    "spark.python.daemon.module": "sparq.pipeline.workers_daemon",
+    # A batch uploads the changes of the state, not a snapshot of RocksDB.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # By default `stop()` waits forever for a query that hangs.
+    "spark.sql.streaming.stopTimeout": "60s",
+    # A Python worker gets 10,000 messages at a time (4,000 to 20,000 cost the same per row). A
+    # message may be 1 MiB large, so the bytes need a limit, too: the default is 2 GiB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+}
+
+OF_QUERIES: Final[Mapping[str, str]] = {
+    # Adaptive execution plans every stage again and sizes partitions by measured data: a repeated
+    # batch might be split differently. Spark turns it off for stateful queries anyway.
+    "spark.sql.adaptive.enabled": "false",
+    # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
+    # first batch of each query, and made later batches no faster when measured alone.
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Defaults of the pipeline's three queries; other programs with this session keep Spark's."""
+
+CONNECT_SECONDS: Final = 3.0
+"""Time limit for a connection to a standalone master; Spark itself would try for a minute."""
 
 EXECUTORS_SECONDS: Final = 15.0
 """The maximum time to wait for the executors of a cluster before their cores are counted."""
@@ -48,18 +117,10 @@ EXECUTORS_SECONDS: Final = 15.0
 SETTLED_SECONDS: Final = 1.0
 """The cores are counted once no executor has joined for this time."""
 
-POLL_SECONDS: Final = 0.1
 PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
-NO_PYTHON: Final = "sparq-registers-its-data-source"
-"""A program that does not exist. The JVM would start the driver's Python to look for data sources,
-which takes two seconds; if there is no such program, it skips this step."""
-
-GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
-"""spark-submit sets this variable for the Python program that it starts."""
-
-CONNECT: Final = ("SPARK_REMOTE", "SPARK_API_MODE")
-"""Variables that turn every session into one of Spark Connect."""
+JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+"""Spark's launcher gives these options to the driver's JVM, before those of any flag."""
 
 
 class SessionError(Mistake):
@@ -70,18 +131,19 @@ def session(settings: Settings) -> SparkSession:
     """Make the session, with the state store, time zone and memory that the queries need.
 
     Raises:
-        SettingsError: the master does not answer, Spark has no file system for the data, or an
-            option comes too late to have an effect.
+        SettingsError: an option is refused or comes too late to have an effect, the master does not
+            answer, or the data's file system cannot be used.
         SessionError: Spark does not start.
+        JavaNotFoundError: there is no Java.
     """
-    was_running, found = _jvm_for(settings)
-    sentence = options.other_master(settings, found)
-    if was_running:
-        sentence = sentence or options.too_late(settings, found)
-    if sentence:
-        raise SettingsError(sentence)
-    wanted = options.of_session(settings, found)
-    choose_python({**found, **wanted})
+    given = explicit(settings)
+    named = os.environ.get(PYTHON, "")
+    use_this_python()
+    found = _jvm_options(given)
+    wanted = options_for(settings, given, found)
+    workers = {**found, **wanted}.get("spark.pyspark.python", named)
+    if workers and not is_local(found[MASTER]):
+        os.environ[PYTHON] = workers
     spark = _created(wanted)
     spark.sparkContext.setLogLevel("ERROR")
     register_nsq(spark)
@@ -90,108 +152,177 @@ def session(settings: Settings) -> SparkSession:
     except SettingsError:
         spark.stop()
         raise
-    if options.SHUFFLE_PARTITIONS not in {**found, **wanted}:
-        spark.conf.set(options.SHUFFLE_PARTITIONS, str(_cores(spark)))
+    if SHUFFLE_PARTITIONS not in {**found, **wanted}:
+        spark.conf.set(SHUFFLE_PARTITIONS, str(_cores(spark)))
     return spark
 
 
-def _jvm_for(settings: Settings) -> tuple[bool, dict[str, str]]:
-    """Find the driver's JVM or start it; returns whether it was running, and its options.
+def is_local(master: str) -> bool:
+    """Whether the executors run on this machine only."""
+    return master.startswith("local")
+
+
+def explicit(settings: Settings) -> dict[str, str]:
+    """The options that the user has set, by settings or `--spark`.
 
     Raises:
-        SettingsError: the master does not answer, or Spark Connect is asked for.
+        SettingsError: `--spark` has an option of a flag, or a required one with another value.
+    """
+    for key, value in settings.spark:
+        if not key.startswith("spark."):
+            raise SettingsError(
+                f"--spark: {shown(key)} is not a Spark option: these begin with spark."
+            )
+        if key in FLAG_OF:
+            raise SettingsError(f"--spark: {key} has its own flag: write --{FLAG_OF[key]}")
+        needed, why = REQUIRED.get(key, (value, ""))
+        if value != needed:
+            raise SettingsError(f"--spark: {key} must be {needed}: {why}")
+    given = dict(settings.spark)
+    for key, flag in FLAG_OF.items():
+        if value := getattr(settings, flag.replace("-", "_")):
+            given[key] = str(value)
+    return given
+
+
+def options_for(
+    settings: Settings, given: Mapping[str, str], found: Mapping[str, str]
+) -> dict[str, str]:
+    """The options for making the session.
+
+    Args:
+        settings: the pipeline's settings.
+        given: the options that the user has set.
+        found: the options that the JVM has already, among them its master.
+    """
+    defaults = dict(DEFAULTS)
+    if found[MASTER].startswith("spark://"):
+        # Java unpacks native libraries into its temporary folder, and leaves them there if it is
+        # killed. An executor's working folder is deleted with the application; YARN's has both.
+        defaults["spark.executor.defaultJavaOptions"] = "-Djava.io.tmpdir=."
+    if is_local(found[MASTER]):
+        # On a cluster the executors connect to the driver from other machines.
+        defaults |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        if settings.is_local:
+            # Spark's default, Hadoop's FileContext, costs a third of a small batch's time. This
+            # manager relies on atomic renames, which S3A lacks.
+            defaults[FILE_MANAGER] = (
+                f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+            )
+    wanted = {key: value for key, value in defaults.items() if key not in found}
+    # Names that Spark's launcher gives to a program without `--name`.
+    if found.get(NAME, "app.py") in ("app.py", "pyspark-shell"):
+        wanted[NAME] = "sparq clicks"
+    # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
+    wanted |= {"spark.ui.showConsoleProgress": "false", **given}
+    wanted |= {key: value for key, (value, _) in REQUIRED.items()}
+    return {key: value for key, value in wanted.items() if key != MASTER}
+
+
+def _jvm_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Find the driver's JVM or start it; returns its options, which always include the master.
+
+    Raises:
+        SettingsError: the master does not answer, an option comes too late, or Spark Connect is
+            asked for.
         SessionError: the JVM does not start.
     """
-    for name in CONNECT:
-        if os.environ.get(name, "classic") != "classic":
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_API_MODE", "classic") != "classic":
+        raise SettingsError(
+            "SPARK_REMOTE or SPARK_API_MODE is set: unset it, since the pipeline cannot use Spark"
+            " Connect"
+        )
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - after PYSPARK_PYTHON is set
+
+    # spark-submit sets this variable for the Python program that it starts.
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and SparkContext._jvm is None:
+        _start_jvm({MASTER: _named_master() or LOCAL_MASTER, **given})
+        return dict(SparkConf().getAll())
+    SparkContext._ensure_initialized()
+    found = dict(SparkConf().getAll())
+    for key in AT_START:
+        # Spark's launcher adds https to Kubernetes addresses.
+        started = found.get(key, "").replace("https://", "")
+        if key in given and given[key].replace("https://", "") != started:
+            name = f"--{FLAG_OF[key]}" if key in FLAG_OF else f"--spark {key}"
             raise SettingsError(
-                f"{name} is set: unset it, since the pipeline cannot use Spark Connect"
+                f"{name}: Spark's JVM is already running and would ignore it: give it to"
+                f" spark-submit, as --conf {key}=..."
             )
-    launch = options.at_launch(settings, os.environ)
-    is_submitted = GATEWAY in os.environ
-    if not is_submitted:
-        check_master(launch[options.MASTER])
+    return found
+
+
+def _named_master() -> str:
+    """The master in a variable or in spark-defaults.conf, where Spark's launcher looks."""
+    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    home = os.environ.get("SPARK_HOME", "")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    defaults = ""
+    with suppress(OSError):
+        defaults = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"(?:--master[ =]|\bspark\.master=)\s*[\"']?([^\s\"']+)", arguments)
+    found = found or re.search(r"^\s*spark\.master[\s=:]+(\S+)", defaults, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def check_master(master: str) -> None:
+    """Check that one of a standalone master's addresses accepts connections.
+
+    Raises:
+        SettingsError: none does.
+    """
+    if not master.startswith("spark://"):
+        return
+    for address in master.removeprefix("spark://").split(","):
         try:
-            java.ensure_java()
-        except java.JavaNotFoundError as error:
-            raise SessionError(str(error)) from error
-        heap = java.default_heap(java.machine_bytes())
-        os.environ.update(options.variables(launch, os.environ, heap))
-        choose_python(launch)
-        os.environ[DRIVER_PYTHON] = NO_PYTHON
-
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - needs Java's place first
-
-    was_running = is_submitted or SparkContext._jvm is not None
-    if not was_running:
-        _start_jvm(SparkConf(loadDefaults=False).setAll(list(launch.items())), settings)
-    else:
-        SparkContext._ensure_initialized()
-    return was_running, dict(SparkConf().getAll())
+            place = urlsplit(f"//{address}")
+            socket.create_connection((place.hostname, place.port or 0), CONNECT_SECONDS).close()
+            return
+        except (OSError, ValueError) as error:  # ValueError: the port or the name is invalid
+            reason = getattr(error, "strerror", None) or str(error)
+    raise SettingsError(f"--master={master}: nothing answers there ({reason})")
 
 
-def _start_jvm(conf: SparkConf, settings: Settings) -> None:
+def _start_jvm(launch: Mapping[str, str]) -> None:
     """Start the driver's JVM, which gets a folder of its own for temporary files.
 
     Raises:
-        SessionError: it ends at once.
+        SettingsError: the master does not answer.
+        SessionError: the JVM ends at once.
     """
-    from pyspark import SparkContext  # noqa: PLC0415 - needs Java's place first
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - loads PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
 
-    folder = java.new_folder()
-    before = os.environ.get(java.VARIABLE, "")
-    os.environ[java.VARIABLE] = java.options_with(folder, before)
+    check_master(launch[MASTER])
+    java.ensure_java()
+    # As a variable it is a default: flags and spark-defaults.conf override it.
+    os.environ.setdefault("SPARK_DRIVER_MEMORY", java.default_heap())
+    if is_local(launch[MASTER]):
+        # The address of Spark's UI can only be set by this variable.
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    before = {name: os.environ.get(name, "") for name in (DRIVER_PYTHON, JAVA_OPTIONS)}
+    # The JVM would start this program to look for data sources, which takes two seconds. If it
+    # does not exist, it skips this step.
+    os.environ[DRIVER_PYTHON] = "sparq-registers-its-data-source"
+    folder = shlex.quote(f"-Djava.io.tmpdir={java.temporary_folder()}")
+    os.environ[JAVA_OPTIONS] = f"{folder} {before[JAVA_OPTIONS]}"  # the user's options win
     try:
         # PySpark's only way to start a JVM without a session, after which options are fixed.
+        conf = SparkConf(loadDefaults=False).setAll(list(launch.items()))
         SparkContext._ensure_initialized(conf=conf)
     except (OSError, PySparkException) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        given = [key for key, _ in settings.spark if key in options.AT_START]
-        blame = f", and check --spark {' and '.join(given)}" if given else ""
+        given = [FLAG_OF.get(key, f"spark {key}") for key in AT_START if key in launch]
         raise SessionError(
-            f"Spark's JVM ended during start-up: see its messages above{blame}"
+            "Spark's JVM ended during start-up: see its messages above, and check"
+            f" --{' and --'.join(given)}"
         ) from error
     finally:
-        os.environ[java.VARIABLE] = before  # Spark ignores an empty value
-    # Java deletes registered files in reverse order: the folder comes last, and is empty by then.
-    getattr(SparkContext._jvm, "java.io.File")(str(folder)).deleteOnExit()
+        os.environ.update(before)  # Spark ignores empty values
 
 
 def use_this_python() -> None:
-    """Set PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON and, if needed, PATH for a session made later.
-
-    Spark runs its workers with the program that PYSPARK_PYTHON names, by default the system's
-    python3, which has neither sparq nor Arrow. Spark starts it directly, without a shell, so the
-    full path works whatever characters it contains, also on another machine that has the same
-    folder.
-
-    Before the driver looks for data sources, it asks a shell whether the program that
-    PYSPARK_DRIVER_PYTHON names exists: `sh -c "command -v <program>"`, without quotes. A path that
-    a shell would split, such as one with a space, is never found this way, and the format `nsq`
-    would be unknown. For such a path, PYSPARK_DRIVER_PYTHON gets only the program's name, and its
-    folder comes first on the PATH.
-    """
-    program = os.environ[PYTHON] = sys.executable
-    if shlex.quote(program) != program:
-        folder, program = os.path.split(program)
-        os.environ["PATH"] = os.pathsep.join((folder, os.environ.get("PATH", os.defpath)))
-    os.environ[DRIVER_PYTHON] = program
-
-
-def choose_python(given: Mapping[str, str]) -> None:
-    """Set the Python interpreter of the driver and of Spark's workers.
-
-    Both use this process's interpreter. On a cluster, the option spark.pyspark.python or the
-    variable PYSPARK_PYTHON may name another one for the workers.
-
-    Args:
-        given: the options of Spark that are set so far.
-    """
-    workers = given.get(options.WORKERS_PYTHON) or os.environ.get(PYTHON, "")
-    use_this_python()
-    if workers and not options.is_local(given.get(options.MASTER, "")):
-        os.environ[PYTHON] = workers
+    """Let Spark run this interpreter, in a session made later."""
+    os.environ[PYTHON] = os.environ[DRIVER_PYTHON] = sys.executable
 
 
 def _created(wanted: dict[str, str]) -> SparkSession:
@@ -204,7 +335,10 @@ def _created(wanted: dict[str, str]) -> SparkSession:
     for key, value in wanted.items():
         builder = builder.config(key, value)
     # No stack trace in the log: the text of SessionError has the reason.
-    log_level(SparkContext._jvm, "org.apache.spark.SparkContext", "OFF")
+    log4j = "org.apache.logging.log4j"
+    level = getattr(SparkContext._jvm, f"{log4j}.Level").OFF
+    configurator = getattr(SparkContext._jvm, f"{log4j}.core.config.Configurator")
+    configurator.setLevel("org.apache.spark.SparkContext", level)
     try:
         spark: SparkSession = builder.getOrCreate()
         # Spark reads the options of SQL only now.
@@ -223,23 +357,16 @@ def java_reason(error: Exception) -> str:
     return (text.strip() or type(error).__name__).splitlines()[0]
 
 
-def log_level(jvm: Any, name: str, level: str) -> None:
-    """Set the level of a logger in the JVM, such as OFF or ERROR."""
-    log4j = "org.apache.logging.log4j"
-    configurator = getattr(jvm, f"{log4j}.core.config.Configurator")
-    configurator.setLevel(name, getattr(getattr(jvm, f"{log4j}.Level"), level))
-
-
 def prepare_for_queries(spark: SparkSession) -> None:
     """Set the options of the pipeline's own queries, except those that the user has set."""
     given = dict(spark.sparkContext.getConf().getAll())
-    for key, value in options.OF_QUERIES.items():
+    for key, value in OF_QUERIES.items():
         if key not in given:
             spark.conf.set(key, value)
 
 
 def register_nsq(spark: SparkSession) -> None:
-    """Register the format `nsq` in a session, which does not look for it itself (`NO_PYTHON`).
+    """Register the format `nsq` in a session, which does not look for it itself (`_start_jvm`).
 
     Register it again for each query that runs at the same time as others. Queries that share one
     registration share a Java map of environment variables. Spark changes this map while it plans a
@@ -262,39 +389,39 @@ def _check_data(spark: SparkSession, data: str) -> None:
     from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
 
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    # By default each of these tries for minutes before it gives up.
+    for key, value in (
+        ("ipc.client.connect.max.retries", "2"),
+        ("ipc.client.connect.max.retries.on.timeouts", "0"),
+        ("ipc.client.connect.timeout", "3000"),
+        ("fs.s3a.attempts.maximum", "1"),
+        ("fs.s3a.retry.limit", "1"),
+    ):
+        hadoop.set(key, value)
     path_class: Any = getattr(spark._jvm, "org.apache.hadoop.fs.Path")
-    path = path_class(data)
-    given = dict(spark.sparkContext.getConf().getAll())
-    for key, value in LOOKING.items():
-        if f"spark.hadoop.{key}" not in given:
-            hadoop.set(key, value)
+    file_system: Any = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem")
     try:
+        path = path_class(data)
         # Not the file system that queries share: this one gives up sooner.
-        file_system: Any = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem")
         files = file_system.newInstance(path.toUri(), hadoop)
         address = str(files.getUri().toString())
-    except (Py4JJavaError, PySparkException) as error:
-        reason = java_reason(error)
-        if "UnknownHost" in reason:
-            raise SettingsError(f"--data={data} cannot be reached ({reason})") from error
-        raise SettingsError(
-            f"--data={data}: Spark has no file system for it ({reason}): add its jars with"
-            " --spark spark.jars.packages=..., its options with --spark spark.hadoop.fs...=..."
-        ) from error
-    if data.startswith("/") and not address.startswith("file:"):
-        raise SettingsError(
-            f"--data={data} has no scheme, and Spark's default file system is {address}: write"
-            f" file://{data} or {address.rstrip('/')}{data}"
-        )
-    try:
+        if data.startswith("/") and not address.startswith("file:"):
+            raise SettingsError(
+                f"--data={data} has no scheme, and Spark's default file system is {address}: write"
+                f" file://{data} or {address.rstrip('/')}{data}"
+            )
         files.mkdirs(path)
         probe = path_class(path, f"_probe-{uuid4()}")
         files.create(probe).close()
         files.delete(probe, False)
-    except (Py4JJavaError, PySparkException) as error:
-        raise SettingsError(f"--data={data} cannot be written ({java_reason(error)})") from error
-    finally:
         files.close()
+    except (Py4JJavaError, PySparkException) as error:
+        reason = java_reason(error)
+        is_unknown = "No FileSystem for scheme" in reason or "ClassNotFound" in reason
+        hint = ": add the jars of its file system with --spark spark.jars.packages=..."
+        raise SettingsError(
+            f"--data={data} cannot be written ({reason}){hint if is_unknown else ''}"
+        ) from error
 
 
 def _cores(spark: SparkSession) -> int:
@@ -304,16 +431,11 @@ def _cores(spark: SparkSession) -> int:
     its first start, so it is worth waiting until no executor has joined for a second.
     """
     context = spark.sparkContext
-    if context.master == "local" or context.master.startswith("local["):
-        return int(context.defaultParallelism)
-    tracker = context.statusTracker()
     deadline = time.monotonic() + EXECUTORS_SECONDS
-    count, since = 0, time.monotonic()
-    while (now := time.monotonic()) < deadline:
-        executors = len(tracker.getExecutorInfos()) - 1  # the driver is one of them
-        if executors != count:
-            count, since = executors, now
-        elif count and now - since >= SETTLED_SECONDS:
+    count, before = 0, -1
+    while not is_local(context.master) and time.monotonic() < deadline:
+        count, before = len(context.statusTracker().getExecutorInfos()), count
+        if count == before > 1:  # the driver is one of them
             break
-        time.sleep(POLL_SECONDS)
+        time.sleep(SETTLED_SECONDS)
     return int(context.defaultParallelism)

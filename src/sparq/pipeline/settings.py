@@ -1,29 +1,38 @@
-"""The settings of the clicks pipeline: names, pace, memory and options of Spark, all checked.
+"""The settings of the clicks pipeline, each declared once: default, help text, kind and bounds.
 
     settings = Settings(data="hdfs:///clicks", lookupd_http_addresses=("lookup-1:4161",))
 
 Flags and a TOML file make the same object (`sparq.pipeline.command`). Nothing here loads Spark.
 
-1. A `Settings` object is always valid: each value is within its bounds and has one spelling (an
-   absolute path, `512m`, `2 seconds`), and the values agree with each other.
-2. A mistake is a SettingsError: one sentence that names the flag and says what to write.
-3. Nothing is contacted here. `session` finds out whether the master and the file system exist.
+1. Each value is within its bounds and has one spelling (an absolute path, `500 milliseconds`), and
+   the values agree with each other. `session` checks the options of Spark.
+2. A mistake is a SettingsError: one sentence that names the flag and says what to write. It never
+   has the value of a pair such as `auth_secret=...`.
+3. Nothing is contacted here: `session` and `check_cluster` find out whether addresses answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.pipeline import setting_kinds as kinds
+from sparq.pipeline.reading.addresses import networks
 from sparq.pipeline.reading.formats import GROUPS
+from sparq.program.flag_types import PEER, STRING, FlagType, choice
 from sparq.program.flags import Flag, flags_of, option
 from sparq.program.mistakes import Mistake, shown
+from sparq.protocol.address import lookupd_url
+from sparq.protocol.durations import MILLISECOND, parse_duration
+from sparq.protocol.names import NAME_SIZE_MAX, is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
     from sparq.pipeline.own_metrics import OwnMetric
+    from sparq.pipeline.reading.schema import Reading
 
 QUERIES: Final = ("archive", "metrics", "spam_analysis")
 TOPIC: Final = "clicks"
@@ -38,234 +47,295 @@ FIRST_OFFSETS: Final = 20_000
 BATCH_BYTES: Final = "256m"
 """Maximum stored bytes in a batch: a Python worker needs about five times its partition's bytes."""
 
+SET_BY_PIPELINE: Final = {
+    *("topic", "topics", "topicspattern", "channel", "lookupd_http_addresses"),
+    *("nsqd_tcp_addresses", "maxoffsetspertrigger"),
+}
+"""Options of the source, in lower case, that have flags of their own."""
 
-if TYPE_CHECKING:
-    from sparq.pipeline.reading.schema import Reading
+UNITS: Final = {"ms": "ms|milliseconds?", "s": "s|seconds?", "m": "m|min|minutes?", "h": "h|hours?"}
+"""NSQ's units of time, and Spark's words for them."""
 
 
 class SettingsError(Mistake):
     """A setting is missing or wrong; the text is one sentence that names it."""
 
 
+# Kinds of values, for those that `sparq.program` does not have
+
+
+def _text(name: str, read: Callable[[str], str]) -> FlagType:
+    """A kind of texts, which `read` brings into their one spelling."""
+    return STRING._replace(name=name, parse=read, coerce=lambda value: read(STRING.coerce(value)))
+
+
+def _matching(name: str, pattern: str, reason: str) -> FlagType:
+    """A kind of texts that are empty or match; Spark checks them in detail."""
+
+    def check(text: str) -> None:
+        if text and not re.fullmatch(pattern, text):
+            raise ValueError(reason)
+
+    return STRING._replace(name=name, check=check)
+
+
+def _name(what: str, *, lasting: bool = True) -> FlagType:
+    """A kind of names; others than `lasting` ones may be ephemeral or empty."""
+
+    def check(text: str) -> None:
+        if (text or lasting) and not is_valid_name(text):
+            raise ValueError(
+                f"is not a valid {what} name: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
+            )
+        if lasting and is_ephemeral(text):
+            raise ValueError(f"is ephemeral: use a durable {what}, or a restart would lose clicks")
+
+    return STRING._replace(name="name", check=check)
+
+
+def _data(text: str) -> str:
+    """A URI of a Hadoop file system; a text without a scheme becomes an absolute path."""
+    scheme, colon, rest = text.partition(":")
+    if text and (not colon or "/" in scheme):
+        text = os.path.abspath(os.path.expanduser(text))
+    elif colon and not rest.startswith("/"):
+        raise ValueError(f"write {scheme}://host/path, or ./{text} for a local folder")
+    return text.rstrip("/")
+
+
+def _local_path(text: str) -> str:
+    if "://" in text:
+        raise ValueError("write a path of this machine, not a URI")
+    return os.path.abspath(os.path.expanduser(text)) if text else ""
+
+
+def _interval(given: Any) -> str:
+    """A time for Spark's triggers, from a number of seconds, Spark's words or NSQ's units."""
+    text = str(given).strip().lower()
+    for unit, words in UNITS.items():
+        text = re.sub(rf"\s*(?<![a-z])(?:{words})(?![a-z])\s*", unit, text)
+    try:
+        duration_ms = parse_duration(text if text[-1:].isalpha() else f"{text}s") // MILLISECOND
+    except ValueError:
+        duration_ms = -1
+    if duration_ms < 0:
+        raise ValueError("write 5 (seconds), 500 milliseconds or 1 minute")
+    return f"{duration_ms} milliseconds"
+
+
+def _lookupd(text: str) -> str:
+    lookupd_url(text)
+    return text
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.-]+", text):
+        raise ValueError("write a host such as www.example.com, without a scheme")
+    return text.lower().removeprefix("www.")
+
+
+def _mmdb(text: str) -> str:
+    path = _local_path(text)
+    try:
+        if path:
+            import_module("maxminddb").open_database(path).close()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"this is no MMDB file, such as GeoLite2-Country.mmdb ({error})") from None
+    return path
+
+
+def _pair(given: Any) -> tuple[str, str]:
+    """Key and value of KEY=VALUE, or of a tuple with both."""
+    if isinstance(given, tuple):
+        return given
+    key, equals, value = given.partition("=") if isinstance(given, str) else ("", "", "")
+    if not equals:
+        raise ValueError("write KEY=VALUE")
+    return key.strip(), value
+
+
+def _pairs(name: str) -> FlagType:
+    return FlagType(name, _pair, _pair, str)
+
+
+FILE: Final = _text("file", _local_path)
+MMDB: Final = _text("file", _mmdb)
+INTERVAL: Final = FlagType("interval", _interval, _interval, str)
+CHANNEL: Final = _name("channel")
+RESULT_TOPIC: Final = _name("topic", lasting=False)
+HEAP: Final = _matching(
+    "size", r"[1-9]\d*[kmgtKMGT]b?", "is not a size: write a whole number with a unit, such as 512m"
+)
+MASTER: Final = _matching(
+    "master",
+    r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+",
+    "is not a master: use local[*], spark://host:7077, yarn or k8s://https://host:443",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of the pipeline.
 
-    Times are texts: `2 seconds`, `500 milliseconds`, or a plain number of seconds. Sizes are texts
-    with a unit: `512m`, `4g` (1m is 1,048,576 bytes).
-
-    Attributes:
-        data: the folder for all output and checkpoints: a URI of any Hadoop file system, or a
-            local path, which becomes absolute.
-        lookupd_http_addresses: nsqlookupds that know the nsqds, `host:port` or a URL.
-        topic: the topic of the clicks.
-        archive_channel: channel of the query `archive`.
-        metrics_channel: channel of the query `metrics`.
-        spam_analysis_channel: channel of the query `spam_analysis`.
-        format: "auto", or one of `reading.formats.NAMES`.
-        log_format: a format string in place of `format`; empty: none.
-        fields: the fields of a W3C log, separated by spaces; empty: those that IIS writes by
-            default.
-        click: pairs of a field of a click and its path in JSON.
-        columns: pairs of a further column's name, and its path and type.
-        trusted_proxies: networks of proxies whose X-Forwarded-For counts; empty: the connection's
-            address counts.
-        enrich: groups of columns that are added to clicks, of `reading.formats.GROUPS`.
-        site_hosts: hosts of the site, without `www.`: a referrer with one of them is internal.
-        country_file: an MMDB file with countries, at the same path on all executors; empty: none.
-        network_file: one with autonomous systems, in the same way.
-        anonymize: addresses are stored without their last bits, clicks without their original.
-        queries: the queries to run, one or more of QUERIES.
-        publish: whether minutes, rejected messages and findings are also published to topics.
-        metrics_topic: topic of the minutes; default: `<topic>.metrics`.
-        rejected_topic: topic of messages that are not clicks; default: `<topic>.rejected`.
-        spam_topic: topic of the findings; default: `<topic>.spam`.
-        rules: a local TOML file that changes the rules of the query `spam_analysis`
-            (`sparq.pipeline.sessions`); empty: the rules that ship.
-        trigger: time between the starts of two batches of a query; 0: a batch starts as soon as the
-            one before has ended.
-        once: whether the application ends once it has processed the messages that have come until
-            its start.
-        max_offsets_per_trigger: maximum number of messages in a batch of a query. The first one
-            after a start has at most FIRST_OFFSETS; while a query is behind, its batches grow.
-        keep_days: days before today (UTC) whose rows the tables keep; 0: all.
-        own_metrics: the user's metrics, the tables `[metrics.NAME]` of the file.
-        master: Spark's master; empty: the one given to spark-submit or in spark-defaults.conf, else
-            `local[*]`.
-        driver_memory: heap of the driver's JVM; empty: a quarter of the machine's memory, at least
-            1g and at most 8g. With a local master the executors share this heap.
-        executor_memory: heap of each executor of a cluster; empty: Spark's default, 1g.
-        shuffle_partitions: number of partitions of the state; 0: the number of cores. A query keeps
-            the number of its first start.
-        spark: other options of Spark, pairs of key and value; the last pair of a key counts.
-        source: other options of the source `nsq`, such as those for TLS and AUTH, in the same form.
-            One may be a secret, so `repr` leaves them out.
-        metrics_address: `host:port` that serves the metrics to Prometheus; empty: none.
-        run_dir: a local folder shared with a supervisor: the application writes its state there,
-            and ends when the file `finish` appears in it; empty: none.
+    Several values are a tuple, or one text with commas. Pairs of a key and a value are tuples,
+    texts `key=value` or a mapping; the last pair of a key counts. Numbers and truths may be texts.
 
     Raises:
         SettingsError: a value is missing or wrong, or two values contradict each other.
     """
 
     data: str = option(
-        "", "folder for output and checkpoints: a path, or a URI such as s3a://...", kind=kinds.DATA
+        "",
+        "folder for output and checkpoints: a path, or a URI such as s3a://...",
+        kind=_text("URI", _data),
     )
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
         "nsqlookupd to find nsqds with: host:port or URL",
-        kind=kinds.LOOKUPD,
+        kind=_text("host:port", _lookupd),
         name="lookupd-http-address",
     )
-    topic: str = option(TOPIC, "topic to read clicks from", kind=kinds.TOPIC)
-    archive_channel: str = option("archive", "channel of the archive query", kind=kinds.CHANNEL)
-    metrics_channel: str = option("metrics", "channel of the metrics query", kind=kinds.CHANNEL)
+    topic: str = option(TOPIC, "topic to read clicks from", kind=_name("topic"))
+    archive_channel: str = option("archive", "channel of the archive query", kind=CHANNEL)
+    metrics_channel: str = option("metrics", "channel of the metrics query", kind=CHANNEL)
     spam_analysis_channel: str = option(
-        "spam_analysis", "channel of the spam_analysis query", kind=kinds.CHANNEL
+        "spam_analysis", "channel of the spam_analysis query", kind=CHANNEL
     )
-    format: str = option(
-        "auto", "format of the messages; auto: found for each message", kind=kinds.FORMAT
-    )
+    format: str = option("auto", "format of the messages; auto: found for each message")
     log_format: str = option(
         "",
         "format string of nginx, GoAccess or Apache that describes the lines, in place of --format",
-        kind=kinds.LOG_FORMAT,
     )
-    fields: str = option(
-        "", "fields of a W3C log: its #Fields line (default those of IIS)", kind=kinds.FIELDS
-    )
+    fields: str = option("", "fields of a W3C log: its #Fields line (default those of IIS)")
     click: tuple[tuple[str, str], ...] = option(
-        (), "where a field of a click is in JSON, such as path=page.url", kind=kinds.CLICK
+        (), "where a field of a click is in JSON, such as path=page.url", kind=_pairs("FIELD=PATH")
     )
     columns: tuple[tuple[str, str], ...] = option(
         (),
         'further column, such as order_id="order.id: bigint"',
-        kind=kinds.COLUMNS,
+        kind=_pairs("NAME=PATH:TYPE"),
     )
     trusted_proxies: tuple[str, ...] = option(
         (),
         "networks of proxies whose X-Forwarded-For counts, or private",
-        kind=kinds.PROXIES,
+        kind=STRING._replace(name="network,...", check=lambda text: networks([text])),
     )
     enrich: tuple[str, ...] = option(
         GROUPS,
         "groups of columns to add to clicks, separated by commas; empty: none",
-        kind=kinds.ENRICH,
+        kind=choice(*GROUPS, name="name,..."),
     )
     site_hosts: tuple[str, ...] = option(
-        (), "hosts of the site: referrers from them are internal", kind=kinds.HOSTS
+        (),
+        "hosts of the site: referrers from them are internal",
+        kind=_text("host,...", _host),
     )
-    country_file: str = option(
-        "", "MMDB file with countries; adds the column country", kind=kinds.MMDB
-    )
+    country_file: str = option("", "MMDB file with countries; adds the column country", kind=MMDB)
     network_file: str = option(
-        "", "MMDB file with autonomous systems; adds the column network", kind=kinds.MMDB
+        "", "MMDB file with autonomous systems; adds the column network", kind=MMDB
     )
     anonymize: bool = option(
-        False, "store addresses without their last bits, and no original clicks", kind=kinds.TRUTH
+        False, "store addresses without their last bits, and no original clicks"
     )
     queries: tuple[str, ...] = option(
-        QUERIES, "queries to run, separated by commas", kind=kinds.some_of(*QUERIES)
+        QUERIES, "queries to run, separated by commas", kind=choice(*QUERIES, name="name,...")
     )
     publish: bool = option(
-        True, "also publish the results to topics; --no-publish: write files only", kind=kinds.TRUTH
+        True, "also publish the results to topics; --no-publish: write files only"
     )
     metrics_topic: str = option(
-        "", "topic for metrics per minute (default <topic>.metrics)", kind=kinds.RESULT_TOPIC
+        "", "topic for metrics per minute (default <topic>.metrics)", kind=RESULT_TOPIC
     )
     rejected_topic: str = option(
         "",
         "topic for messages that are not clicks (default <topic>.rejected)",
-        kind=kinds.RESULT_TOPIC,
+        kind=RESULT_TOPIC,
     )
     spam_topic: str = option(
-        "", "topic for spam findings (default <topic>.spam)", kind=kinds.RESULT_TOPIC
+        "", "topic for spam findings (default <topic>.spam)", kind=RESULT_TOPIC
     )
     rules: str = option(
-        "", "TOML file with changes to the rules of the spam_analysis query", kind=kinds.FILE
+        "", "TOML file with changes to the rules of the spam_analysis query", kind=FILE
     )
     trigger: str = option(
         "1 second",
         "time between the starts of two batches, such as 2 (seconds) or 500 milliseconds",
-        kind=kinds.INTERVAL,
+        kind=INTERVAL,
     )
     once: bool = option(
-        False,
-        "process the messages that are there, then end; the next run continues from there",
-        kind=kinds.TRUTH,
+        False, "process the messages that are there, then end; the next run continues from there"
     )
     max_offsets_per_trigger: int = option(
         OFFSETS,
         "maximum number of messages in a batch; batches are small at first, and grow while a query"
         " is behind",
-        kind=kinds.WHOLE,
         least=1,
     )
     keep_days: int = option(
         0,
         "days of rows to keep in the tables, by the time of each row (UTC); 0: all",
-        kind=kinds.WHOLE,
         least=0,
     )
-    own_metrics: tuple[OwnMetric, ...] = ()
+    own_metrics: tuple[OwnMetric, ...] = ()  # the tables [metrics.NAME] of the file
     master: str = option(
         "",
         "Spark's master: local[4], spark://host:7077, yarn, k8s://... (default: that of"
         " spark-submit or spark-defaults.conf, else local[*])",
-        kind=kinds.MASTER,
+        kind=MASTER,
     )
     driver_memory: str = option(
         "",
         "heap of the driver (default a quarter of the machine's memory, at least 1g, at most 8g)",
-        kind=kinds.HEAP,
+        kind=HEAP,
     )
-    executor_memory: str = option(
-        "", "heap of each executor on a cluster (default 1g)", kind=kinds.HEAP
-    )
+    executor_memory: str = option("", "heap of each executor on a cluster (default 1g)", kind=HEAP)
     shuffle_partitions: int = option(
         0,
         "number of partitions of the state, fixed at the first start; 0: the number of cores",
-        kind=kinds.WHOLE,
         least=0,
         most=10_000,
     )
     spark: tuple[tuple[str, str], ...] = option(
-        (), "Spark option, such as spark.executor.cores=2", kind=kinds.SPARK
+        (), "Spark option, such as spark.executor.cores=2", kind=_pairs("KEY=VALUE")
     )
     source: tuple[tuple[str, str], ...] = option(
         (),
         "option of the data source nsq, such as tls_root_ca_file=ca.pem; put secrets into the"
         " --config file",
-        kind=kinds.SOURCE,
+        kind=_pairs("KEY=VALUE"),
         secret=True,
     )
     metrics_address: str = option(
-        METRICS_ADDRESS,
-        'host:port to serve Prometheus metrics on; "": none',
-        kind=kinds.LISTENING,
+        METRICS_ADDRESS, 'host:port to serve Prometheus metrics on; "": none', kind=PEER
     )
     run_dir: str = option(
         "",
         "local folder in which the application writes its state (app.json, samples.json); create"
         " the file `finish` there to end it",
-        kind=kinds.FOLDER,
+        kind=_text("folder", _local_path),
     )
 
     def __post_init__(self) -> None:
         """Check the values and give each its one spelling."""
-        if not self.data:
-            raise SettingsError("--data is missing: name the folder for output and checkpoints")
         for flag in flags():
-            self._settle(flag, getattr(self, flag.field))
+            self._set(flag.field, _settled(flag, getattr(self, flag.field)))
         for flag in flags():
-            if flag.kind is kinds.RESULT_TOPIC and not getattr(self, flag.field):
-                self._settle(flag, f"{self.topic}.{flag.field.removesuffix('_topic')}")
+            if flag.kind is RESULT_TOPIC and not getattr(self, flag.field):
+                name = f"{self.topic}.{flag.field.removesuffix('_topic')}"
+                self._set(flag.field, _settled(flag, name))
         self._check_combinations()
+        try:
+            self._check_source()
+            self.reading  # noqa: B018 - checks its values
+        except ValueError as error:
+            raise SettingsError(f"--{error}") from None
 
-    def _settle(self, flag: Flag, value: Any) -> None:
-        object.__setattr__(self, flag.field, settled(flag, value, f"--{flag.name}"))
+    def _set(self, field: str, value: Any) -> None:
+        object.__setattr__(self, field, value)
 
     def _check_combinations(self) -> None:
+        if not self.data:
+            raise SettingsError("--data is missing: name the folder for output and checkpoints")
         if not self.queries:
             raise SettingsError(f"--queries is empty: name one or more of {', '.join(QUERIES)}")
         owners: dict[str, str] = {}
@@ -284,24 +354,28 @@ class Settings:
                     " results"
                 )
 
+    def _check_source(self) -> None:
+        """Check the options of the source by its own checks. Raises ValueError: one is wrong."""
+        if not self.source:
+            return
+        given = dict(self.source)
+        options = import_module("sparq.spark.options")
+        try:
+            for key in given:
+                if key.lower() in SET_BY_PIPELINE:
+                    raise ValueError(f"{key} has a flag of its own: see --help")
+            options.check_names(given)
+            place = {"topic": "t", "channel": "c", "lookupd_http_addresses": METRICS_ADDRESS}
+            options.SourceOptions.of({**given, **place}, stream=True)
+        except ValueError as error:
+            raise ValueError(f"source: {error}") from None
+
     @property
     def reading(self) -> Reading:
         """How messages are read."""
         from sparq.pipeline.reading.schema import Reading  # noqa: PLC0415 - it loads Arrow
 
-        return Reading(
-            format=self.format,
-            fields=self.fields,
-            log_format=self.log_format,
-            click=self.click,
-            columns=self.columns,
-            trusted_proxies=self.trusted_proxies,
-            enrich=self.enrich,
-            site_hosts=self.site_hosts,
-            country_file=self.country_file,
-            network_file=self.network_file,
-            anonymize=self.anonymize,
-        )
+        return Reading(**{one.name: getattr(self, one.name) for one in fields(Reading)})
 
     @property
     def channels(self) -> dict[str, str]:
@@ -322,51 +396,50 @@ class Settings:
         return not colon or "/" in scheme or scheme.lower() == "file"
 
 
+def cluster_options(settings: Settings) -> dict[str, str]:
+    """Options of source and sink: the nsqlookupds' addresses, and how to connect to the nsqds."""
+    addresses = ",".join(settings.lookupd_http_addresses)
+    return {"lookupd_http_addresses": addresses, **dict(settings.source)}
+
+
 @cache
 def flags() -> tuple[Flag, ...]:
-    """The flags of the settings, in alphabetical order."""
+    """The flags of the settings, in alphabetical order; their names are the keys of the file."""
     return tuple(flag._replace(key=flag.name) for flag in flags_of(Settings))
 
 
-def settled(flag: Flag, value: Any, origin: str) -> Any:
-    """Check the value of a setting, and give it its one spelling.
+def is_pairs(flag: Flag) -> bool:
+    """Whether a setting consists of pairs, which are tables in the file and may be secret."""
+    return flag.kind.parse is _pair
 
-    Args:
-        flag: the setting.
-        value: its value, of a type of Python or TOML.
-        origin: beginning of the error message, such as `--topic`.
 
-    Raises:
-        SettingsError: the value is wrong.
-    """
+def _settled(flag: Flag, value: Any) -> Any:
+    """A setting's value, checked, in its one spelling; it may come from Python, TOML or a flag."""
+    if not flag.repeated:
+        return _one(flag, value)
+    values = [value] if isinstance(value, str) else value
+    if is_pairs(flag) and isinstance(value, Mapping):
+        values = list(value.items())
+    if not isinstance(values, list | tuple):
+        raise SettingsError(f"--{flag.name}: write a list of texts")
+    if is_pairs(flag):
+        return tuple(dict(_one(flag, each) for each in values).items())
+    texts = [text.strip() for each in values for text in str(each).split(",")]
+    return tuple(dict.fromkeys(_one(flag, text) for text in texts if text))
+
+
+def _one(flag: Flag, value: Any) -> Any:
+    text = "" if is_pairs(flag) else f"={shown(str(value))}"
     try:
-        if flag.repeated:
-            return flag.kind.gather(flag.kind.coerce(one) for one in _listed(value))
         found = flag.kind.coerce(value)
-        _check_bounds(flag, found)
     except ValueError as error:
-        # A pair may be a secret: the value is left out, and the reason names the key.
-        text = ":" if flag.kind in kinds.PAIRS else f"={shown(_text_of(value))}"
-        raise SettingsError(f"{origin}{text} {error}") from None
+        raise SettingsError(f"--{flag.name}{text}: {error}") from None
+    try:
+        flag.kind.check(found)
+        if flag.least is not None and found < flag.least:
+            raise ValueError(f"is too small: use {flag.least} or more")
+        if isinstance(flag.most, int) and found > flag.most:
+            raise ValueError(f"is too large: use {flag.most} or less")
+    except ValueError as error:
+        raise SettingsError(f"--{flag.name}{text} {error}") from None
     return found
-
-
-def _listed(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    if isinstance(value, list | tuple):
-        return list(value)
-    return [value]
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _check_bounds(flag: Flag, value: Any) -> None:
-    if flag.least is not None and value < flag.least:
-        raise ValueError(f"is too small: use {flag.least} or more")
-    if isinstance(flag.most, int) and value > flag.most:
-        raise ValueError(f"is too large: use {flag.most} or less")

@@ -43,7 +43,7 @@ class FlagType(NamedTuple):
     show: Callable[[Any], str]
     bare: str = ""
     gather: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple
-    check: Callable[[Any], None] = _anything
+    check: Callable[[Any], object] = _anything
     unit: int = 1
 
     def given(self, held: Any) -> Any:

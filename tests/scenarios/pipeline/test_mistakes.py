@@ -56,11 +56,11 @@ AT_ONCE = [
     Case(f"{NEEDED} --max-offsets-per-trigger=many", ("--max-offsets-per-trigger=many",)),
     Case(f"{NEEDED} --max-offsets-per-trigger=0", ("--max-offsets-per-trigger=0", "too small")),
     Case(f"{NEEDED} --shuffle-partitions=20000", ("--shuffle-partitions=20000", "too large")),
-    Case(f"{NEEDED} --trigger=soon", ("--trigger=soon", "is not a time")),
+    Case(f"{NEEDED} --trigger=soon", ("--trigger=soon", "write 5 (seconds)")),
     Case(f"{NEEDED} --queries=archiv", ("--queries=archiv", "did you mean archive?")),
     Case(f"{NEEDED} --topic=a/b", ("--topic=a/b", "is not a valid topic name")),
     Case(f"{NEEDED} --metrics-channel=archive", ("--metrics-channel=archive", "is also")),
-    Case(f"{NEEDED} --driver-memory=1m", ("--driver-memory=1m", "is too small")),
+    Case(f"{NEEDED} --driver-memory=1", ("--driver-memory=1", "is not a size")),
     Case(f"{NEEDED} --metrics-address=4180", ("--metrics-address=4180", "is not an address")),
     Case(f"{NEEDED} --config={{tmp}}/none.toml", ("--config", "none.toml")),
     Case(f"{NEEDED} --config={{tmp}}", ("--config", "{tmp}")),
@@ -68,12 +68,10 @@ AT_ONCE = [
     Case(f"{NEEDED} --config={{tmp}}/bytes.toml", ("--config", "bytes.toml")),
     Case("--data=s3a:bucket --lookupd-http-address={lookupd}", ("--data=s3a:bucket", "s3a://")),
     Case(f"{NEEDED} --lookupd-http-address=nowhere", ("--lookupd-http-address=nowhere",)),
-    Case(f"{NEEDED} --master=local[x]", ("--master=local[x]", "is not a master")),
-    Case(f"{NEEDED} --master=yarn", ("--master=yarn", "HADOOP_CONF_DIR")),
-    Case(f"{NEEDED} --spark=executor.cores=2", ("--spark", "executor.cores", "begin with spark.")),
-    Case(f"{NEEDED} --spark=spark.master=yarn", ("--spark", "write --master")),
+    Case(f"{NEEDED} --master=locale", ("--master=locale", "is not a master")),
     Case(f"{NEEDED} --source=tls_v2=true", ("--source", "tls_v2", "did you mean tls_v1?")),
-    Case(f"{NEEDED} --source=topic=x", ("--source", "write --topic")),
+    Case(f"{NEEDED} --source=topic=x", ("--source: topic has a flag of its own",)),
+    Case(f"{NEEDED} --source=startingOffsets=first", ("--source", "startingOffsets", "first")),
     Case(f"{NEEDED} --source=tls_root_ca_file=/no/ca.pem", ("--source", "/no/ca.pem")),
 ]
 """Found by parsing the flags alone."""
@@ -96,7 +94,6 @@ ADDRESSES = [
         "--data={tmp}/data --lookupd-http-address={lookupd_tcp}",
         ("--lookupd-http-address", "{lookupd_tcp} is not an nsqlookupd's"),
     ),
-    Case(f"{NEEDED} --source=startingOffsets=first", ("--source", "startingOffsets", "first")),
     Case(f"{NEEDED} --source=tls_v1=true", ("--source", "{nsqd_tcp}", "TLS")),
     Case(
         "--data={tmp}/data --lookupd-http-address={guarded_lookupd}",
@@ -115,9 +112,10 @@ ADDRESSES = [
     Case(f"{NEEDED} --run-dir={{tmp}}/file/run", ("--run-dir={tmp}/file/run", "Not a directory")),
     Case(f"{NEEDED} --master=spark://{{free}}", ("--master=spark://{free}", "nothing answers")),
     Case(f"{NEEDED} --master=spark://nowhere.invalid:1", ("--master=spark://nowhere.invalid:1",)),
-    Case(f"{NEEDED} --master=k8s://https://{{free}}", ("--master=k8s://https://{free}",)),
+    Case(f"{NEEDED} --spark=executor.cores=2", ("--spark", "executor.cores", "begin with spark.")),
+    Case(f"{NEEDED} --spark=spark.master=yarn", ("--spark", "write --master")),
 ]
-"""Found before Spark starts, by connecting to the addresses."""
+"""Found before Spark starts, most of them by connecting to the addresses."""
 
 WITH_SPARK = [
     Case("--data=nosuch://host/clicks", ("--data=nosuch://host/clicks", "spark.jars.packages")),
@@ -131,16 +129,20 @@ WITH_SPARK = [
 FURTHER_WITH_SPARK = [
     Case("--data=hdfs://nowhere.invalid/x", ("--data=hdfs://nowhere.invalid/x", "UnknownHost")),
     Case("--data={tmp}/file/data", ("--data={tmp}/file/data", "cannot be written")),
+    Case("--data=hdfs:///", ("--data=hdfs:", "cannot be written")),
     Case("--data=s3a://bucket/clicks", ("--data=s3a://bucket/clicks", "spark.jars.packages")),
     Case("--data=hdfs://{free}/clicks", ("--data=hdfs://{free}/clicks", "refused")),
     Case("--data={tmp}/file", ("--data={tmp}/file", "cannot be written")),
     Case("--data=/proc/clicks", ("--data=/proc/clicks", "cannot be written")),
     Case("--data={tmp}/data --spark=spark.ui.port=many", ("spark.ui.port", "many")),
+    Case("--data={tmp}/data --driver-memory=1m", ("check --driver-memory",)),
+    Case("--data={tmp}/data --master=local[x]", ("Could not parse Master URL", "local[x]")),
+    Case("--data={tmp}/data --master=yarn", ("see its messages above, and check --master",)),
     Case("--data={tmp}/data --spark=spark.task.cpus=x", ("spark.task.cpus",)),
     Case("--data={tmp}/data --spark=spark.scheduler.mode=LIFO", ("spark.scheduler.mode", "LIFO")),
     Case(
         "--data={tmp}/data --spark=spark.driver.extraJavaOptions=-no-such-flag",
-        ("spark.driver.extraJavaOptions",),
+        ("check --spark spark.driver.extraJavaOptions",),
     ),
     Case(
         "--data={tmp}/data --spark=spark.jars.packages=no.such:jar:1",
