@@ -92,7 +92,7 @@ def test_the_settings_file_is_accepted(tmp_path: Path) -> None:
 
     assert (("spark.executor.cores", "2"),) == taken.spark
     assert {"tls_v1": "true", "auth_secret": "s3cret"} == dict(taken.source)
-    assert "2 seconds" == taken.trigger
+    assert "2000 milliseconds" == taken.trigger
 
 
 def test_daemons_and_to_nsq_accept_their_command_lines() -> None:
