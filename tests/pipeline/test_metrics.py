@@ -139,7 +139,7 @@ def test_merged_rows_give_the_same_figures(spark, query, messages, tmp_path):
     before = DeltaTable(tmp_path / "minutes").to_pyarrow_table()
     assert metrics.MINUTES.summed is not None
     rows = [before.slice(at, 1) for at in reversed(range(len(before)))]
-    once = metrics.MINUTES.summed(pa.concat_tables(rows).select(metrics.MINUTES_SCHEMA.names))
+    once = metrics.MINUTES.summed(pa.concat_tables(rows).select(metrics.MINUTES.schema.names))
 
     assert len(once) < len(before)
     assert counted(bodies)[0] == minutes_of(tmp_path)

@@ -2,16 +2,18 @@
 
 import pyarrow as pa
 
-from sparq.pipeline.totals import PartialRows
+from sparq.pipeline.totals import partial_table
 
-SCHEMA = pa.schema(
+TOTALS = partial_table(
+    "totals",
+    [pa.field("key", pa.string())],
     [
-        ("key", pa.string()),
-        *((name, pa.int64()) for name in ("sum", "min", "max")),
-        ("some", pa.list_(pa.int64())),
-    ]
+        *(pa.field(name, pa.int64()) for name in ("sum", "min", "max")),
+        pa.field("some", pa.list_(pa.int64())),
+    ],
+    {"sum": "sum", "min": "min", "max": "max", "some": "union"},
 )
-TOTALS = PartialRows(SCHEMA, ("key",), {"sum": "sum", "min": "min", "max": "max", "some": "union"})
+SCHEMA = TOTALS.schema
 
 
 def test_rows_with_equal_keys_become_one():
@@ -25,7 +27,7 @@ def test_rows_with_equal_keys_become_one():
     table = pa.Table.from_pylist(
         [dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA
     )
-    found = TOTALS(table)
+    found = TOTALS.summed(table)
     for row in (found_rows := found.to_pylist()):
         row["some"].sort()
 
@@ -34,4 +36,4 @@ def test_rows_with_equal_keys_become_one():
         {"key": None, "sum": 7, "min": 7, "max": 7, "some": []},
         {"key": "b", "sum": 3, "min": 1, "max": 5, "some": [1, 2, 3]},
     ] == found_rows
-    assert SCHEMA == TOTALS(SCHEMA.empty_table()).schema
+    assert SCHEMA == TOTALS.summed(SCHEMA.empty_table()).schema

@@ -1,9 +1,19 @@
-"""Expressions of users, in polars' SQL: parsed without what could read files."""
+"""What users write in TOML: values with types, and expressions in polars' SQL, checked.
+
+Polars' SQL is a language that users of tables know, and it is safe: a text becomes an expression
+tree and never runs as Python. Its only way out of a table is a subquery, such as
+`(SELECT * FROM read_csv(...))`; so no text may contain the word SELECT or one of its relatives.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from sparq.program.mistakes import suggestion
 
 if TYPE_CHECKING:
     import polars as pl
@@ -15,8 +25,7 @@ def parse(text: str) -> pl.Expr:
     """Parse an expression.
 
     Raises:
-        ValueError: it is none, or contains a subquery, which could read files: polars' SQL has
-            `(SELECT * FROM read_csv(...))` in expressions, too. The text is one sentence.
+        ValueError: it is none, or contains a subquery. The text is one sentence.
     """
     import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
 
@@ -26,4 +35,59 @@ def parse(text: str) -> pl.Expr:
         return pl.sql_expr(text.strip())
     # Not all errors of the parser are polars' own: some are panics.
     except Exception as error:
-        raise ValueError(str(error).strip().splitlines()[0]) from None
+        raise ValueError(first_line(error)) from None
+
+
+def type_of(empty: pl.DataFrame, text: str, *, aggregate: bool = False) -> pl.DataType:
+    """The type of an expression over the columns of a frame without rows.
+
+    Args:
+        empty: the frame.
+        text: the expression.
+        aggregate: it must make one value of all rows; otherwise it must make one of each.
+    Raises:
+        ValueError: it is wrong, or uses an unknown column. The text is one sentence.
+    """
+    import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
+
+    made = parse(text)
+    for name in made.meta.root_names():
+        if name not in empty.columns:
+            raise ValueError(f"no column {name}{suggestion(name, empty.columns)}")
+    try:
+        if aggregate:
+            found = empty.group_by(pl.lit(0)).agg(made.alias("it"))["it"].dtype
+        else:
+            # Two rows of nulls: an aggregate, which would give all rows one value, gives one row.
+            column = empty.clear(2).select(made.alias("it"))["it"]
+            found = column.dtype
+            if len(column) == 1 and made.meta.root_names():
+                raise ValueError("it may not aggregate")
+    except (pl.exceptions.PolarsError, TypeError) as error:
+        raise ValueError(first_line(error)) from None
+    if aggregate and isinstance(found, pl.List):
+        raise ValueError("it gives a value for each row: it must aggregate them")
+    return found
+
+
+def typed(value: Any, kind: Any, place: str) -> Any:
+    """A value of a TOML file as a type of Python or a `msgspec.Struct`.
+
+    Raises:
+        ValueError: it has another type, or keys are unknown or missing. The text is one sentence
+            that begins with the place.
+    """
+    fields = getattr(kind, "__struct_fields__", ())
+    for key in value if fields and isinstance(value, Mapping) else ():
+        if key not in fields:
+            raise ValueError(f"{place}.{key} is unknown{suggestion(key, fields)}")
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        text, _, inside = str(error).partition(" - at `$")
+        raise ValueError(f"{place}{inside.rstrip('`')}: {text}") from None
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text."""
+    return str(error).strip().splitlines()[0]

@@ -7,7 +7,7 @@
                             least once; `revision` is the version of the table and grows
 
 1. The query has no state. A late click is one more row of its minute, however late it is.
-2. The rows of a minute are summed up by readers, and by merges of files (`totals.PartialRows`).
+2. The rows of a minute are summed up by readers, and by merges of files (`totals`).
 3. `visitor_hashes` has the XXH3-64 of each visitor (address, line feed, user agent), so visitors of
    a minute, an hour or a day are counted exactly.
 """
@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 from sparq.pipeline.clicks import USUAL, parse_arrow
 from sparq.pipeline.sink import Publication, Sink
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import Table, Tables, arrow
-from sparq.pipeline.totals import PartialRows, hashes_of, to_arrow
+from sparq.pipeline.tables import Tables, arrow
+from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,29 +44,21 @@ BYTES_MAX = 1 << 50
 """A response of more bytes counts as this many: sums of a minute stay below 64 bits."""
 
 _COLUMNS = ("time", "address", "user_agent", "page", "status", "bytes", "reason")
-_MINUTE = pa.field("minute", pa.timestamp("us", "UTC"))
 _SUMS = ("clicks", "bytes", *(f"status_{name}" for name in STATUS_CLASSES))
-MINUTES_SCHEMA = pa.schema(
-    [
-        _MINUTE,
-        *((name, pa.int64()) for name in _SUMS),
-        ("visitor_hashes", pa.list_(pa.int64())),
-    ]
-)
-MINUTES = Table(
+MINUTES = partial_table(
     "minutes",
-    MINUTES_SCHEMA,
-    "minute",
-    PartialRows(
-        MINUTES_SCHEMA, ("minute",), {**dict.fromkeys(_SUMS, "sum"), "visitor_hashes": "union"}
-    ),
+    [MINUTE],
+    [
+        *(pa.field(name, pa.int64()) for name in _SUMS),
+        pa.field("visitor_hashes", pa.list_(pa.int64())),
+    ],
+    {**dict.fromkeys(_SUMS, "sum"), "visitor_hashes": "union"},
 )
-PAGES_SCHEMA = pa.schema([_MINUTE, ("page", pa.string()), ("clicks", pa.int64())])
-PAGES = Table(
+PAGES = partial_table(
     "pages",
-    PAGES_SCHEMA,
-    "minute",
-    PartialRows(PAGES_SCHEMA, ("minute", "page"), {"clicks": "sum"}),
+    [MINUTE, pa.field("page", pa.string())],
+    [pa.field("clicks", pa.int64())],
+    {"clicks": "sum"},
 )
 
 
@@ -110,8 +102,8 @@ def rows_of(clicks: pa.Table) -> dict[str, pa.Table]:
     other = (pl.col("clicks") - pl.sum_horizontal(known)).alias("status_other")
     pages = frame.filter(pl.col("page").is_not_null()).group_by("minute", "page")
     return {
-        MINUTES.name: to_arrow(minutes.with_columns(other), MINUTES_SCHEMA),
-        PAGES.name: to_arrow(pages.agg(pl.len().alias("clicks")), PAGES_SCHEMA),
+        MINUTES.name: to_arrow(minutes.with_columns(other), MINUTES.schema),
+        PAGES.name: to_arrow(pages.agg(pl.len().alias("clicks")), PAGES.schema),
     }
 
 
@@ -167,4 +159,4 @@ def as_json(row: dict[str, Any], revision: int) -> bytes:
 def read_minutes(folders: Folders) -> pa.Table:
     """The minutes on a local disk, one row per minute (`summed_up`)."""
     place = TablePlace(os.fspath(folders.minutes.absolute()))
-    return summed_up(arrow(place, MINUTES, MINUTES_SCHEMA.names))
+    return summed_up(arrow(place, MINUTES, MINUTES.schema.names))

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 
-from sparq.pipeline.expressions import parse
+from sparq.pipeline.expressions import parse, type_of, typed
 from sparq.pipeline.tables import Table
-from sparq.pipeline.totals import PartialRows, hashes_of, to_arrow
+from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
 from sparq.program.mistakes import shown, suggestion
 
 if TYPE_CHECKING:
@@ -37,11 +37,9 @@ _VALUE: Final = re.compile(
     r"\s*(sum|count|min|max|mean)\s*\(\s*(distinct\s)?\s*(.+?)\s*\)\s*", re.I | re.S
 )
 _AGGREGATES: Final = "sum(x), count(*), count(x), count(distinct x), min(x), max(x) or mean(x)"
-_MINUTE: Final = pa.field("minute", pa.timestamp("us", "UTC"))
 
 
-@dataclass(frozen=True, slots=True)
-class OwnMetric:
+class OwnMetric(msgspec.Struct, frozen=True):
     """A metric as the user writes it.
 
     Raises:
@@ -74,22 +72,11 @@ def from_toml(tables: Mapping[str, Any]) -> tuple[OwnMetric, ...]:
     Raises:
         ValueError: a table is wrong; the text is one sentence that begins with its name.
     """
-    found = []
-    for name, table in tables.items():
-        try:
-            if not isinstance(table, Mapping):
-                raise ValueError('is no table: write value = "sum(...)" under it')
-            unknown = sorted(table.keys() - {"value", "by", "where"})
-            if unknown:
-                raise ValueError(f"there is no {shown(unknown[0])}: use value, by and where")
-            by, texts = table.get("by", []), (table.get("value"), table.get("where", ""))
-            lists_texts = isinstance(by, list) and all(isinstance(one, str) for one in by)
-            if not lists_texts or not all(isinstance(text, str) for text in texts):
-                raise ValueError("value and where are texts, and by is a list of texts")
-            found.append(OwnMetric(name, table["value"], tuple(by), table.get("where", "")))
-        except ValueError as error:
-            raise ValueError(f"metrics.{name}: {error}") from None
-    return tuple(found)
+    contents = typed(tables, dict[str, dict[str, Any]], "metrics")
+    return tuple(
+        typed({**content, "name": name}, OwnMetric, f"metrics.{name}")
+        for name, content in contents.items()
+    )
 
 
 class MetricTable:
@@ -100,27 +87,38 @@ class MetricTable:
         clicks: the schema of a click, the user's columns included.
     Raises:
         ValueError: an expression or a column is wrong; the text is one sentence.
+
+    Attributes:
+        columns: the columns that it needs, besides `time`.
+        table: its table.
     """
 
     def __init__(self, metric: OwnMetric, clicks: pa.Schema) -> None:
+        import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
+
         self.metric = metric
-        names = [name for name in clicks.names if name != "reason"]
+        empty = pl.DataFrame(pl.from_arrow(clicks.empty_table())).drop("reason")
         for name in metric.by:
-            if name not in names:
-                raise ValueError(
-                    f"metrics.{metric.name}: a click has no column {shown(name)}"
-                    f"{suggestion(name, names) or ': name one of the columns of clicks'}"
-                )
-        self.columns = self._columns_of(names)
-        aggregate = metric.parts[0]
-        kind = self._kind(pa.schema([clicks.field(name) for name in self.columns]))
-        self._values, how = _value_columns(aggregate, kind)
-        fields = [_MINUTE, *(clicks.field(name) for name in metric.by), *self._values]
-        schema = pa.schema(fields)
-        keys = ("minute", *metric.by)
-        self.table = Table(
-            f"metric_{metric.name}", schema, "minute", PartialRows(schema, keys, how)
-        )
+            if name not in empty.columns:
+                close = suggestion(name, empty.columns) or ": name one of the columns of clicks"
+                raise ValueError(f"metrics.{metric.name}: by: no column {shown(name)}{close}")
+        aggregate, inner = metric.parts
+        if inner == "*" and aggregate != "count":
+            raise self._wrong("value", metric.value, "only count takes *")
+        if metric.where and self._type_of(empty, "where", metric.where) != pl.Boolean:
+            raise self._wrong("where", metric.where, "it is not true or false")
+        kind = pl.Int64() if inner == "*" else self._type_of(empty, "value", inner)
+        is_number = kind.is_numeric() or kind == pl.Boolean
+        if not aggregate.startswith("count") and not is_number:
+            raise self._wrong("value", metric.value, f"{shown(inner)} is no number")
+        used = [*metric.by]
+        for text in (inner, metric.where):
+            used += parse(text).meta.root_names() if text not in ("", "*") else []
+        self.columns = tuple(dict.fromkeys(name for name in used if name != "time"))
+        number = pa.float64() if kind.is_float() or kind.is_decimal() else pa.int64()
+        self._values, how = _value_columns(aggregate, number)
+        keys = [MINUTE, *(clicks.field(name) for name in metric.by)]
+        self.table: Table = partial_table(f"metric_{metric.name}", keys, self._values, how)
 
     def rows(self, clicks: pa.Table) -> pa.Table:
         """Clicks as rows of the table.
@@ -142,59 +140,19 @@ class MetricTable:
             frame = frame.with_columns(pl.Series("x", hashes_of(texts.cast(pa.string()))))
             value = pl.col("x")
         grouped = frame.group_by("minute", *self.metric.by)
-        found = grouped.agg(one.alias(field.name) for one, field in zip(
-            _partial(aggregate, value), self._values, strict=True
-        ))  # fmt: skip
-        return to_arrow(found, self.table.schema)
+        partial = zip(_partial(aggregate, value), self._values, strict=True)
+        return to_arrow(
+            grouped.agg(one.alias(field.name) for one, field in partial), self.table.schema
+        )
 
-    def _columns_of(self, names: list[str]) -> tuple[str, ...]:
-        """The columns that the metric needs."""
-        _, inner = self.metric.parts
-        used = list(self.metric.by)
-        for key, text in (("value", inner), ("where", self.metric.where)):
-            if text in ("", "*"):
-                continue
-            try:
-                roots = parse(text).meta.root_names()
-            except ValueError as error:
-                raise self._wrong(key, text, str(error)) from None
-            for name in roots:
-                if name not in names:
-                    close = suggestion(name, names)
-                    raise self._wrong(key, text, f"a click has no column {shown(name)}{close}")
-            used += roots
-        return tuple(dict.fromkeys(name for name in used if name != "time"))
-
-    def _kind(self, schema: pa.Schema) -> pa.DataType:
-        """The type of the aggregate's values."""
-        import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
-
-        aggregate, inner = self.metric.parts
-        time = pa.field("time", _MINUTE.type)
-        empty = pa.schema([time, *schema]).empty_table()
-        frame = pl.DataFrame(pl.from_arrow(empty))
-        for key, text in (("where", self.metric.where), ("value", inner)):
-            if text in ("", "*"):
-                continue
-            try:
-                kind = frame.select(pl.sql_expr(text).alias("x")).schema["x"]
-                if key == "where" and kind != pl.Boolean:
-                    raise self._wrong(key, text, "it is not true or false")
-            except pl.exceptions.PolarsError as error:
-                raise self._wrong(key, text, str(error)) from None
-        if inner == "*":
-            if aggregate != "count":
-                raise self._wrong("value", self.metric.value, "only count takes *")
-            return pa.int64()
-        if aggregate in ("sum", "mean", "min", "max") and not (
-            kind.is_numeric() or kind == pl.Boolean
-        ):
-            raise self._wrong("value", self.metric.value, f"{shown(inner)} is no number")
-        return pa.float64() if kind.is_float() or kind.is_decimal() else pa.int64()
+    def _type_of(self, empty: pl.DataFrame, key: str, text: str) -> pl.DataType:
+        try:
+            return type_of(empty, text)
+        except ValueError as error:
+            raise self._wrong(key, text, str(error)) from None
 
     def _wrong(self, key: str, text: str, reason: str) -> ValueError:
-        line = reason.splitlines()[0]
-        return ValueError(f"metrics.{self.metric.name}: {key}={shown(text)}: {line}")
+        return ValueError(f"metrics.{self.metric.name}: {key}={shown(text)}: {reason}")
 
 
 def _value_columns(aggregate: str, kind: pa.DataType) -> tuple[list[pa.Field], dict[str, str]]:

@@ -1,50 +1,58 @@
-"""Sums up rows of a table of partial rows: rows with the same keys become one."""
+"""Tables of partial rows: rows with the same keys become one, now or later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
+from sparq.pipeline.tables import Table
+
 if TYPE_CHECKING:
     import polars as pl
 
+MINUTE = pa.field("minute", pa.timestamp("us", "UTC"))
 
-@dataclass(frozen=True, slots=True)
-class PartialRows:
-    """How the rows of a table are summed up; picklable.
 
-    Attributes:
-        schema: the columns of the table.
-        keys: the columns that identify a row.
-        how: for each other column "sum", "min", "max", or "union" of lists without repetitions.
+def partial_table(
+    name: str, keys: Sequence[pa.Field], values: Sequence[pa.Field], how: Mapping[str, str]
+) -> Table:
+    """A table by minute, whose rows can be summed up.
+
+    Args:
+        name: its name.
+        keys: the columns that identify a row: MINUTE, and others.
+        values: the other columns.
+        how: for each of them "sum", "min", "max", or "union" of lists without repetitions.
     """
+    schema = pa.schema([*keys, *values])
+    names = tuple(key.name for key in keys)
+    return Table(name, schema, MINUTE.name, partial(summed, schema=schema, keys=names, how=how))
 
-    schema: pa.Schema
-    keys: tuple[str, ...]
-    how: Mapping[str, str]
 
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        """The rows, one for each combination of keys, ordered by keys.
+def summed(
+    rows: pa.Table, schema: pa.Schema, keys: tuple[str, ...], how: Mapping[str, str]
+) -> pa.Table:
+    """The rows, one for each combination of keys, ordered by keys; see `partial_table`.
 
-        Lists are held as one value per element, 8 bytes for a hash; the caller bounds the rows.
-        """
-        import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
+    Lists are held as one value per element, 8 bytes for a hash; the caller bounds the rows.
+    """
+    import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
 
-        def combined(name: str) -> pl.Expr:
-            column = pl.col(name)
-            if self.how[name] == "union":
-                return column.explode().drop_nulls().unique()
-            found: pl.Expr = getattr(column, self.how[name])()
-            return found
+    def combined(name: str) -> pl.Expr:
+        column = pl.col(name)
+        if how[name] == "union":
+            return column.explode().drop_nulls().unique()
+        found: pl.Expr = getattr(column, how[name])()
+        return found
 
-        frame = pl.DataFrame(pl.from_arrow(rows.select(self.schema.names)))
-        found = frame.group_by(self.keys).agg(combined(name) for name in self.how)
-        return to_arrow(found.sort(self.keys), self.schema)
+    frame = pl.DataFrame(pl.from_arrow(rows.select(schema.names)))
+    found = frame.group_by(keys).agg(combined(name) for name in how)
+    return to_arrow(found.sort(keys), schema)
 
 
 def hashes_of(texts: pa.Array) -> pa.Int64Array:

@@ -202,7 +202,7 @@ def _found(lines):
     for row in packed_rows(messages(lines), buckets=4).to_dict("records"):
         clicks = from_blob(row["clicks"])
         clicks = clicks.with_columns(late=pl.lit(False), arrived=pl.lit(0, pl.Int64))
-        rows = judged(sessions_of(clicks, RULES.gap), from_blob(row["visitors"]), use, (0, 0))
+        rows = judged(sessions_of(clicks, RULES.visit.gap), from_blob(row["visitors"]), use, (0, 0))
         rows = rows.with_columns(over=pl.lit(True))
         named = findings_of(rows, use).join(rows, on="session")
         found |= set(named["address", "user_agent", "reason"].iter_rows())

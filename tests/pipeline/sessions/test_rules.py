@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from sparq.pipeline.clicks import CLICK_SCHEMA
-from sparq.pipeline.sessions.rules import REASONS, RulesError, compiled, expression, read_rules
+from sparq.pipeline.sessions.rules import REASONS, RulesError, compiled, read_rules
 from tests.pipeline.sessions.visitors import RULES, Click, judged_once, reasons
 
 
@@ -61,7 +61,7 @@ def test_a_user_changes_thresholds_and_switches_off(tmp_path):
     assert reasons(clicks, stricter) == reasons(clicks, without) == []
     always = rules_of(tmp_path, "[visit]\ngap = 2\n[rules.all]\nwhen = 'clicks > 0'")
     assert judged_once(apart, always)["amount"].to_list() == [1, 2]
-    assert slower.gap == 2
+    assert slower.visit.gap == 2
 
 
 def test_endings_and_the_columns_that_tell_visitors_apart_are_settings(tmp_path):
@@ -81,18 +81,18 @@ MISTAKES = [
     ("[rules.x]\nwhen = 'clicks > address'", "rules.x.when: cannot compare string with numeric"),
     ("[rules.x]\nwhen = 'clicks >'", "rules.x.when: unable to parse 'clicks >' as Expr"),
     ("[rules.x]\nwhen = 'SUM(clicks) > 3'", "rules.x.when: it may not aggregate"),
-    ("[rules.x]\namount = 'clicks'", "rules.x needs the key when"),
+    ("[rules.x]\namount = 'clicks'", "rules.x: Object missing required field `when`"),
     ("[rules.x]\nwhn = ''", "rules.x.whn is unknown: did you mean when?"),
     ("[rules.x]\nwhen = 'late'\namount = 'address'", "rules.x.amount must be a number"),
-    ("[rules]\nx = 1", "rules.x must be a table, not 1"),
+    ("[rules]\nx = 1", "rules.x: Expected `object`, got `int`"),
     ("[rules.X]\nwhen = 'late'", "rules.X must have a name of a-z, 0-9 and _"),
-    ("[visit]\ngap = 'x'", "visit.gap must be a whole number, not 'x'"),
-    ("[visit]\ngap = 0", "visit.gap must be at least 1, not 0"),
+    ("[visit]\ngap = 'x'", "visit.gap: Expected `int`, got `str`"),
+    ("[visit]\ngap = 0", "visit.gap: Expected `int` >= 1"),
     ("[visit]\nvisitor = ['adress']", "a click has no column adress: did you mean address?"),
     ("[kinds]\nother_paths = '('", "kinds.other_paths: "),
     ("[clicks]\npage = 'status'", "clicks.page: a click has a column of this name already"),
     ("[columns]\npages = 'MAX(status)'", "columns.pages: a visit has a column of this name"),
-    ("[columns]\nx = 'status'", "columns.x gives a value for each click: it must aggregate them"),
+    ("[columns]\nx = 'status'", "columns.x: it gives a value for each row: it must aggregate them"),
     ("[columns]\nx = 'NOSUCH(status)'", "columns.x: unsupported function 'nosuch'"),
     ("[columns]\nfollowed = false", "rules.no_resources.when: no column followed"),
     ("[windows.x]\nwhere = 'kind'\nseconds = 1", "windows.x.where must be true or false"),
@@ -111,22 +111,6 @@ def test_a_mistake_is_one_sentence_that_names_its_place(tmp_path, text, sentence
     assert sentence in str(caught.value)
     assert str(tmp_path / "my.toml") in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "clicks IN (SELECT a FROM read_csv('/etc/hosts'))",
-        "EXISTS (select 1)",
-        "clicks IN (VALUES (1))",
-        "clicks IN (TABLE x)",
-        "\"a'b\" IN (SELECT 1) OR address = ''",
-    ],
-)
-def test_an_expression_cannot_read_anything_else(text):
-    """An expression with a subquery, which could read files, is refused before it is parsed."""
-    with pytest.raises(RulesError, match="may not contain the word"):
-        expression(text)
 
 
 def test_a_file_that_is_not_there_is_a_mistake(tmp_path):

@@ -4,13 +4,20 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+from msgspec import structs
+
 from sparq.demo.generator import generate
 from sparq.pipeline.sessions.rules import Rule
 from sparq.pipeline.sessions.state import BEHIND_S, SWEEP
 from tests.pipeline.sessions.visitors import PUBLISHED_S, RULES, Bucket, Click
 
 SITE = "http://www.example.com/"
-LATER = 4 * RULES.gap
+LATER = 4 * RULES.visit.gap
+
+
+def visits(**numbers):
+    """The rules with other numbers of [visit]."""
+    return replace(RULES, visit=structs.replace(RULES.visit, **numbers))
 
 
 def robot(first, count, gap=20):
@@ -28,10 +35,10 @@ def test_a_session_is_put_out_once_when_the_low_mark_has_passed_its_gap():
     bucket = Bucket()
     bucket.batch([Click(0), Click(10)])
     bucket.sweep()
-    bucket.batch([Click(100, "/a"), Click(RULES.gap + 99, address="198.51.100.1")])
+    bucket.batch([Click(100, "/a"), Click(RULES.visit.gap + 99, address="198.51.100.1")])
     bucket.sweep()
     assert bucket.sessions == []
-    bucket.batch([Click(RULES.gap + 100, address="198.51.100.1")])
+    bucket.batch([Click(RULES.visit.gap + 100, address="198.51.100.1")])
     bucket.sweep()
     (session,) = bucket.sessions
 
@@ -76,10 +83,10 @@ def test_a_finding_that_no_longer_holds_is_withdrawn():
 def test_an_earlier_click_gives_the_session_another_id_and_withdraws_the_old_one():
     """Two sessions that a click between them joins are one; the findings about both go."""
     bucket = Bucket()
-    bucket.batch([*robot(1000, 1), *robot(1000 + RULES.gap + 500, 1)])
+    bucket.batch([*robot(1000, 1), *robot(1000 + RULES.visit.gap + 500, 1)])
     bucket.batch([Click(1000)])
     assert len(issued(bucket)) == 2
-    bucket.batch(robot(1000 + RULES.gap - 100, 1))
+    bucket.batch(robot(1000 + RULES.visit.gap - 100, 1))
     bucket.batch([Click(LATER)])
     bucket.sweep()
     session = next(one for one in bucket.sessions if one["robot"])
@@ -99,7 +106,7 @@ def test_late_clicks_make_a_session_of_their_own_over_several_batches():
     bucket.sweep()
     assert bucket.sessions == []
     assert ("declared_robot", 6, False) in issued(bucket)
-    bucket.batch_ms += 1000 * RULES.late_wait
+    bucket.batch_ms += 1000 * RULES.visit.late_wait
     bucket.sweep()
     (session,) = bucket.sessions
 
@@ -120,7 +127,7 @@ def test_an_old_log_alone_is_not_late():
 
 def test_a_visit_of_too_many_clicks_is_cut():
     """A visit ends with `clicks_max` clicks, and further clicks begin another one."""
-    bucket = Bucket(replace(RULES, clicks_max=10))
+    bucket = Bucket(visits(clicks_max=10))
     bucket.batch(robot(0, 12))
     bucket.sweep()
     bucket.batch(robot(300, 3))
@@ -133,7 +140,7 @@ def test_a_visit_of_too_many_clicks_is_cut():
 
 def test_visits_that_were_silent_for_longest_make_room():
     """Above `held_max` clicks, visits end early until half of it is left; they are counted."""
-    bucket = Bucket(replace(RULES, held_max=20))
+    bucket = Bucket(visits(held_max=20))
     bucket.batch([Click(at, f"/{at}", f"198.51.100.{at}") for at in range(30)])
 
     assert {one["ended"] for one in bucket.sessions} == {"room"}
@@ -147,7 +154,7 @@ def test_a_revision_never_begins_at_one_again():
 
     Also if the clock has gone back.
     """
-    bucket = Bucket(replace(RULES, clicks_max=5))
+    bucket = Bucket(visits(clicks_max=5))
     bucket.batch(robot(0, 5))
     bucket.sweep()
     first = bucket.findings[-1]["revision"]
@@ -173,7 +180,7 @@ def test_a_query_that_is_behind_judges_only_at_sweeps():
 def test_all_clicks_of_a_day_are_in_sessions_however_they_come():
     """Every click is in one session or in the state, in batches of random sizes of two nsqds."""
     day, rng = generate(4_000, 8), random.Random(8)
-    bucket, lines = Bucket(replace(RULES, clicks_max=50)), list(day.lines)
+    bucket, lines = Bucket(visits(clicks_max=50)), list(day.lines)
     while lines:
         size = rng.randint(1, 400)
         bucket.lines(lines[:size], rng.choice("ab"))

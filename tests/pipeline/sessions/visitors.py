@@ -82,7 +82,7 @@ def judged_once(clicks: list[Click], rules: Rules = RULES, site: Any = (100, 90)
     (row,) = packed_rows(messages([one.line() for one in clicks]), rules).to_dict("records")
     use = compiled(rules)
     frame = from_blob(row["clicks"]).with_columns(late=pl.lit(False), arrived=pl.lit(0, pl.Int64))
-    sessions = judged(sessions_of(frame, rules.gap), from_blob(row["visitors"]), use, site)
+    sessions = judged(sessions_of(frame, rules.visit.gap), from_blob(row["visitors"]), use, site)
     sessions = sessions.with_columns(over=pl.lit(True))
     return findings_of(sessions, use).join(sessions, on="session", how="left")
 
@@ -139,9 +139,9 @@ class Bucket:
         """End the run."""
         elements, use = self.tester.peekListState("clicks", 0), compiled(self.rules)
         told = self.tester.peekValueState("held", 0)[1]
-        answer = OpenSessions.read(elements, told, self.meta(), use).close()
-        assert answer.row is not None
-        self.take(answer.row)
+        row = OpenSessions(elements, told, self.meta(), use).close()
+        assert row is not None
+        self.take(row)
 
     def take(self, answer: pd.DataFrame) -> None:
         """Note output rows."""

@@ -56,7 +56,7 @@ def test_a_query_prints_the_pages_output(
 
 def test_the_page_has_the_columns(written: Path) -> None:
     """The page names all columns of the metrics' tables."""
-    names = {*metrics.MINUTES_SCHEMA.names, *metrics.PAGES_SCHEMA.names}
+    names = {*metrics.MINUTES.schema.names, *metrics.PAGES.schema.names}
 
     assert [] == sorted(
         name for name in names if name not in TEXT and not name.startswith("status")

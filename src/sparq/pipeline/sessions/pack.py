@@ -31,7 +31,7 @@ import xxhash
 from sparq.pipeline.clicks import USUAL, parse_arrow
 from sparq.pipeline.enrich import robot
 from sparq.pipeline.reading.schema import Reading
-from sparq.pipeline.sessions.rules import CLICK, KINDS, Compiled, Rules, compiled
+from sparq.pipeline.sessions.rules import CLICK, KINDS, Compiled, Kinds, Rules, compiled
 
 BUCKETS_PER_PARTITION = 8
 PACKED_DDL = (
@@ -98,7 +98,7 @@ def prepared(
     messages: pl.DataFrame, use: Compiled
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
     """The clicks in the form of the state, their visitors once each, and the nsqds' marks."""
-    names = use.settings.visitor
+    names = use.settings.visit.visitor
     short = [
         pl.col(name).str.slice(0, TEXT_CHARACTERS_MAX).fill_null("-")
         for name in dict.fromkeys(("address", "user_agent", *names))
@@ -117,7 +117,7 @@ def prepared(
     clicks = messages.with_columns(
         visitor=keys["visitor"],
         second=pl.col("time").dt.epoch("s"),
-        kind=kind_of(use.settings),
+        kind=kind_of(use.settings.kinds),
         id=pl.Series(ids_of(messages["id"]), dtype=pl.UInt64),
     ).with_columns(**{name: made for name, made in use.clicks.items() if name in use.kept})
     marks = clicks.group_by("nsqd").agg(
@@ -127,12 +127,12 @@ def prepared(
     return clicks.select([*CLICK, *use.kept]), visitors, dict(marks.iter_rows())
 
 
-def kind_of(rules: Rules) -> pl.Expr:
+def kind_of(kinds: Kinds) -> pl.Expr:
     """What a click requested: page, asset or other; null pages and robots.txt are other."""
     page = pl.col("page")
     ending = page.str.extract(r"\.([0-9A-Za-z]{2,5})$", 1).str.to_lowercase()
-    other = page.is_null() | ending.is_in(rules.other) | page.str.contains(rules.other_paths)
-    kind = pl.when(ending.is_in(rules.asset)).then(pl.lit("asset", KINDS))
+    other = page.is_null() | ending.is_in(kinds.other) | page.str.contains(kinds.other_paths)
+    kind = pl.when(ending.is_in(kinds.asset)).then(pl.lit("asset", KINDS))
     return kind.when(other).then(pl.lit("other", KINDS)).otherwise(pl.lit("page", KINDS))
 
 

@@ -1,10 +1,5 @@
 """The rules of `spam_analysis`: read from TOML, checked, and turned into polars expressions.
 
-Rules are texts in polars' SQL (`polars.sql_expr`). It is a language that users of tables know, and
-it is safe: a text becomes an expression tree and never runs as Python, which cannot be said of
-polars expressions written as Python. Its only way out of a table is a subquery, such as
-`(SELECT * FROM read_csv(...))`; so no text may contain the word SELECT or one of its relatives.
-
 1. `read_rules` checks everything on empty tables with the real columns, before a query starts. A
    mistake is a RulesError: one sentence that names the place in the file.
 2. `Rules` has only texts and numbers, so it is pickled and compared by value. Each process makes
@@ -16,16 +11,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 
-from sparq.pipeline.expressions import parse
+from sparq.pipeline.expressions import first_line, parse, type_of, typed
 from sparq.program.mistakes import Mistake, suggestion
 
 SHIPPED = Path(__file__).with_name("rules.toml")
@@ -45,29 +41,45 @@ message. Columns that the rules use follow."""
 GAPS: dict[str, Any] = {"gap": pl.Int64, "same_gap": pl.Int64}
 
 VISIT: dict[str, Any] = {
-    "address": pl.String,
-    "user_agent": pl.String,
-    "robot": pl.String,
+    **dict.fromkeys(("address", "user_agent", "robot", "entry", "exit"), pl.String),
+    **dict.fromkeys(("first_second", "last_second", "seconds"), pl.Int64),
+    **dict.fromkeys(("clicks", "pages", "assets"), pl.Int64),
     "late": pl.Boolean,
-    "first_second": pl.Int64,
-    "last_second": pl.Int64,
-    "seconds": pl.Int64,
-    "clicks": pl.Int64,
-    "pages": pl.Int64,
-    "assets": pl.Int64,
-    "entry": pl.String,
-    "exit": pl.String,
     "site_assets": pl.Float64,
 }
 """Columns of every visit that rules may use; those of [columns] and [windows] are added."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RulesError(Mistake):
     """A rule file is wrong; the text is one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of a rule file; rules.toml says what its keys mean."""
+
+
+class Visit(Part, frozen=True):
+    """The table [visit]: `clicks_max` and `held_max` are counts, the others seconds."""
+
+    visitor: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    gap: Positive
+    clicks_max: Positive
+    late_wait: Positive
+    held_max: Positive
+    judge_every: Positive
+
+
+class Kinds(Part, frozen=True):
+    """The table [kinds]: endings of paths, and a regular expression."""
+
+    asset: tuple[str, ...]
+    other: tuple[str, ...]
+    other_paths: str
+
+
+class Window(Part, frozen=True):
     """A column of a visit: the largest number of its clicks within some time.
 
     Attributes:
@@ -78,10 +90,10 @@ class Window:
     where: str
     seconds: int
     same: str = ""
+    enabled: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Part, frozen=True):
     """A rule about a visit.
 
     Attributes:
@@ -95,28 +107,30 @@ class Rule:
     amount: str = "clicks"
     ended: bool = False
     about: str = ""
+    enabled: bool = True
+
+
+PARTS: dict[str, Any] = {
+    "visit": Visit,
+    "kinds": Kinds,
+    "clicks": str | Literal[False],
+    "columns": str | Literal[False],
+    "windows": Window,
+    "rules": Rule,
+}
+"""The tables of a rule file: what each is or, for those to which users may add, has."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """A checked rule file; texts, numbers, and pairs of a name and its content.
+    """A checked rule file; pairs of a name and its content.
 
     Attributes:
-        visitor: columns of a click that tell visitors apart.
-        gap, late_wait, judge_every: seconds; `clicks_max`, `held_max`: counts. See rules.toml.
-        asset, other: endings of paths; `other_paths`: a regular expression.
         types: the columns of a click before packing: names, and their types in Arrow.
     """
 
-    visitor: tuple[str, ...]
-    gap: int
-    clicks_max: int
-    late_wait: int
-    held_max: int
-    judge_every: int
-    asset: tuple[str, ...]
-    other: tuple[str, ...]
-    other_paths: str
+    visit: Visit
+    kinds: Kinds
     clicks: tuple[tuple[str, str], ...]
     columns: tuple[tuple[str, str], ...]
     windows: tuple[tuple[str, Window], ...]
@@ -134,15 +148,19 @@ def read_rules(path: str | Path | None, columns: pa.Schema) -> Rules:
     Raises:
         RulesError: the file cannot be read, or is wrong.
     """
-    held = shipped()
+    held, file = shipped(), str(path or SHIPPED.name)
     if path:
         try:
             own = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RulesError(f"--rules={path} cannot be read: {error}") from None
-        _lay_over(held, own, str(path), "")
-    rules = _rules_of(held, str(path or SHIPPED.name), columns)
-    _check(rules, str(path or SHIPPED.name))
+        _lay_over(held, own)
+    try:
+        parts = {name: _typed(name, content) for name, content in held.items()}
+        rules = Rules(**parts, types=columns)
+        _check(rules)
+    except ValueError as error:
+        raise RulesError(f"{file}: {error}") from None
     return rules
 
 
@@ -154,82 +172,31 @@ def shipped() -> dict[str, Any]:
 REASONS = {name: rule["about"] for name, rule in shipped()["rules"].items()}
 """The reasons of findings by the shipped rules, with what they say, for people."""
 
-OPEN = ("clicks", "columns", "windows", "rules")  # tables to which a user's file may add
-PARTS = {
-    "windows": {"where": str, "seconds": int, "same": str, "enabled": bool},
-    "rules": {"when": str, "amount": str, "ended": bool, "about": str, "enabled": bool},
-}
 
-
-def _lay_over(held: dict[str, Any], own: Mapping[str, Any], file: str, place: str) -> None:
+def _lay_over(held: dict[str, Any], own: Mapping[str, Any]) -> None:
     """Put the user's keys over the shipped ones, table by table."""
-    table, _, part = place.partition(".")
     for key, value in own.items():
-        where = f"{place}.{key}" if place else key
-        known = PARTS.get(table, {}) if part else held
-        if key not in known and not (table in OPEN and not part):
-            raise RulesError(f"{file}: {where} is unknown{suggestion(key, known)}")
         if isinstance(held.get(key), dict) and isinstance(value, dict):
-            _lay_over(held[key], value, file, where)
-            continue
-        expected = PARTS[table][key] if part else type(held[key]) if key in held else None
-        if table in PARTS and not part:
-            expected = dict
-        if table in ("clicks", "columns"):
-            expected = str if value is not False else bool
-        if expected is not None and type(value) is not expected:
-            raise RulesError(f"{file}: {where} must be {_WORDS[expected]}, not {value!r}")
-        if table in OPEN and not part and not NAME.fullmatch(key):
-            raise RulesError(f"{file}: {where} must have a name of a-z, 0-9 and _")
-        held[key] = value
-        if isinstance(value, dict):
-            held[key] = {}
-            _lay_over(held[key], value, file, where)
+            _lay_over(held[key], value)
+        else:
+            held[key] = value
 
 
-_WORDS = {
-    int: "a whole number",
-    str: "a text",
-    bool: "true or false",
-    list: "a list",
-    dict: "a table",
-}
-
-
-def _rules_of(held: Mapping[str, Any], file: str, columns: pa.Schema) -> Rules:
-    visit, kinds = held["visit"], held["kinds"]
-    for name in ("gap", "clicks_max", "late_wait", "held_max", "judge_every"):
-        if visit[name] < 1:
-            raise RulesError(f"{file}: visit.{name} must be at least 1, not {visit[name]}")
-    for table, needed in (("windows", ("where", "seconds")), ("rules", ("when",))):
-        for name, content in held[table].items():
-            for key in needed:
-                if key not in content and content.get("enabled", True):
-                    raise RulesError(f"{file}: {table}.{name} needs the key {key}")
-    lists = {name: tuple(map(str, kinds[name])) for name in ("asset", "other")}
-    return Rules(
-        tuple(map(str, visit["visitor"])),
-        visit["gap"],
-        visit["clicks_max"],
-        visit["late_wait"],
-        visit["held_max"],
-        visit["judge_every"],
-        lists["asset"],
-        lists["other"],
-        kinds["other_paths"],
-        tuple((name, text) for name, text in held["clicks"].items() if text is not False),
-        tuple((name, text) for name, text in held["columns"].items() if text is not False),
-        tuple((name, Window(**one)) for name, one in _enabled(held["windows"])),
-        tuple((name, Rule(**one)) for name, one in _enabled(held["rules"])),
-        columns,
-    )
-
-
-def _enabled(table: Mapping[str, dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any]]]:
-    for name, content in table.items():
-        rest = dict(content)
-        if rest.pop("enabled", True):
-            yield name, rest
+def _typed(name: str, content: Any) -> Any:
+    """A table of the file with types; of those to which users may add, what is switched on."""
+    if name not in PARTS:
+        raise ValueError(f"{name} is unknown{suggestion(name, PARTS)}")
+    kind = PARTS[name]
+    if kind in (Visit, Kinds):
+        return typed(content, kind, name)
+    found = []
+    for key, value in typed(content, dict[str, Any], name).items():
+        if not NAME.fullmatch(key):
+            raise ValueError(f"{name}.{key} must have a name of a-z, 0-9 and _")
+        one = typed(value, kind, f"{name}.{key}")
+        if one is not False and getattr(one, "enabled", True):
+            found.append((key, one))
+    return tuple(found)
 
 
 class Compiled:
@@ -239,17 +206,16 @@ class Compiled:
         clicks: columns of a click, by name.
         columns: aggregates over the clicks of a visit.
         windows: which clicks count for each window, with the window.
-        rules: for each rule, when it holds and the amount of evidence.
+        rules: for each rule, when it holds, the amount of evidence, and `ended`.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.settings = rules
-        self.clicks = {name: expression(text) for name, text in rules.clicks}
-        self.columns = {name: expression(text) for name, text in rules.columns}
-        self.windows = [(name, expression(one.where), one) for name, one in rules.windows]
+        self.clicks = {name: parse(text) for name, text in rules.clicks}
+        self.columns = {name: parse(text) for name, text in rules.columns}
+        self.windows = [(name, parse(one.where), one) for name, one in rules.windows]
         self.rules = [
-            (name, expression(one.when), expression(one.amount), one.ended)
-            for name, one in rules.rules
+            (name, parse(one.when), parse(one.amount), one.ended) for name, one in rules.rules
         ]
 
     @cached_property
@@ -262,21 +228,15 @@ class Compiled:
     @cached_property
     def kept(self) -> dict[str, pl.DataType]:
         """The click columns that the state keeps besides those of CLICK, and their types."""
-        empty = _raw(self.settings).with_columns(**self.clicks)
-        return {
-            name: kind
-            for name, kind in empty.schema.items()
-            if name in self.used and name not in CLICK
-        }
+        columns = _raw(self.settings).with_columns(**self.clicks).schema
+        return {name: columns[name] for name in columns if name in self.used and name not in CLICK}
 
     @cached_property
     def needed(self) -> tuple[str, ...]:
         """The columns of a message that packing needs."""
-        names = {"time", "address", "user_agent", "page", "reason", *self.settings.visitor}
-        names |= {name for name in self.kept if name not in self.clicks}
-        for name, made in self.clicks.items():
-            if name in self.kept:
-                names |= set(made.meta.root_names())
+        names = {"time", "address", "user_agent", "page", "reason", *self.settings.visit.visitor}
+        for name in self.kept:
+            names |= set(self.clicks[name].meta.root_names()) if name in self.clicks else {name}
         return tuple(name for name in self.settings.types.names if name in names)
 
 
@@ -286,62 +246,38 @@ def compiled(rules: Rules) -> Compiled:
     return Compiled(rules)
 
 
-def expression(text: str) -> pl.Expr:
-    """Parse an expression in polars' SQL.
-
-    Raises:
-        RulesError: it is not one, or contains a subquery.
-    """
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise RulesError(str(error)) from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
-
-
-def _check(rules: Rules, file: str) -> None:
+def _check(rules: Rules) -> None:
     """Check each expression on an empty table with the columns that it may use."""
     raw = _raw(rules)
-    for name in rules.visitor:
+    for name in rules.visit.visitor:
         if name not in raw.columns:
-            close = suggestion(name, raw.columns)
-            raise RulesError(f"{file}: visit.visitor: a click has no column {name}{close}")
+            raise ValueError(
+                f"visit.visitor: a click has no column {name}{suggestion(name, raw.columns)}"
+            )
     try:
-        re.compile(rules.other_paths)
-        pl.Series([""]).str.contains(rules.other_paths)
-    except (re.error, pl.exceptions.ComputeError) as error:
-        raise RulesError(f"{file}: kinds.other_paths: {_first_line(error)}") from None
+        pl.Series([""]).str.contains(rules.kinds.other_paths)
+    except pl.exceptions.ComputeError as error:
+        raise ValueError(f"kinds.other_paths: {first_line(error)}") from None
     click = dict(raw.schema) | CLICK | GAPS
     for name, text in rules.clicks:
-        if name in click:
-            raise RulesError(f"{file}: clicks.{name}: a click has a column of this name already")
-        click[name] = _type_of(raw, text, f"{file}: clicks.{name}")
-    clicks = pl.DataFrame(schema=click)
-    visit = dict(VISIT)
+        _add(click, name, _type_of(raw, text, f"clicks.{name}"), f"clicks.{name}: a click")
+    clicks, visit = pl.DataFrame(schema=click), dict(VISIT)
     for name, text in rules.columns:
-        _new_name(name, visit, f"{file}: columns.{name}")
-        visit[name] = _type_of(clicks, text, f"{file}: columns.{name}", aggregate=True)
+        kind = _type_of(clicks, text, f"columns.{name}", aggregate=True)
+        _add(visit, name, kind, f"columns.{name}: a visit")
     for name, window in rules.windows:
-        place = f"{file}: windows.{name}"
-        _new_name(name, visit, place)
-        if window.same and window.same not in click:
-            raise RulesError(
-                f"{place}.same: no column {window.same}{suggestion(window.same, click)}"
-            )
-        _must_be(pl.Boolean, _type_of(clicks, window.where, f"{place}.where"), f"{place}.where")
-        visit[name] = pl.Int64
+        place = f"windows.{name}"
+        _type_of(clicks, window.where, f"{place}.where", pl.Boolean)
+        _add(visit, name, pl.Int64, f"{place}: a visit")
         if window.same:
+            _type_of(clicks, window.same, f"{place}.same")
             visit[f"{name}_of"] = pl.String
     visits = pl.DataFrame(schema=visit)
     for name, rule in rules.rules:
-        place = f"{file}: rules.{name}"
-        _must_be(pl.Boolean, _type_of(visits, rule.when, f"{place}.when"), f"{place}.when")
-        amount = _type_of(visits, rule.amount, f"{place}.amount")
+        _type_of(visits, rule.when, f"rules.{name}.when", pl.Boolean)
+        amount = _type_of(visits, rule.amount, f"rules.{name}.amount")
         if not amount.is_numeric():
-            raise RulesError(f"{place}.amount must be a number, and is of type {amount}")
+            raise ValueError(f"rules.{name}.amount must be a number, and is of type {amount}")
 
 
 def _raw(rules: Rules) -> pl.DataFrame:
@@ -351,39 +287,20 @@ def _raw(rules: Rules) -> pl.DataFrame:
     return found.drop("reason").with_columns(kind=pl.lit("other", KINDS))
 
 
-def _new_name(name: str, visit: Mapping[str, Any], place: str) -> None:
-    if name in visit:
-        raise RulesError(f"{place}: a visit has a column of this name already")
+def _add(columns: dict[str, Any], name: str, kind: Any, place: str) -> None:
+    if name in columns:
+        raise ValueError(f"{place} has a column of this name already")
+    columns[name] = kind
 
 
-def _must_be(wanted: Any, found: pl.DataType, place: str) -> None:
-    if found != wanted:
-        raise RulesError(f"{place} must be true or false, and is of type {found}")
-
-
-def _type_of(frame: pl.DataFrame, text: str, place: str, *, aggregate: bool = False) -> pl.DataType:
-    """The type of an expression over a frame.
-
-    Raises:
-        RulesError: it is wrong, uses an unknown column or types that do not fit.
-    """
+def _type_of(
+    empty: pl.DataFrame, text: str, place: str, wanted: Any = None, *, aggregate: bool = False
+) -> pl.DataType:
+    """The type of an expression; ValueError with its place if it is wrong or has another type."""
     try:
-        made = expression(text)
-        for name in made.meta.root_names():
-            if name not in frame.columns:
-                raise RulesError(f"no column {name}{suggestion(name, frame.columns)}")
-        if aggregate:
-            found = frame.group_by(pl.lit(0)).agg(made.alias("it"))["it"].dtype
-        else:
-            # Two rows of nulls: an aggregate, which would give all rows one value, gives one row.
-            column = frame.clear(2).select(made.alias("it"))["it"]
-            found = column.dtype
-            if len(column) == 1 and made.meta.root_names():
-                raise RulesError("it may not aggregate")
-    except RulesError as error:
-        raise RulesError(f"{place}: {error}") from None
-    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-        raise RulesError(f"{place}: {_first_line(error)}") from None
-    if aggregate and isinstance(found, pl.List):
-        raise RulesError(f"{place} gives a value for each click: it must aggregate them")
+        found = type_of(empty, text, aggregate=aggregate)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+    if wanted is not None and found != wanted:
+        raise ValueError(f"{place} must be true or false, and is of type {found}")
     return found

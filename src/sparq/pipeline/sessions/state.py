@@ -31,13 +31,7 @@ import pandas as pd
 import polars as pl
 from pyspark.sql.streaming import StatefulProcessor
 
-from sparq.pipeline.sessions.judge import (
-    findings_of,
-    judged,
-    sessions_of,
-    site_figures,
-    sum_of,
-)
+from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of, site_figures
 from sparq.pipeline.sessions.low_mark import LowMark
 from sparq.pipeline.sessions.output import OUTPUT_DDL, finding_rows, session_rows
 from sparq.pipeline.sessions.pack import VISITOR, from_blob, to_blob
@@ -77,7 +71,7 @@ class Meta:
         clicks: number of clicks in the list.
         judged_ms: the time of the batch in which visitors with new clicks were last judged.
         revision: of the findings issued last.
-        site: see `judge.judged`; visits that are over.
+        site: `judge.site_figures` of sessions that are over.
     """
 
     low_mark: dict[str, Any] = field(default_factory=dict)
@@ -86,32 +80,6 @@ class Meta:
     judged_ms: int = 0
     revision: int = 0
     site: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedClicks:
-    """The rows of a bucket in one batch, combined."""
-
-    marks: dict[str, int]
-    published_s: int
-    batch_ms: int
-    blobs: list[tuple[bytes, bytes]]
-
-    @classmethod
-    def of(cls, frames: Iterable[pd.DataFrame]) -> ReceivedClicks:
-        """Combine rows of `pack.PACKED_DDL`, at least one, in an order that replays repeat."""
-        marks: dict[str, int] = {}
-        published_s = batch_ms = 0
-        blobs: list[tuple[bytes, bytes]] = []
-        for frame in frames:
-            for text in frame["marks"]:
-                for nsqd, newest in json.loads(text).items():
-                    marks[nsqd] = max(newest, marks.get(nsqd, newest))
-            published_s = max(published_s, int(frame["published_s"].max()))
-            batch_ms = max(batch_ms, int(frame["batch_ms"].max()))
-            pairs = zip(frame["clicks"], frame["visitors"], strict=True)
-            blobs += [(bytes(clicks), bytes(visitors)) for clicks, visitors in pairs if clicks]
-        return cls(marks, published_s, batch_ms, sorted(blobs))
 
 
 class SessionsProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not follow pyspark
@@ -129,198 +97,177 @@ class SessionsProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does no
         self, key: tuple[Any, ...], rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Process one batch of one bucket: rows of `pack.PACKED_DDL` in, of OUTPUT_DDL out."""
-        batch, held = ReceivedClicks.of(rows), self._held.get()
+        batch, held = pd.concat(list(rows)), self._held.get()
+        batch_ms, published_s = int(batch["batch_ms"].max()), int(batch["published_s"].max())
         meta = Meta(**json.loads(held[0])) if held else Meta()
         told = bytes(held[1]) if held else b""
         low_mark = LowMark(**meta.low_mark)
         before_s = low_mark.low_s
-        low_mark.advance(batch.marks, batch.batch_ms)
+        low_mark.advance(_marks(batch["marks"]), batch_ms)
         meta.low_mark, meta.batches = asdict(low_mark), meta.batches + 1
-        meta.revision = max(batch.batch_ms, meta.revision + 1)
-        added = [(before_s, batch.batch_ms, *pair) for pair in batch.blobs]
-        if added:
-            self._clicks.appendList(added)
-            meta.clicks += sum(len(from_blob(clicks)) for clicks, _ in batch.blobs)
-        sweep = self._sweeps(meta, int(key[0]))
-        if meta.clicks and (sweep or (added and self._judges(meta, batch))):
-            elements = [
-                (row[0], row[1], bytes(row[2]), bytes(row[3])) for row in self._clicks.get()
-            ]
-            bucket = OpenSessions.read(elements, told, meta, compiled(self._rules))
-            answer = bucket.sweep(low_mark.low_s, batch.batch_ms) if sweep else bucket.judge()
-            meta.judged_ms, told = batch.batch_ms, answer.told
-            if sweep:
-                self._clicks.put(answer.left) if answer.left else self._clicks.clear()
-            if answer.row is not None:
-                yield answer.row
-        self._held.update((json.dumps(asdict(meta)), told))
-
-    def _sweeps(self, meta: Meta, bucket: int) -> bool:
+        meta.revision = max(batch_ms, meta.revision + 1)
+        pairs = zip(batch["clicks"], batch["visitors"], strict=True)
+        # In an order that replays repeat.
+        blobs = sorted((bytes(clicks), bytes(visitors)) for clicks, visitors in pairs if clicks)
+        if blobs:
+            self._clicks.appendList([(before_s, batch_ms, *pair) for pair in blobs])
+            meta.clicks += sum(len(from_blob(clicks)) for clicks, _ in blobs)
         # Shifted by the bucket: otherwise all buckets would sweep in the same batch.
-        return (meta.batches + bucket) % SWEEP == 0 or meta.clicks > self._rules.held_max
-
-    def _judges(self, meta: Meta, batch: ReceivedClicks) -> bool:
-        behind = batch.batch_ms // 1000 - batch.published_s > BEHIND_S
-        return not behind and batch.batch_ms - meta.judged_ms >= 1000 * self._rules.judge_every
+        in_turn = (meta.batches + int(key[0])) % SWEEP == 0
+        sweeps = in_turn or meta.clicks > self._rules.visit.held_max
+        is_behind = batch_ms // 1000 - published_s > BEHIND_S
+        is_due = batch_ms - meta.judged_ms >= 1000 * self._rules.visit.judge_every
+        if meta.clicks and (sweeps or (blobs and is_due and not is_behind)):
+            elements = [
+                (one[0], one[1], bytes(one[2]), bytes(one[3])) for one in self._clicks.get()
+            ]
+            bucket = OpenSessions(elements, told, meta, compiled(self._rules))
+            if sweeps:
+                row, left = bucket.sweep(low_mark.low_s, batch_ms)
+                self._clicks.put(left) if left else self._clicks.clear()
+            else:
+                row = bucket.judge()
+            meta.judged_ms, told = batch_ms, to_blob(bucket.told)
+            if row is not None:
+                yield row
+        self._held.update((json.dumps(asdict(meta)), told))
 
     def close(self) -> None:
         """Do nothing: nothing is held after a batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class BucketAnswer:
-    """What a bucket puts out, and what it keeps: the elements of `clicks`, and TOLD as bytes."""
-
-    row: pd.DataFrame | None
-    told: bytes
-    left: list[Element]
+def _marks(texts: Iterable[str]) -> dict[str, int]:
+    """The newest event time of each nsqd, from those of several partitions."""
+    marks: dict[str, int] = {}
+    for text in texts:
+        for nsqd, newest in json.loads(text).items():
+            marks[nsqd] = max(newest, marks.get(nsqd, newest))
+    return marks
 
 
 class OpenSessions:
-    """The clicks of a bucket, read from its state.
+    """The clicks of a bucket, read from its state; each method returns an output row or None.
 
     Args:
-        clicks: columns of `rules.CLICK` and those that the rules use, `late`, and `arrived`: the
-            time of its batch in ms.
-        visitors: `pack.VISITOR`, each of them once.
-        told: TOLD.
+        elements: the elements of the list, at least one.
+        told: TOLD as bytes.
         meta: is updated.
         use: the rules.
+
+    Attributes:
+        told: the findings that have been issued about open sessions.
     """
 
-    def __init__(
-        self,
-        clicks: pl.DataFrame,
-        visitors: pl.DataFrame,
-        told: pl.DataFrame,
-        meta: Meta,
-        use: Compiled,
-    ) -> None:
-        self._clicks, self._visitors, self._told = clicks, visitors, told
-        self._meta, self._use = meta, use
-
-    @classmethod
-    def read(
-        cls, elements: Iterable[Element], told: bytes, meta: Meta, use: Compiled
-    ) -> OpenSessions:
-        """Decode the state; at least one element."""
+    def __init__(self, elements: Iterable[Element], told: bytes, meta: Meta, use: Compiled) -> None:
         clicks, visitors = [], []
         for low_s, batch_ms, some, theirs in elements:
             frame = from_blob(some)
             if "late" not in frame.columns:
-                late = pl.col("second") + use.settings.gap <= low_s
+                late = pl.col("second") + use.settings.visit.gap <= low_s
                 frame = frame.with_columns(late=late, arrived=pl.lit(batch_ms, pl.Int64))
             # An earlier rule file may have kept other columns.
-            kept = [
-                (pl.col(name) if name in frame.columns else pl.lit(None)).cast(kind, strict=False)
+            kept = {
+                name: (pl.col(name) if name in frame.columns else pl.lit(None)).cast(
+                    kind, strict=False
+                )
                 for name, kind in use.kept.items()
-            ]
-            columns = dict(zip(use.kept, kept, strict=True))
-            clicks.append(frame.select(*CLICK, "late", "arrived", **columns))
+            }
+            clicks.append(frame.select(*CLICK, "late", "arrived", **kept))
             visitors.append(from_blob(theirs))
-        once = pl.concat(visitors).unique("visitor", keep="first", maintain_order=True)
-        known = from_blob(told) if told else pl.DataFrame(schema=TOLD)
-        return cls(pl.concat(clicks), once, known, meta, use)
+        self._clicks = sessions_of(pl.concat(clicks), use.settings.visit.gap)
+        self._visitors = pl.concat(visitors).unique("visitor", keep="first", maintain_order=True)
+        self.told = from_blob(told) if told else pl.DataFrame(schema=TOLD)
+        self._meta, self._use = meta, use
 
-    def judge(self) -> BucketAnswer:
+    def judge(self) -> pd.DataFrame | None:
         """Judge visitors with clicks that have come since `judged_ms`."""
         new = self._clicks.filter(pl.col("arrived") > self._meta.judged_ms).select("visitor")
-        clicks = self._clicks.join(new.unique(), on="visitor", how="semi")
-        clicks = sessions_of(clicks, self._use.settings.gap)
-        sessions = judged(clicks, self._visitors, self._use, self._meta.site)
-        sessions = sessions.with_columns(over=pl.lit(False), ended=pl.lit(None, pl.String))
-        findings, told = self._issue(sessions)
-        return BucketAnswer(_row(sessions.clear(), findings, self._use), to_blob(told), [])
+        clicks = self._clicks.join(new.unique(), on="visitor", how="semi", maintain_order="left")
+        return self._put_out(self._judged(clicks).with_columns(ended=pl.lit(None, pl.String)))
 
-    def sweep(self, low_s: int, batch_ms: int) -> BucketAnswer:
-        """Judge all sessions, put out those that are over, and keep the rest."""
-        clicks = sessions_of(self._clicks, self._use.settings.gap)
-        sessions = judged(clicks, self._visitors, self._use, self._meta.site)
-        sessions = self._ended(sessions, low_s, batch_ms)
-        findings, told = self._issue(sessions)
-        over = sessions.filter("over")
-        self._meta.site = sum_of(self._meta.site, site_figures(over))
-        open_ones = sessions.filter(~pl.col("over")).select("session")
-        left = clicks.join(open_ones, on="session", how="semi").drop("session")
+    def sweep(self, low_s: int, batch_ms: int) -> tuple[pd.DataFrame | None, list[Element]]:
+        """Judge all sessions, put out those that are over; also the elements of the rest."""
+        sessions = self._ended(self._judged(self._clicks), low_s, batch_ms)
+        row = self._put_out(sessions)
+        open_ones = sessions.filter(pl.col("ended").is_null()).select("session")
+        left = self._clicks.join(open_ones, on="session", how="semi").drop("session")
         self._meta.clicks = len(left)
-        elements = []
-        if len(left):
-            visitors = self._visitors.join(
-                left.select("visitor").unique(), on="visitor", how="semi"
-            )
-            elements = [(0, 0, to_blob(left), to_blob(visitors.select(list(VISITOR))))]
-        return BucketAnswer(_row(over, findings, self._use), to_blob(told), elements)
+        if not len(left):
+            return row, []
+        visitors = self._visitors.join(left.select("visitor").unique(), on="visitor", how="semi")
+        return row, [(0, 0, to_blob(left), to_blob(visitors.select(list(VISITOR))))]
 
-    def close(self) -> BucketAnswer:
+    def close(self) -> pd.DataFrame | None:
         """Judge all sessions as if they were over, for the end of a run."""
-        clicks = sessions_of(self._clicks, self._use.settings.gap)
-        sessions = judged(clicks, self._visitors, self._use, self._meta.site)
-        sessions = sessions.with_columns(over=pl.lit(True), ended=pl.lit("run"))
         self._meta.revision += 1
-        findings, told = self._issue(sessions)
-        return BucketAnswer(_row(sessions, findings, self._use), to_blob(told), [])
+        return self._put_out(self._judged(self._clicks).with_columns(ended=pl.lit("run")))
+
+    def _judged(self, clicks: pl.DataFrame) -> pl.DataFrame:
+        return judged(clicks, self._visitors, self._use, self._meta.site)
 
     def _ended(self, sessions: pl.DataFrame, low_s: int, batch_ms: int) -> pl.DataFrame:
-        """Add `over`, and `ended`: why a session is over (gap, clicks_max, room), else null."""
-        rules = self._use.settings
-        waited = batch_ms - pl.col("arrived") >= 1000 * rules.late_wait
-        quiet = pl.when("late").then(waited).otherwise(pl.col("last_second") + rules.gap <= low_s)
+        """Add `ended`: why a session is over (gap, clicks_max, room), else null."""
+        visit = self._use.settings.visit
+        waited = batch_ms - pl.col("arrived") >= 1000 * visit.late_wait
+        quiet = pl.when("late").then(waited).otherwise(pl.col("last_second") + visit.gap <= low_s)
         reason = pl.when(quiet).then(pl.lit("gap"))
-        full = pl.col("clicks") >= rules.clicks_max
+        full = pl.col("clicks") >= visit.clicks_max
         sessions = sessions.with_columns(ended=reason.when(full).then(pl.lit("clicks_max")))
         open_ones = sessions.filter(pl.col("ended").is_null())
-        if open_ones["clicks"].sum() > rules.held_max:
+        if open_ones["clicks"].sum() > visit.held_max:
             # Half is left: the next sweep for lack of room is far away.
             newest = open_ones.sort("last_second", "id", descending=True)
-            most = newest.filter(pl.col("clicks").cum_sum() > rules.held_max // 2)
+            most = newest.filter(pl.col("clicks").cum_sum() > visit.held_max // 2)
             room = pl.col("session").is_in(most["session"].implode())
             sessions = sessions.with_columns(
                 ended=pl.when(room).then(pl.lit("room")).otherwise("ended")
             )
-        return sessions.with_columns(over=pl.col("ended").is_not_null())
+        return sessions
 
-    def _issue(self, sessions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The findings to issue now, and all that have been issued about open sessions.
+    def _put_out(self, sessions: pl.DataFrame) -> pd.DataFrame | None:
+        """The output row, of OUTPUT_DDL: sessions that are over, and findings about all."""
+        sessions = sessions.with_columns(over=pl.col("ended").is_not_null())
+        findings = self._issue(sessions)
+        over = sessions.filter("over")
+        self._meta.site = site_figures(over, self._meta.site)
+        if not len(over) and not len(findings):
+            return None
+        room = over.filter(pl.col("ended") == "room")
+        return pd.DataFrame(
+            {
+                "sessions": [to_blob(session_rows(over, self._use))],
+                "findings": [to_blob(finding_rows(findings, self._use))],
+                "found": [len(findings)],
+                "late": [int(over.filter("late")["clicks"].sum())],
+                "evicted_visits": [len(room)],
+                "evicted_clicks": [int(room["clicks"].sum())],
+            }
+        )
+
+    def _issue(self, sessions: pl.DataFrame) -> pl.DataFrame:
+        """The findings to issue now; updates `told`.
 
         Issued are findings that are new, whose amount has doubled, or has changed and its session
         is over; and as withdrawn, those that do not hold any more.
         """
         found = findings_of(sessions, self._use).join(sessions, on="session", how="left")
-        told = self._told.rename({"amount": "told"})
+        told = self.told.rename({"amount": "told"})
         found = found.join(told.select("id", "reason", "told"), on=["id", "reason"], how="left")
         changed = pl.col("over") & (pl.col("amount") != pl.col("told"))
-        grown = pl.col("amount") >= 2 * pl.col("told")
-        issued = found.filter(pl.col("told").is_null() | grown | changed)
+        is_new = pl.col("told").is_null() | (pl.col("amount") >= 2 * pl.col("told"))
         mine = told.join(sessions.select("visitor").unique(), on="visitor", how="semi")
         gone = mine.join(found, on=["id", "reason"], how="anti")
-        rows = pl.concat(
+        now = pl.when(is_new).then("amount").otherwise("told")
+        kept = found.filter(~pl.col("over")).select(*list(TOLD)[:-1], amount=now)
+        others = self.told.join(mine, on=["id", "reason"], how="anti")
+        self.told = pl.concat([others, kept]).select(list(TOLD))
+        return pl.concat(
             [
-                issued.with_columns(withdrawn=pl.lit(False)),
+                found.filter(is_new | changed).with_columns(withdrawn=pl.lit(False)),
                 gone.drop("told").with_columns(amount=pl.lit(0, pl.Int64), withdrawn=pl.lit(True)),
             ],
             how="diagonal",
         ).with_columns(revision=pl.lit(self._meta.revision, pl.Int64))
-        now = pl.when(pl.col("told").is_null() | grown).then("amount").otherwise("told")
-        kept = found.filter(~pl.col("over")).select(*list(TOLD)[:-1], amount=now)
-        others = self._told.join(mine, on=["id", "reason"], how="anti")
-        return rows, pl.concat([others, kept]).select(list(TOLD))
-
-
-def _row(sessions: pl.DataFrame, findings: pl.DataFrame, use: Compiled) -> pd.DataFrame | None:
-    """The output row, of OUTPUT_DDL; None if there is nothing to put out."""
-    if not len(sessions) and not len(findings):
-        return None
-    room = sessions.filter(pl.col("ended") == "room")
-    return pd.DataFrame(
-        {
-            "sessions": [to_blob(session_rows(sessions, use))],
-            "findings": [to_blob(finding_rows(findings, use))],
-            "found": [len(findings)],
-            "late": [int(sessions.filter("late")["clicks"].sum())],
-            "evicted_visits": [len(room)],
-            "evicted_clicks": [int(room["clicks"].sum())],
-        }
-    )
 
 
 def sessions_stage(packed: DataFrame, rules: Rules) -> DataFrame:
@@ -346,27 +293,17 @@ def closed(spark: SparkSession, checkpoint: str, rules: Rules) -> DataFrame:
 
     def close(frame: pd.DataFrame) -> pd.DataFrame:
         value = frame[frame["meta"].notna()].iloc[0]
-        clicks = frame[frame["clicks"].notna()]
-        columns = (clicks[name] for name in ("low_s", "batch_ms", "clicks", "visitors"))
+        clicks = frame.loc[frame["clicks"].notna(), ["low_s", "batch_ms", "clicks", "visitors"]]
         elements = [
             (int(low_s), int(batch_ms), bytes(some), bytes(theirs))
-            for low_s, batch_ms, some, theirs in zip(*columns, strict=True)
+            for low_s, batch_ms, some, theirs in clicks.itertuples(index=False)
         ]
-        row = None
-        if elements:
-            meta = Meta(**json.loads(value["meta"]))
-            bucket = OpenSessions.read(
-                sorted(elements), bytes(value["told"]), meta, compiled(rules)
-            )
-            row = bucket.close().row
-        return _NOTHING if row is None else row
+        if not elements:
+            return pd.DataFrame()
+        meta = Meta(**json.loads(value["meta"]))
+        bucket = OpenSessions(sorted(elements), bytes(value["told"]), meta, compiled(rules))
+        row = bucket.close()
+        assert row is not None
+        return row
 
     return rows.groupBy("bucket").applyInPandas(close, OUTPUT_DDL)
-
-
-_NOTHING = pd.DataFrame(
-    {
-        name: pd.Series(dtype="object" if kind == "BINARY" else "int64")
-        for name, kind in (column.split() for column in OUTPUT_DDL.split(", "))
-    }
-)
