@@ -130,7 +130,7 @@ def test_the_pages_limits_are_those_of_the_code(said: str, meant: int) -> None:
 def test_the_pages_times_are_those_of_the_code() -> None:
     """A visit ends after half an hour without a click."""
     assert "until half an hour without a click" in page.TEXT
-    assert 1_800 == RULES.gap
+    assert 1_800 == RULES.visit.gap
 
 
 @dataclass

@@ -76,7 +76,7 @@ def test_the_pages_rule_file_is_accepted(tmp_path):
     file.write_text(text, encoding="utf-8")
     rules = read_rules(file, CLICK_SCHEMA)
 
-    assert (rules.gap, rules.visitor) == (900, ("address",))
+    assert (rules.visit.gap, rules.visit.visitor) == (900, ("address",))
     assert [name for name, _ in rules.rules] == [*list(REASONS)[:-1], "scanner"]
     words = line.split()[3:]
     assert parse(words).rules.endswith("/my_rules.toml")
@@ -92,4 +92,4 @@ def test_the_pages_lists_are_those_of_the_code():
 
     assert set(SESSIONS.names) | set(REASONS) | {"revision", "withdrawn", "evidence"} <= words
     assert f"had {RULES.clicks_max:,} clicks" in TEXT
-    assert (1_800, 2) == (RULES.gap, RULES.judge_every)
+    assert (1_800, 2) == (RULES.visit.gap, RULES.visit.judge_every)

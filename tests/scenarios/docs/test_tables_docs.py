@@ -26,7 +26,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("tables")
     lines = "".join(pipeline_page.blocks("Start", "")).encode().splitlines()
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "11111111-aaaa")
-    for sink in (archive.ArchiveSink, metrics.MetricsSink):
+    for sink in (archive.archive_sink, metrics.metrics_sink):
         write = sink(spark, str(folder / "data"))
         for at, line in enumerate(lines):
             write(spark.createDataFrame(message_table([line], at)), at)
