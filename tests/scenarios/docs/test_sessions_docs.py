@@ -91,5 +91,5 @@ def test_the_pages_lists_are_those_of_the_code():
     words = set(re.findall(r"`(\w+)`", TEXT))
 
     assert set(SESSIONS.names) | set(REASONS) | {"revision", "withdrawn", "evidence"} <= words
-    assert f"had {RULES.clicks_max:,} clicks" in TEXT
+    assert f"had {RULES.visit.clicks_max:,} clicks" in TEXT
     assert (1_800, 2) == (RULES.visit.gap, RULES.visit.judge_every)
