@@ -8,7 +8,7 @@ import sys
 
 from sparq import cli
 from sparq.pipeline import command
-from sparq.pipeline.run import command as pipeline
+from sparq.pipeline.run import processes
 
 MESSAGES = 6_000
 FLAGS = (f"--max-offsets-per-trigger={MESSAGES}",)
@@ -17,7 +17,7 @@ FLAGS = (f"--max-offsets-per-trigger={MESSAGES}",)
 def main(words: list[str], module: str = "proofs.small_batches") -> int:
     """Run `sparq run` with `module` as its application, or the application itself."""
     if words[0] == "run":
-        setattr(pipeline, "APPLICATION", module)  # noqa: B010 - a replacement
+        setattr(processes, "APPLICATION", module)  # noqa: B010 - a replacement
         return cli.main(words)
     return command.main([*words, *FLAGS])
 

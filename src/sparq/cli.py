@@ -87,6 +87,11 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--data", type=Path, default=Path("data"), help="output directory (default: data)"
         )
+        command.add_argument(
+            "--config",
+            default="",
+            help="settings file of sparq pipeline: format, columns, metrics, rules and so on",
+        )
     own_flags = {
         "pipeline": "run the pipeline on existing nsqds and any Spark cluster",
         "forget": "delete an address or a visitor from the pipeline's tables",
@@ -122,22 +127,21 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
     """Run `run` or `up`, the commands that need Spark."""
     try:
         from sparq.pipeline.run import command as pipeline  # noqa: PLC0415 - needs `spark`
-        from sparq.pipeline.run.folders import FolderError  # noqa: PLC0415 - needs `spark`
-        from sparq.pipeline.run.processes import ClusterError  # noqa: PLC0415 - needs `spark`
     except ModuleNotFoundError as error:
         words.error(f"{error.name} is missing: pip install 'sparq-mq[spark]'")
     if options.command == "run" and options.clicks is not None and not options.clicks.is_file():
         words.error(f"--clicks {options.clicks}: no such file")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    data = options.data.resolve()
     try:
         if options.command == "up":
-            return pipeline.up(options.data.resolve())
+            return pipeline.up(data, options.config)
         seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
         return pipeline.run(
-            pipeline.RunOptions(options.data.resolve(), options.clicks, options.count, seed)
+            pipeline.RunOptions(data, options.clicks, options.count, seed, options.config)
         )
-    except (pipeline.RunError, ClusterError, FolderError) as error:
+    except mistakes.Mistake as error:
         sys.stderr.write(f"sparq {options.command}: {error}\n")
         return 1
     except KeyboardInterrupt:

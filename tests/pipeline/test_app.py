@@ -2,78 +2,72 @@
 
 import signal
 import sys
-from itertools import chain, repeat
+from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from sparq.pipeline import app
+from sparq.program.mistakes import Mistake
 from tests.pipeline.settings_examples import settings_with
 
 
 class Query:
-    """A replacement for Spark's query; its status has these messages, one after another."""
+    """A replacement for Spark's query, which has ended with an error."""
 
-    lastProgress = None
+    isActive = False
 
-    def __init__(self, *messages, error=None):
-        self.messages = chain(messages, repeat(messages[-1]) if error is None else ())
+    def __init__(self, error):
         self.error = error
-        self.status = {"message": ""}
-
-    @property
-    def isActive(self):
-        self.status = {"message": next(self.messages, None)}
-        return self.status["message"] is not None
 
     def exception(self):
         return self.error
 
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch):
-    monkeypatch.setattr(app, "POLL_SECONDS", 0)
+    def awaitTermination(self):
+        raise self.error
 
 
-def test_a_query_whose_source_has_started_is_not_late():
-    """A query whose source has started is not late, whatever it does next."""
-    for message in ("Getting offsets from nsq", "Waiting for data to arrive"):
-        query = Query("Initializing sources", message)
-        app.wait_for_source(query)
-        assert not app.was_late(query)
+class Application(app.Application):
+    """An application with one query, each start of which ends with an error."""
+
+    def __init__(self, error):
+        server = SimpleNamespace(thread=SimpleNamespace(is_alive=lambda: True))
+        context = SimpleNamespace(_gateway=SimpleNamespace(_callback_server=server))
+        self._spark = SimpleNamespace(sparkContext=context)
+        self.error = error
+        self.begun = []
+        self._queries = {"archive": app.PipelineQuery(None, None, None)}
+        self._queries["archive"].run = Query(error)
+
+    def _begin(self, name):
+        self.begun.append(name)
+        self._queries[name].run = Query(self.error)
 
 
-def test_only_a_worker_that_connects_too_late_makes_a_query_late():
-    """Only the error of a Python worker that connected too late counts as late.
+def test_a_query_with_a_late_worker_is_restarted_three_times():
+    """A query whose Python worker connects too late is restarted; at last Spark's error is raised.
 
-    Other errors are the query's own, and end the application.
+    A worker has ten seconds, which a busy machine may exceed.
     """
-    late = Query("Initializing sources", error=Exception("Python worker failed to connect back."))
-    other = Query("Initializing sources", error=Exception("--topic: there is no topic clicks"))
-    for query in (late, other):
-        app.wait_for_source(query)
+    application = Application(StreamingQueryException("Python worker failed to connect back."))
+    for _ in range(app.LATE_MAX):
+        application._watch()
+    with pytest.raises(StreamingQueryException, match="connect back"):
+        application._watch()
 
-    assert app.was_late(late)
-    assert not app.was_late(other)
+    assert app.LATE_MAX * ["archive"] == application.begun
 
 
-def test_a_query_with_a_late_source_is_restarted_three_times():
-    """A query whose source is late is restarted three times; then Spark's error is raised."""
-    late = Exception("Python worker failed to connect back.")
-    begun = []
+def test_an_error_of_sparq_ends_the_application_in_one_sentence():
+    """An error of sparq's own is shown without Spark's traceback, and without a restart."""
+    error = "Traceback:\n  line 1\nsparq.spark.errors.TopicError: there is no topic x\n  at java"
+    application = Application(StreamingQueryException(error))
+    with pytest.raises(Mistake) as caught:
+        application._watch()
 
-    class Application(app.Application):
-        def __init__(self):
-            self._counters = {"archive": app.Counter(Query("Initializing sources", error=late))}
-
-        def _begin(self, name):
-            begun.append(name)
-            self._counters[name].query = Query("Initializing sources", error=late)
-
-    application = Application()
-    application._wait_for_sources()
-
-    assert 3 * ["archive"] == begun
-    assert not application._begin_again("archive")
+    expected = "query archive failed: sparq.spark.errors.TopicError: there is no topic x"
+    assert expected == str(caught.value)
+    assert not application.begun
 
 
 @pytest.fixture
@@ -106,7 +100,8 @@ def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch):
             pass
 
     monkeypatch.setattr(app, "Application", Application)
-    for needed in ("HadoopFiles", "session", "prepare_for_queries", "check_cluster"):
+    monkeypatch.setattr(app, "POLL_SECONDS", 0)
+    for needed in ("session", "prepare_for_queries", "check_cluster"):
         monkeypatch.setattr(app, needed, lambda *_: None)
     settings = settings_with(queries=("metrics",), metrics_address="")
     before = sys.getprofile()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sparq.pipeline.checkpoints import PARTITIONS, next_batch, readable_as_state, shuffle_partitions
-from sparq.pipeline.hadoop_files import HadoopFiles
+from sparq.pipeline.checkpoints import PARTITIONS, Checkpoint, readable_as_state
 
 
 @pytest.fixture
@@ -16,24 +15,40 @@ def partitions(spark):
 
 def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_path):
     """Spark keeps the shuffle partitions of the first start; they are read from the checkpoint."""
-    files, checkpoint = HadoopFiles(spark), str(tmp_path / "checkpoint")
+    checkpoint = Checkpoint(spark, str(tmp_path / "checkpoint"))
 
     def run():
         rows = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
         query = rows.groupBy("value").count().writeStream.outputMode("update").format("noop")
-        query = query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query = (
+            query.option("checkpointLocation", checkpoint.address)
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
 
-    assert shuffle_partitions(files, checkpoint) is None
-    assert next_batch(files, checkpoint) == 0
-
     partitions(3)
+    assert checkpoint.shuffle_partitions() == 3
+    assert not checkpoint.is_unfinished()
     run()
     partitions(5)
     run()
 
-    assert shuffle_partitions(files, checkpoint) == 3
-    assert next_batch(files, checkpoint) >= 1
+    assert checkpoint.shuffle_partitions() == 3
+
+
+def test_a_batch_without_a_commit_is_unfinished(spark, tmp_path):
+    """A batch that has begun is unfinished until it is committed; a folder may hold other files."""
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    for log, batches in (("offsets", "01"), ("commits", "0")):
+        (tmp_path / log).mkdir()
+        for batch in batches:
+            (tmp_path / log / batch).touch()
+            (tmp_path / log / f".{batch}.crc").touch()
+
+    assert checkpoint.is_unfinished()
+    (tmp_path / "commits" / "1").touch()
+    assert not checkpoint.is_unfinished()
 
 
 @pytest.mark.parametrize("name", ["clicks", "my clicks", "10% & more"])
@@ -63,5 +78,5 @@ def test_an_unreadable_checkpoint_is_refused(spark, tmp_path):
     offsets.mkdir(parents=True)
     (offsets / "0").write_text("v9")
 
-    with pytest.raises(ValueError, match="offsets/0 has no valid value"):
-        shuffle_partitions(HadoopFiles(spark), str(tmp_path / "checkpoint"))
+    with pytest.raises(ValueError, match=r"offsets/0 has no valid value"):
+        Checkpoint(spark, str(tmp_path / "checkpoint")).shuffle_partitions()

@@ -15,12 +15,13 @@ analysis would find: every twenty-fifth makes so few requests that no rule can d
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import accumulate
+from operator import attrgetter
 
 from sparq.demo import website
 from sparq.demo.website import HOST, Browser, Hit, SiteModel, Visitor
@@ -135,8 +136,12 @@ PLANTED: tuple[tuple[Plant, int], ...] = (
 
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday; fixed, so the output does not depend on today
-# Relative traffic of each hour: quiet at night, a peak at noon, a higher one in the evening.
-HOURS = (18, 11, 8, 6, 6, 9, 18, 34, 52, 63, 68, 70, 78, 74, 68, 66, 68, 74, 82, 90, 96, 88, 62, 36)
+# Traffic up to each hour: quiet at night, a peak at noon, a higher one in the evening.
+HOURS = tuple(
+    accumulate(
+        (18, 11, 8, 6, 6, 9, 18, 34, 52, 63, 68, 70, 78, 74, 68, 66, 68, 74, 82, 90, 96, 88, 62, 36)
+    )
+)
 SIZE = 200_000
 DAMAGED_SHARE = 0.0005
 
@@ -156,20 +161,44 @@ class Generated:
     damaged: int = 0
 
 
+class Day:
+    """A day of clicks, whose lines are made when they are needed.
+
+    Attributes:
+        labels, damaged: as those of `Generated`; `damaged` counts the lines that are made so far.
+    """
+
+    def __init__(self, size: int = SIZE, seed: int = 1) -> None:
+        rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
+        world = website.SiteModel(rng)
+        hits: list[Hit] = []
+        self.labels: dict[tuple[str, str], frozenset[str]] = {}
+        for plant in _plants(size):
+            visitor, reasons, made = plant(world, _second(rng))
+            self.labels[visitor.key] = reasons
+            hits += made
+        while len(hits) < size:
+            hits += _person(world, _second(rng))
+        # May cut off the last visit.
+        self._hits = sorted(hits[:size], key=attrgetter("second"))
+        self._rng = rng
+        self.damaged = 0
+
+    def lines(self) -> Iterator[bytes]:
+        """The messages, in order of time. Call it once."""
+        for hit in self._hits:
+            line = line_of(hit)
+            if hit.visitor.key not in self.labels and self._rng.random() < DAMAGED_SHARE:
+                line = _damaged(line, self._rng)
+                self.damaged += 1
+            yield line.encode()
+
+
 def generate(size: int = SIZE, seed: int = 1) -> Generated:
     """Generate `size` clicks of one day; a fixed share of them is planted."""
-    rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
-    world = website.SiteModel(rng)
-    hits: list[Hit] = []
-    labels: dict[tuple[str, str], frozenset[str]] = {}
-    for plant in _plants(size):
-        visitor, reasons, made = plant(world, _second(rng))
-        labels[visitor.key] = reasons
-        hits += made
-    while len(hits) < size:
-        hits += _person(world, _second(rng))
-    hits = sorted(hits[:size], key=lambda hit: hit.second)  # may cut off the last visit
-    return _written(hits, labels, rng)
+    day = Day(size, seed)
+    lines = list(day.lines())
+    return Generated(lines, day.labels, day.damaged)
 
 
 def _plants(size: int) -> Iterator[Plant]:
@@ -180,7 +209,7 @@ def _plants(size: int) -> Iterator[Plant]:
 
 def _second(rng: random.Random) -> float:
     """A random second of the day, weighted by the traffic of its hour."""
-    hour: int = rng.choices(range(24), HOURS)[0]
+    hour: int = rng.choices(range(24), cum_weights=HOURS)[0]
     return hour * 3600 + rng.random() * 3600
 
 
@@ -205,30 +234,17 @@ def _person(world: website.SiteModel, start: float) -> list[Hit]:
     return browser.hits
 
 
-def _written(
-    hits: list[Hit], labels: dict[tuple[str, str], frozenset[str]], rng: random.Random
-) -> Generated:
-    written = Generated([], labels)
-    for hit in hits:
-        line = line_of(hit)
-        if hit.visitor.key not in labels and rng.random() < DAMAGED_SHARE:
-            line = _damaged(line, rng)
-            written.damaged += 1
-        written.lines.append(line.encode())
-    return written
-
-
 def line_of(hit: Hit) -> str:
     """A request in the form in which its server logs it."""
     return _FORMS[hit.visitor.log](hit)
 
 
 def _as_combined(hit: Hit) -> str:
-    at = _time(hit).strftime("%d/%b/%Y:%H:%M:%S +0000")
     visitor = hit.visitor
     return (
-        f'{visitor.address} - - [{at}] "{hit.method} {hit.path} HTTP/1.1" {hit.status} '
-        f'{hit.size or "-"} "{hit.referer}" "{visitor.user_agent}"'
+        f"{visitor.address} - - [{_times(int(hit.second))[0]}]"
+        f' "{hit.method} {hit.path} HTTP/1.1" {hit.status} {hit.size or "-"} "{hit.referer}"'
+        f' "{visitor.user_agent}"'
     )
 
 
@@ -238,24 +254,31 @@ def _as_extended(hit: Hit) -> str:
 
 
 def _as_json(hit: Hit) -> str:
-    return json.dumps(
-        {
-            "time": _time(hit).isoformat(timespec="seconds"),
-            "remote_addr": hit.visitor.address,
-            "request": f"{hit.method} {hit.path} HTTP/2.0",
-            "status": hit.status,
-            "body_bytes_sent": hit.size,
-            "http_referer": hit.referer,
-            "http_user_agent": hit.visitor.user_agent,
-        }
+    # No text of the site has characters that JSON would escape.
+    visitor = hit.visitor
+    return (
+        f'{{"time": "{_times(int(hit.second))[1]}",'
+        f' "remote_addr": "{visitor.address}", "request": "{hit.method} {hit.path} HTTP/2.0",'
+        f' "status": {hit.status}, "body_bytes_sent": {hit.size},'
+        f' "http_referer": "{hit.referer}", "http_user_agent": "{visitor.user_agent}"}}'
     )
 
 
 _FORMS = {"combined": _as_combined, "extended": _as_extended, "json": _as_json}
 
 
-def _time(hit: Hit) -> datetime:
-    return DAY + timedelta(seconds=int(hit.second))
+@lru_cache(1)  # clicks are in order of time
+def _times(second: int) -> tuple[str, str]:
+    """The time in a log and in JSON."""
+    log_date, iso_date = _dates(second // 86_400)
+    clock = f"{second // 3600 % 24:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+    return f"{log_date}:{clock} +0000", f"{iso_date}T{clock}+00:00"
+
+
+@lru_cache
+def _dates(days: int) -> tuple[str, str]:
+    date = DAY + timedelta(days=days)  # the last visits go on after midnight
+    return f"{date:%d/%b/%Y}", f"{date:%Y-%m-%d}"
 
 
 def _damaged(line: str, rng: random.Random) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Log = Literal["combined", "extended", "json"]
 
@@ -117,8 +117,7 @@ def _images(path: str, count: int, rng: random.Random) -> tuple[tuple[str, int],
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """One request: its time (second of the day), visitor, target and result."""
 
     second: float

@@ -23,9 +23,9 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,17 +34,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
+from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, shuffle_partitions
+from sparq.pipeline.checkpoints import Checkpoint
 from sparq.pipeline.cluster_check import check_cluster
-from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
-from sparq.pipeline.monitor.metrics import MetricsServer, QueryMetrics
-from sparq.pipeline.monitor.progress import Timeline
+from sparq.pipeline.monitor.metrics import QueryMetrics, served
 from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.publish import ResultTopics, messages
 from sparq.pipeline.reading.schema import click_schema
-from sparq.pipeline.run.folders import FolderAddresses, write_json
+from sparq.pipeline.run.folders import write_json
 from sparq.pipeline.session import prepare_for_queries, register_nsq, session
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import Rules, read_rules
@@ -58,13 +57,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from sparq.pipeline.monitor.progress import QuerySample
     from sparq.pipeline.settings import Settings
 
 POLL_SECONDS = 0.25
 SAMPLES_SECONDS = 2.0
-SOURCE_SECONDS = 60.0
-INITIALIZING = "nitializing"
-"""Part of Spark's status message while a query does not have its source yet."""
+SAMPLES_MAX = 3_000
+"""The samples that are kept for the report's charts: the newest ones."""
 
 TOO_LATE = "connect back"
 """Part of Spark's error when a Python process did not connect within ten seconds."""
@@ -77,88 +76,25 @@ OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
 """An error raised by sparq, inside Spark's message; its text is shown without a traceback."""
 
 
-class QueryError(Mistake):
-    """A query has failed with an error of sparq's own; the text is one sentence."""
-
-
-class Counter:
-    """A query, and how many batches and rows it has processed in this process.
-
-    Attributes:
-        late: restarts because a Python process connected too late.
-    """
-
-    def __init__(self, query: StreamingQuery) -> None:
-        self.query = query
-        self.batches = 0
-        self.rows = 0
-        self.late = 0
-        self._last = -1
-
-    def update(self) -> dict[str, int]:
-        """Count the query's newest batches."""
-        for progress in self.query.recentProgress:
-            # `recentProgress` lists the same batches at each call, and a query that was started
-            # again may repeat its last one.
-            if progress.batchId > self._last and progress.numInputRows:
-                self._last = progress.batchId
-                self.batches += 1
-                self.rows += progress.numInputRows
-        return {"batches": self.batches, "rows": self.rows}
-
-
-def wait_for_source(query: StreamingQuery) -> None:
-    """Return when a query has its source, or has ended, or after SOURCE_SECONDS."""
-    deadline = time.monotonic() + SOURCE_SECONDS
-    while query.isActive and time.monotonic() < deadline:
-        if query.lastProgress is not None or INITIALIZING not in query.status["message"]:
-            return
-        time.sleep(POLL_SECONDS)
-
-
-def was_late(query: StreamingQuery) -> bool:
-    """Whether a query has ended because a Python process connected too late."""
-    return not query.isActive and TOO_LATE in str(query.exception())
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A query before it is started.
+@dataclass
+class PipelineQuery:
+    """One of the queries.
 
     Attributes:
         rows: the stream that its batches come from.
         sink: the function for foreachBatch.
-        close: writes what is open in the state of the query's checkpoint; None: the query has none.
+        checkpoint: its progress and its state.
+        close: writes what is open in the state of the checkpoint; None: there is none.
+        run: its newest run.
+        late: restarts because a Python process connected too late.
     """
 
     rows: DataFrame
     sink: Callable[[DataFrame, int], None]
+    checkpoint: Checkpoint
     close: Callable[[SparkSession, str], None] | None = None
-
-
-@dataclass
-class RunDir:
-    """The local folder through which a supervisor watches the application and ends it."""
-
-    folder: Path
-    said: dict[str, Any] = field(default_factory=dict)
-    samples_at: float = 0.0
-
-    def wants_end(self) -> bool:
-        """Whether the supervisor has asked the application to finish."""
-        return (self.folder / FINISH).exists()
-
-    def say(self, figures: dict[str, Any]) -> None:
-        """Write `app.json` if anything has changed."""
-        if figures != self.said:
-            write_json(self.folder / "app.json", figures)
-            self.said = figures
-
-    def keep(self, timeline: Timeline) -> None:
-        """Write `samples.json`, at most every SAMPLES_SECONDS."""
-        if time.monotonic() - self.samples_at >= SAMPLES_SECONDS:
-            write_json(self.folder / "samples.json", timeline.as_json())
-            self.samples_at = time.monotonic()
+    run: StreamingQuery = field(init=False)
+    late: int = 0
 
 
 class Application:
@@ -169,7 +105,7 @@ class Application:
         settings: the pipeline's settings.
         rules: those of `spam_analysis`.
         figures: the metrics of the queries.
-        server: serves the metrics to Prometheus; None: they are not served.
+        metrics_url: where they are served; None: nowhere.
     """
 
     def __init__(
@@ -178,21 +114,56 @@ class Application:
         settings: Settings,
         rules: Rules,
         figures: QueryMetrics,
-        server: MetricsServer | None,
+        metrics_url: str | None,
     ) -> None:
         self._spark = spark
         self._figures = figures
-        self._server = server
+        self._metrics_url = metrics_url
         self._settings = settings
         self._rules = rules
-        self._places = FolderAddresses(settings.data)
-        self._files = HadoopFiles(spark)
-        self._topics = self._result_topics()
-        self._counters: dict[str, Counter] = {}
-        self._plans: dict[str, Plan] = {}
-        self._run_dir = RunDir(Path(settings.run_dir)) if settings.run_dir else None
-        self._timeline = Timeline()
+        self._queries: dict[str, PipelineQuery] = {}
+        self._samples: deque[QuerySample] = deque(maxlen=SAMPLES_MAX)
+        self._said: dict[str, Any] = {}
+        self._samples_at = 0.0
         self._ending = False
+
+    def start(self) -> None:
+        """Start the queries, each from its checkpoint."""
+        ProgressListener(self._figures, self._samples.append).add_to(self._spark)
+        self._say("starting")
+        for name in self._settings.queries:
+            self._queries[name] = self._plan(name)
+            self._begin(name)
+
+    def _plan(self, name: str) -> PipelineQuery:
+        register_nsq(self._spark)
+        settings = self._settings
+        checkpoint = Checkpoint(self._spark, f"{settings.data}/checkpoint/{name}")
+        read = messages(self._spark, settings.channels[name], self._source_options(name))
+        common = self._spark, settings.data, self._result_topics()
+        keep_days, reading = settings.keep_days, settings.reading
+        if name == archive.QUERY:
+            rejected = partial(self._figures.counted, name, "rejected")
+            sink = archive.archive_sink(
+                *common, keep_days=keep_days, counted=rejected, reading=reading
+            )
+            rows = observed(read, newest_published=F.col("timestamp"))
+            return PipelineQuery(rows, sink, checkpoint)
+        if name == metrics.QUERY:
+            own = metric_tables(settings)
+            sink = metrics.metrics_sink(*common, keep_days=keep_days, own=own, reading=reading)
+            rows = observed(read, newest_published=F.col("timestamp"))
+            return PipelineQuery(rows, sink, checkpoint)
+        # The number of buckets is fixed at the query's first start, whatever the cores are now.
+        buckets = bucket_count(checkpoint.shuffle_partitions())
+        packed = spam_analysis.packed(read, self._rules, buckets, reading)
+        packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
+        stage = sessions_stage(packed, self._rules)
+        rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
+        sink = spam_analysis.spam_sink(*common, keep_days=keep_days)
+        return PipelineQuery(
+            rows, sink, checkpoint, partial(spam_analysis.close, sink, self._rules)
+        )
 
     def _result_topics(self) -> ResultTopics | None:
         topics = self._settings.result_topics
@@ -200,39 +171,6 @@ class Application:
             return None
         options = cluster_options(self._settings)
         return ResultTopics(options, topics["metrics"], topics["rejected"], topics["spam"])
-
-    def start(self) -> None:
-        """Start the queries, each from its checkpoint."""
-        self._spark.streams.addListener(ProgressListener(self._figures, self._timeline))
-        self._say("starting")
-        for name in self._settings.queries:
-            self._plans[name] = self._plan(name)
-            self._begin(name)
-        self._wait_for_sources()
-
-    def _plan(self, name: str) -> Plan:
-        register_nsq(self._spark)
-        read = messages(self._spark, self._settings.channels[name], self._source_options(name))
-        reading = self._settings.reading
-        common, keep_days = (self._spark, self._places.data, self._topics), self._settings.keep_days
-        if name == archive.QUERY:
-            rows = observed(read, newest_published=F.col("timestamp"))
-            rejected = partial(self._figures.counted, name, "rejected")
-            sink = archive.archive_sink(
-                *common, keep_days=keep_days, counted=rejected, reading=reading
-            )
-            return Plan(rows, sink)
-        if name == metrics.QUERY:
-            rows = observed(read, newest_published=F.col("timestamp"))
-            own = metric_tables(self._settings)
-            sink = metrics.metrics_sink(*common, keep_days=keep_days, own=own, reading=reading)
-            return Plan(rows, sink)
-        packed = spam_analysis.packed(read, self._rules, self._buckets(name), reading)
-        packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
-        stage = sessions_stage(packed, self._rules)
-        rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
-        sink = spam_analysis.spam_sink(*common, keep_days=keep_days)
-        return Plan(rows, sink, partial(spam_analysis.close, sink, self._rules))
 
     def _source_options(self, name: str) -> dict[str, str]:
         most = self._settings.max_offsets_per_trigger
@@ -245,56 +183,23 @@ class Application:
             **cluster_options(self._settings),
         }
 
-    def _buckets(self, name: str) -> int:
-        """The number of buckets, fixed at the query's first start, whatever the cores are now."""
-        frozen = shuffle_partitions(self._files, self._places.checkpoint_of(name))
-        if frozen is None:
-            frozen = int(self._spark.conf.get(PARTITIONS) or 0)
-        return bucket_count(frozen)
-
     def _begin(self, name: str, *, last: bool = False) -> StreamingQuery:
         """Start a query; a last run processes the messages that are there, and ends."""
-        plan = self._plans[name]
+        query = self._queries[name]
         trigger: dict[str, Any] = {"processingTime": self._settings.trigger}
         if last or self._settings.once:
             trigger = {"availableNow": True}
         register_nsq(self._spark)
         # A scheduler pool of its own: a long job of one query leaves task slots to the others.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
-        query = (
-            plan.rows.writeStream.foreachBatch(plan.sink)
+        query.run = (
+            query.rows.writeStream.foreachBatch(query.sink)
             .queryName(name)
-            .option("checkpointLocation", self._places.checkpoint_of(name))
+            .option("checkpointLocation", query.checkpoint.address)
             .trigger(**trigger)
             .start()
         )
-        self._counters.setdefault(name, Counter(query)).query = query
-        return query
-
-    def _wait_for_sources(self) -> None:
-        """Wait until the Python processes of all sources run.
-
-        They load their libraries in parallel, which is fastest. Queries whose process was too late
-        are started again one after the other.
-        """
-        for counter in self._counters.values():
-            wait_for_source(counter.query)
-        for name, counter in self._counters.items():
-            while self._begin_again(name):
-                wait_for_source(counter.query)
-
-    def _begin_again(self, name: str) -> bool:
-        """Start a query again if a Python process was too late for it; returns whether it did.
-
-        Spark gives such a process ten seconds, and has no option for it. On a busy machine that can
-        be too short, which is no reason to end the application.
-        """
-        counter = self._counters[name]
-        if counter.late >= LATE_MAX or not was_late(counter.query):
-            return False
-        counter.late += 1
-        self._begin(name)
-        return True
+        return query.run
 
     def end(self) -> None:
         """Let `run` stop the queries; for signal handlers."""
@@ -306,74 +211,97 @@ class Application:
         """Process messages until a signal, the file `finish` or `--once` ends the application.
 
         Raises:
-            QueryError, StreamingQueryException: a query has failed.
+            Mistake, StreamingQueryException: a query has failed.
         """
+        finish = Path(self._settings.run_dir, FINISH)
         while not self._ending:
             self._watch()
             self._say("running")
-            if self._run_dir is not None and self._run_dir.wants_end():
+            if self._settings.run_dir and finish.exists():
                 self._finish()
                 return
-            if not any(counter.query.isActive for counter in self._counters.values()):
+            if not any(query.run.isActive for query in self._queries.values()):
                 # Only with `once`: `_watch` raises the error of a query that has failed.
                 self._close()
                 return
             time.sleep(POLL_SECONDS)
-        for counter in self._counters.values():
-            counter.query.stop()
+        for query in self._queries.values():
+            query.run.stop()
+
+    def _watch(self) -> None:
+        """Start queries again that Spark gave up too soon.
+
+        Raises:
+            Mistake, StreamingQueryException: a query has failed.
+        """
+        # Py4J's thread ends, and stays ended, when this process can open no file for a connection.
+        # Then the JVM waits for `foreachBatch` forever, and no query fails.
+        if not self._spark.sparkContext._gateway._callback_server.thread.is_alive():
+            raise RuntimeError("Py4J's callback server has stopped: see its message above")
+        for name, query in self._queries.items():
+            if query.run.isActive or self._begin_again(name):
+                continue
+            try:
+                query.run.awaitTermination()  # raises the query's error
+            except StreamingQueryException as error:
+                own_errors = OWN_ERROR.findall(str(error))
+                if not own_errors:
+                    raise
+                raise Mistake(f"query {name} failed: {own_errors[-1]}") from error
+
+    def _begin_again(self, name: str) -> bool:
+        """Start a query again if a Python process was too late for it; returns whether it did.
+
+        Spark gives such a process ten seconds, and has no option for it. On a busy machine that can
+        be too short, which is no reason to end the application.
+        """
+        query = self._queries[name]
+        if query.late >= LATE_MAX or TOO_LATE not in str(query.run.exception()):
+            return False
+        query.late += 1
+        self._begin(name)
+        return True
 
     def _finish(self) -> None:
         """Process the messages that have come, stop the queries, close visits."""
-        for counter in self._counters.values():
-            counter.query.processAllAvailable()
-        for counter in self._counters.values():
-            counter.query.stop()
-        for name in self._counters:
+        for query in self._queries.values():
+            query.run.processAllAvailable()
+        for query in self._queries.values():
+            query.run.stop()
+        for name, query in self._queries.items():
             # A query that was stopped in a batch may have written its rows, but not its state, from
             # which `close` writes more.
-            if is_unfinished(self._files, self._places.checkpoint_of(name)):
+            if query.checkpoint.is_unfinished():
                 self._begin(name, last=True).awaitTermination()
         self._close()
 
     def _close(self) -> None:
         """Write what is open in the state of the queries, which have ended."""
         self._say("closing")
-        for name, plan in self._plans.items():
-            if plan.close is not None:
-                plan.close(self._spark, self._places.checkpoint_of(name))
+        for query in self._queries.values():
+            if query.close is not None:
+                query.close(self._spark, query.checkpoint.address)
         self._say("done")
 
-    def _watch(self) -> None:
-        # Py4J's thread ends, and stays ended, when this process can open no file for a connection.
-        # Then the JVM waits for `foreachBatch` forever, and no query fails.
-        if not self._spark.sparkContext._gateway._callback_server.thread.is_alive():
-            raise RuntimeError("Py4J's callback server has stopped: see its message above")
-        for name, counter in self._counters.items():
-            if counter.query.isActive or self._begin_again(name):
-                continue
-            try:
-                counter.query.awaitTermination()  # raises the query's error
-            except StreamingQueryException as error:
-                own_errors = OWN_ERROR.findall(str(error))
-                if not own_errors:
-                    raise
-                raise QueryError(f"query {name} failed: {own_errors[-1]}") from error
-
     def _say(self, stage: str) -> None:
-        if self._run_dir is None:
+        """Write `app.json` if anything has changed, and `samples.json` from time to time."""
+        if not self._settings.run_dir:
             return
-        queries = {name: counter.update() for name, counter in self._counters.items()}
-        self._run_dir.say(
-            {
-                "pid": os.getpid(),
-                "stage": stage,
-                "queries": queries,
-                "ui": self._spark.sparkContext.uiWebUrl,
-                "metrics": self._server.url if self._server is not None else None,
-                "error": None,
-            }
-        )
-        self._run_dir.keep(self._timeline)
+        folder = Path(self._settings.run_dir)
+        figures = {
+            "pid": os.getpid(),
+            "stage": stage,
+            "queries": self._figures.totals(),
+            "ui": self._spark.sparkContext.uiWebUrl,
+            "metrics": self._metrics_url,
+        }
+        if figures != self._said:
+            write_json(folder / "app.json", figures)
+            self._said = figures
+        if time.monotonic() - self._samples_at >= SAMPLES_SECONDS or stage == "done":
+            samples = [asdict(sample) for sample in self._samples]
+            write_json(folder / "samples.json", {"samples": samples})
+            self._samples_at = time.monotonic()
 
 
 def run(settings: Settings) -> int:
@@ -385,33 +313,44 @@ def run(settings: Settings) -> int:
     """
     # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
-    metric_tables(settings)
-    rules = read_rules(settings.rules, click_schema(settings.reading))
-    check_run_dir(settings.run_dir)
-    if not settings.run_dir:
+    rules = checked(settings)
+    if settings.run_dir:
+        try:
+            write_json(Path(settings.run_dir, "samples.json"), {"samples": []})
+        except OSError as error:
+            raise SettingsError(
+                f"--run-dir={settings.run_dir} cannot be written: {error.strerror}"
+            ) from None
+    else:
         check_cluster(settings)
-    figures = QueryMetrics()
-    address = settings.metrics_address
-    server = MetricsServer(figures, address) if address else None
-    try:
+    registry = process_registry()
+    figures = QueryMetrics(registry)
+    with served(registry, settings.metrics_address) as url:
         spark = session(settings)
         prepare_for_queries(spark)
         if settings.run_dir:
             check_cluster(settings)  # only now: nsqlookupd and Spark start at the same time
-        application = Application(spark, settings, rules, figures, server)
+        application = Application(spark, settings, rules, figures, url)
         # After the session was made: PySpark installs a handler for SIGINT.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: application.end())
         application.start()
         application.run()
-    finally:
-        if server is not None:
-            server.close()
     return 0
 
 
+def checked(settings: Settings) -> Rules:
+    """Check the user's metrics and rules; returns the rules.
+
+    Raises:
+        SettingsError: an expression or a column of one is wrong.
+    """
+    metric_tables(settings)
+    return read_rules(settings.rules, click_schema(settings.reading))
+
+
 def metric_tables(settings: Settings) -> list[MetricTable]:
-    """The user's metrics, checked.
+    """The user's metrics.
 
     Raises:
         SettingsError: an expression or a column of one is wrong.
@@ -422,22 +361,6 @@ def metric_tables(settings: Settings) -> list[MetricTable]:
         ]
     except ValueError as error:
         raise SettingsError(str(error)) from None
-
-
-def check_run_dir(folder: str) -> None:
-    """Create the folder of `--run-dir`, if one is given.
-
-    Raises:
-        SettingsError: it cannot be created, or is not writable.
-    """
-    if not folder:
-        return
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise SettingsError(f"--run-dir={folder} cannot be written: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Facts from Spark's own checkpoint of a query that the next start of the query needs."""
+"""Facts from Spark's own checkpoint of a query that the next start of the query needs.
+
+The files are listed and read on the driver through the JVM's file systems, so any file system that
+Hadoop has a client for will do, with Spark's configuration and credentials.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +11,76 @@ import re
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sparq.pipeline.hadoop_files import HadoopFiles
+    from pyspark.sql import SparkSession
 
 _SAME_IN_A_URI = re.compile(r"[0-9A-Za-z/._~-]*")
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-def shuffle_partitions(files: HadoopFiles, checkpoint: str) -> int | None:
-    """The number of shuffle partitions of a query, which Spark fixes at its first batch.
+class Checkpoint:
+    """The checkpoint of one query.
 
-    None before that. The second line of each file of the offset log has it: a JSON object whose
-    `conf` holds the settings that a query keeps over restarts.
-
-    Raises:
-        ValueError: the newest file does not have that form.
+    Args:
+        spark: a session with a JVM of its own; Spark Connect has none.
+        address: a path or a URI.
     """
-    address = _newest(files, f"{checkpoint}/offsets")
-    if address is None:
-        return None
-    lines = files.read(address).decode().splitlines()
-    try:
-        return int(json.loads(lines[1])["conf"][PARTITIONS])
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{address} has no valid value of {PARTITIONS}") from error
 
+    def __init__(self, spark: SparkSession, address: str) -> None:
+        self.address = address
+        self._spark = spark
 
-def next_batch(files: HadoopFiles, checkpoint: str) -> int:
-    """The number of the batch that Spark would start next."""
-    address = _newest(files, f"{checkpoint}/commits")
-    return 0 if address is None else int(address.rpartition("/")[2]) + 1
+    def shuffle_partitions(self) -> int:
+        """The number of shuffle partitions of the query, which Spark fixes at its first batch.
 
+        Before that, the session's. The second line of each file of the offset log has it: a JSON
+        object whose `conf` holds the settings that a query keeps over restarts.
 
-def is_unfinished(files: HadoopFiles, checkpoint: str) -> bool:
-    """Whether a batch has begun that has not been committed."""
-    begun = _newest(files, f"{checkpoint}/offsets")
-    return begun is not None and int(begun.rpartition("/")[2]) >= next_batch(files, checkpoint)
+        Raises:
+            ValueError: the newest file does not have that form.
+        """
+        begun = self._newest("offsets")
+        if begun < 0:
+            return int(self._spark.conf.get(PARTITIONS) or 0)
+        path = self._path(f"offsets/{begun}")
+        stream = path.getFileSystem(self._hadoop()).open(path)
+        try:
+            lines = bytes(stream.readAllBytes()).decode().splitlines()
+            return int(json.loads(lines[1])["conf"][PARTITIONS])
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path.toString()} has no valid value of {PARTITIONS}") from error
+        finally:
+            stream.close()
+
+    def is_unfinished(self) -> bool:
+        """Whether a batch has begun that has not been committed."""
+        return self._newest("offsets") > self._newest("commits")
+
+    def _newest(self, log: str) -> int:
+        """The number of the newest batch in one of the two logs; -1: none."""
+        path = self._path(log)
+        try:
+            found = path.getFileSystem(self._hadoop()).listStatus(path)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() == "java.io.FileNotFoundException":
+                return -1
+            raise
+        names = (str(one.getPath().getName()) for one in found)
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def _path(self, name: str) -> Any:
+        # As `jvm.org.apache...`, Py4J would look for each part of the name in all of Spark's jars.
+        return getattr(self._spark._jvm, "org.apache.hadoop.fs.Path")(f"{self.address}/{name}")
+
+    def _hadoop(self) -> Any:
+        return self._spark._jsparkSession.sessionState().newHadoopConf()
 
 
 @contextmanager
@@ -58,7 +91,10 @@ def readable_as_state(checkpoint: str) -> Iterator[str]:
     it looks in `my%20clicks`. For a local folder whose name has such characters, yield a symbolic
     link to it, which is deleted afterwards; otherwise yield the name unchanged.
     """
-    folder = _local_path(checkpoint)
+    scheme, colon, rest = checkpoint.partition(":")
+    folder: str | None = checkpoint
+    if colon and "/" not in scheme:
+        folder = f"/{rest.lstrip('/')}" if scheme.lower() == "file" else None
     if folder is None or _SAME_IN_A_URI.fullmatch(folder):
         yield checkpoint
         return
@@ -66,15 +102,3 @@ def readable_as_state(checkpoint: str) -> Iterator[str]:
         link = Path(place, "checkpoint")
         link.symlink_to(folder)
         yield str(link)
-
-
-def _local_path(address: str) -> str | None:
-    scheme, colon, rest = address.partition(":")
-    if not colon or "/" in scheme:
-        return address
-    return f"/{rest.lstrip('/')}" if scheme.lower() == "file" else None
-
-
-def _newest(files: HadoopFiles, directory: str) -> str | None:
-    numbers = [int(name) for name in files.list(directory) if name.isdecimal()]
-    return f"{directory}/{max(numbers)}" if numbers else None

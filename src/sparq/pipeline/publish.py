@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-# With this schema, the source makes only these columns.
 MESSAGE_DDL = "nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP, body BINARY"
+"""With this schema, the source makes only these columns."""
+
+BODY_DDL = "body BINARY"
 
 
 def messages(spark: SparkSession, channel: str, options: Mapping[str, str]) -> DataFrame:
@@ -42,9 +43,6 @@ def with_batch_time(rows: DataFrame) -> DataFrame:
     Spark keeps this time in its offset log, so a repeated batch has the same.
     """
     return rows.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
-
-
-BODY_DDL = "body BINARY"
 
 
 @dataclass(frozen=True, slots=True)

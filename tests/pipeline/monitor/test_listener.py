@@ -2,13 +2,16 @@
 
 import json
 import urllib.request
+from collections import deque
+from contextlib import ExitStack
 
 import pytest
+from prometheus_client import CollectorRegistry
 from pyspark.sql import functions as F
 
 from sparq.pipeline.monitor.listener import READ, WRITTEN, ProgressListener, observed
-from sparq.pipeline.monitor.metrics import MetricsServer, QueryMetrics
-from sparq.pipeline.monitor.progress import COUNTS, Timeline
+from sparq.pipeline.monitor.metrics import QueryMetrics, served
+from sparq.pipeline.monitor.progress import COUNTS
 from tests.pipeline.monitor.spark_progress import recorded
 from tests.pipeline.monitor.test_metrics import samples_of
 from tests.support.published import numbered, publish_batches
@@ -33,14 +36,15 @@ SETTINGS = {
 
 
 class RecordingListener(ProgressListener):
-    """The listener; `reported` has all progress that Spark reported."""
+    """The listener; `reported` has all progress that Spark reported, `samples` those of batches."""
 
-    def __init__(self, metrics, timeline):
-        super().__init__(metrics, timeline)
+    def __init__(self, metrics):
+        self.samples = deque()
+        super().__init__(metrics, self.samples.append)
         self.reported = []
 
     def onQueryProgress(self, event):
-        self.reported.append(json.loads(event.progress.json))
+        self.reported.append(json.loads(event.json())["progress"])
         super().onQueryProgress(event)
 
 
@@ -57,19 +61,20 @@ def listener(spark):
     before = {name: spark.conf.get(name) for name in SETTINGS}
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
-    made = RecordingListener(metrics := QueryMetrics(), Timeline())
-    made.timeline, made.server = made._timeline, MetricsServer(metrics, "127.0.0.1:0")
-    spark.streams.addListener(made)
-    yield made
-    spark.streams.removeListener(made)
-    made.server.close()
+    registry = CollectorRegistry()
+    made = RecordingListener(QueryMetrics(registry))
+    with ExitStack() as stack:
+        made.url = stack.enter_context(served(registry, "127.0.0.1:0"))
+        made.add_to(spark)
+        yield made
+        spark.streams.removeListener(made)
     for name, value in before.items():
         spark.conf.set(name, value)
 
 
 def value(listener, name, *labels):
     """One metric as Prometheus scrapes it; None if it is absent."""
-    with urllib.request.urlopen(listener.server.url) as answer:
+    with urllib.request.urlopen(listener.url) as answer:
         return samples_of(answer.read().decode()).get((f"sparq_query_{name}", *labels))
 
 
@@ -107,7 +112,7 @@ def test_a_shrinking_backlog_is_reported(spark, nsqd, listener, tmp_path):
     query.stop()
     wait_for(lambda: value(listener, "active") == 0, WAIT_SECONDS)
 
-    batches = [one for one in listener.timeline.samples if one.rows_per_second]
+    batches = [one for one in listener.samples if one.rows_per_second]
     assert [700, 400, 100, 0] == [one.lag_messages for one in batches]
     assert all(one.lag_seconds > 0 for one in batches)
     assert 0 == value(listener, "lag_messages")

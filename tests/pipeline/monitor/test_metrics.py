@@ -8,19 +8,38 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparq.pipeline.monitor.metrics import MetricsAddressError, MetricsServer, QueryMetrics
-from sparq.pipeline.monitor.progress import NEWEST_PUBLISHED, parse
+from sparq.pipeline.monitor.metrics import QueryMetrics, served
+from sparq.pipeline.monitor.progress import NEWEST_PUBLISHED
+from sparq.program.mistakes import Mistake
 from tests.pipeline.monitor.spark_progress import FIRST, QUERY_ID, STATE, place, progress
 
 NOON_S = 1_795_348_800.0
 RUN, AGAIN = "run-1", "run-2"
 
 
+class Metrics(QueryMetrics):
+    """The metrics of one query, in a registry of their own, with events in short."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        super().__init__(self.registry)
+
+    def start(self, run):
+        self.started({"id": QUERY_ID, "runId": run, "name": "metrics", "timestamp": NOON})
+
+    def end(self, run, exception=None):
+        self.ended({"id": QUERY_ID, "runId": run, "exception": exception})
+
+    def rest(self):
+        self.rested({"id": QUERY_ID, "timestamp": "2026-11-22T12:00:30.000Z"})
+
+
+NOON = "2026-11-22T12:00:00.000Z"
+
+
 def scraped(metrics):
     """Every sample of the text that Prometheus reads, by name and labels."""
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    return samples_of(generate_latest(registry).decode())
+    return samples_of(generate_latest(metrics.registry).decode())
 
 
 def samples_of(text):
@@ -34,8 +53,8 @@ def samples_of(text):
 
 def started():
     """The metrics of a query that has started and has had no batch."""
-    metrics = QueryMetrics()
-    metrics.started(QUERY_ID, RUN, "metrics", NOON_S)
+    metrics = Metrics()
+    metrics.start(RUN)
     return metrics
 
 
@@ -48,7 +67,7 @@ def test_a_batch_sets_all_figures():
     """A batch gives rate, lag, duration, parts, state and counts."""
     metrics = started()
     observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1, "late": 5}}
-    metrics.progressed(parse(progress(observedMetrics=observed, stateOperators=[STATE])))
+    metrics.progressed(progress(observedMetrics=observed, stateOperators=[STATE]))
     found = scraped(metrics)
 
     expected = {
@@ -79,7 +98,7 @@ def test_a_batch_sets_all_figures():
 def test_a_batch_is_counted_once():
     """A batch that is reported again, or late, changes no counter."""
     metrics = started()
-    seen = [metrics.progressed(parse(progress(batch))) for batch in (3, 3, 2, 4)]
+    seen = [metrics.progressed(progress(batch)) is not None for batch in (3, 3, 2, 4)]
 
     assert [True, False, False, True] == seen
     assert 800 == value(metrics, "rows_total")
@@ -89,8 +108,8 @@ def test_a_batch_is_counted_once():
 def test_an_idle_query_has_no_lag():
     """An idle query has a lag of 0 messages and 0 seconds, and a rate of 0."""
     metrics = started()
-    metrics.progressed(parse(progress()))
-    metrics.rested(QUERY_ID, NOON_S + 30)
+    metrics.progressed(progress())
+    metrics.rest()
 
     names = ("lag_messages", "lag_seconds", "rows_per_second", "heard_timestamp_seconds")
     assert [0, 0, 0, NOON_S + 30] == [value(metrics, name) for name in names]
@@ -99,8 +118,8 @@ def test_an_idle_query_has_no_lag():
 def test_an_idle_query_with_an_unreachable_nsqd_keeps_its_lag():
     """While an nsqd is unreachable, an idle query keeps its last known lag."""
     metrics = started()
-    metrics.progressed(parse(progress(latest={FIRST: place(900)})))
-    metrics.rested(QUERY_ID, NOON_S + 30)
+    metrics.progressed(progress(latest={FIRST: place(900)}))
+    metrics.rest()
 
     assert (400, 1) == (value(metrics, "lag_messages"), value(metrics, "logs_out_of_reach"))
 
@@ -116,8 +135,8 @@ def test_a_query_has_no_lag_before_its_first_batch():
 def test_a_first_start_does_not_count_as_a_restart():
     """A query that starts with batch 0 counts as a start, not as a restart."""
     metrics = started()
-    metrics.progressed(parse(progress(0)))
-    metrics.progressed(parse(progress(1)))
+    metrics.progressed(progress(0))
+    metrics.progressed(progress(1))
 
     assert (1, 0) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
 
@@ -125,8 +144,8 @@ def test_a_first_start_does_not_count_as_a_restart():
 def test_a_start_from_a_checkpoint_counts_as_a_restart():
     """A first batch other than 0 counts as a restart: the checkpoint existed before."""
     metrics = started()
-    metrics.progressed(parse(progress(7)))
-    metrics.progressed(parse(progress(8)))
+    metrics.progressed(progress(7))
+    metrics.progressed(progress(8))
 
     assert (1, 1) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
 
@@ -134,10 +153,10 @@ def test_a_start_from_a_checkpoint_counts_as_a_restart():
 def test_a_second_run_in_the_same_driver_counts_as_a_restart():
     """A second run in the same driver counts as one restart, whatever its first batch."""
     metrics = started()
-    metrics.progressed(parse(progress(0)))
-    metrics.ended(QUERY_ID, RUN, failed=True)
-    metrics.started(QUERY_ID, AGAIN, "metrics", NOON_S + 60)
-    metrics.progressed(parse(progress(1)))
+    metrics.progressed(progress(0))
+    metrics.end(RUN, "broken")
+    metrics.start(AGAIN)
+    metrics.progressed(progress(1))
 
     names = ("starts_total", "restarts_total", "failures_total", "active")
     assert [2, 1, 1, 1] == [value(metrics, name) for name in names]
@@ -146,10 +165,10 @@ def test_a_second_run_in_the_same_driver_counts_as_a_restart():
 def test_a_late_end_of_an_old_run_leaves_the_new_run_active():
     """The end of an old run, reported late, does not make the new run inactive."""
     metrics = started()
-    metrics.started(QUERY_ID, AGAIN, "metrics", NOON_S)
-    metrics.ended(QUERY_ID, RUN, failed=False)
+    metrics.start(AGAIN)
+    metrics.end(RUN)
     still = value(metrics, "active")
-    metrics.ended(QUERY_ID, AGAIN, failed=False)
+    metrics.end(AGAIN)
 
     assert (1, 0) == (still, value(metrics, "active"))
 
@@ -157,50 +176,50 @@ def test_a_late_end_of_an_old_run_leaves_the_new_run_active():
 def test_the_number_of_series_does_not_grow_with_batches():
     """A thousand batches have as many series as one."""
     metrics = started()
-    metrics.progressed(parse(progress(1, stateOperators=[STATE])))
+    metrics.progressed(progress(1, stateOperators=[STATE]))
     few = len(scraped(metrics))
     for batch in range(2, 1_000):
-        metrics.progressed(parse(progress(batch, stateOperators=[STATE])))
+        metrics.progressed(progress(batch, stateOperators=[STATE]))
 
     assert few == len(scraped(metrics))
 
 
-def test_the_server_answers_prometheus():
-    """The HTTP server has the queries' metrics and those of the process, until it is closed."""
+def test_totals_are_those_of_this_process():
+    """The totals, which a supervisor shows, count each batch once."""
     metrics = started()
-    server = MetricsServer(metrics, "127.0.0.1:0")
-    try:
-        with urllib.request.urlopen(server.url) as answer:
-            text = answer.read().decode()
-    finally:
-        server.close()
-    found = samples_of(text)
+    for batch in (7, 7, 8):
+        metrics.progressed(progress(batch))
 
-    assert 1 == found["sparq_query_active",]
-    assert found["process_resident_memory_bytes",] > 0
+    assert {"metrics": {"batches": 2, "rows": 800}} == metrics.totals()
+
+
+def test_the_server_answers_prometheus():
+    """The HTTP server has the queries' metrics, until it is closed."""
+    with (
+        served(started().registry, "127.0.0.1:0") as url,
+        urllib.request.urlopen(url) as answer,
+    ):
+        text = answer.read().decode()
+
+    assert 1 == samples_of(text)["sparq_query_active",]
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(server.url)
+        urllib.request.urlopen(url)
 
 
-@pytest.mark.parametrize("address", ["", "4180", "localhost:", ":4180", "a:b", "127.0.0.1:70000"])
-def test_an_invalid_address_is_an_error(address):
-    """An invalid address is an error with the option and the expected form."""
-    with pytest.raises(MetricsAddressError) as caught:
-        MetricsServer(QueryMetrics(), address)
-
-    assert f"--metrics-address: expected host:port, such as 127.0.0.1:4180, not {address!r}" == str(
-        caught.value
-    )
+def test_without_an_address_nothing_is_served():
+    """An empty address means no server."""
+    with served(CollectorRegistry(), "") as url:
+        assert url is None
 
 
 def test_an_address_in_use_is_an_error():
-    """An address in use is an error with the system's reason."""
+    """An address in use is an error with the option and the system's reason."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(MetricsAddressError) as caught:
-            MetricsServer(QueryMetrics(), f"127.0.0.1:{port}")
+        with pytest.raises(Mistake) as caught, served(CollectorRegistry(), f"127.0.0.1:{port}"):
+            pass
 
     assert f"--metrics-address: cannot listen on 127.0.0.1:{port}: Address already in use" == str(
         caught.value

@@ -1,4 +1,4 @@
-"""A run: restarts of its processes, errors that end it, and the progress of its queries."""
+"""A run: its settings, restarts of its processes, and errors that end it."""
 
 import io
 import json
@@ -6,13 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparq import cli
 from sparq.pipeline.run import command
-from sparq.pipeline.run.command import App, BackgroundPublishing, PipelineRun, RunError, RunOptions
-from sparq.pipeline.run.folders import Folders
-from sparq.pipeline.run.processes import ClusterError
+from sparq.pipeline.run.command import BackgroundPublishing, PipelineRun, RunOptions, settings_of
+from sparq.pipeline.run.folders import Folders, RunError
+from sparq.pipeline.run.processes import ADMIN_STARTS_MAX
 from sparq.pipeline.run.progress import RunProgress
+from tests.pipeline.settings_examples import settings_with
 
-CHANNELS = ("archive", "metrics", "spam_analysis")
+QUERIES = ("archive", "metrics", "spam_analysis")
 
 
 class Cluster:
@@ -38,11 +40,12 @@ class Cluster:
         return {"nsqds": 2}
 
 
-class Application:
-    """An application whose exit status a test sets."""
+class Program:
+    """An application, or an nsqadmin, whose exit status a test sets."""
 
     def __init__(self):
         self.pid = 7
+        self.starts = 1
         self.log = "app.log"
         self.status = None
         self.message = ""
@@ -51,11 +54,18 @@ class Application:
     def exit_status(self):
         return self.status
 
+    def has_ended(self):
+        return self.status is not None
+
     def mistake(self):
         return self.message
 
+    def state(self):
+        return {"starts": self.starts}
+
     def start(self):
         self.calls.append("start")
+        self.starts += 1
         self.status = None
 
     def kill(self):
@@ -79,7 +89,8 @@ def stream():
 @pytest.fixture
 def run(folders, stream):
     """A run with replacements for the cluster and the application."""
-    return PipelineRun(folders, Cluster(), Application(), RunProgress(stream))
+    settings = settings_with(metrics_channel="m")
+    return PipelineRun(folders, settings, Cluster(), Program(), RunProgress(stream))
 
 
 def state_of(folders):
@@ -116,7 +127,7 @@ def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
         run.app.status, run.app.message = 1, "--spark x: no"
         expected = "the pipeline does not start: --spark x: no"
     elif cause == "cluster":
-        run.cluster.dead = ClusterError("nsqd-1 does not come back")
+        run.cluster.dead = RunError("nsqd-1 does not come back")
         expected = "nsqd-1 does not come back"
     else:
         run.restarts = ["spark"] * command.RESTARTS_MAX
@@ -129,8 +140,8 @@ def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
 
 def test_depths_are_summed_if_all_nsqds_answer(run):
     """Depths are unknown unless all nsqds answer: a run could otherwise appear drained."""
-    run.cluster.answers = {"nsqd-1": {"archive": 3, "metrics": 1}, "nsqd-2": {"archive": 4}}
-    assert dict(zip(CHANNELS, (7, 1, 0), strict=True)) == run.depths()
+    run.cluster.answers = {"nsqd-1": {"archive": 3, "m": 1}, "nsqd-2": {"archive": 4}}
+    assert dict(zip(QUERIES, (7, 1, 0), strict=True)) == run.depths()
 
     run.cluster.answers = {"nsqd-1": {"archive": 3}}
     assert run.depths() is None
@@ -160,50 +171,88 @@ def test_a_refused_topic_request_ends_the_run(run):
         asked.append(path)
         return (200, b"") if path.startswith("/topic") else (400, b"INVALID_CHANNEL")
 
+    run.cluster.start = lambda: None
     for nsqd in run.cluster.nsqds:
         nsqd.request = request
     with pytest.raises(RunError, match=r"nsqd-1 refused /channel/create\?.*: 400 INVALID_CHANNEL"):
-        run.prepare_topic()
+        run.start()
     assert "/topic/create?topic=clicks" == asked[0]
 
 
-def test_only_complete_files_of_the_application_are_read(folders):
-    """A missing or incomplete status file gives an empty status."""
-    app = App(folders, "127.0.0.1:4161")
-    assert ({}, []) == (app.status(), app.samples())
-    (folders.run / "app.json").write_text('{"pid": 1')
-    assert {} == app.status()
-    (folders.run / "app.json").write_text('{"pid": 1}')
-    assert {"pid": 1} == app.status()
-    app.finish()
-    assert (folders.run / "finish").exists()
+def test_nsqadmin_is_restarted_a_few_times_and_not_counted(run, folders, stream):
+    """An nsqadmin that ends is restarted; one that keeps ending is given up, and the run goes on.
+
+    Its restarts are not counted among those that end a run.
+    """
+    console = run.console = Program()
+    for starts in range(2, ADMIN_STARTS_MAX + 1):
+        console.status = 1
+        assert run.watch() is False
+        assert {"starts": starts} == state_of(folders)["nsqadmin"]
+    console.status = 1
+    run.watch()
+    run.watch()
+
+    assert ADMIN_STARTS_MAX == console.starts
+    assert ADMIN_STARTS_MAX - 1 == stream.getvalue().count("nsqadmin ended and was restarted")
+    said = f"nsqadmin ended {ADMIN_STARTS_MAX} times and will not be restarted; see its log"
+    assert 1 == stream.getvalue().count(said)
+    assert [] == run.restarts
 
 
-def test_a_mistake_is_the_last_sentence_before_the_application_was_up(folders):
-    """The mistake is the last sentence since this start; none after the application was up."""
-    app = App(folders, "127.0.0.1:4161")
-    app.process = SimpleNamespace(pid=5)
-    folders.logs.mkdir(parents=True)
-    old = "sparq pipeline: of an earlier start\n"
-    app.log.write_text(old + "noise\n")
-    app.logged = len(old)
-    assert "" == app.mistake()
+def test_the_settings_file_is_handed_on(tmp_path):
+    """The application gets the file; what a run itself decides has priority over it."""
+    file = tmp_path / "clicks.toml"
+    file.write_text("""
+topic = "visits"
+once = true
+data = "elsewhere"
+metrics-address = "127.0.0.1:9"
+[metrics.paid]
+by = ["device"]
+value = "sum(bytes)"
+""")
+    settings, words = settings_of(tmp_path, "127.0.0.1:4161", str(file), ["--trigger=0 seconds"])
 
-    with app.log.open("a") as log:
-        log.write("sparq pipeline: first\nsparq pipeline: --master=x: unknown\n")
-    assert "--master=x: unknown" == app.mistake()
-    (folders.run / "app.json").write_text('{"pid": 5}')
-    assert "" == app.mistake()
+    assert f"--config={file}" in words
+    assert ("visits", False, str(tmp_path)) == (settings.topic, settings.once, settings.data)
+    assert ("127.0.0.1:9", "0 seconds") == (settings.metrics_address, settings.trigger)
+    assert not any(word.startswith("--metrics-address") for word in words)
+    _, words = settings_of(tmp_path, "127.0.0.1:4161")
+    assert any(word.startswith("--metrics-address=127.0.0.1:") for word in words)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("topik = 'x'", "there is no setting topik: did you mean topic?"),
+        ("[metrics.paid]\nvalue = 'sum(prize)'", "prize"),
+        ("rules = 'nowhere.toml'", "nowhere.toml"),
+        ("queries = ['archive']", "sparq run audits all queries: add metrics, spam_analysis"),
+    ],
+)
+def test_a_mistake_in_the_settings_file_starts_nothing(text, sentence, tmp_path, capsys):
+    """A mistake in the file is one sentence; nothing is started, and no folder is made."""
+    file = tmp_path / "clicks.toml"
+    file.write_text(text)
+    words = ["run", f"--config={file}", f"--data={tmp_path / 'data'}"]
+
+    assert 1 == cli.main(words)
+    said = capsys.readouterr().err
+    assert said.startswith("sparq run: ")
+    assert sentence in said
+    assert 1 == said.count("\n")
+    assert not (tmp_path / "data").exists()
 
 
 def test_an_unreadable_log_fails_the_publishing(folders, tmp_path):
     """If the log cannot be read, the publishing thread keeps the error for the run."""
     publishing = BackgroundPublishing(
-        RunOptions(tmp_path, clicks=tmp_path / "missing.log"), folders, ["127.0.0.1:1"]
+        RunOptions(tmp_path, clicks=tmp_path / "missing.log"), folders, ["127.0.0.1:1"], "clicks"
     )
     assert (0, 9) == (
         publishing.total,
-        BackgroundPublishing(RunOptions(tmp_path, count=9), folders, []).total,
+        BackgroundPublishing(RunOptions(tmp_path, count=9), folders, [], "x").total,
     )
     publishing.run()
 

@@ -1,6 +1,6 @@
 """The cluster of a run: real processes, restarted if they die, and stopped when the run ends.
 
-One of them is the console, the nsqadmin of `sparq up`; its failure does not stop the pipeline.
+Further ones are the application, and the nsqadmin of `sparq up`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +18,9 @@ from pathlib import Path
 import pytest
 
 from sparq.cli import main
-from sparq.pipeline.run import processes as module
-from sparq.pipeline.run.processes import (
-    ADMIN_STARTS_MAX,
-    ClusterError,
-    Console,
-    LocalCluster,
-    is_free,
-)
+from sparq.pipeline.run import processes
+from sparq.pipeline.run.folders import Folders, RunError
+from sparq.pipeline.run.processes import App, LocalCluster, is_free, nsqadmin
 from sparq.pipeline.run.publishing import publish
 from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.waiting import wait_for
@@ -67,7 +63,7 @@ def test_the_error_names_a_member_that_cannot_start(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
     cluster.nsqds[1].command.append("--no-such-flag")
 
-    with pytest.raises(ClusterError, match=r"nsqd-2 ended .*nsqd-2\.log"):
+    with pytest.raises(RunError, match=r"nsqd-2 ended .*nsqd-2\.log"):
         cluster.start()
 
     assert all(is_free(member.tcp_port) for member in cluster.members)
@@ -80,36 +76,23 @@ def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_a_killed_console_is_restarted_at_its_address(
+def test_nsqadmin_acts_and_keeps_an_audit_log(
     tmp_path: Path, lookupd: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The console answers at its URL, and again after it was killed, until `stop`.
-
-    Its actions are in its audit log, and `sparq admin audit` shows them.
-    """
-    console = Console(tmp_path, tmp_path / "nsqadmin.log", lookupd.http)
+    """The nsqadmin of a run keeps its actions in its audit log, which `sparq admin audit` shows."""
+    console = nsqadmin(tmp_path, tmp_path / "nsqadmin.log", lookupd.http)
+    url = f"http://{console.http}/"
     console.start()
     try:
-        assert console.is_ready(30.0), console.log.read_text()
-        with urllib.request.urlopen(f"{console.url}api/topics") as answer:
-            assert "topics" in json.load(answer)
-        assert "" == console.watch()
-        assert console.process is not None
-        console.process.send_signal(signal.SIGKILL)
-        console.process.wait(10)
-        assert "nsqadmin ended and was restarted" in console.watch()
-        assert console.is_ready(30.0)
-        assert (2, f"127.0.0.1:{console.http_port}") == (
-            *(console.state()["starts"], console.state()["http"]),
-        )
+        console.wait_until_ready()
         request = urllib.request.Request(
-            f"{console.url}api/topics",
+            f"{url}api/topics",
             data=b'{"topic": "made"}',
             headers={"Content-Type": "application/json"},
         )
         urllib.request.urlopen(request).close()
-        assert "create_topic" in console.audit_log.read_text()
-        assert 0 == main(["admin", "audit", f"--nsqadmin-http-address={console.url}", "--json"])
+        assert "create_topic" in (tmp_path / "nsqadmin_audit.log").read_text()
+        assert 0 == main(["admin", "audit", f"--nsqadmin-http-address={url}", "--json"])
         (entry,) = json.loads(capfd.readouterr().out)["entries"]
         assert ("create_topic", "made", "done") == (
             *(entry["action"], entry["topic"], entry["outcome"]),
@@ -117,32 +100,49 @@ def test_a_killed_console_is_restarted_at_its_address(
     finally:
         console.stop()
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(console.url)
+        urllib.request.urlopen(url)
 
 
-def test_a_console_that_cannot_start_is_reported_and_not_restarted(tmp_path: Path) -> None:
-    """After ADMIN_STARTS_MAX starts the console is not restarted; nothing is raised."""
-    console = Console(tmp_path, tmp_path / "nsqadmin.log", "127.0.0.1:1", "no.such.module")
-    console.start()
-    assert not console.is_ready(30.0)
-    messages = []
-    for _ in range(ADMIN_STARTS_MAX):
-        wait_for(console.has_ended)
-        messages.append(console.watch())
-
-    assert ADMIN_STARTS_MAX == console.starts
-    assert all("was restarted" in one for one in messages[:-1])
-    assert f"will not be restarted; see its log: {console.log}" in messages[-1]
-    assert "" == console.watch()
-    console.stop()
-
-
-def test_the_console_uses_another_port_if_nsqadmins_is_in_use(
+def test_a_daemon_uses_another_port_if_its_usual_one_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The console uses nsqadmin's usual port if it is free, otherwise another one."""
+    """nsqadmin uses its usual port if it is free, otherwise another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(module, "ADMIN_PORT", port)
-        assert port != Console(tmp_path, tmp_path / "log", "a:1").http_port
-    assert port == Console(tmp_path, tmp_path / "log", "a:1").http_port
+        monkeypatch.setattr(processes, "ADMIN_PORT", port)
+        assert port != nsqadmin(tmp_path, tmp_path / "log", "a:1").http_port
+    assert port == nsqadmin(tmp_path, tmp_path / "log", "a:1").http_port
+
+
+def test_only_complete_files_of_the_application_are_read(tmp_path: Path) -> None:
+    """A missing or incomplete status file gives an empty status."""
+    folders = Folders(tmp_path)
+    folders.run.mkdir()
+    app = App(folders)
+    assert {} == app.status()
+    (folders.run / "app.json").write_text('{"pid": 1')
+    assert {} == app.status()
+    (folders.run / "app.json").write_text('{"pid": 1}')
+    assert {"pid": 1} == app.status()
+    app.finish()
+    assert (folders.run / "finish").exists()
+
+
+def test_a_mistake_is_the_last_sentence_before_the_application_was_up(tmp_path: Path) -> None:
+    """The mistake is the last sentence since this start; none after the application was up."""
+    folders = Folders(tmp_path)
+    says = "import sys; print('sparq pipeline: ' + sys.argv[1], 'noise', sep=chr(10))"
+    app = App(folders)
+    for sentence in ("of an earlier start", "--master=x: unknown"):
+        app.command = [sys.executable, "-c", says, sentence]
+        app.start()
+        wait_for(app.has_ended)
+        assert sentence == app.mistake()
+
+    folders.run.mkdir()
+    (folders.run / "app.json").write_text(json.dumps({"pid": app.pid}))
+    assert "" == app.mistake()
+    app.command = [sys.executable, "-c", "print('noise')"]
+    app.start()
+    wait_for(app.has_ended)
+    assert "" == app.mistake()

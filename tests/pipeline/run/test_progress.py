@@ -1,14 +1,11 @@
-"""Progress on a terminal: the slowest query's rate, its unread clicks, and the remaining time."""
+"""Progress of a run: bars on a terminal, lines elsewhere."""
 
 import io
-import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparq.pipeline.run import progress
-from sparq.pipeline.run.progress import RunProgress, Speed, line, time_left
+from sparq.pipeline.run.progress import RunProgress, pace
 
 ROWS = {"archive": 80_120, "metrics": 75_000, "spam_analysis": 70_020}
 
@@ -42,90 +39,27 @@ def clock(monkeypatch):
     return made
 
 
-def screen(text):
-    """The text visible on a terminal's line after all writes."""
-    shown = ""
-    for part in text.split("\r"):
-        shown = part + shown[len(part) :]
-    return shown.rstrip()
-
-
-def test_the_line_has_rate_lag_and_remaining_time():
-    """In a wide terminal the line has counts per query, rate, lag and remaining time."""
-    assert (
-        "publishing: published 120,000 of 200,000"
-        " | archive 80,120, metrics 75,000, spam_analysis 70,020"
-        " | 4,100/s | 49,980 behind | 32 s left"
-    ) == line("publishing", 120_000, 200_000, ROWS, behind=49_980, per_second=4_100.0, width=200)
-
-
-def test_a_narrow_terminal_leaves_out_counts_per_query():
-    """In a narrow terminal the counts per query are left out first."""
-    assert (
-        "publishing: published 120,000 of 200,000 | 4,100/s | 49,980 behind | 32 s left"
-    ) == line("publishing", 120_000, 200_000, ROWS, behind=49_980, per_second=4_100.0, width=99)
-
-
-def test_before_the_first_batch_there_is_no_rate():
-    """Before the first batch no rate and no lag are shown."""
-    rows = dict.fromkeys(ROWS, 0)
-
-    assert "starting: published 500 of 1,000 | archive 0, metrics 0, spam_analysis 0" == line(
-        "starting", 500, 1_000, rows, behind=500, per_second=0.0, width=200
-    )
-
-
-@given(
-    st.integers(0, 10**9),
-    st.dictionaries(st.text(max_size=20), st.integers(0, 10**9), max_size=5),
-    st.floats(0, 1e7),
-    st.integers(1, 300),
-)
-def test_a_line_never_wraps(count, rows, per_second, width):
-    """A line is never longer than the terminal is wide: it must be rewritten in place."""
-    text = line("draining", count, count, rows, behind=count, per_second=per_second, width=width)
-
-    assert len(text) <= width
-
-
 @pytest.mark.parametrize(
-    ("behind", "per_second", "expected"),
+    ("per_second", "behind", "expected"),
     [
-        (0, 100.0, ""),
-        (100, 0.0, ""),
-        (1, 1_000.0, "1 s left"),
-        (1, 1e-300, ""),
-        (5_900, 100.0, "59 s left"),
-        (6_000, 100.0, "1:00 min left"),
-        (8_940, 100.0, "1:29 min left"),
-        (1_000_000, 100.0, "2 h 46 min left"),
+        (None, 5, []),
+        (100.0, 0, ["100/s", "0 behind"]),
+        (4_100.0, 49_980, ["4,100/s", "49,980 behind", "0:00:12 left"]),
+        (100.0, 1_000_000, ["100/s", "1,000,000 behind", "2:46:40 left"]),
     ],
 )
-def test_the_remaining_time_has_a_suitable_unit(behind, per_second, expected):
-    """The remaining time is shown in s, min or h; with no rate it is left out."""
-    assert expected == time_left(behind, per_second)
+def test_a_pace_has_rate_lag_and_remaining_time(per_second, behind, expected):
+    """The pace has the rate, the unread clicks, and the time for them; nothing before a rate."""
+    assert expected == pace(per_second, behind, 0)
 
 
-def test_the_speed_covers_the_last_seconds():
-    """The speed covers the last WINDOW_SECONDS, not a wait at the start."""
-    speed = Speed()
-    for second in range(60):
-        speed.note(float(second), max(0, second - 30) * 100)
-
-    assert 100.0 == speed.per_second()
-
-
-def test_a_restarted_query_has_a_new_speed():
-    """A count that falls starts a new speed, never a negative one."""
-    speed = Speed()
-    for at, count in [(0, 0), (1, 1_000), (2, 0), (3, 50)]:
-        speed.note(float(at), count)
-
-    assert 50.0 == speed.per_second()
+def test_the_remaining_time_includes_clicks_to_come():
+    """The remaining time includes clicks that are not published yet."""
+    assert ["10/s", "5 behind", "0:00:02 left"] == pace(10.0, 5, 15)
 
 
 def test_the_query_with_the_greatest_depth_determines_the_lag(clock):
-    """The query with the greatest depth at nsqd determines the lag and the rate."""
+    """The query with the greatest depth at nsqd determines the lag and the rate of a line."""
     stream = Stream(terminal=False)
     shown = RunProgress(stream)
     for second in range(12):
@@ -135,7 +69,7 @@ def test_the_query_with_the_greatest_depth_determines_the_lag(clock):
 
     assert (
         "[ 11.0 s] draining: published 9,900 | archive 9,000, metrics 1,000"
-        " | 100/s | 8,900 behind | 1:29 min left"
+        " | 100/s | 8,900 behind | 0:01:29 left"
     ) == stream.getvalue().splitlines()[-1]
 
 
@@ -143,12 +77,11 @@ def test_without_depths_the_lag_is_computed_from_counts(clock):
     """If the depths are unknown, the lag is the published minus the processed clicks."""
     stream = Stream(terminal=False)
     shown = RunProgress(stream)
-    clock.now += 1
-    shown.show("publishing", 0, 0, {"archive": 0}, None)
-    clock.now += 10
-    shown.show("publishing", 5_000, 0, {"archive": 2_000}, None)
+    for published, count in ((0, 0), (2_500, 1_000), (5_000, 2_000)):
+        clock.now += 5
+        shown.show("publishing", published, 0, {"archive": count}, None)
 
-    assert stream.getvalue().endswith("| 200/s | 3,000 behind | 15 s left\n")
+    assert stream.getvalue().endswith("| 200/s | 3,000 behind | 0:00:15 left\n")
 
 
 def test_a_file_gets_a_line_every_few_seconds(clock):
@@ -164,20 +97,17 @@ def test_a_file_gets_a_line_every_few_seconds(clock):
     assert ["publishing", "publishing", "draining"] == stages
 
 
-def test_a_terminal_has_one_line(clock, monkeypatch):
-    """A terminal's line is overwritten completely; messages from `say` stay."""
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda _: os.terminal_size((60, 24)))
+def test_a_terminal_has_a_bar_for_each_query(monkeypatch):
+    """A terminal has a bar for each query; messages stay, and the bars are erased at the end."""
+    monkeypatch.setenv("TERM", "xterm")
     stream = Stream(terminal=True)
     shown = RunProgress(stream)
-    clock.now += 1
-    shown.show("publishing", 1_000_000, 2_000_000, ROWS, None)
-    first = screen(stream.getvalue())
-    clock.now += 1
-    shown.show("closing", 1, 0, {}, None)
-    second = screen(stream.getvalue())
+    shown.show("publishing", 120_000, 200_000, ROWS, None)
     shown.say("restarted: nsqd-1")
+    shown.clear()
 
-    assert first.startswith("[  1.0 s] publishing: published 1,000,000 of 2,000,000")
-    assert len(first) <= 59
-    assert "[  2.0 s] closing: published 1" == second
-    assert stream.getvalue().endswith("\r[  2.0 s] restarted: nsqd-1\n")
+    said = stream.getvalue()
+    assert all(name in said for name in ("published", *ROWS))
+    assert "120,000 of 200,000" in said
+    assert "0.0 s] restarted: nsqd-1\n" in said
+    assert said.rstrip().endswith("\x1b[2K")

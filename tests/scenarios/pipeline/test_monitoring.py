@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline.monitor.metrics import QueryMetrics
-from sparq.pipeline.monitor.progress import COUNTS, NEWEST_PUBLISHED, parse
+from sparq.pipeline.monitor.progress import COUNTS, NEWEST_PUBLISHED
 from tests.pipeline.monitor.spark_progress import STATE, progress
 
 ROOT = Path(__file__).parents[3]
@@ -31,14 +31,14 @@ RULE = re.compile(r"- alert: (\w+)\n(.*?)(?=\n\n|\Z)", re.S)
 @pytest.fixture(scope="module")
 def samples():
     """The sample names of a pipeline whose metrics all have values, with the labels of each."""
-    metrics = QueryMetrics()
-    metrics.started("id", "run", "metrics", 1.0)
+    registry = process_registry()
+    metrics = QueryMetrics(registry)
+    began = "2026-11-22T12:00:00.000Z"
+    metrics.started({"id": "id", "runId": "run", "name": "metrics", "timestamp": began})
     observed = {"r": {NEWEST_PUBLISHED: 1.0, **dict.fromkeys(COUNTS, 1)}}
     times = {"max": "2026-11-22T12:00:00.000Z", "watermark": "2026-11-22T11:00:00.000Z"}
     told = progress(observedMetrics=observed, stateOperators=[STATE], eventTime=times)
-    metrics.progressed(parse(told))
-    registry = process_registry()
-    registry.register(metrics)
+    metrics.progressed(told)
     found = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:

@@ -1,35 +1,28 @@
 """A listener that turns the progress of streaming queries into metrics and samples for charts.
 
-    metrics, timeline = QueryMetrics(), Timeline()
-    spark.streams.addListener(ProgressListener(metrics, timeline))
-    server = MetricsServer(metrics, "127.0.0.1:4180")
+    metrics, samples = QueryMetrics(registry), deque(maxlen=1000)
+    ProgressListener(metrics, samples.append).add_to(spark)
 
 1. It starts no job: it costs one call through Spark's gateway per batch.
-2. Its memory is bounded: some sums per query, and the timeline.
-3. Spark's progress has no publish times and no late clicks. A query adds them by `observed`.
+2. Spark's progress has no publish times and no late clicks. A query adds them by `observed`.
 """
 
 from __future__ import annotations
 
 import json
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkContext
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQueryListener
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-)
 
-from sparq.pipeline.monitor.metrics import QueryMetrics
-from sparq.pipeline.monitor.progress import COUNTS, NEWEST_PUBLISHED, Timeline, parse, time_of
+from sparq.pipeline.monitor.progress import COUNTS, NEWEST_PUBLISHED
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from sparq.pipeline.monitor.metrics import QueryMetrics
+    from sparq.pipeline.monitor.progress import QuerySample
 
 READ, WRITTEN = "sparq_read", "sparq_written"
 """Names of observations: within a query each must be different."""
@@ -37,63 +30,44 @@ READ, WRITTEN = "sparq_read", "sparq_written"
 WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
 
 
-class ProgressListener(
-    StreamingQueryListener  # type: ignore[misc] # mypy does not follow pyspark
-):
-    """Records the events of all queries of a session."""
+class ProgressListener:
+    """Spark's listener, which gets each event of a session's queries as one JSON text.
 
-    def __init__(self, metrics: QueryMetrics, timeline: Timeline) -> None:
+    PySpark's own `StreamingQueryListener` asks the JVM for each figure of an event separately, and
+    looks up a class in all of Spark's jars for each observation: a tenth of the JVM's computing
+    time in a run.
+
+    Args:
+        metrics: the metrics to set.
+        keep: takes the sample of each batch.
+    """
+
+    def __init__(self, metrics: QueryMetrics, keep: Callable[[QuerySample], None]) -> None:
         self._metrics = metrics
-        self._timeline = timeline
+        self._keep = keep
 
-    @cached_property
-    def _jlistener(self) -> Any:
-        """The Java object that PySpark registers with Spark in place of this one."""
-        context = SparkContext._active_spark_context
-        assert context is not None
-        return getattr(context._jvm, WRAPPER)(_JavaListener(self))
+    def add_to(self, spark: SparkSession) -> None:
+        """Register it with Spark."""
+        self._jlistener: Any = getattr(spark._jvm, WRAPPER)(self)
+        spark.streams.addListener(self)
 
     def onQueryStarted(self, event: Any) -> None:
         """Record that a query begins; Spark waits for this call."""
-        at_s = time_of(event.timestamp)
-        self._metrics.started(str(event.id), str(event.runId), event.name, at_s)
+        self._metrics.started(json.loads(event.json()))
 
     def onQueryProgress(self, event: Any) -> None:
         """Record a finished batch."""
-        progress = parse(json.loads(event.progress.json))
-        if self._metrics.progressed(progress):
-            self._timeline.add(progress.sample())
+        sample = self._metrics.progressed(json.loads(event.json())["progress"])
+        if sample is not None:
+            self._keep(sample)
 
     def onQueryIdle(self, event: Any) -> None:
         """Record that a query has looked for messages for ten seconds and found none."""
-        self._metrics.rested(str(event.id), time_of(event.timestamp))
+        self._metrics.rested(json.loads(event.json()))
 
     def onQueryTerminated(self, event: Any) -> None:
         """Record that a query has ended."""
-        self._metrics.ended(str(event.id), str(event.runId), failed=event.exception is not None)
-
-
-class _JavaListener:
-    """Spark's listener, which gets each event from the JVM as one JSON text.
-
-    PySpark's own listener asks the JVM for each figure of an event separately, and looks up a class
-    in all of Spark's jars for each observation: a tenth of the JVM's computing time in a run.
-    """
-
-    def __init__(self, listener: ProgressListener) -> None:
-        self._listener = listener
-
-    def onQueryStarted(self, event: Any) -> None:
-        self._listener.onQueryStarted(QueryStartedEvent.fromJson(json.loads(event.json())))
-
-    def onQueryProgress(self, event: Any) -> None:
-        self._listener.onQueryProgress(QueryProgressEvent.fromJson(json.loads(event.json())))
-
-    def onQueryIdle(self, event: Any) -> None:
-        self._listener.onQueryIdle(QueryIdleEvent.fromJson(json.loads(event.json())))
-
-    def onQueryTerminated(self, event: Any) -> None:
-        self._listener.onQueryTerminated(QueryTerminatedEvent.fromJson(json.loads(event.json())))
+        self._metrics.ended(json.loads(event.json()))
 
     class Java:
         """The Java interface that this class implements for Py4J."""

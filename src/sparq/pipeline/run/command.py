@@ -5,46 +5,39 @@
 2. All output goes below the data folder. A run begins by deleting what an earlier run left there,
    and nothing else (`folders`).
 3. `run/state.json` holds the current stage at any time, for people and for the proofs.
-4. `sparq up` also starts nsqadmin (`console`), and continues without it if it fails.
+4. `sparq up` also starts nsqadmin, and continues without it if it fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http.client
-import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparq.demo.generator import generate
+from sparq.demo.generator import Day
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.audit import PublisherRecords as Written
 from sparq.pipeline.audit import audit
-from sparq.pipeline.monitor.progress import QuerySample, from_json
+from sparq.pipeline.command import parse
+from sparq.pipeline.monitor.progress import QuerySample
 from sparq.pipeline.report import Labels, PipelineOutput, RunFacts, report_of, text_of
 from sparq.pipeline.report_page.page import page_of
-from sparq.pipeline.run.folders import Folders, write_json
-from sparq.pipeline.run.processes import (
-    ADMIN_START_SECONDS,
-    ClusterError,
-    Console,
-    LocalCluster,
-    command_of,
-    free_port,
-)
+from sparq.pipeline.run import processes
+from sparq.pipeline.run.folders import Folders, RunError, read_json, write_json
+from sparq.pipeline.run.processes import App, Daemon, LocalCluster, free_ports, nsqadmin
 from sparq.pipeline.run.progress import RunProgress
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_hashes, read_lines
-from sparq.program.supervised import HOST, SupervisedProcess
+from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES, Settings
+from sparq.program.supervised import HOST
 
-TOPIC = "clicks"
-CHANNELS = ("archive", "metrics", "spam_analysis")
-APPLICATION = "sparq.pipeline.app"
 RUN_FLAGS = (
     # A run should end soon after its last click, so no query waits between two batches.
     "--trigger=0 seconds",
@@ -57,16 +50,12 @@ RUN_FLAGS = (
 METRICS_PORT = 4180
 """Port of the Prometheus metrics; if it is taken, a free port is used."""
 
-MISTAKE = "sparq pipeline: "
-"""Prefix of the application's message about a wrong setting. A restart would not help then."""
-
 RESTARTS_MAX = 50
 POLL_SECONDS = 0.25
 STOP_SECONDS = 120.0
-
-
-class RunError(Exception):
-    """The run cannot continue; the text gives the reason and what to look at."""
+ADMIN_START_SECONDS = 15.0
+BEHIND_SPARK = 10
+"""The niceness of the publishing thread: Spark's start, which takes longer, goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,70 +67,47 @@ class RunOptions:
         clicks: the user's own log; None: clicks are generated.
         count: number of generated clicks.
         seed: seed of the generated day.
+        config: a settings file of `sparq pipeline`; empty: none.
     """
 
     data: Path
     clicks: Path | None = None
     count: int = 200_000
     seed: int = 1
+    config: str = ""
 
 
-class App(SupervisedProcess):
-    """The Spark application: a process that reads the topic until it gets the signal to finish.
+def settings_of(
+    data: Path, lookupd: str, config: str = "", flags: Iterable[str] = ()
+) -> tuple[Settings, list[str]]:
+    """The settings of the application, checked as far as possible without Spark; and its flags.
 
     Args:
-        folders: the run's folders.
+        data: the data folder.
         lookupd: nsqlookupd's HTTP address.
-        flags: further flags of `sparq pipeline`.
+        config: a settings file of `sparq pipeline`; empty: none.
+        flags: further flags; flags go before the file.
+
+    Raises:
+        Mistake: a setting, a rule or a metric of the file is wrong.
     """
+    words = [f"--data={data}", f"--lookupd-http-address={lookupd}", "--once=false", *flags]
+    words.append(f"--run-dir={data / 'run'}")
+    words += [f"--config={config}"] if config else []
+    settings = parse(words)
+    if settings.metrics_address == METRICS_ADDRESS:
+        words.append(f"--metrics-address={HOST}:{free_ports(METRICS_PORT)[0]}")
+    if config:
+        from sparq.pipeline.app import checked  # noqa: PLC0415 - loads Spark
 
-    def __init__(self, folders: Folders, lookupd: str, flags: Sequence[str] = ()) -> None:
-        self.folders = folders
-        self.flags = (f"--metrics-address={HOST}:{free_port(METRICS_PORT)}", *flags)
-        self.logged = 0
-        command = [*command_of(APPLICATION), "--data", str(folders.data)]
-        command += ["--lookupd-http-address", lookupd, "--topic", TOPIC]
-        command += ["--run-dir", str(folders.run), *self.flags]
-        super().__init__("sparq pipeline", command, folders.logs / "app.log")
-
-    def start(self) -> None:
-        """Start the application, or start it again from its checkpoint."""
-        self.folders.logs.mkdir(parents=True, exist_ok=True)
-        # `mistake` must not find the message of an earlier start.
-        self.logged = self.log.stat().st_size if self.log.exists() else 0
-        super().start()
-
-    def status(self) -> dict[str, Any]:
-        """The newest `app.json`; empty before the application has written it."""
-        return dict(self._read_json("app.json") or {})
-
-    def samples(self) -> list[QuerySample]:
-        """Samples of the queries' rate and lag so far."""
-        return from_json(self._read_json("samples.json") or [])
-
-    def _read_json(self, name: str) -> Any:
-        with suppress(OSError, ValueError):
-            return json.loads((self.folders.run / name).read_text(encoding="utf-8"))
-        return None
-
-    def mistake(self) -> str:
-        """The application's message if it ended before it had started up; otherwise empty."""
-        if self.status().get("pid") == self.pid:
-            return ""
-        with self.log.open(encoding="utf-8", errors="replace") as log:
-            log.seek(self.logged)
-            mistakes = [line for line in log if line.startswith(MISTAKE)]
-        return mistakes[-1].removeprefix(MISTAKE).strip() if mistakes else ""
-
-    def finish(self) -> None:
-        """Signal that no more clicks will come."""
-        (self.folders.run / "finish").touch()
+        checked(settings)
+    return settings, words
 
 
 class BackgroundPublishing(threading.Thread):
     """Publishes in the background while the main thread watches the other processes."""
 
-    def __init__(self, options: RunOptions, folders: Folders, nsqds: list[str]) -> None:
+    def __init__(self, options: RunOptions, folders: Folders, nsqds: list[str], topic: str) -> None:
         super().__init__(name="publishing", daemon=True)
         self.progress = PublishProgress()
         self.labels: Labels | None = None
@@ -150,15 +116,18 @@ class BackgroundPublishing(threading.Thread):
         self._options = options
         self._folders = folders
         self._nsqds = nsqds
+        self._topic = topic
 
     def run(self) -> None:
         """Generate or read the clicks and publish them; runs in the thread."""
+        with suppress(OSError):  # only Linux has a niceness for each thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
         try:
             self.progress = asyncio.run(
                 publish(
                     self._bodies(),
                     self._nsqds,
-                    TOPIC,
+                    self._topic,
                     acknowledged=self._folders.run / "acknowledged",
                     resent=self._folders.run / "resent",
                     on_progress=self._note,
@@ -173,25 +142,47 @@ class BackgroundPublishing(threading.Thread):
     def _bodies(self) -> Iterable[bytes]:
         if self._options.clicks is not None:
             return read_lines(self._options.clicks)
-        made = generate(self._options.count, self._options.seed)
-        self.labels = made.labels
-        return made.lines
+        day = Day(self._options.count, self._options.seed)
+        self.labels = day.labels
+        return day.lines()
 
 
 @dataclass
 class PipelineRun:
-    """One run: all watched processes, and what happened to them."""
+    """One run: all watched processes, and what happened to them.
+
+    Attributes:
+        settings: those of the application.
+        mode: "run" or "up".
+        console: the nsqadmin of `sparq up`.
+    """
 
     folders: Folders
+    settings: Settings
     cluster: LocalCluster
     app: App
     progress: RunProgress
     mode: str = "run"
-    console: Console | None = None
+    console: Daemon | None = None
     restarts: list[str] = field(default_factory=list)
     stage_seconds: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     stage: str = ""
+
+    @classmethod
+    def prepared(
+        cls, data: Path, config: str = "", flags: Iterable[str] = (), *, mode: str = "run"
+    ) -> PipelineRun:
+        """A run whose settings are checked; nothing is started.
+
+        Raises:
+            Mistake: a setting is wrong, or the folder cannot be used.
+        """
+        folders, progress = Folders(data), RunProgress(sys.stderr)
+        cluster = LocalCluster(folders.logs, data)
+        settings, words = settings_of(data, cluster.lookupd.http, config, flags)
+        app = App(folders, words, processes.APPLICATION)
+        return cls(folders, settings, cluster, app, progress, mode)
 
     def enter(self, stage: str) -> None:
         """Begin a stage: record how long the last one took, and write the state."""
@@ -210,16 +201,36 @@ class PipelineRun:
             state["nsqadmin"] = self.console.state()
         write_json(self.folders.run / "state.json", {**state, "cluster": self.cluster.state()})
 
+    def start(self) -> None:
+        """Start the application and the cluster side by side, and create the topic.
+
+        Raises:
+            RunError: a process does not start.
+        """
+        self.enter("starting")
+        # From the last end of `sparq up`: with it the application would end at once.
+        (self.folders.run / "finish").unlink(missing_ok=True)
+        self.app.start()  # it looks for nsqlookupd only when Spark has started
+        self.cluster.start()
+        # Before the first click is published, so that each channel gets all of them.
+        topic = self.settings.topic
+        channels = self.settings.channels.values()
+        for member in self.cluster.nsqds:
+            for path in (
+                f"/topic/create?topic={topic}",
+                *(f"/channel/create?topic={topic}&channel={channel}" for channel in channels),
+            ):
+                status, body = member.request("POST", path)
+                if status != http.client.OK:
+                    raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")
+
     def watch(self) -> bool:
         """Restart processes that have died; True once the application has ended by itself.
 
         Raises:
             RunError: too many restarts, a process does not come back, or it cannot start.
         """
-        try:
-            dead = self.cluster.restart_dead()
-        except ClusterError as error:
-            raise RunError(str(error)) from error
+        dead = self.cluster.restart_dead()
         status = self.app.exit_status()
         if status:
             mistake = self.app.mistake()
@@ -234,37 +245,40 @@ class PipelineRun:
             self.restarts += dead
             self.progress.say(f"restarted: {', '.join(dead)}")
             self.write_state()
-        if self.console is not None and (news := self.console.watch()):
-            self.progress.say(news)
-            self.write_state()
+        self._watch_console()
         if len(self.restarts) > RESTARTS_MAX:
             raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
         return status == 0
 
+    def _watch_console(self) -> None:
+        """Start nsqadmin again if it has ended, up to a maximum number of starts."""
+        console = self.console
+        if console is None or not console.has_ended():
+            return
+        if console.starts < processes.ADMIN_STARTS_MAX:
+            console.start()
+            news = "nsqadmin ended and was restarted"
+        else:
+            self.console = None
+            news = f"nsqadmin ended {console.starts} times and will not be restarted"
+        self.progress.say(f"{news}; see its log: {console.log}")
+        self.write_state()
+
     def depths(self) -> dict[str, int] | None:
-        """The depth of each channel, summed over all nsqds; None while an nsqd does not answer."""
-        sums = dict.fromkeys(CHANNELS, 0)
+        """The depth of each query's channel, summed over all nsqds; None while one does not answer.
+
+        A run could otherwise appear drained.
+        """
         try:
-            found = self.cluster.depths(TOPIC)
+            found = self.cluster.depths(self.settings.topic)
         except (OSError, ValueError, http.client.HTTPException):
             return None
         if len(found) < len(self.cluster.nsqds):
             return None
-        for channels in found.values():
-            for name in CHANNELS:
-                sums[name] += channels.get(name, 0)
-        return sums
-
-    def prepare_topic(self) -> None:
-        """Create the topic and its channels on every nsqd before the first click is published."""
-        for member in self.cluster.nsqds:
-            for path in (
-                f"/topic/create?topic={TOPIC}",
-                *(f"/channel/create?topic={TOPIC}&channel={name}" for name in CHANNELS),
-            ):
-                status, body = member.request("POST", path)
-                if status != http.client.OK:
-                    raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")
+        return {
+            query: sum(channels.get(channel, 0) for channels in found.values())
+            for query, channel in self.settings.channels.items()
+        }
 
     def publish(self, publishing: BackgroundPublishing) -> None:
         """Publish everything, and watch the processes meanwhile.
@@ -297,7 +311,7 @@ class PipelineRun:
 
     def _show(self, publishing: BackgroundPublishing, depths: dict[str, int] | None) -> None:
         queries = self.app.status().get("queries", {})
-        rows = {name: queries.get(name, {}).get("rows", 0) for name in CHANNELS}
+        rows = {name: queries.get(name, {}).get("rows", 0) for name in self.settings.queries}
         published = publishing.progress.acknowledged
         self.progress.show(self.stage, published, publishing.total, rows, depths)
 
@@ -305,6 +319,7 @@ class PipelineRun:
         """End all processes that were started: the application, nsqadmin, then the cluster."""
         with ExitStack() as stack:
             # In reverse order, and each even if another one fails.
+            stack.callback(self.progress.clear)
             stack.callback(self.cluster.stop)
             if self.console is not None:
                 stack.callback(self.console.stop)
@@ -317,35 +332,30 @@ def run(options: RunOptions) -> int:
     Returns:
         The exit status: 0 if the audit passed, 1 if it failed.
     Raises:
-        RunError, ClusterError: the run could not be completed.
+        Mistake: a setting is wrong, or the run could not be completed.
     """
-    folders = Folders(options.data)
-    progress = RunProgress(sys.stderr)
-    lock = folders.lock()
-    if folders.clear():
-        progress.say(f"deleted the output of the last run in {options.data}")
-    cluster = LocalCluster(folders.logs, options.data)
-    runner = PipelineRun(folders, cluster, App(folders, cluster.lookupd.http, RUN_FLAGS), progress)
-    try:
-        runner.enter("starting")
-        # Side by side: the application looks for nsqlookupd only when Spark has started.
-        runner.app.start()
-        cluster.start()
-        runner.prepare_topic()
-        nsqds = [member.tcp for member in cluster.nsqds]
-        publishing = BackgroundPublishing(options, folders, nsqds)
-        runner.enter("publishing")
-        runner.publish(publishing)
-        runner.enter("draining")
-        runner.drain(publishing)
-        runner.enter("auditing")
-        report, output = _audited(runner, publishing, options)
-    finally:
-        runner.stop()
-        lock.close()
-    progress.clear()
+    runner = PipelineRun.prepared(options.data, options.config, RUN_FLAGS)
+    if missing := sorted(set(QUERIES) - set(runner.settings.queries)):
+        raise RunError(f"--config: sparq run audits all queries: add {', '.join(missing)}")
+    folders = runner.folders
+    with folders.lock():
+        if folders.clear():
+            runner.progress.say(f"deleted the output of the last run in {options.data}")
+        try:
+            runner.start()
+            nsqds = [member.tcp for member in runner.cluster.nsqds]
+            publishing = BackgroundPublishing(options, folders, nsqds, runner.settings.topic)
+            runner.enter("publishing")
+            runner.publish(publishing)
+            runner.enter("draining")
+            runner.drain(publishing)
+            runner.enter("auditing")
+            report, output = _audited(runner, publishing, options)
+        finally:
+            runner.stop()
     write_json(options.data / "report.json", report)
-    page = page_of(report, output.minutes, output.findings, runner.app.samples())
+    samples = [QuerySample(**one) for one in read_json(folders.run / "samples.json")["samples"]]
+    page = page_of(report, output.minutes, output.findings, samples)
     (options.data / "report.html").write_text(page, encoding="utf-8")
     sys.stdout.write(text_of(report) + f"\n  {options.data / 'report.html'}\n\n")
     runner.enter("done")
@@ -366,7 +376,7 @@ def _audited(
         spam_analysis.read_sessions(folders),
         spam_analysis.read_findings(folders),
     )
-    logged = sum(runner.cluster.message_counts(TOPIC).values())
+    logged = sum(runner.cluster.message_counts(runner.settings.topic).values())
     found = audit(
         logged,
         output.archive,
@@ -391,86 +401,69 @@ def _audited(
     return report_of(made, found, output), output
 
 
-def up(data: Path) -> int:
-    """Run `sparq up` until Ctrl-C or SIGTERM, then close the open minutes and visits."""
-    folders = Folders(data)
-    progress = RunProgress(sys.stderr)
-    lock = folders.lock()
-    if folders.mode() == "run":
-        folders.clear()
-        progress.say(f"deleted the output of the last run in {data}")
-    cluster = LocalCluster(folders.logs, data)
-    lookupd = cluster.lookupd.http
-    console = Console(folders.run, folders.logs / "nsqadmin.log", lookupd)
-    runner = PipelineRun(folders, cluster, App(folders, lookupd), progress, "up", console)
-    try:
-        runner.enter("starting")
-        # From the last end of `sparq up`: with it the application would end at once.
-        (folders.run / "finish").unlink(missing_ok=True)
-        runner.app.start()
-        cluster.start()
-        console.start()
-        runner.prepare_topic()
-        sys.stdout.write(_where(cluster, data, _where_console(console)))
-        sys.stdout.flush()
-        runner.enter("running")
-        shown_pid = None
-        with suppress(KeyboardInterrupt):
-            while True:
-                runner.watch()
-                figures = runner.app.status()
-                if figures.get("pid") != shown_pid and figures.get("ui"):
-                    shown_pid = figures["pid"]
-                    sys.stdout.write(_watching(figures))
+def up(data: Path, config: str = "") -> int:
+    """Run `sparq up` until Ctrl-C or SIGTERM, then close the open minutes and visits.
+
+    Raises:
+        Mistake: a setting is wrong, or a process does not start.
+    """
+    runner = PipelineRun.prepared(data, config, mode="up")
+    folders, cluster, app = runner.folders, runner.cluster, runner.app
+    with folders.lock():
+        if folders.mode() == "run":
+            folders.clear()
+            runner.progress.say(f"deleted the output of the last run in {data}")
+        lookupd = cluster.lookupd.http
+        runner.console = nsqadmin(folders.run, folders.logs / "nsqadmin.log", lookupd)
+        try:
+            runner.start()
+            runner.console.start()
+            sys.stdout.write(_where(runner))
+            runner.enter("running")
+            shown_pid = None
+            with suppress(KeyboardInterrupt):
+                while True:
+                    runner.watch()
+                    figures = app.status()
+                    if figures.get("pid") != shown_pid and figures.get("ui"):
+                        # The addresses may change with a restart.
+                        shown_pid, ui, served = figures["pid"], figures["ui"], figures["metrics"]
+                        sys.stdout.write(f"  Spark       {ui}\n  metrics     {served}\n\n")
                     sys.stdout.flush()
-                time.sleep(POLL_SECONDS)
-        progress.say("stopping: closing open visits (Ctrl-C again: leave them open)")
-        _finish(runner)
-    finally:
-        runner.stop()
-        lock.close()
+                    time.sleep(POLL_SECONDS)
+            runner.progress.say("stopping: closing open visits (Ctrl-C again: leave them open)")
+            runner.enter("closing")
+            app.finish()
+            with suppress(KeyboardInterrupt):
+                app.wait_until(app.has_ended, STOP_SECONDS)
+        finally:
+            runner.stop()
     runner.enter("done")
     return 0
 
 
-def _watching(figures: dict[str, Any]) -> str:
-    """The addresses of the application's UI and metrics; they may change with a restart."""
-    return f"  Spark       {figures['ui']}\n  metrics     {figures['metrics']}\n\n"
-
-
-def _finish(runner: PipelineRun) -> None:
-    runner.enter("closing")
-    runner.app.finish()
-    deadline = time.monotonic() + STOP_SECONDS
-    with suppress(KeyboardInterrupt):
-        while runner.app.exit_status() is None and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-
-
-def _where_console(console: Console) -> str:
-    """The address of nsqadmin, or why there is none."""
-    return (
-        console.url
-        if console.is_ready(ADMIN_START_SECONDS)
-        else f"does not answer; see its log: {console.log}"
-    )
-
-
-def _where(cluster: LocalCluster, data: Path, console: str) -> str:
+def _where(runner: PipelineRun) -> str:
+    """Where everything is, and what a user may do next."""
+    cluster, console, data = runner.cluster, runner.console, runner.folders.data
+    assert console is not None
+    admin = f"http://{console.http}/"
+    if not console.is_ready(ADMIN_START_SECONDS):
+        admin = f"does not answer; see its log: {console.log}"
     first = cluster.nsqds[0]
     line = (
         '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120'
         ' "-" "Mozilla/5.0"'
     )
     nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
+    topic = runner.settings.topic
     return f"""
   nsqlookupd  {cluster.lookupd.tcp} (HTTP {cluster.lookupd.http})
   nsqd        {nsqds}
-  nsqadmin    {console}
+  nsqadmin    {admin}
 
   publish a click, or a whole log:
-    curl -d '{line}' 'http://{first.http}/pub?topic={TOPIC}'
-    curl --data-binary @access.log 'http://{first.http}/mpub?topic={TOPIC}'
+    curl -d '{line}' 'http://{first.http}/pub?topic={topic}'
+    curl --data-binary @access.log 'http://{first.http}/mpub?topic={topic}'
 
   watch:   sparq top --lookupd-http-address={cluster.lookupd.http}
   manage:  sparq admin list --lookupd-http-address={cluster.lookupd.http}

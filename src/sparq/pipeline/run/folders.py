@@ -1,17 +1,9 @@
-"""The layout of a data folder, and the lock and mark that keep two runs apart there.
+"""The layout of a run's data folder, and the lock and mark that keep two runs apart there.
 
-    clicks                every click, a table of the query `archive` like the next
-    rejected              messages that are not clicks
-    minutes               clicks by minute, a table of the query `metrics` like the next
-    pages                 clicks by minute and page
-    sessions              sessions of visitors, a table of the query `spam_analysis` like the next
-    findings              findings about them
-    checkpoint/<query>    Spark's: how far a query has come, and its state
-
-The queries use only these (`FolderAddresses`), on any Hadoop file system. The
-writes a folder for each batch (`results`). The data folder of a run is on a local
-disk and also has (`Folders`):
-
+    clicks rejected                        tables of the query `archive`
+    minutes pages                          tables of the query `metrics`
+    sessions findings                      tables of the query `spam_analysis`
+    checkpoint/<query>                     Spark's: how far a query has come, and its state
     report.html report.json labels.json    written at the end
     nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
     run                                    the run's progress: state.json, app.json, samples.json
@@ -30,16 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from sparq.program.mistakes import Mistake
+
 RESULTS = ("clicks", "rejected", "minutes", "pages", "sessions", "findings")
 OUTPUT = (*RESULTS, "report.html", "report.json", "labels.json")
 WORKING = ("checkpoint", "nsqd-1", "nsqd-2", "logs", "run")
-LOCK = ".lock"
 MARK = "run/state.json"
 """If this file exists, a run made the files around it, and the next run may delete them."""
 
 
-class FolderError(Exception):
-    """The data folder cannot be used; the text says why."""
+class RunError(Mistake):
+    """The run cannot begin or continue; the text gives the reason and what to look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +51,20 @@ class Folders:
         """Lock the folder against other runs until the returned file is closed.
 
         Raises:
-            FolderError: another run is active there, or the folder is not writable.
+            RunError: another run is active there, or the folder is not writable.
         """
         try:
             self.data.mkdir(parents=True, exist_ok=True)
-            lock = (self.data / LOCK).open("w")
+            lock = (self.data / ".lock").open("w")
         except OSError as error:
-            raise FolderError(f"--data {self.data} cannot be written: {error.strerror}") from error
+            raise RunError(f"--data {self.data} cannot be written: {error.strerror}") from error
         try:
             # The system releases the lock when the process ends, however it ends; a file with a
             # process id would stay.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            raise FolderError(
+            raise RunError(
                 f"another run is using {self.data}: wait until it ends, or name another folder with"
                 " --data"
             ) from error
@@ -79,28 +72,24 @@ class Folders:
 
     def mode(self) -> str:
         """The kind of data here: "run", "up" (a user's own clicks), or "" if there is none yet."""
-        try:
-            return str(
-                json.loads((self.data / MARK).read_text(encoding="utf-8")).get("mode", "run")
-            )
-        except (OSError, ValueError):
-            return ""
+        mode = read_json(self.data / MARK).get("mode", "run")
+        return str(mode) if (self.data / MARK).exists() else ""
 
     def clear(self) -> list[str]:
         """Delete what an earlier run left; returns the names.
 
         Raises:
-            FolderError: one of these names exists but was not made by a run, or the folder holds a
+            RunError: one of these names exists but was not made by a run, or the folder holds a
                 user's own clicks.
         """
         held = [name for name in OUTPUT + WORKING if (self.data / name).exists()]
         if self.mode() == "up":
-            raise FolderError(
+            raise RunError(
                 f"{self.data} contains clicks of `sparq up`: move it away, or name another folder"
                 " with --data"
             )
         if held and not (self.data / MARK).exists():
-            raise FolderError(
+            raise RunError(
                 f"{self.data} contains {', '.join(held)}, which no run created: move it away, or"
                 " name another folder with --data"
             )
@@ -122,18 +111,9 @@ def write_json(path: Path, value: Any) -> None:
     aside.replace(path)
 
 
-@dataclass(frozen=True, slots=True)
-class FolderAddresses:
-    """The addresses below a data folder: a path or a URI, without a slash at its end."""
-
-    data: str
-
-    def __getattr__(self, name: str) -> str:
-        """Return `<data>/clicks` for the name `clicks`; the names are RESULTS."""
-        if name not in RESULTS:
-            raise AttributeError(name)
-        return f"{self.data}/{name}"
-
-    def checkpoint_of(self, query: str) -> str:
-        """The address of Spark's checkpoint of a query: its progress and its state."""
-        return f"{self.data}/checkpoint/{query}"
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty while there is no file, or no whole one."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}

@@ -1,9 +1,9 @@
-"""The processes of a run: one nsqlookupd and some nsqds, and for `sparq up` nsqadmin.
+"""The processes of a run: nsqlookupd, nsqds, the Spark application, and for `sparq up` nsqadmin.
 
 1. The standard ports are used if they are free, otherwise any free ones. A process that is started
    again keeps its ports and data.
 2. Every process started here is ended here. Nothing else is touched.
-3. `cluster.json` in the run's folder lists all processes, for people and for the proofs.
+3. `cluster.json` in the run's folder lists the daemons, for people and for the proofs.
 4. The pipeline does not need nsqadmin: if it ends or cannot start, the run continues. It listens on
    this machine only, and every user of the machine may administer, which is nsqadmin's default.
 """
@@ -19,22 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from sparq.client.range_reader import RangeReader
-from sparq.pipeline.run.folders import write_json
-from sparq.program.supervised import HOST, SupervisedDaemon
+from sparq.pipeline.run.folders import Folders, RunError, read_json, write_json
+from sparq.program.supervised import HOST, SupervisedDaemon, SupervisedProcess
 
-LOOKUPD_PORTS = (4160, 4161)
-NSQD_PORTS = (4150, 4151)
+LOOKUPD_PORTS = (4161, 4160)
+NSQD_PORTS = (4151, 4150)
+"""For HTTP and for TCP clients."""
+
 PORT_STEP = 100
 """Distance between the standard ports of two nsqds, large enough to avoid NSQ's other ports."""
 
 ADMIN_PORT = 4171
 ADMIN_STARTS_MAX = 4
-ADMIN_START_SECONDS = 15.0
 START_SECONDS = 30.0
-
-
-class ClusterError(Exception):
-    """A process does not start, or does not answer; the text names it and its log."""
+APPLICATION = "sparq.pipeline.app"
+MISTAKE = "sparq pipeline: "
+"""Prefix of the application's message about a wrong setting. A restart would not help then."""
 
 
 def is_free(port: int) -> bool:
@@ -55,38 +55,37 @@ def any_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ports_near(standard: tuple[int, int]) -> tuple[int, int]:
-    """The standard ports if both are free, otherwise two free ones."""
-    if all(map(is_free, standard)):
-        return standard
-    return any_free_port(), any_free_port()
+def free_ports(*standard: int) -> tuple[int, ...]:
+    """The standard ports if all are free, otherwise other free ones."""
+    return standard if all(map(is_free, standard)) else tuple(any_free_port() for _ in standard)
 
 
-def free_port(standard: int) -> int:
-    """The standard port if it is free, otherwise a free one."""
-    return standard if is_free(standard) else any_free_port()
-
-
-def command_of(module: str) -> list[str]:
-    """Return the command that runs a program of sparq."""
-    return [sys.executable, "-m", module]
-
-
-class ClusterProcess(SupervisedDaemon):
-    """One process of the cluster: nsqlookupd or an nsqd.
+class Daemon(SupervisedDaemon):
+    """One of NSQ's daemons: nsqlookupd, an nsqd, or nsqadmin.
 
     Args:
-        name: its name in messages and in `cluster.json`.
-        flags: its flags, without its addresses.
+        name: its name in messages and in `cluster.json`; it begins with the program's.
         log: the file for its output.
-        ports: its ports for TCP clients and for HTTP.
+        ports: its ports for HTTP and for TCP clients; nsqadmin has none for these.
+        flags: its flags, without its addresses.
+        module: the program, if not that of its name.
     """
 
-    def __init__(self, name: str, flags: Sequence[str], log: Path, ports: tuple[int, int]) -> None:
-        self.tcp_port, http_port = ports
-        command = command_of(f"sparq.{name.partition('-')[0]}")
-        super().__init__(name, command, log, http_port)
-        self.command += [f"--http-address={self.http}", f"--tcp-address={self.tcp}", *flags]
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        ports: Sequence[int],
+        flags: Sequence[str] = (),
+        module: str = "",
+    ) -> None:
+        module = module or f"sparq.{name.partition('-')[0]}"
+        super().__init__(name, [sys.executable, "-m", module], log, ports[0])
+        self.tcp_port = ports[-1]
+        self.command.append(f"--http-address={self.http}")
+        if len(ports) > 1:
+            self.command.append(f"--tcp-address={self.tcp}")
+        self.command += flags
 
     @property
     def tcp(self) -> str:
@@ -97,63 +96,31 @@ class ClusterProcess(SupervisedDaemon):
         """Wait until the process answers.
 
         Raises:
-            ClusterError: it ends, or does not answer in time.
+            RunError: it ends, or does not answer in time.
         """
         if not self.is_ready(START_SECONDS):
             why = "ended" if self.has_ended() else f"did not answer within {START_SECONDS:.0f} s"
-            raise ClusterError(f"{self.name} {why} at start-up; see its log: {self.log}")
+            raise RunError(f"{self.name} {why} at start-up; see its log: {self.log}")
 
     def state(self) -> dict[str, Any]:
         """Process id, addresses, number of starts, and log."""
-        return {**state_of(self), "tcp": self.tcp}
+        pid, log = self.pid or None, str(self.log)
+        at = {"http": self.http, "tcp": self.tcp}
+        return {"pid": pid, **at, "starts": self.starts, "log": log}
 
 
-class Console(SupervisedDaemon):
-    """nsqadmin of a run. If it ends it is started again, up to ADMIN_STARTS_MAX starts in total.
+def nsqadmin(run_dir: Path, log: Path, lookupd: str, module: str = "") -> Daemon:
+    """The nsqadmin of a run; its audit log is in the run's folder.
 
     Args:
-        run_dir: the folder for its audit log.
+        run_dir: the run's folder.
         log: the file for its output.
-        lookupd: the nsqlookupd that it uses, `host:port`.
-        module: the program.
+        lookupd: the HTTP address of the nsqlookupd that it uses.
+        module: the program, if not nsqadmin.
     """
-
-    def __init__(
-        self, run_dir: Path, log: Path, lookupd: str, module: str = "sparq.nsqadmin"
-    ) -> None:
-        self.audit_log = run_dir / "nsqadmin_audit.log"
-        self.is_given_up = False
-        super().__init__("nsqadmin", command_of(module), log, free_port(ADMIN_PORT))
-        self.command += [f"--http-address={self.http}", f"--lookupd-http-address={lookupd}"]
-        self.command += [f"--audit-log={self.audit_log}"]
-
-    @property
-    def url(self) -> str:
-        """Its URL for a browser."""
-        return f"http://{self.http}/"
-
-    def watch(self) -> str:
-        """Start the daemon again if it has ended; returns a message about that, or ""."""
-        if self.is_given_up or not self.has_ended():
-            return ""
-        if self.starts >= ADMIN_STARTS_MAX:
-            self.is_given_up = True
-            return (
-                f"nsqadmin ended {self.starts} times and will not be restarted;"
-                f" see its log: {self.log}"
-            )
-        self.start()
-        return f"nsqadmin ended and was restarted; see its log: {self.log}"
-
-    def state(self) -> dict[str, Any]:
-        """The state of the process, and the path of its audit log."""
-        return {**state_of(self), "audit_log": str(self.audit_log)}
-
-
-def state_of(daemon: SupervisedDaemon) -> dict[str, Any]:
-    """Process id, HTTP address, number of starts, and log of a daemon."""
-    pid = daemon.pid or None
-    return {"pid": pid, "http": daemon.http, "starts": daemon.starts, "log": str(daemon.log)}
+    audit_log = run_dir / "nsqadmin_audit.log"
+    flags = [f"--lookupd-http-address={lookupd}", f"--audit-log={audit_log}"]
+    return Daemon("nsqadmin", log, free_ports(ADMIN_PORT), flags, module)
 
 
 class LocalCluster:
@@ -167,29 +134,24 @@ class LocalCluster:
 
     def __init__(self, run_dir: Path, data_dir: Path, nsqds: int = 2) -> None:
         self._run_dir = run_dir
-        run_dir.mkdir(parents=True, exist_ok=True)
-        self.lookupd = self._member("nsqlookupd", LOOKUPD_PORTS, [])
-        self.nsqds: list[ClusterProcess] = []
-        for number in range(nsqds):
-            name = f"nsqd-{number + 1}"
-            folder = data_dir / name
-            folder.mkdir(parents=True, exist_ok=True)
-            flags = [
-                f"--data-path={folder}",
-                f"--lookupd-tcp-address={self.lookupd.tcp}",
-                f"--broadcast-address={HOST}",
-                # Distinct ids: by default two could get the same hash, and message ids must be
-                # unique.
-                f"--node-id={number + 1}",
-            ]
-            tcp, http = (port + number * PORT_STEP for port in NSQD_PORTS)
-            self.nsqds.append(self._member(name, (tcp, http), flags))
+        lookupd = run_dir / "nsqlookupd.log"
+        self.lookupd = Daemon("nsqlookupd", lookupd, free_ports(*LOOKUPD_PORTS))
+        self._folders = [data_dir / f"nsqd-{number + 1}" for number in range(nsqds)]
+        self.nsqds = [self._nsqd(number, folder) for number, folder in enumerate(self._folders)]
 
-    def _member(self, name: str, standard: tuple[int, int], flags: list[str]) -> ClusterProcess:
-        return ClusterProcess(name, flags, self._run_dir / f"{name}.log", ports_near(standard))
+    def _nsqd(self, number: int, folder: Path) -> Daemon:
+        flags = [
+            f"--data-path={folder}",
+            f"--lookupd-tcp-address={self.lookupd.tcp}",
+            f"--broadcast-address={HOST}",
+            # Distinct ids: by default two could get the same hash, and message ids must be unique.
+            f"--node-id={number + 1}",
+        ]
+        ports = free_ports(*(port + number * PORT_STEP for port in NSQD_PORTS))
+        return Daemon(folder.name, self._run_dir / f"{folder.name}.log", ports, flags)
 
     @property
-    def members(self) -> list[ClusterProcess]:
+    def members(self) -> list[Daemon]:
         """All processes, in the order in which they start."""
         return [self.lookupd, *self.nsqds]
 
@@ -197,13 +159,16 @@ class LocalCluster:
         """Start all processes.
 
         Raises:
-            ClusterError: a process does not start; then none is left running.
+            RunError: a process does not start; then none is left running.
         """
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        for folder in self._folders:
+            folder.mkdir(parents=True, exist_ok=True)
         try:
-            for member in self.members:
+            self.lookupd.start()
+            self.lookupd.wait_until_ready()  # an nsqd that finds none tries again only later
+            for member in self.nsqds:
                 member.start()
-                if member is self.lookupd:
-                    member.wait_until_ready()
             for member in self.nsqds:
                 member.wait_until_ready()
         except BaseException:
@@ -221,7 +186,7 @@ class LocalCluster:
         """Start processes again that have ended by themselves; returns their names.
 
         Raises:
-            ClusterError: a process does not come back.
+            RunError: a process does not come back.
         """
         dead = [member for member in self.members if member.has_ended()]
         for member in dead:
@@ -239,8 +204,6 @@ class LocalCluster:
     def write_state(self) -> None:
         """Write `cluster.json`."""
         write_json(self._run_dir / "cluster.json", self.state())
-
-    # Figures
 
     def topics(self, topic: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(nsqd, its part of `/stats` for the topic) for each nsqd that has the topic.
@@ -276,3 +239,45 @@ class LocalCluster:
             finally:
                 reader.close()
         return counts
+
+
+class App(SupervisedProcess):
+    """The Spark application: a process that reads the topic until it gets the signal to finish.
+
+    Args:
+        folders: the run's folders.
+        flags: the flags of `sparq pipeline`.
+        module: the program.
+    """
+
+    def __init__(
+        self, folders: Folders, flags: Sequence[str] = (), module: str = APPLICATION
+    ) -> None:
+        self._run = folders.run
+        self._logged = 0
+        command = [sys.executable, "-m", module, *flags]
+        super().__init__("sparq pipeline", command, folders.logs / "app.log")
+
+    def start(self) -> None:
+        """Start the application, or start it again from its checkpoint."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        # `mistake` must not find the message of an earlier start.
+        self._logged = self.log.stat().st_size if self.log.exists() else 0
+        super().start()
+
+    def status(self) -> dict[str, Any]:
+        """The newest `app.json`; empty before the application has written it."""
+        return read_json(self._run / "app.json")
+
+    def mistake(self) -> str:
+        """The application's message if it ended before it had started up; otherwise empty."""
+        if self.status().get("pid") == self.pid:
+            return ""
+        with self.log.open(encoding="utf-8", errors="replace") as log:
+            log.seek(self._logged)
+            mistakes = [line for line in log if line.startswith(MISTAKE)]
+        return mistakes[-1].removeprefix(MISTAKE).strip() if mistakes else ""
+
+    def finish(self) -> None:
+        """Signal that no more clicks will come."""
+        (self._run / "finish").touch()

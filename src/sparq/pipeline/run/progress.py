@@ -1,109 +1,41 @@
-"""Progress of a run: on a terminal one line that is rewritten; elsewhere a line every few seconds.
+"""Progress of a run: bars on a terminal; elsewhere a line every few seconds.
 
-It shows the published clicks, the progress of each query, and for the slowest query its rate, the
+Both show the published clicks, the progress of each query with its rate over the last seconds, the
 clicks that it has not read yet, and how long they will take at that rate.
-
-1. A rate covers the last WINDOW_SECONDS: the delay of Spark's first batch soon stops counting.
-2. If a query's count falls, the query was started again: its rate begins anew.
-3. A line that does not fit first loses its counts per query, then its end.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections import deque
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TextIO
 
-REWRITE_SECONDS = 0.25
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TextColumn
+
 REPEAT_SECONDS = 5.0
 WINDOW_SECONDS = 15.0
-LEFT_MAX_SECONDS = 1_000 * 3_600.0
-"""A longer remaining time is not shown: it means only that the count hardly grows."""
-
-WIDTH = 100
-"""Number of columns if a terminal does not report it."""
-
-
-class Speed:
-    """The rate at which a count grows."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def note(self, now: float, count: int) -> None:
-        """Record the count at a time in seconds."""
-        if self._seen and count < self._seen[-1][1]:
-            self._seen.clear()
-        self._seen.append((now, count))
-        while self._seen[0][0] < now - WINDOW_SECONDS and len(self._seen) > 2:
-            self._seen.popleft()
-
-    def per_second(self) -> float:
-        """The rate over the window; 0 before there are two measurements."""
-        if not self._seen:
-            return 0.0
-        (began, first), (ended, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (ended - began) if ended > began else 0.0
-
-
-def time_left(behind: int, per_second: float) -> str:
-    """The time for `behind` more items, in words; empty if it is unknown or too long."""
-    if not behind or per_second <= 0:
-        return ""
-    seconds = behind / per_second
-    if seconds > LEFT_MAX_SECONDS:
-        return ""
-    minutes, rest = divmod(max(round(seconds), 1), 60)
-    if not minutes:
-        return f"{rest} s left"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes}:{rest:02d} min left"
-
-
-def line(
-    stage: str,
-    published: int,
-    total: int,
-    rows: Mapping[str, int],
-    *,
-    behind: int,
-    per_second: float,
-    width: int,
-) -> str:
-    """The progress of a run, in `width` columns at most.
-
-    Args:
-        published: acknowledged clicks.
-        total: number of clicks to publish; 0: not known.
-        rows: clicks that each query has processed.
-        behind: published clicks that the slowest query has not read.
-        per_second: the rate of the slowest query.
-    """
-    of = f" of {total:,}" if total else ""
-    first = f"{stage}: published {published:,}{of}"
-    queries = ", ".join(f"{name} {count:,}" for name, count in rows.items())
-    ahead = max(total - published, 0)
-    last = [f"{per_second:,.0f}/s", f"{behind:,} behind", time_left(behind + ahead, per_second)]
-    if not any(rows.values()):
-        last = []
-    whole = " | ".join(part for part in (first, queries, *last) if part)
-    if len(whole) > width:
-        whole = " | ".join(part for part in (first, *last) if part)
-    return whole[:width]
+PUBLISHED = "published"
 
 
 class RunProgress:
-    """Shows the progress of a run."""
+    """Shows the progress of a run, until `clear`."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._rewrites = stream.isatty()
+        self._console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
+        self._bars = Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+            speed_estimate_period=WINDOW_SECONDS,
+            get_time=time.monotonic,
+        )
         self._began = self._said = time.monotonic()
         self._stage = ""
-        self._shown = 0
-        self._speeds: dict[str, Speed] = {}
+        self._tasks: dict[str, Task] = {}
 
     def show(
         self,
@@ -113,7 +45,7 @@ class RunProgress:
         rows: Mapping[str, int],
         depths: Mapping[str, int] | None,
     ) -> None:
-        """Show the progress, but not too often.
+        """Show the progress.
 
         Args:
             stage: the current stage.
@@ -123,44 +55,43 @@ class RunProgress:
             depths: depth of each query's channel, as nsqd reports it; None: not known at the
                 moment.
         """
-        now = time.monotonic()
+        self._bars.start()
+        of = f" of {total:,}" if total else ""
+        self._update(PUBLISHED, published, total, f"{published:,}{of}")
+        behind = depths or {name: max(published - count, 0) for name, count in rows.items()}
+        to_come = max(total - published, 0)
         for name, count in rows.items():
-            self._speeds.setdefault(name, Speed()).note(now, count)
-        pause = REWRITE_SECONDS if self._rewrites else REPEAT_SECONDS
-        if now - self._said < pause and stage == self._stage:
-            return
-        self._said, self._stage = now, stage
-        before = depths or {name: published - count for name, count in rows.items()}
-        slowest = max(before, key=lambda name: before[name], default="")
-        speed = self._speeds.get(slowest, Speed()).per_second()
-        behind = max(before.get(slowest, 0), 0)
-        head = f"[{now - self._began:5.1f} s] "
-        width = self._width() - len(head)
-        text = line(stage, published, total, rows, behind=behind, per_second=speed, width=width)
-        self._write(head + text)
+            task = self._update(name, count, total, "")
+            parts = [f"{count:,}", *pace(task.speed, behind[name], to_come)]
+            self._bars.update(task.id, text=" | ".join(parts))
+        now = time.monotonic()
+        if self._bars.disable and (now - self._said >= REPEAT_SECONDS or stage != self._stage):
+            self._said, self._stage = now, stage
+            queries = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+            slowest = max(behind, key=lambda name: behind[name])
+            left = pace(self._tasks[slowest].speed, behind[slowest], to_come)
+            parts = [f"{stage}: published {published:,}{of}", queries, *left]
+            self.say(" | ".join(parts))
+
+    def _update(self, name: str, count: int, total: int, text: str) -> Task:
+        if name not in self._tasks:
+            added = self._bars.add_task(name, total=total or None, text=text)
+            (self._tasks[name],) = (task for task in self._bars.tasks if task.id == added)
+        self._bars.update(self._tasks[name].id, completed=count, text=text)
+        return self._tasks[name]
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self.clear()
-        self._stream.write(f"[{time.monotonic() - self._began:5.1f} s] {text}\n")
-        self._stream.flush()
+        self._console.print(f"[{time.monotonic() - self._began:5.1f} s] {text}")
 
     def clear(self) -> None:
-        """Erase the rewritten line."""
-        if self._rewrites:
-            self._stream.write("\r" + " " * self._shown + "\r")
-            self._stream.flush()
-            self._shown = 0
+        """Erase the bars."""
+        self._bars.stop()
 
-    def _width(self) -> int:
-        """The usable columns: one less than the terminal has, since a full line would wrap."""
-        return shutil.get_terminal_size((WIDTH, 24)).columns - 1 if self._rewrites else 10 * WIDTH
 
-    def _write(self, text: str) -> None:
-        if self._rewrites:
-            # If the window has become narrower, less of the old line is visible.
-            self._stream.write("\r" + text.ljust(min(self._shown, self._width())))
-            self._shown = len(text)
-        else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+def pace(per_second: float | None, behind: int, to_come: int) -> list[str]:
+    """The rate of a query, its unread clicks, and the time for these; empty without a rate."""
+    if not per_second:
+        return []
+    left = timedelta(seconds=round((behind + to_come) / per_second))
+    return [f"{per_second:,.0f}/s", f"{behind:,} behind", *([f"{left} left"] if behind else [])]

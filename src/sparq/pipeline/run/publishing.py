@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -48,12 +47,10 @@ class PublishProgress:
     Attributes:
         acknowledged: messages that nsqd has acknowledged with OK.
         resent: messages that were sent again after a send without an answer.
-        seconds: time since the start.
     """
 
     acknowledged: int = 0
     resent: int = 0
-    seconds: float = 0.0
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -96,50 +93,6 @@ def read_hashes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.fromfile(path, HASH_DTYPE) if path.exists() else np.empty(0, HASH_DTYPE)
 
 
-class _Publisher:
-    """One run of `publish`."""
-
-    def __init__(
-        self,
-        producer: Producer,
-        topic: str,
-        files: tuple[BinaryIO, BinaryIO],
-        timeout_seconds: float,
-    ) -> None:
-        self.progress = PublishProgress()
-        self._producer = producer
-        self._topic = topic
-        self._acknowledged, self._resent = files
-        self._timeout_seconds = timeout_seconds
-        self._began = time.monotonic()
-
-    async def send(self, bodies: list[bytes]) -> None:
-        """Publish one batch, and record its hashes."""
-        deadline = time.monotonic() + self._timeout_seconds
-        while True:
-            try:
-                # Every attempt without an answer is recorded, also of a publish that fails: nsqd
-                # may have stored the messages each time.
-                receipt = await self._producer.multi_publish(self._topic, bodies)
-            except (PublishError, RemoteError) as error:
-                self._note_resent(bodies, error.unanswered)
-                failure = error
-            else:
-                self._note_resent(bodies, receipt.resent)
-                self._acknowledged.write(hashes(bodies))
-                self.progress.acknowledged += len(bodies)
-                self.progress.seconds = time.monotonic() - self._began
-                return
-            if time.monotonic() > deadline:
-                raise failure
-            await asyncio.sleep(RETRY_SECONDS)
-
-    def _note_resent(self, bodies: list[bytes], times: int) -> None:
-        if times:
-            self._resent.write(hashes(bodies) * times)
-            self.progress.resent += len(bodies) * times
-
-
 async def publish(
     bodies: Iterable[bytes],
     nsqds: list[str],
@@ -160,28 +113,41 @@ async def publish(
     Raises:
         PublishError, RemoteError: a batch was not accepted within that time.
     """
+    progress = PublishProgress()
+
+    async def send(batch: list[bytes], kept: BinaryIO, again: BinaryIO) -> None:
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while True:
+            failure = None
+            try:
+                unanswered = (await producer.multi_publish(topic, batch)).resent
+            except (PublishError, RemoteError) as error:
+                failure, unanswered = error, error.unanswered
+            # Every attempt without an answer is recorded, also of a publish that fails: nsqd may
+            # have stored the messages each time.
+            again.write(hashes(batch) * unanswered if unanswered else b"")
+            progress.resent += len(batch) * unanswered
+            if failure is None:
+                kept.write(hashes(batch))
+                progress.acknowledged += len(batch)
+                on_progress(progress)
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise failure
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def send_all(waiting: Iterator[list[bytes]]) -> None:
+        for batch in waiting:
+            await send(batch, kept, again)
+
+    waiting = batches(bodies)
     attempt_seconds = min(ATTEMPT_SECONDS, timeout_seconds)
     async with Producer(nsqds, publish_timeout=attempt_seconds) as producer:
         with acknowledged.open("ab") as kept, resent.open("ab") as again:
-            run = _Publisher(producer, topic, (kept, again), timeout_seconds)
-            under_way: set[asyncio.Task[None]] = set()
+            senders = [asyncio.create_task(send_all(waiting)) for _ in range(UNDER_WAY)]
             try:
-                for batch in batches(bodies):
-                    under_way.add(asyncio.create_task(run.send(batch)))
-                    if len(under_way) >= UNDER_WAY:
-                        under_way = await _some_done(under_way)
-                        on_progress(run.progress)
-                while under_way:
-                    under_way = await _some_done(under_way)
-                    on_progress(run.progress)
+                await asyncio.gather(*senders)
             finally:
-                for task in under_way:
-                    task.cancel()
-    return run.progress
-
-
-async def _some_done(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
-    return rest
+                for sender in senders:
+                    sender.cancel()
+    return progress
