@@ -58,6 +58,20 @@ def test_a_query_with_a_late_worker_is_restarted_three_times():
     assert app.LATE_MAX * ["archive"] == application.begun
 
 
+def test_a_late_query_waits_for_others_that_are_starting():
+    """A late query is restarted only when no other is starting: workers load one after another."""
+    application = Application(StreamingQueryException("Python worker failed to connect back."))
+    other = SimpleNamespace(isActive=True, status={"message": "Initializing sources"})
+    application._queries["metrics"] = app.PipelineQuery(None, None, None)
+    application._queries["metrics"].run = other
+    application._watch()
+    assert not application.begun
+    other.status = {"message": "Waiting for data to arrive"}
+    application._watch()
+
+    assert ["archive"] == application.begun
+
+
 def test_an_error_of_sparq_ends_the_application_in_one_sentence():
     """An error of sparq's own is shown without Spark's traceback, and without a restart."""
     error = "Traceback:\n  line 1\nsparq.spark.errors.TopicError: there is no topic x\n  at java"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparq.pipeline.checkpoints import PARTITIONS, Checkpoint, readable_as_state
+from sparq.pipeline.checkpoints import PARTITIONS, QueryCheckpoint, readable_as_state
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def partitions(spark):
 
 def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_path):
     """Spark keeps the shuffle partitions of the first start; they are read from the checkpoint."""
-    checkpoint = Checkpoint(spark, str(tmp_path / "checkpoint"))
+    checkpoint = QueryCheckpoint(spark, str(tmp_path / "checkpoint"))
 
     def run():
         rows = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
@@ -39,7 +39,7 @@ def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_
 
 def test_a_batch_without_a_commit_is_unfinished(spark, tmp_path):
     """A batch that has begun is unfinished until it is committed; a folder may hold other files."""
-    checkpoint = Checkpoint(spark, str(tmp_path))
+    checkpoint = QueryCheckpoint(spark, str(tmp_path))
     for log, batches in (("offsets", "01"), ("commits", "0")):
         (tmp_path / log).mkdir()
         for batch in batches:
@@ -79,4 +79,4 @@ def test_an_unreadable_checkpoint_is_refused(spark, tmp_path):
     (offsets / "0").write_text("v9")
 
     with pytest.raises(ValueError, match=r"offsets/0 has no valid value"):
-        Checkpoint(spark, str(tmp_path / "checkpoint")).shuffle_partitions()
+        QueryCheckpoint(spark, str(tmp_path / "checkpoint")).shuffle_partitions()

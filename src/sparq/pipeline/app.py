@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 
 from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.checkpoints import Checkpoint
+from sparq.pipeline.checkpoints import QueryCheckpoint
 from sparq.pipeline.cluster_check import check_cluster
 from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.monitor.metrics import QueryMetrics, served
@@ -68,6 +68,9 @@ SAMPLES_MAX = 3_000
 TOO_LATE = "connect back"
 """Part of Spark's error when a Python process did not connect within ten seconds."""
 
+INITIALIZING = "nitializing"
+"""Part of Spark's status message while a query does not have its source yet."""
+
 LATE_MAX = 3
 """Maximum restarts of a query for that reason, in one process."""
 
@@ -91,7 +94,7 @@ class PipelineQuery:
 
     rows: DataFrame
     sink: Callable[[DataFrame, int], None]
-    checkpoint: Checkpoint
+    checkpoint: QueryCheckpoint
     close: Callable[[SparkSession, str], None] | None = None
     run: StreamingQuery = field(init=False)
     late: int = 0
@@ -138,7 +141,7 @@ class Application:
     def _plan(self, name: str) -> PipelineQuery:
         register_nsq(self._spark)
         settings = self._settings
-        checkpoint = Checkpoint(self._spark, f"{settings.data}/checkpoint/{name}")
+        checkpoint = QueryCheckpoint(self._spark, f"{settings.data}/checkpoint/{name}")
         read = messages(self._spark, settings.channels[name], self._source_options(name))
         common = self._spark, settings.data, self._result_topics()
         keep_days, reading = settings.keep_days, settings.reading
@@ -250,7 +253,7 @@ class Application:
                 raise Mistake(f"query {name} failed: {own_errors[-1]}") from error
 
     def _begin_again(self, name: str) -> bool:
-        """Start a query again if a Python process was too late for it; returns whether it did.
+        """Start a query again if a Python process was too late for it; False if that was not why.
 
         Spark gives such a process ten seconds, and has no option for it. On a busy machine that can
         be too short, which is no reason to end the application.
@@ -258,6 +261,9 @@ class Application:
         query = self._queries[name]
         if query.late >= LATE_MAX or TOO_LATE not in str(query.run.exception()):
             return False
+        others = (other.run for other in self._queries.values())
+        if any(run.isActive and INITIALIZING in run.status["message"] for run in others):
+            return True  # later: one after another, their processes load their libraries sooner
         query.late += 1
         self._begin(name)
         return True

@@ -25,7 +25,7 @@ _SAME_IN_A_URI = re.compile(r"[0-9A-Za-z/._~-]*")
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-class Checkpoint:
+class QueryCheckpoint:
     """The checkpoint of one query.
 
     Args:
