@@ -216,7 +216,7 @@ value = "sum(bytes)"
 
     assert f"--config={file}" in words
     assert ("visits", False, str(tmp_path)) == (settings.topic, settings.once, settings.data)
-    assert ("127.0.0.1:9", "0 seconds") == (settings.metrics_address, settings.trigger)
+    assert ("127.0.0.1:9", "0 milliseconds") == (settings.metrics_address, settings.trigger)
     assert not any(word.startswith("--metrics-address") for word in words)
     _, words = settings_of(tmp_path, "127.0.0.1:4161")
     assert any(word.startswith("--metrics-address=127.0.0.1:") for word in words)
@@ -225,7 +225,7 @@ value = "sum(bytes)"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("topik = 'x'", "there is no setting topik: did you mean topic?"),
+        ("topik = 'x'", "did you mean topic?"),
         ("[metrics.paid]\nvalue = 'sum(prize)'", "prize"),
         ("rules = 'nowhere.toml'", "nowhere.toml"),
         ("queries = ['archive']", "sparq run audits all queries: add metrics, spam_analysis"),
