@@ -25,8 +25,9 @@ from bench.pipeline_running import Running, note
 from sparq.demo import website
 from sparq.demo.generator import PLANTED, line_of
 from sparq.pipeline import spam_analysis
-from sparq.pipeline.report import Labels, newest_findings, scores
-from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.report.figures import newest_findings, scan
+from sparq.pipeline.report.run_report import Labels, scores
+from sparq.pipeline.storage import TablePlace
 
 LOW_PER_SECOND = 100
 CLICKS_A_VISITOR = 10
@@ -101,12 +102,12 @@ def judge(folder: Path, crowd: Crowd, size: int, seed: int, seconds: float) -> F
         if running.application.process.wait(CLOSE_SECONDS):
             raise RuntimeError(f"sparq pipeline failed:\n{running.log_end()}")
         took = time.perf_counter() - began
-    folders = Folders(running.data)
-    rows = newest_findings(spam_analysis.read_findings(folders))
+    place = TablePlace(str(running.data))
+    rows = newest_findings(scan(place, spam_analysis.FINDINGS)).to_dicts()
     score = scores(rows, labels)["all"]
     found = frozenset((row["address"], row["user_agent"], row["reason"]) for row in rows)
-    ended = spam_analysis.read_sessions(folders)["ended"].to_pylist()
-    return Found(found, score.precision, score.recall, ended.count("room"), count, took)
+    ended = scan(place, spam_analysis.SESSIONS).collect()["ended"].to_list()
+    return Found(found, score["precision"], score["recall"], ended.count("room"), count, took)
 
 
 def main() -> int:

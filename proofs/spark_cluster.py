@@ -55,7 +55,7 @@ def attempt(folder: Path, task: Task) -> Result:
     verdict = "\n".join(result.wrong) or "holds"
     parts = [f"killed {'; '.join(result.kills) or 'nothing'}", *result.notes]
     if (score := result.checks.score) is not None:
-        parts.append(f"precision {score.precision:.3f}, recall {score.recall:.3f} of findings")
+        parts.append("precision {precision}, recall {recall} of findings".format(**score))
     parts.append(f"{time.monotonic() - began:.0f} s")
     print(f"\r{task.variant.name} ({task.variant.text}): {'. '.join(parts)}. {verdict}", flush=True)
     return result

@@ -8,13 +8,13 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from proofs.spark_cluster_parts.feed import TOPIC
-from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.audit import AuditResult, PublisherRecords, audit
-from sparq.pipeline.report import Labels, Score, newest_findings, scores
-from sparq.pipeline.run.folders import Folders
+from sparq.pipeline import spam_analysis
+from sparq.pipeline.report.audit import Hashes, audit
+from sparq.pipeline.report.figures import newest_findings, scan
+from sparq.pipeline.report.run_report import Labels, scores
 from sparq.pipeline.run.processes import LocalCluster
+from sparq.pipeline.storage import TablePlace
 
-FINDING_KEY = ["session", "reason", "revision"]
 PRECISION, RECALL = 0.95, 0.90
 SCORED_CLICKS = 200_000
 """With fewer clicks, so few visitors are planted that a single one decides the score."""
@@ -34,7 +34,7 @@ class CheckResult:
     wrong: list[str] = field(default_factory=list)
     rows: int = 0
     distinct: int = 0
-    score: Score | None = None
+    score: dict[str, float] | None = None
 
     @property
     def twice(self) -> int:
@@ -42,27 +42,8 @@ class CheckResult:
         return self.rows - self.distinct
 
 
-def run_audit(data: Path, cluster: LocalCluster, published: PublisherRecords) -> AuditResult:
-    """Run the pipeline's own audit of a data folder.
-
-    Args:
-        data: the folder.
-        cluster: its nsqds, which must be reachable.
-        published: the feed's records.
-    """
-    folders = Folders(data)
-    return audit(
-        sum(cluster.message_counts(TOPIC).values()),
-        archive.read_clicks(folders),
-        archive.read_rejected(folders),
-        metrics.read_minutes(folders),
-        spam_analysis.read_sessions(folders),
-        published=published,
-    )
-
-
 def read(
-    data: Path, cluster: LocalCluster, published: PublisherRecords, labels: Labels
+    data: Path, cluster: LocalCluster, published: tuple[Hashes, Hashes], labels: Labels
 ) -> CheckResult:
     """Run the audit, and check what else must be true.
 
@@ -72,24 +53,22 @@ def read(
         published: the feed's records.
         labels: the visitors that were planted among the clicks.
     """
-    found = run_audit(data, cluster, published)
+    place = TablePlace(str(data))
+    logged = sum(cluster.message_counts(TOPIC).values())
+    figures, wrong = audit(place, logged, *published)
     rows, distinct = archived(data / "clicks")
-    wrong = list(found.failures)
-    if (rows, distinct) != (found.archived, found.distinct):
+    if (rows, distinct) != (figures["archived"], figures["distinct"]):
         wrong.append(
-            f"the audit has {found.archived:,} rows of {found.distinct:,} ids in the archive, a"
-            f" count of the files {rows:,} of {distinct:,}"
+            f"the audit has {figures['archived']:,} rows of {figures['distinct']:,} ids in the"
+            f" archive, a count of the files {rows:,} of {distinct:,}"
         )
-    sent = 0 if published.acknowledged is None else len(published.acknowledged)
-    if distinct + found.rejected_distinct < sent:
-        wrong.append(f"{distinct + found.rejected_distinct:,} ids of {sent:,} acknowledged clicks")
-    findings = spam_analysis.read_findings(Folders(data))
-    again = len(findings) - findings.group_by(FINDING_KEY).aggregate([]).num_rows
-    if again:
-        wrong.append(f"{again:,} revisions of findings stand twice")
-    score = scores(newest_findings(findings), labels)["all"]
-    if sent >= SCORED_CLICKS and (score.precision < PRECISION or score.recall < RECALL):
-        wrong.append(f"precision {score.precision:.3f} and recall {score.recall:.3f} of findings")
+    sent, seen = len(published[0]), distinct + figures["rejected_distinct"]
+    if seen < sent:
+        wrong.append(f"{seen:,} ids of {sent:,} acknowledged clicks")
+    findings = newest_findings(scan(place, spam_analysis.FINDINGS))
+    score = scores(findings.to_dicts(), labels)["all"]
+    if sent >= SCORED_CLICKS and (score["precision"] < PRECISION or score["recall"] < RECALL):
+        wrong.append(f"precision {score['precision']} and recall {score['recall']} of findings")
     return CheckResult(wrong, rows, distinct, score)
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from sparq.demo.generator import Generated, generate
-from sparq.pipeline.audit import PublisherRecords
+from sparq.pipeline.report.audit import Hashes
 from sparq.pipeline.run.publishing import publish, read_hashes
 
 TOPIC = "clicks"
@@ -78,10 +78,10 @@ class Feed(threading.Thread):
             self._ended = True
             self._news.notify()
 
-    def written_down(self) -> PublisherRecords:
+    def written_down(self) -> tuple[Hashes, Hashes]:
         """Return the records that the audit needs."""
         acknowledged, resent = self._files
-        return PublisherRecords(read_hashes(acknowledged), read_hashes(resent))
+        return read_hashes(acknowledged), read_hashes(resent)
 
     def run(self) -> None:
         """Run the thread."""

@@ -1,8 +1,8 @@
 """The program `sparq` and its commands.
 
 `run` and `up` start nsqds and the pipeline, `pipeline` runs the pipeline on existing nsqds and any
-Spark cluster, `forget` deletes a visitor from its tables, `top` shows a cluster live, `admin`
-manages a cluster, `token` makes the tokens that the daemons accept.
+Spark cluster, `report` makes a page from its tables, `forget` deletes a visitor from them, `top`
+shows a cluster live, `admin` manages a cluster, `token` makes the tokens that the daemons accept.
 
 Each command's modules are loaded when it is called: only the pipeline needs the extra `spark`.
 """
@@ -29,9 +29,10 @@ TOOLS = {
 }
 """Commands that parse their own flags, in the style of NSQ's tools; see `sparq top --help`."""
 
-COMMANDS = ("run", "up", "pipeline", "forget", *TOOLS)
+COMMANDS = ("run", "up", "pipeline", "report", "forget", *TOOLS)
 MODULES = {
     "pipeline": "sparq.pipeline.command",
+    "report": "sparq.pipeline.report.command",
     "forget": "sparq.pipeline.forget",
     "token": "sparq.daemon.access.command",
 }
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
         )
     own_flags = {
         "pipeline": "run the pipeline on existing nsqds and any Spark cluster",
+        "report": "make a page about the clicks of any period from the pipeline's tables",
         "forget": "delete an address or a visitor from the pipeline's tables",
         **TOOLS,
     }

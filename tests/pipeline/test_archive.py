@@ -7,9 +7,9 @@ from sparq.demo.generator import generate
 from sparq.pipeline import archive
 from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading
-from sparq.pipeline.run.folders import Folders
 from sparq.pipeline.run.processes import LocalCluster
 from tests.pipeline.query_input import forget_last_commit
+from tests.pipeline.stored import stored
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,7 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
     published = on_topic(cluster)
     forget_last_commit(stream.checkpoint)
     run()
-    folders = Folders(tmp_path)
-    clicks, rejected = archive.read_clicks(folders), archive.read_rejected(folders)
+    clicks, rejected = stored(tmp_path, "clicks"), stored(tmp_path, "rejected")
 
     assert {*bad} <= set(rejected["body"].to_pylist())
     assert sorted(lines) == sorted([*clicks["body"].to_pylist(), *rejected["body"].to_pylist()])
@@ -67,10 +66,10 @@ def test_a_column_without_values_has_nulls_of_its_type(spark, query, messages, t
     """A column without any value has nulls of its type, such as the common format's user agent."""
     line = b'192.0.2.1 - - [02/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1'
     archive.archive_sink(spark, str(tmp_path))(messages([line] * 3), 0)
-    found = archive.read_clicks(Folders(tmp_path))
+    found = stored(tmp_path, "clicks")
 
     assert 3 == len(found) == found["user_agent"].null_count
-    assert 0 == len(archive.read_rejected(Folders(tmp_path)))
+    assert 0 == len(stored(tmp_path, "rejected"))
 
 
 def test_the_users_columns_are_stored(spark, query, messages, tmp_path):

@@ -12,11 +12,11 @@ from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.forget import ForgottenVisitor
 from sparq.pipeline.maintenance import OPEN, merge
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
-from sparq.pipeline.run.folders import Folders
 from sparq.pipeline.spam_analysis import SESSIONS
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import add_action, files_of, opened, transact, write_files
 from sparq.pipeline.totals import hashes_of
+from tests.pipeline.stored import stored
 
 GONE, NEAR = "203.0.113.7", "203.0.113.77"
 LINE = '%s - - [02/Mar/2026:10:00:0%d +0000] "GET %s HTTP/1.1" 200 9 "-" "%s"'
@@ -73,13 +73,12 @@ def test_no_file_has_an_address_after_it_is_forgotten(data):
     assert len(files_with(data, *values)) > 5
 
     assert 4 == forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
-    folders = Folders(data)
-    clicks, (minute,) = archive.read_clicks(folders), metrics.read_minutes(folders).to_pylist()
+    clicks, (minute,) = stored(data, "clicks"), stored(data, "minutes").to_pylist()
 
     assert [] == files_with(data, *values)
     assert [NEAR] * 2 == clicks["address"].to_pylist()
     assert ["no click either"] * 2 == [
-        bytes(body).decode() for body in archive.read_rejected(folders)["body"].to_pylist()
+        bytes(body).decode() for body in stored(data, "rejected")["body"].to_pylist()
     ]
     assert (8, 2) == (minute["clicks"], minute["visitors"])
     assert 0 == forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
@@ -88,7 +87,7 @@ def test_no_file_has_an_address_after_it_is_forgotten(data):
 def test_one_visitor_of_an_address_is_forgotten(data):
     """With a user agent only the rows of this visitor go."""
     forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE, "curl/8.5"), keep_s=0)
-    clicks = archive.read_clicks(Folders(data)).to_pylist()
+    clicks = stored(data, "clicks").to_pylist()
     visitors = {(row["address"], row["user_agent"]) for row in clicks}
 
     assert {(GONE, "Mozilla/5.0"), (NEAR, "curl/8.5"), ("1.2.3.4", "curl/8.5")} == visitors

@@ -13,10 +13,10 @@ from sparq.pipeline import metrics
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading, click_schema
-from sparq.pipeline.run.folders import Folders
 from sparq.pipeline.run.processes import LocalCluster
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
+from tests.pipeline.stored import stored, summed_up
 
 SIZE, BATCH = 1200, 500
 LINE = '%s - - [%s +0000] "GET %s HTTP/1.1" %s %s "-" "%s"'
@@ -73,7 +73,7 @@ def _figures(clicks):
 
 def minutes_of(folder):
     """The minutes, in the form of `counted`."""
-    rows = metrics.read_minutes(Folders(folder)).drop(["status_other"]).to_pylist()
+    rows = stored(folder, "minutes").drop(["status_other"]).to_pylist()
     return {row.pop("minute"): row for row in rows}
 
 
@@ -143,7 +143,7 @@ def test_merged_rows_give_the_same_figures(spark, query, messages, tmp_path):
 
     assert len(once) < len(before)
     assert counted(bodies)[0] == minutes_of(tmp_path)
-    assert metrics.summed_up(once).equals(metrics.read_minutes(Folders(tmp_path)))
+    assert summed_up(once).equals(stored(tmp_path, "minutes"))
 
 
 def test_odd_clicks_are_counted():
@@ -156,7 +156,7 @@ def test_odd_clicks_are_counted():
     ]
     batch = pa.record_batch([pa.array(map(str.encode, lines), pa.binary())], names=["body"])
     (rows,) = metrics.split([batch])
-    (minute,) = metrics.summed_up(rows["minutes"]).to_pylist()
+    (minute,) = summed_up(rows["minutes"]).to_pylist()
     (page,) = rows["pages"].to_pylist()
 
     assert datetime(2026, 3, 2, 10, tzinfo=UTC) == minute["minute"]
@@ -190,4 +190,4 @@ def test_the_users_metrics_are_tables(spark, query, messages, tmp_path):
     found = own.table.summed(rows).to_pylist()
 
     assert [("DE", 11.0), ("FR", 5.0)] == [(row["region"], row["value"]) for row in found]
-    assert 6 == sum(metrics.read_minutes(Folders(tmp_path))["clicks"].to_pylist())
+    assert 6 == sum(stored(tmp_path, "minutes")["clicks"].to_pylist())

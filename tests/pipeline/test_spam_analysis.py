@@ -10,11 +10,12 @@ from sparq.demo.generator import generate
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.publish import ResultTopics
-from sparq.pipeline.report import newest_findings, scores
-from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.report.figures import newest_findings, scan
+from sparq.pipeline.report.run_report import scores
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.pipeline.sessions.state import sessions_stage
+from sparq.pipeline.storage import TablePlace
 from tests.pipeline.query_input import forget_last_commit
 
 SIZE, BATCH = 8000, 1000
@@ -112,13 +113,15 @@ def test_findings_are_exact_after_failures(ran):
 
     The topic has all of them, and those of sessions that went on.
     """
-    found = spam_analysis.read_findings(Folders(ran.folder))
-    rows = found.to_pylist()
+    found = scan(TablePlace(str(ran.folder)), spam_analysis.FINDINGS)
+    rows = found.collect().to_dicts()
     revisions = {(row["session"], row["reason"], row["revision"]) for row in rows}
-    score = scores(newest_findings(found), ran.day.labels)["all"]
+    score = scores(newest_findings(found).to_dicts(), ran.day.labels)["all"]
 
     assert len(revisions) == len(rows)
-    assert score.precision >= 0.95
-    assert score.recall >= 0.9  # few are planted in so small a day: one missed visitor weighs much
+    assert score["precision"] >= 0.95
+    assert (
+        score["recall"] >= 0.9
+    )  # few are planted in so small a day: one missed visitor weighs much
     assert revisions <= {(row["session"], row["reason"], row["revision"]) for row in PUBLISHED}
     assert all(row["message_ids"] and row["evidence"] for row in PUBLISHED)

@@ -19,14 +19,12 @@ import pyarrow.compute as pc
 from sparq.pipeline import clicks as click
 from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.sink import Publication, Sink
-from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import Table, Tables, arrow
+from sparq.pipeline.tables import Table, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sparq.pipeline.publish import ResultTopics
-    from sparq.pipeline.run.folders import Folders
 
 QUERY = "archive"
 # Limit for a rejected message on its topic: in JSON a byte can become six, and nsqd takes 1 MiB.
@@ -110,14 +108,3 @@ def as_json(row: dict[str, Any], _: int) -> bytes:
     at = row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     place = {"id": row["id"], "nsqd": row["nsqd"], "index": str(row["index"]), "timestamp": at}
     return json.dumps({"reason": row["reason"], **original, **place}).encode()
-
-
-def read_clicks(folders: Folders) -> pa.Table:
-    """The clicks on a local disk, with the columns that audit and report need."""
-    columns = ("id", "address", "user_agent", "page", "status", "bytes", "body")
-    return arrow(TablePlace(str(folders.clicks.absolute())), CLICKS, columns)
-
-
-def read_rejected(folders: Folders) -> pa.Table:
-    """The rejected messages on a local disk, with the columns that audit and report need."""
-    return arrow(TablePlace(str(folders.rejected.absolute())), REJECTED, ("id", "reason", "body"))

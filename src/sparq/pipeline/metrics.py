@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,7 @@ import pyarrow.compute as pc
 
 from sparq.pipeline.clicks import USUAL, parse_arrow
 from sparq.pipeline.sink import Publication, Sink
-from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import Tables, arrow
+from sparq.pipeline.tables import Tables
 from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from sparq.pipeline.own_metrics import MetricTable
     from sparq.pipeline.publish import ResultTopics
     from sparq.pipeline.reading.schema import Reading
-    from sparq.pipeline.run.folders import Folders
 
 QUERY = "metrics"
 STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
@@ -140,23 +137,9 @@ def metrics_sink(
     )
 
 
-def summed_up(rows: pa.Table) -> pa.Table:
-    """Rows of MINUTES as one row per minute, ascending; `visitors` is their number."""
-    assert MINUTES.summed is not None
-    found = MINUTES.summed(rows)
-    visitors = pc.list_value_length(found["visitor_hashes"]).cast(pa.int64())
-    return found.drop(["visitor_hashes"]).add_column(2, "visitors", visitors)
-
-
 def as_json(row: dict[str, Any], revision: int) -> bytes:
     """Encode the total of a minute for the topic."""
     statuses = {name: row.pop(f"status_{name}") for name in STATUS_CLASSES}
     row["visitors"] = len(row.pop("visitor_hashes"))
     minute = row["minute"].strftime("%Y-%m-%dT%H:%M:%SZ")
     return json.dumps({**row, "minute": minute, "revision": revision, "status": statuses}).encode()
-
-
-def read_minutes(folders: Folders) -> pa.Table:
-    """The minutes on a local disk, one row per minute (`summed_up`)."""
-    place = TablePlace(os.fspath(folders.minutes.absolute()))
-    return summed_up(arrow(place, MINUTES, MINUTES.schema.names))

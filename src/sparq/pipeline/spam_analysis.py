@@ -31,8 +31,7 @@ from sparq.pipeline.publish import with_batch_time
 from sparq.pipeline.sessions import output, state
 from sparq.pipeline.sessions.pack import PACKED_DDL, packer
 from sparq.pipeline.sink import Publication, Sink
-from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import Table, Tables, Written, arrow, files_of, transact
+from sparq.pipeline.tables import Table, Tables, Written, files_of, transact
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from sparq.pipeline.publish import ResultTopics
     from sparq.pipeline.reading.schema import Reading
-    from sparq.pipeline.run.folders import Folders
     from sparq.pipeline.sessions.rules import Rules
 
 QUERY = "spam_analysis"
@@ -125,14 +123,3 @@ def as_json(row: dict[str, Any], _: int) -> bytes:
     row["visitor"] = str(row["visitor"])
     row["evidence"] = json.loads(row["evidence"] or "{}")
     return json.dumps(row).encode()
-
-
-def read_sessions(folders: Folders) -> pa.Table:
-    """The sessions on a local disk, with the columns that audit and report need."""
-    columns = ("session", "clicks", "late", "ended")
-    return arrow(TablePlace(str(folders.sessions.absolute())), SESSIONS, columns)
-
-
-def read_findings(folders: Folders) -> pa.Table:
-    """All revisions of all findings on a local disk."""
-    return arrow(TablePlace(str(folders.findings.absolute())), FINDINGS, FINDINGS.schema.names)

@@ -250,15 +250,6 @@ def read(
     return reader.parquet(*(f"{place.address}/{one.path}" for one in files))
 
 
-def arrow(place: TablePlace, table: Table, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a table, read without Spark; no rows if there is no table yet."""
-    if not place.exists():
-        return table.schema.empty_table().select(columns)
-    found = place.table().to_pyarrow_table(columns=list(columns))
-    schema = pa.schema([table.schema.field(name) for name in columns])
-    return found.select(list(columns)).cast(schema)
-
-
 def query_id(spark: SparkSession) -> str:
     """The id of the streaming query, which its checkpoint keeps.
 
@@ -281,13 +272,16 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
         ValueError: a column has another type, or the table is partitioned differently.
     """
     schema = wanted.schema.append(DAY)
+    # Without this, `to_pyarrow_dataset` takes missing bounds for null ones, and a filter by another
+    # column finds no rows.
+    bounded = [one.name for one in schema if one.name == "index" or pa.types.is_timestamp(one.type)]
     table = DeltaTable.create(
         place.address,
         schema=schema,
         mode="ignore",
         partition_by=[DAY.name],
         name=wanted.name,
-        configuration=PROPERTIES,
+        configuration={**PROPERTIES, "delta.dataSkippingStatsColumns": ",".join(bounded)},
         storage_options=place.options or None,
     )
     if table.metadata().partition_columns != [DAY.name]:

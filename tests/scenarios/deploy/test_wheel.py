@@ -56,7 +56,7 @@ def test_the_wheel_has_all_modules_and_no_tests(built: Path) -> None:
     modules = {str(path.relative_to(source)) for path in source.rglob("*.py")}
     pages = {
         str(path.relative_to(source))
-        for folder in ("nsqadmin/templates", "nsqadmin/static", "pipeline/report_page")
+        for folder in ("nsqadmin/templates", "nsqadmin/static", "pipeline/report")
         for path in (source / "sparq" / folder).rglob("*")
         if path.is_file()
     }

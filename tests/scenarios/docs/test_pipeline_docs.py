@@ -19,10 +19,9 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
-from sparq.pipeline import metrics, settings
+from sparq.pipeline import settings
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.command import parse as parse_pipeline
-from sparq.pipeline.run.folders import Folders
 from sparq.pipeline.sessions import low_mark, pack
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.program.flags import parse
@@ -30,6 +29,7 @@ from sparq.program.supervised import SupervisedProcess
 from sparq.spark.offsets import MESSAGES_PER_PARTITION
 from sparq.tools import to_nsq
 from sparq.tools.command_line import parse as parse_tool
+from tests.pipeline.stored import stored
 from tests.scenarios.docs import pipeline_page as page
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
@@ -246,6 +246,6 @@ def test_the_readers_own_query_continues_where_it_ended(results: Results) -> Non
 @marked_slow
 def test_a_new_checkpoint_continues_where_the_old_one_ended(results: Results) -> None:
     """The new checkpoint continues exactly at the old one's end: each click is in one folder."""
-    both = [Folders(results.folder / name) for name in ("data", "data-2")]
+    both = [stored(results.folder / name, "minutes") for name in ("data", "data-2")]
 
-    assert [6, 2] == [sum(metrics.read_minutes(one)["clicks"].to_pylist()) for one in both]
+    assert [6, 2] == [sum(one["clicks"].to_pylist()) for one in both]

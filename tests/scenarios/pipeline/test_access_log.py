@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from sparq.pipeline.enrich import kind, robot
 from tests.pipeline import plain
 from tests.support.run_program import run_program
 
@@ -54,7 +55,12 @@ def test_every_number_of_the_report_equals_a_count_of_the_file(ran, counted):
     total = len(clicks) + len(unreadable)
     minutes = {click["time"].replace(second=0) for click in clicks}
     classes = Counter(f"{click['status'] // 100}xx" for click in clicks)
-    pages = Counter(click["page"] for click in clicks)
+    pages = Counter(
+        click["page"]
+        for click in clicks
+        if kind(click["page"])[0] == "page" and click["status"] < 400
+        if robot(click["user_agent"])[0] is None
+    )
     top = sorted(pages.items(), key=lambda one: (-one[1], one[0]))[:10]
 
     assert (total, len(clicks)) == (10_000, 9_999)

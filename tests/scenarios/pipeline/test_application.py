@@ -9,13 +9,13 @@ from collections import Counter
 import pytest
 
 from sparq.demo.generator import generate
-from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.audit import PublisherRecords, audit
-from sparq.pipeline.run.folders import Folders
+from sparq.pipeline.report.audit import audit
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.run.publishing import publish, read_hashes
+from sparq.pipeline.storage import TablePlace
 from sparq.program.supervised import SupervisedProcess
 from tests.pipeline import plain
+from tests.pipeline.stored import stored
 from tests.support.waiting import wait_for
 
 CLICKS = 30_000
@@ -92,7 +92,7 @@ def published(cluster, folder, bodies):
     """Publish bodies; return the records of what was acknowledged and resent."""
     notes = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
     asyncio.run(publish(bodies, [one.tcp for one in cluster.nsqds], "clicks", **notes))
-    return PublisherRecords(read_hashes(notes["acknowledged"]), read_hashes(notes["resent"]))
+    return read_hashes(notes["acknowledged"]), read_hashes(notes["resent"])
 
 
 def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
@@ -125,18 +125,11 @@ def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):
         assert second.finish() == 0, second.output()
 
     assert second.figures()["stage"] == "done"
-    folders = Folders(folder / "data")
-    found = audit(
-        sum(cluster.message_counts("clicks").values()),
-        archive.read_clicks(folders),
-        archive.read_rejected(folders),
-        metrics.read_minutes(folders),
-        spam_analysis.read_sessions(folders),
-        published=written,
-    )
-    assert found.failures == []
-    assert (found.archived, found.rejected) == (CLICKS - unreadable, unreadable)
+    logged = sum(cluster.message_counts("clicks").values())
+    found, failures = audit(TablePlace(str(folder / "data")), logged, *written)
+    assert failures == []
+    assert (found["archived"], found["rejected"]) == (CLICKS - unreadable, unreadable)
     assert unreadable
-    findings = Counter(row["reason"] for row in spam_analysis.read_findings(folders).to_pylist())
+    findings = Counter(row["reason"] for row in stored(folder / "data", "findings").to_pylist())
     assert findings["declared_robot"] > 0
     assert not any((folder / "data" / "checkpoint").glob("*-state"))

@@ -88,6 +88,7 @@ def test_all_programs_are_completed() -> None:
         "sparq run --se": ["--seed="],
         "sparq up --da": ["--data="],
         "sparq pipeline --mas": ["--master="],
+        "sparq report --si": ["--since="],
         "sparq forget --da": ["--data="],
         "sparq token ": ["make", "list", "remove"],
         "sparq token make web --f": ["--file="],

@@ -23,19 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from sparq.demo.generator import Day
-from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.audit import PublisherRecords as Written
-from sparq.pipeline.audit import audit
 from sparq.pipeline.command import parse
-from sparq.pipeline.monitor.progress import QuerySample
-from sparq.pipeline.report import Labels, PipelineOutput, RunFacts, report_of, text_of
-from sparq.pipeline.report_page.page import page_of
+from sparq.pipeline.report.page import page_of, text_of
+from sparq.pipeline.report.run_report import Labels, report_of
 from sparq.pipeline.run import processes
 from sparq.pipeline.run.folders import Folders, RunError, read_json, write_json
 from sparq.pipeline.run.processes import App, Daemon, LocalCluster, free_ports, nsqadmin
 from sparq.pipeline.run.progress import RunProgress
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_hashes, read_lines
 from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES, Settings
+from sparq.pipeline.storage import TablePlace
 from sparq.program.supervised import HOST
 
 RUN_FLAGS = (
@@ -350,12 +347,12 @@ def run(options: RunOptions) -> int:
             runner.enter("draining")
             runner.drain(publishing)
             runner.enter("auditing")
-            report, output = _audited(runner, publishing, options)
+            report, figures = _audited(runner, publishing, options)
         finally:
             runner.stop()
     write_json(options.data / "report.json", report)
-    samples = [QuerySample(**one) for one in read_json(folders.run / "samples.json")["samples"]]
-    page = page_of(report, output.minutes, output.findings, samples)
+    samples = read_json(folders.run / "samples.json")["samples"]
+    page = page_of(report["source"], figures, report, samples)
     (options.data / "report.html").write_text(page, encoding="utf-8")
     sys.stdout.write(text_of(report) + f"\n  {options.data / 'report.html'}\n\n")
     runner.enter("done")
@@ -364,41 +361,32 @@ def run(options: RunOptions) -> int:
 
 def _audited(
     runner: PipelineRun, publishing: BackgroundPublishing, options: RunOptions
-) -> tuple[dict[str, Any], PipelineOutput]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The content of `report.json`, and the figures of all clicks (`figures_of`)."""
     folders = runner.folders
-    written = Written(
-        read_hashes(folders.run / "acknowledged"), read_hashes(folders.run / "resent")
-    )
-    output = PipelineOutput(
-        archive.read_clicks(folders),
-        archive.read_rejected(folders),
-        metrics.read_minutes(folders),
-        spam_analysis.read_sessions(folders),
-        spam_analysis.read_findings(folders),
-    )
-    logged = sum(runner.cluster.message_counts(runner.settings.topic).values())
-    found = audit(
-        logged,
-        output.archive,
-        output.rejected,
-        output.minutes,
-        output.sessions,
-        published=written,
-    )
-    total = time.monotonic() - runner.began
-    source = str(options.clicks) if options.clicks else f"generated clicks, seed {options.seed}"
-    made = RunFacts(
-        source,
-        publishing.progress.acknowledged,
-        publishing.progress.resent,
-        {**runner.stage_seconds, "total": total},
-        runner.restarts,
-        publishing.labels,
-    )
     if publishing.labels is not None:
         labels = [[*who, sorted(reasons)] for who, reasons in publishing.labels.items()]
         write_json(options.data / "labels.json", labels)
-    return report_of(made, found, output), output
+    generated = f"generated clicks, seed {options.seed}"
+    facts = {
+        "source": str(options.clicks) if options.clicks else generated,
+        "published": publishing.progress.acknowledged,
+        "resent": publishing.progress.resent,
+        "logged": sum(runner.cluster.message_counts(runner.settings.topic).values()),
+        "restarts": runner.restarts,
+    }
+    # Anonymized clicks are stored without the bodies that would be compared.
+    is_compared = not runner.settings.reading.anonymize
+    acknowledged = read_hashes(folders.run / "acknowledged") if is_compared else None
+    records = acknowledged, read_hashes(folders.run / "resent")
+    place = TablePlace(str(folders.data.absolute()))
+    report, figures = report_of(place, facts, records, publishing.labels)
+    total = time.monotonic() - runner.began
+    seconds = {**runner.stage_seconds, "total": total}
+    report["seconds"] = round(total, 1)
+    report["stage_seconds"] = {name: round(value, 1) for name, value in seconds.items()}
+    report["clicks_per_second"] = round(report["archived"] / max(total, 0.001))
+    return report, figures
 
 
 def up(data: Path, config: str = "") -> int:

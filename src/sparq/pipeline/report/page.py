@@ -1,0 +1,128 @@
+"""Fills in `report.html`: one file that requests nothing, whatever text clicks contain.
+
+Equal input gives an equal page. Each chart reads its figures from the table below it, so they are
+on the page once, and also there without JavaScript and for programs that read pages aloud.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+import polars as pl
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from sparq.pipeline.report.figures import EXAMPLES, STATUSES
+from sparq.pipeline.sessions.rules import REASONS
+
+CHARTS: Final = (
+    ("traffic", "Clicks and page views", "lines", {"clicks": "clicks", "views": "page views"}),
+    ("people", "Visitors and sessions", "lines", {"visitors": "visitors", "sessions": "sessions"}),
+    ("statuses", "Statuses", "areas", {one: one.removeprefix("status_") for one in STATUSES}),
+    ("bytes", "Bytes sent", "lines", {"bytes": "bytes"}),
+)
+RUN_CHARTS: Final = (
+    ("rate", "Messages per second", "rows_per_second"),
+    ("lag", "Lag in messages", "lag_messages"),
+    ("age", "Lag in seconds", "lag_seconds"),
+)
+CHARACTERS_MAX: Final = 120
+
+Chart = tuple[str, str, str, str, list[str], list[tuple[Any, ...]]]
+"""The arguments of the macro `chart`."""
+
+
+def page_of(
+    source: str,
+    figures: Mapping[str, Any],
+    run: Mapping[str, Any] | None = None,
+    samples: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The page.
+
+    Args:
+        source: where the clicks are from.
+        figures: the result of `figures_of`.
+        run: the content of `report.json`; None: the tables are not those of a run.
+        samples: the progress of the run's queries (`monitor.progress.QuerySample`).
+    """
+    vendor, own = files("sparq.nsqadmin") / "static" / "vendor", files("sparq.pipeline.report")
+    style, script = (
+        (vendor / f"uplot.min.{kind}").read_text() + (own / f"report.{kind}").read_text()
+        for kind in ("css", "js")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            digest=digest,
+            style=style,
+            script=script,
+            source=source,
+            charts=list(_charts_over_time(figures["over_time"])) if figures["over_time"] else [],
+            run=run,
+            run_charts=list(_charts_of_run(samples)) if samples else [],
+            about=REASONS,
+            examples_max=EXAMPLES,
+            **figures,
+        )
+    )
+
+
+def _charts_over_time(over_time: Mapping[str, Any]) -> Iterator[Chart]:
+    rows = over_time["rows"]
+    style = "%Y-%m-%d" if over_time["step"] == "day" else "%Y-%m-%d %H:%M"
+    times = rows.select(pl.col("time").dt.strftime(style))
+    for name, title, kind, columns in CHARTS:
+        used = [column for column in columns if rows[column].sum()]
+        if used:
+            found = times.hstack(rows.select(used)).rows()
+            yield name, title, "time", kind, [columns[column] for column in used], found
+
+
+def _charts_of_run(samples: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+    frame = pl.DataFrame(samples).with_columns(pl.col("time_s") - pl.col("time_s").min())
+    for name, title, field in RUN_CHARTS:
+        known = frame.drop_nulls(field).sort("query", "time_s")
+        rows = known.pivot("query", index="time_s", values=field, aggregate_function="last")
+        if len(rows):
+            yield name, title, "run", "lines", rows.columns[1:], rows.sort("time_s").rows()
+
+
+def text_of(report: Mapping[str, Any]) -> str:
+    """The content of `report.json` as text for a terminal."""
+    return _environment().get_template("report.txt").render(report)
+
+
+def _environment() -> Environment:
+    """The templates: `report.html`, whose texts are escaped, and `report.txt`."""
+    made = Environment(
+        loader=PackageLoader("sparq.pipeline.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"visible": visible, "from_json": json.loads}
+    return made
+
+
+def visible(text: str) -> Markup:
+    """Text of a click, cut, and isolated from the text direction around it.
+
+    A character that is invisible (a control character, a direction mark, a lone surrogate) is shown
+    as its number.
+    """
+    cut = text if len(text) <= CHARACTERS_MAX else f"{text[: CHARACTERS_MAX - 3]}..."
+    shown = (
+        one if unicodedata.category(one)[0] != "C" else one.encode("unicode_escape").decode()
+        for one in cut
+    )
+    return Markup("<bdi>{}</bdi>").format("".join(shown))

@@ -1,0 +1,111 @@
+"""The audit: it passes if the tables have each message once, and names each difference."""
+
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.demo.generator import generate
+from sparq.pipeline import archive, metrics, spam_analysis
+from sparq.pipeline.report.audit import SQL, audit, compare
+from sparq.pipeline.run.publishing import HASH_DTYPE, hashes
+from sparq.pipeline.storage import TablePlace
+from tests.pipeline.report.sample_tables import add, written
+
+LINES = [*generate(300, 5).lines, b"no click", *[b"GET /a twice"] * 2]
+NONE = np.empty(0, HASH_DTYPE)
+DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
+
+
+def sent(*lines):
+    """Hashes as the publisher writes them."""
+    return np.frombuffer(hashes(list(lines)), HASH_DTYPE)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """The tables of LINES."""
+    return written(tmp_path, LINES)
+
+
+def again(data, table):
+    """Add the first row of a table a second time."""
+    rows = DeltaTable(data.of(table.name).address).to_pyarrow_table()
+    add(data, [table], [{table.name: rows.slice(0, 1)}], "again")
+
+
+def test_the_audit_passes_if_every_message_is_stored_once(data):
+    """Equal bodies are counted; a body that was sent again may be stored once more, or not."""
+    figures, failures = audit(data, len(LINES), sent(*LINES), NONE)
+
+    assert [] == failures
+    assert len(LINES) == figures["archived"] + figures["rejected"]
+    assert figures["minute_clicks"] == figures["session_clicks"] == figures["archived"] > 290
+    assert [] == audit(data, len(LINES), sent(*LINES[:-1]), sent(LINES[-1], LINES[0]))[1]
+    assert [] == audit(data, len(LINES), None, NONE)[1]
+
+
+def test_bodies_are_compared_with_those_that_were_sent(data):
+    """A lost message and one that nobody sent have a sentence each."""
+    lost = audit(data, len(LINES), sent(*LINES, b"lost"), NONE)[1]
+    foreign = audit(data, len(LINES) + 1, sent(*LINES[1:]), NONE)[1]
+
+    assert ["1 acknowledged messages are missing"] == lost
+    assert [
+        f"archived + rejected is {len(LINES)}, but the logs hold {len(LINES) + 1} messages",
+        "1 messages are stored more often than they were sent",
+    ] == foreign
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (archive.CLICKS, "1 message ids occur more than once in archive and rejected"),
+        (archive.REJECTED, "1 message ids occur more than once in archive and rejected"),
+        (metrics.MINUTES, "the minutes have"),
+        (metrics.PAGES, "pages have"),
+        (spam_analysis.SESSIONS, "sessions have"),
+        (spam_analysis.FINDINGS, "1 revisions of findings occur more than once"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_row_that_is_twice_in_any_table_is_a_failure(data, table, sentence):
+    """Each of the six tables is checked."""
+    again(data, table)
+
+    assert any(one.startswith(sentence) for one in audit(data, len(LINES), None, NONE)[1])
+
+
+def test_the_documents_sql_is_the_audits_and_runs_in_duckdb(data):
+    """docs/tables.md shows the audit's SQL, and DuckDB has the same figures."""
+    connection = duckdb.connect()
+    for name in ("clicks", "rejected", "minutes", "pages", "sessions", "findings"):
+        connection.register(name, DeltaTable(data.of(name).address).to_pyarrow_dataset())
+
+    assert f"```sql\n{SQL}```" in DOCS.read_text(encoding="utf-8")
+    assert audit(data, 0, None, NONE)[0] == dict(connection.sql(SQL).fetchall())
+
+
+def test_tables_that_are_not_there_yet_have_no_rows(tmp_path):
+    """Before the first batch all figures are 0."""
+    figures, failures = audit(TablePlace(str(tmp_path)), 0, NONE, NONE)
+
+    assert ({0}, []) == ({*figures.values()}, failures)
+
+
+@given(
+    st.lists(st.integers(0, 5), max_size=12),
+    st.lists(st.integers(0, 5), max_size=6),
+    st.lists(st.integers(0, 5), max_size=12),
+)
+def test_compare_equals_plain_counting(sent, again, there):
+    """`compare` gives the same numbers as plain counters."""
+    arrays = [np.array(part, np.uint64) for part in (sent, again, there)]
+    surplus = Counter(there) - Counter(sent) - Counter(again)
+
+    assert compare(*arrays) == ((Counter(sent) - Counter(there)).total(), surplus.total())

@@ -1,0 +1,89 @@
+"""`sparq report`: a page about any period; a mistake is one sentence."""
+
+import argparse
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sparq.cli import main as sparq
+from sparq.pipeline.report.command import time_of
+
+
+@pytest.fixture
+def folder(data, tmp_path):
+    """A copy of the data folder."""
+    return shutil.copytree(data.address, tmp_path / "data")
+
+
+def test_the_page_is_written_into_the_data_folder(folder, capsys):
+    """Without further flags it is about all clicks."""
+    assert 0 == sparq(["report", "--data", str(folder)])
+    assert f"{folder}/report.html\n" == capsys.readouterr().out
+    page = (folder / "report.html").read_text()
+    assert "2 Mar 2026" in page
+    assert "The run" not in page
+
+
+def test_a_period_and_a_file_are_chosen(folder, tmp_path):
+    """A time before now may begin with a minus sign."""
+    file = tmp_path / "page.html"
+    arguments = ["--since", "-5000w", "--until", "2026-03-02T18:00", "--output", str(file)]
+
+    assert 0 == sparq(["report", "--data", str(folder), *arguments])
+    assert "to 2 Mar 2026 18:00 UTC" in file.read_text()
+
+
+def test_the_page_of_a_run_has_its_section(folder):
+    """A data folder that `sparq run` has made has facts about the run."""
+    (folder / "run").mkdir()
+    (folder / "run" / "state.json").write_text('{"mode": "run"}')
+    batch = {
+        "time_s": 1.0,
+        "query": "archive",
+        "rows_per_second": 5.0,
+        "lag_messages": 3,
+        "lag_seconds": None,
+    }
+    (folder / "run" / "samples.json").write_text(json.dumps({"samples": [batch]}))
+    facts = dict.fromkeys(("published", "archived", "distinct", "resent", "evicted_visits"), 0)
+    facts |= {"exactly_once": True, "clicks_per_second": 1, "seconds": 1.0, "rejected": 0}
+    facts |= {"source": "my log", "restarts": ["spark"], "stage_seconds": {"a": 1.0, "total": 1.0}}
+    (folder / "report.json").write_text(json.dumps({**facts, "findings": {"burst": 7}}))
+    sparq(["report", "--data", str(folder)])
+    page = (folder / "report.html").read_text()
+
+    for text in ("Audit passed", "my log", "Restarted during the run: spark", "Lag in messages"):
+        assert text in page
+    assert "Lag in seconds" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", "nowhere"], "--data=nowhere: no such folder"),
+        (["--data", "DATA", "--since", "2030-01-01"], "there are no clicks of this period"),
+        (["--data", "DATA", "--since", "soon"], "soon is no time"),
+    ],
+)
+def test_a_mistake_is_one_sentence(data, capsys, arguments, sentence):
+    """It names the flag, and the exit status is 1."""
+    with pytest.raises(SystemExit, match="1"):
+        sparq(["report", *(data.address if one == "DATA" else one for one in arguments)])
+    said = capsys.readouterr().err
+
+    assert said.startswith("sparq report: ")
+    assert sentence in said
+    assert 1 == said.count("\n")
+
+
+def test_times_are_in_utc():
+    """A day, a time of a day, one with a zone, or a time before now."""
+    assert datetime(2026, 11, 20, tzinfo=UTC) == time_of("2026-11-20")
+    assert datetime(2026, 11, 20, 10, tzinfo=UTC) == time_of("2026-11-20T10:00")
+    assert datetime(2026, 11, 20, 9, tzinfo=UTC) == time_of("2026-11-20T10:00+01:00")
+    for text, length in (("-90m", 1.5), ("-2h", 2), ("-7d", 168), ("-1w", 168)):
+        assert abs(datetime.now(UTC) - time_of(text) - timedelta(hours=length)) < timedelta(0, 60)
+    with pytest.raises(argparse.ArgumentTypeError):
+        time_of("-7y")
