@@ -26,24 +26,24 @@ ONCE = {
 RULES = ONCE | {
     "minutes with another number of clicks than archived": """
         SELECT count(*) FROM (
-            SELECT date_trunc('minute', time) AS minute, count(*) AS n FROM clicks GROUP BY ALL
+            SELECT date_trunc('minute', time) AS minute, count(*) AS archived FROM clicks GROUP BY ALL
         ) FULL JOIN (
-            SELECT minute, sum(clicks) AS n FROM minutes GROUP BY ALL
-        ) AS other USING (minute) WHERE n IS DISTINCT FROM other.n""",
+            SELECT minute, sum(clicks) AS counted FROM minutes GROUP BY ALL
+        ) USING (minute) WHERE archived IS DISTINCT FROM counted""",
     "pages of a minute with another number of clicks than archived": """
         SELECT count(*) FROM (
-            SELECT date_trunc('minute', time) AS minute, page[:1000] AS page, count(*) AS n
+            SELECT date_trunc('minute', time) AS minute, page[:1000] AS page, count(*) AS archived
             FROM clicks WHERE page IS NOT NULL GROUP BY ALL
         ) FULL JOIN (
-            SELECT minute, page, sum(clicks) AS n FROM pages GROUP BY ALL
-        ) AS other USING (minute, page) WHERE n IS DISTINCT FROM other.n""",
+            SELECT minute, page, sum(clicks) AS counted FROM pages GROUP BY ALL
+        ) USING (minute, page) WHERE archived IS DISTINCT FROM counted""",
     "visitors with another number of clicks in sessions than archived": """
         SELECT count(*) FROM (
-            SELECT address, coalesce(user_agent, '-')[:400] AS agent, count(*) AS n
+            SELECT address, coalesce(user_agent, '-')[:400] AS agent, count(*) AS archived
             FROM clicks WHERE address IS NOT NULL GROUP BY ALL
         ) FULL JOIN (
-            SELECT address, user_agent AS agent, sum(clicks) AS n FROM sessions GROUP BY ALL
-        ) AS other USING (address, agent) WHERE n IS DISTINCT FROM other.n""",
+            SELECT address, user_agent AS agent, sum(clicks) AS counted FROM sessions GROUP BY ALL
+        ) USING (address, agent) WHERE archived IS DISTINCT FROM counted""",
     "sessions that do not begin with an archived click": """
         SELECT count(*) FROM sessions ANTI JOIN clicks ON session = id""",
     "findings that hold about a session that is not there": """

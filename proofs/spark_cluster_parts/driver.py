@@ -22,8 +22,6 @@ PARTS = ("python", "jvm", "group")
 """The part of a driver that is killed: its Python, its JVM, or all of it at once."""
 
 REST_SECONDS = 10.0
-START_NUMBER = "PROOF_START"
-"""The variable that tells a driver how many have been started before it."""
 
 ON_LOOPBACK = {
     "spark.driver.host": HOST,
@@ -87,25 +85,22 @@ class Driver:
     folder: Path
     run_dir: Path
     module: str = PIPELINE
-    variables: dict[str, str] = field(init=False, repr=False)
     program: Program = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare the program."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        self.variables = {**environment(self.folder), "PYTHONPATH": python_path()}
         self.program = Program(
             "driver",
             [sys.executable, "-m", self.module, *self.words],
             self.folder / "driver.log",
-            environment=self.variables,
+            environment={**environment(self.folder), "PYTHONPATH": python_path()},
             folder=self.folder,  # Spark creates folders where it is started
         )
 
     def start(self) -> None:
         """Start it; it continues from the checkpoints."""
-        self.variables[START_NUMBER] = str(self.program.starts)
         self.program.start()
 
     def status(self) -> dict[str, Any]:

@@ -61,4 +61,4 @@ VARIANTS = (
     Variant("commits", "each killed driver loses the last file of `commits`", driver=LOST_COMMIT),
     Variant("cores", "each killed driver comes back on other cores", driver=OTHER_CORES),
 )
-CONTROL = Variant("control", "batches that do not know that they are run again", driver=LOST_COMMIT)
+CONTROL = Variant("control", "commits without transactions", driver=LOST_COMMIT)

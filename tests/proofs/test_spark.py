@@ -23,18 +23,6 @@ def plant(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path) -> None:
-    """Batches that are planned but not committed are found; checksum files are ignored."""
-    run = PipelineRun(tmp_path, 1, 1, random.Random(1))
-    assert set() == run.batches_under_way()
-
-    plant(tmp_path / "checkpoint" / "archive" / "offsets", "0", "1", "2", ".2.crc")
-    plant(tmp_path / "checkpoint" / "archive" / "commits", "0", "1")
-    plant(tmp_path / "checkpoint" / "metrics" / "offsets", "0")
-
-    assert {("archive", 2), ("metrics", 0)} == run.batches_under_way()
-
-
 def test_a_drivers_processes_are_those_of_its_session() -> None:
     """The name "python" means the driver itself, "group" every process of its session."""
     script = (

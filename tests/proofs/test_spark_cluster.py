@@ -11,15 +11,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
 from proofs.daemon_fixture import python_path
-from proofs.spark_cluster_parts import another_batch_id, event_log, failing_workers, failures
+from proofs.spark_cluster_parts import event_log, failing_workers, failures
 from proofs.spark_cluster_parts import feed as feeds
 from proofs.spark_cluster_parts.checkpoint import Checkpoints
-from proofs.spark_cluster_parts.checks import archived
 from proofs.spark_cluster_parts.driver import Addresses, Driver, command_line
 from proofs.spark_cluster_parts.feed import Feed
 from proofs.spark_cluster_parts.programs import Program
@@ -202,27 +198,6 @@ def test_the_command_line_is_that_of_sparq_pipeline(tmp_path: Path) -> None:
     assert "--max-offsets-per-trigger=5000" in words
     assert "--spark=spark.ui.enabled=true" in words
     assert "--spark=spark.ui.enabled=false" not in words
-
-
-def test_the_control_gives_each_start_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that is run again after a restart has a different number."""
-    given: list[int] = []
-    monkeypatch.setattr(another_batch_id, "by_its_number", lambda _, sink: sink(None, 7))
-    for start in ("0", "1"):
-        monkeypatch.setenv("PROOF_START", start)
-        another_batch_id.by_another_number(None, lambda _, batch_id: given.append(batch_id))
-
-    assert [7, 100_007] == given
-
-
-def test_only_files_in_the_log_are_counted(tmp_path: Path) -> None:
-    """Files that the table's log does not name are not counted."""
-    assert (0, 0) == archived(tmp_path)
-    for ids in (["1", "2"], ["2", "3"]):
-        write_deltalake(tmp_path, pa.table({"id": ids}), mode="append")
-    pq.write_table(pa.table({"id": ["9"]}), tmp_path / "orphan.parquet")
-
-    assert (4, 3) == archived(tmp_path)
 
 
 def test_speculative_tasks_are_counted(tmp_path: Path) -> None:

@@ -75,6 +75,16 @@ def test_marks_are_the_newest_times_of_each_nsqd_but_not_of_the_future():
     assert nothing["published_s"] == BEGIN_S
 
 
+def test_clicks_that_tell_no_visitor_are_in_no_session():
+    """Without an address, clicks of strangers would be one endless session. Marks count them."""
+    body = b'{"time": "2026-11-21T00:00:%02dZ", "url": "/a", "http_user_agent": "Mozilla/5.0"}'
+    lines = [Click(1).line(), *(body % at for at in range(2, 60))]
+    (row,) = packed_rows(messages(lines, published_s=BEGIN_S + 99)).to_dict("records")
+
+    assert [BEGIN_S + 1] == from_blob(row["clicks"])["second"].to_list()
+    assert {"a": BEGIN_S + 59} == json.loads(row["marks"])
+
+
 def test_a_partition_is_packed_as_one():
     """Several Arrow batches give one row for each bucket; an empty partition gives none."""
     table = messages([Click(at).line() for at in range(4)])

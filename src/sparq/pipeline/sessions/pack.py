@@ -97,8 +97,16 @@ def packed(messages: pa.Table, use: Compiled, buckets: int) -> pa.RecordBatch:
 def prepared(
     messages: pl.DataFrame, use: Compiled
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
-    """The clicks in the form of the state, their visitors once each, and the nsqds' marks."""
+    """The clicks in the form of the state, their visitors once each, and the nsqds' marks.
+
+    Clicks without the first of the columns that tell visitors apart are left out: they would all be
+    one visitor, whose session never ends.
+    """
     names = use.settings.visit.visitor
+    marks = messages.group_by("nsqd").agg(
+        pl.min_horizontal(pl.col("time", "timestamp").dt.epoch("s")).max()
+    )
+    messages = messages.filter(pl.col(names[0]).is_not_null())
     short = [
         pl.col(name).str.slice(0, TEXT_CHARACTERS_MAX).fill_null("-")
         for name in dict.fromkeys(("address", "user_agent", *names))
@@ -120,9 +128,6 @@ def prepared(
         kind=kind_of(use.settings.kinds),
         id=pl.Series(ids_of(messages["id"]), dtype=pl.UInt64),
     ).with_columns(**{name: made for name, made in use.clicks.items() if name in use.kept})
-    marks = clicks.group_by("nsqd").agg(
-        pl.min_horizontal("second", pl.col("timestamp").dt.epoch("s")).max()
-    )
     clicks = clicks.with_columns(page=pl.col("page").str.slice(0, TEXT_CHARACTERS_MAX))
     return clicks.select([*CLICK, *use.kept]), visitors, dict(marks.iter_rows())
 
