@@ -40,7 +40,11 @@ class Pipeline(SupervisedProcess):
     def __init__(self, lookupd, folder, *first):
         self.data, self.run_dir = folder / "data", folder / "run"
         flags = [f"--data={self.data}", f"--run-dir={self.run_dir}", "--metrics-address="]
-        flags += [f"--lookupd-http-address={lookupd}", "--max-offsets-per-trigger=400"]
+        flags += [
+            f"--lookupd-http-address={lookupd}",
+            "--max-offsets-per-trigger=400",
+            "--shuffle-partitions=2",
+        ]
         command = [sys.executable, "-m", PROGRAM, *first, *flags, "--no-publish"]
         paths = {**os.environ, "PYTHONPATH": python_path()}
         super().__init__("pipeline", command, folder / "log", environment=paths)
