@@ -8,6 +8,7 @@ from sparq.pipeline import archive
 from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.run.processes import LocalCluster
+from sparq.pipeline.sink import Sink
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.stored import stored
 
@@ -43,7 +44,7 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
         stream.add(lines[at : at + 152])
 
     def run():
-        sink = archive.archive_sink(spark, str(tmp_path), topics, counted=counts.append)
+        sink = Sink(spark, str(tmp_path), archive.output(), topics, counted=counts.append)
         stream.run(lambda messages: messages, sink)
 
     run()
@@ -65,7 +66,7 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
 def test_a_column_without_values_has_nulls_of_its_type(spark, query, messages, tmp_path):
     """A column without any value has nulls of its type, such as the common format's user agent."""
     line = b'192.0.2.1 - - [02/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1'
-    archive.archive_sink(spark, str(tmp_path))(messages([line] * 3), 0)
+    Sink(spark, str(tmp_path), archive.output())(messages([line] * 3), 0)
     found = stored(tmp_path, "clicks")
 
     assert 3 == len(found) == found["user_agent"].null_count
@@ -75,9 +76,9 @@ def test_a_column_without_values_has_nulls_of_its_type(spark, query, messages, t
 def test_the_users_columns_are_stored(spark, query, messages, tmp_path):
     """A column of the user's own is a column of the table, also one that is added later."""
     body = b'{"time": "2026-03-02T10:00:00Z", "price": 1.5}'
-    archive.archive_sink(spark, str(tmp_path))(messages([body]), 0)
+    Sink(spark, str(tmp_path), archive.output())(messages([body]), 0)
     reading = Reading(columns=(("price", "price: double"),))
-    archive.archive_sink(spark, str(tmp_path), reading=reading)(messages([body], first=1), 1)
+    Sink(spark, str(tmp_path), archive.output(reading))(messages([body], first=1), 1)
     found = DeltaTable(tmp_path / "clicks").to_pyarrow_table(columns=["index", "price"])
 
     assert [None, 1.5] == found.sort_by("index")["price"].to_pylist()

@@ -12,6 +12,7 @@ from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.forget import ForgottenVisitor
 from sparq.pipeline.maintenance import OPEN, merge
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
+from sparq.pipeline.sink import Sink
 from sparq.pipeline.spam_analysis import SESSIONS
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import add_action, files_of, opened, transact, write_files
@@ -35,7 +36,7 @@ def data(spark, query, messages, tmp_path):
     """A data folder whose tables have older versions, merged files and files of a killed task."""
     own = MetricTable(OwnMetric("addresses", "count(distinct address)"), CLICK_SCHEMA)
     folder = str(tmp_path)
-    sinks = [archive.archive_sink(spark, folder), metrics.metrics_sink(spark, folder, own=[own])]
+    sinks = [Sink(spark, folder, one) for one in (archive.output(), metrics.output([own]))]
     for number in range(2):
         for sink in sinks:
             sink(messages([line.encode() for line in LINES], first=number * len(LINES)), number)
@@ -113,7 +114,8 @@ def test_rows_about_open_sessions_stay_in_files_of_their_own(tmp_path):
 def test_a_repeated_batch_adds_nothing_that_was_forgotten(spark, query, messages, data):
     """A batch that Spark repeats after its rows were forgotten is still recognised."""
     forget.forget(TablePlace(str(data)), ForgottenVisitor(GONE), keep_s=0)
-    archive.archive_sink(spark, str(data))(messages([line.encode() for line in LINES], first=6), 1)
+    sink = Sink(spark, str(data), archive.output())
+    sink(messages([line.encode() for line in LINES], first=6), 1)
 
     assert [] == files_with(data, GONE)
 

@@ -14,6 +14,7 @@ from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.run.processes import LocalCluster
+from sparq.pipeline.sink import Sink
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.stored import stored, summed_up
@@ -106,7 +107,7 @@ def test_failed_and_repeated_batches_leave_the_figures_exact(spark, query_input,
         query.add(bodies[at : at + BATCH])
 
     def run(topics):
-        query.run(lambda rows: rows, metrics.metrics_sink(spark, str(tmp_path), topics))
+        query.run(lambda rows: rows, Sink(spark, str(tmp_path), metrics.output(), topics))
 
     with pytest.raises(Exception, match="killed"):
         run(FailsOnce(options))
@@ -133,7 +134,7 @@ def test_failed_and_repeated_batches_leave_the_figures_exact(spark, query_input,
 def test_merged_rows_give_the_same_figures(spark, query, messages, tmp_path):
     """Summing up the rows of a minute, in any order, changes no figure."""
     bodies = generate(600, 7).lines
-    sink = metrics.metrics_sink(spark, str(tmp_path))
+    sink = Sink(spark, str(tmp_path), metrics.output())
     for number, at in enumerate(range(0, 600, 200)):
         sink(messages(bodies[at : at + 200], first=at), number)
     before = DeltaTable(tmp_path / "minutes").to_pyarrow_table()
@@ -181,7 +182,7 @@ def test_the_users_metrics_are_tables(spark, query, messages, tmp_path):
     """A metric over a column of the user's own is written with the others, batch by batch."""
     reading = Reading(columns=(("price", "price: double"), ("region", "geo.region: string")))
     own = MetricTable(OwnMetric("revenue", "sum(price)", ("region",)), click_schema(reading))
-    sink = metrics.metrics_sink(spark, str(tmp_path), own=[own], reading=reading)
+    sink = Sink(spark, str(tmp_path), metrics.output([own], reading))
     body = '{"time": "2026-03-02T10:00:00Z", "price": %s, "geo": {"region": "%s"}}'
     sales = [(1.5, "DE"), (2.5, "FR"), (4, "DE")]
     for number in range(2):

@@ -15,6 +15,7 @@ from sparq.pipeline.report.run_report import scores
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.pipeline.sessions.state import sessions_stage
+from sparq.pipeline.sink import Sink
 from sparq.pipeline.storage import TablePlace
 from tests.pipeline.query_input import forget_last_commit
 
@@ -42,7 +43,9 @@ class Ran:
 
     def sink(self):
         """The sink of a new start."""
-        return spam_analysis.spam_sink(self.query.spark, str(self.folder), Kept())
+        sink = Sink(self.query.spark, str(self.folder), spam_analysis.OUTPUT, Kept())
+        spam_analysis.reopen(sink)
+        return sink
 
     def add(self, first, end):
         """Add batches of clicks."""

@@ -49,6 +49,7 @@ from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError, cluster_options
+from sparq.pipeline.sink import Sink
 from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -143,18 +144,21 @@ class Application:
         settings = self._settings
         checkpoint = QueryCheckpoint(self._spark, f"{settings.data}/checkpoint/{name}")
         read = messages(self._spark, settings.channels[name], self._source_options(name))
-        common = self._spark, settings.data, self._result_topics()
-        keep_days, reading = settings.keep_days, settings.reading
+        sink_of = partial(
+            Sink,
+            self._spark,
+            settings.data,
+            topics=self._result_topics(),
+            keep_days=settings.keep_days,
+        )
+        reading = settings.reading
         if name == archive.QUERY:
             rejected = partial(self._figures.counted, name, "rejected")
-            sink = archive.archive_sink(
-                *common, keep_days=keep_days, counted=rejected, reading=reading
-            )
+            sink = sink_of(archive.output(reading), counted=rejected)
             rows = observed(read, newest_published=F.col("timestamp"))
             return PipelineQuery(rows, sink, checkpoint)
         if name == metrics.QUERY:
-            own = metric_tables(settings)
-            sink = metrics.metrics_sink(*common, keep_days=keep_days, own=own, reading=reading)
+            sink = sink_of(metrics.output(metric_tables(settings), reading))
             rows = observed(read, newest_published=F.col("timestamp"))
             return PipelineQuery(rows, sink, checkpoint)
         # The number of buckets is fixed at the query's first start, whatever the cores are now.
@@ -163,7 +167,8 @@ class Application:
         packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
         stage = sessions_stage(packed, self._rules)
         rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
-        sink = spam_analysis.spam_sink(*common, keep_days=keep_days)
+        sink = sink_of(spam_analysis.OUTPUT)
+        spam_analysis.reopen(sink)
         return PipelineQuery(
             rows, sink, checkpoint, partial(spam_analysis.close, sink, self._rules)
         )

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparq.pipeline import clicks as click
 from sparq.pipeline.reading.schema import Reading, click_schema
-from sparq.pipeline.sink import Publication, Sink
-from sparq.pipeline.tables import Table, Tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from sparq.pipeline.publish import ResultTopics
+from sparq.pipeline.sink import Output
+from sparq.pipeline.tables import Table
 
 QUERY = "archive"
 # Limit for a rejected message on its topic: in JSON a byte can become six, and nsqd takes 1 MiB.
@@ -64,34 +59,10 @@ def split(
         }
 
 
-def archive_sink(
-    spark: SparkSession,
-    data: str,
-    topics: ResultTopics | None = None,
-    *,
-    keep_days: int = 0,
-    counted: Callable[[int], None] = lambda _: None,
-    reading: Reading = click.USUAL,
-) -> Sink:
-    """A function for foreachBatch: writes a batch of messages into both tables.
-
-    Args:
-        spark: the session.
-        data: the data folder.
-        topics: the topics for results; None: rejected messages are not published.
-        keep_days: days of rows to keep; 0: all.
-        counted: takes the number of rejected messages of each batch.
-        reading: how messages are read.
-    """
-    return Sink(
-        Tables(spark, data, [REJECTED, clicks_table(reading)]),
-        partial(split, reading=reading),
-        Publication(topics, REJECTED.name, as_json),
-        keep_days=keep_days,
-        counted=lambda written: counted(
-            written[REJECTED.name].rows if REJECTED.name in written else 0
-        ),
-    )
+def output(reading: Reading = click.USUAL) -> Output:
+    """The tables and messages of this query."""
+    tables = [REJECTED, clicks_table(reading)]
+    return Output(tables, partial(split, reading=reading), REJECTED.name, as_json)
 
 
 def as_json(row: dict[str, Any], _: int) -> bytes:

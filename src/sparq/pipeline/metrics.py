@@ -23,15 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparq.pipeline.clicks import USUAL, parse_arrow
-from sparq.pipeline.sink import Publication, Sink
-from sparq.pipeline.tables import Tables
+from sparq.pipeline.sink import Output
 from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from sparq.pipeline.own_metrics import MetricTable
-    from sparq.pipeline.publish import ResultTopics
     from sparq.pipeline.reading.schema import Reading
 
 QUERY = "metrics"
@@ -110,31 +106,10 @@ def visitor_hashes(addresses: pa.ChunkedArray, agents: pa.ChunkedArray) -> pa.In
     return hashes_of(texts.combine_chunks())
 
 
-def metrics_sink(
-    spark: SparkSession,
-    data: str,
-    topics: ResultTopics | None = None,
-    *,
-    keep_days: int = 0,
-    own: Sequence[MetricTable] = (),
-    reading: Reading = USUAL,
-) -> Sink:
-    """A function for foreachBatch: writes a batch of messages into all tables.
-
-    Args:
-        spark: the session.
-        data: the data folder.
-        topics: the topics for results; None: minutes are not published.
-        keep_days: days of rows to keep; 0: all.
-        own: the user's metrics.
-        reading: how messages are read.
-    """
-    return Sink(
-        Tables(spark, data, [*(one.table for one in own), PAGES, MINUTES]),
-        partial(split, own=tuple(own), reading=reading),
-        Publication(topics, MINUTES.name, as_json),
-        keep_days=keep_days,
-    )
+def output(own: Sequence[MetricTable] = (), reading: Reading = USUAL) -> Output:
+    """The tables and messages of this query, the user's metrics included."""
+    tables = [*(one.table for one in own), PAGES, MINUTES]
+    return Output(tables, partial(split, own=tuple(own), reading=reading), MINUTES.name, as_json)
 
 
 def as_json(row: dict[str, Any], revision: int) -> bytes:

@@ -7,7 +7,7 @@ the times that the batch has touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,72 +27,77 @@ PUBLISHED_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
-    """What is published of a table.
+class Output:
+    """What a query makes of a batch.
 
     Attributes:
-        topics: the topics for results; None: nothing is published.
-        table: the table's name, which is that of its topic in `topics`.
-        encode: a row, and the version of the table that has it, as a message.
+        tables, split, always: see `Tables`.
+        published: the name of the table of which messages are published; its topic's name in
+            ResultTopics is the same.
+        as_json: a row, and the version of the table that has it, as a message.
     """
 
-    topics: ResultTopics | None
-    table: str
-    encode: Callable[[dict[str, Any], int], bytes]
+    tables: Sequence[Table]
+    split: Split
+    published: str
+    as_json: Callable[[dict[str, Any], int], bytes]
+    always: bool = False
 
 
 class Sink:
-    """Writes batches, also if they are repeated.
+    """Writes and publishes batches, also if they are repeated.
 
     Args:
-        tables: the query's tables.
-        split: turns a batch into their rows.
-        publication: what is published.
+        spark: the session.
+        data: the data folder, a path or a URI of any Hadoop file system.
+        output: what to make of a batch.
+        topics: the topics for results; None: nothing is published.
         keep_days: days of rows to keep; 0: all.
-        counted: takes what each batch has written, by table.
-        always: see `Tables.write`.
+        counted: takes the number of published rows of each batch.
     """
 
     def __init__(
         self,
-        tables: Tables,
-        split: Split,
-        publication: Publication,
+        spark: SparkSession,
+        data: str,
+        output: Output,
+        topics: ResultTopics | None = None,
         *,
         keep_days: int = 0,
-        counted: Callable[[dict[str, Written]], None] = lambda _: None,
-        always: bool = False,
+        counted: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.tables, self.split = tables, split
-        self._publication = publication
-        self._maintenance = Maintenance(tables, keep_days)
-        self._counted, self._always = counted, always
+        self.tables = Tables(spark, data, output.tables)
+        self._maintenance = Maintenance(self.tables, keep_days)
+        self._output, self._topics, self._counted = output, topics, counted
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Process one micro-batch."""
-        written = self.tables.write(rows, batch_id, self.split, always=self._always)
-        self._counted(written)
-        self.publish(rows.sparkSession, written)
-        self._maintenance.between_batches(rows.sparkSession)
+        output, spark = self._output, rows.sparkSession
+        written = self.tables.write(rows, batch_id, output.split, always=output.always)
+        new = written.get(output.published)
+        self._counted(new.rows if new else 0)
+        if new:
+            self.publish(spark, new)
+        self._maintenance.between_batches(spark)
 
-    def publish(self, spark: SparkSession, written: dict[str, Written]) -> None:
-        """Publish what was written."""
-        what = self._publication
-        if what.topics is None or what.table not in written:
+    def publish(self, spark: SparkSession, new: Written) -> None:
+        """Publish what was written into the table that is published."""
+        if self._topics is None:
             return
-        definition, place, delta = self.tables.opened[what.table]
-        version, new, _ = written[what.table]
-        files = new if definition.summed is None else overlapping(delta, definition.time, new)
-        encode = what.encode
+        name, encode = self._output.published, self._output.as_json
+        definition, place, delta = self.tables.opened[name]
+        files = new.files
+        if definition.summed is not None:
+            files = overlapping(delta, definition.time, files)
 
         def bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for _ in batches:
-                for rows in new_rows(place, definition, new, files):
-                    encoded = [encode(row, version) for row in rows.to_pylist()]
+                for rows in new_rows(place, definition, new.files, files):
+                    encoded = [encode(row, new.version) for row in rows.to_pylist()]
                     yield pa.record_batch([pa.array(encoded, pa.binary())], names=["body"])
 
         made = spark.range(0, 1, 1, 1).mapInArrow(bodies, BODY_DDL)
-        what.topics.publish(getattr(what.topics, what.table), made)
+        self._topics.publish(getattr(self._topics, name), made)
 
 
 def new_rows(

@@ -30,14 +30,13 @@ from sparq.pipeline.maintenance import OPEN, remove_action
 from sparq.pipeline.publish import with_batch_time
 from sparq.pipeline.sessions import output, state
 from sparq.pipeline.sessions.pack import PACKED_DDL, packer
-from sparq.pipeline.sink import Publication, Sink
+from sparq.pipeline.sink import Output, Sink
 from sparq.pipeline.tables import Table, Tables, Written, files_of, transact
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sparq.pipeline.publish import ResultTopics
     from sparq.pipeline.reading.schema import Reading
     from sparq.pipeline.sessions.rules import Rules
 
@@ -62,26 +61,6 @@ def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]
                     yield {table.name: pa.ipc.open_stream(blob.as_buffer()).read_all()}
 
 
-def spam_sink(
-    spark: SparkSession, data: str, topics: ResultTopics | None = None, *, keep_days: int = 0
-) -> Sink:
-    """A function for foreachBatch: writes a batch's sessions and findings.
-
-    Removes what the last end of a run wrote about sessions that go on now.
-
-    Args:
-        spark: the session.
-        data: the data folder.
-        topics: the topics for results; None: findings are not published.
-        keep_days: days of rows to keep; 0: all.
-    """
-    tables = Tables(spark, data, [FINDINGS, SESSIONS])
-    _replace_open(tables, {})
-    publication = Publication(topics, FINDINGS.name, as_json)
-    # Always: Spark writes the state of a batch only if its plan is executed.
-    return Sink(tables, split, publication, keep_days=keep_days, always=True)
-
-
 def close(sink: Sink, rules: Rules, spark: SparkSession, checkpoint: str) -> None:
     """Write the open sessions, and findings about them, instead of those of an earlier end.
 
@@ -95,8 +74,14 @@ def close(sink: Sink, rules: Rules, spark: SparkSession, checkpoint: str) -> Non
         rows = state.closed(spark, readable, rules)
         added = sink.tables.add_files(rows, split, OPEN)
     _replace_open(sink.tables, added)
-    paths = {name: [one.path for one in actions] for name, actions in added.items()}
-    sink.publish(spark, {name: Written(0, files, 0) for name, files in paths.items()})
+    new = Written(0, [one.path for one in added.get(FINDINGS.name, [])], 0)
+    if new.files:
+        sink.publish(spark, new)
+
+
+def reopen(sink: Sink) -> None:
+    """Remove what the last end of a run wrote about sessions that go on now."""
+    _replace_open(sink.tables, {})
 
 
 def _replace_open(tables: Tables, added: Mapping[str, list[AddAction]]) -> None:
@@ -123,3 +108,7 @@ def as_json(row: dict[str, Any], _: int) -> bytes:
     row["visitor"] = str(row["visitor"])
     row["evidence"] = json.loads(row["evidence"] or "{}")
     return json.dumps(row).encode()
+
+
+# Always: Spark writes the state of a batch only if its plan is executed.
+OUTPUT = Output([FINDINGS, SESSIONS], split, FINDINGS.name, as_json, always=True)

@@ -5,17 +5,8 @@
 
 A query defines each of its tables as a `Table`. What runs on the executors is one function,
 `split`: it gets the rows of a partition as Arrow batches, and yields the rows of each table. So the
-rows of several tables come out of one pass over a batch:
-
-    at = ("time", pa.timestamp("us", "UTC"))
-    SESSIONS = Table("sessions", pa.schema([at, ("visitor", pa.string()), ...]), "time")
-    FINDINGS = Table("findings", pa.schema([at, ("reason", pa.string()), ...]), "time")
-
-    def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
-        for batch in batches:
-            yield {"sessions": sessions_of(batch), "findings": findings_of(batch)}
-
-    sink = Sink(Tables(spark, data, [FINDINGS, SESSIONS]), split)   # for foreachBatch
+rows of several tables come out of one pass over a batch. `sink.Sink` is the function for
+foreachBatch that writes and maintains them.
 
 1. Exactly once: a batch is one commit of each table, with a Delta transaction: the application is
    the query's id, its version the batch's number. A batch that Spark repeats is recognised by it.
@@ -143,19 +134,12 @@ class Tables:
         data: the data folder, a path or a URI of any Hadoop file system.
         tables: the tables in the order of their commits. The last one should get rows from nearly
             every batch: if it has a batch, the others do, too, and the batch is skipped.
-        options: storage options of `deltalake`, in addition to Spark's configuration of S3.
     Raises:
         ValueError: a folder holds a table with other columns or partitions.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        data: str,
-        tables: Sequence[Table],
-        options: Mapping[str, str] | None = None,
-    ) -> None:
-        data_place = place_of(spark, data, options)
+    def __init__(self, spark: SparkSession, data: str, tables: Sequence[Table]) -> None:
+        data_place = place_of(spark, data)
         # The tables stay open between batches: only the commits since the last one are read.
         self.opened: dict[str, OpenTable] = {}
         for table in tables:
@@ -170,7 +154,7 @@ class Tables:
         Args:
             rows: the batch, as foreachBatch passes it; its plan is executed once.
             batch_id: its number.
-            split: see the module.
+            split: see above.
             always: execute the plan also if the tables have the batch: a query with state needs
                 that, since Spark writes the state of a batch only then.
         Returns:
@@ -319,18 +303,20 @@ def files_of(table: DeltaTable) -> list[TableFile]:
 
 def overlapping(table: DeltaTable, column: str, paths: Collection[str]) -> list[str]:
     """The files that may have a time of the range of some files' times, these files included."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    names = [unquote(path) for path in actions["path"].to_pylist()]
-    least, most = actions[f"min.{column}"], actions[f"max.{column}"]
-    own = pa.array([name in paths for name in names])
-    first, last = pc.min(least.filter(own)), pc.max(most.filter(own))
-    found = pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
-    return [name for name, is_in in zip(names, found.to_pylist(), strict=True) if is_in]
+    columns = pa.table(table.get_add_actions(flatten=True)).select(
+        ["path", f"min.{column}", f"max.{column}"]
+    )
+    rows = [
+        (unquote(path), *ends) for path, *ends in zip(*columns.to_pydict().values(), strict=True)
+    ]
+    own = [ends for path, *ends in rows if path in paths]
+    first, last = min(least for least, _ in own), max(most for _, most in own)
+    return [path for path, least, most in rows if least <= last and most >= first]
 
 
 def has_batch(table: DeltaTable, query: str, batch_id: int) -> bool:
     """Whether the table has this batch of a query, or a later one."""
-    newest: int | None = table.transaction_version(query)
+    newest = table.transaction_version(query)
     return newest is not None and newest >= batch_id
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sparq.pipeline import archive, metrics, own_metrics
 from sparq.pipeline.clicks import CLICK_SCHEMA
+from sparq.pipeline.sink import Sink
 from tests.pipeline.query_input import message_table
 from tests.scenarios.docs import pipeline_page
 
@@ -26,8 +27,8 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("tables")
     lines = "".join(pipeline_page.blocks("Start", "")).encode().splitlines()
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "11111111-aaaa")
-    for sink in (archive.archive_sink, metrics.metrics_sink):
-        write = sink(spark, str(folder / "data"))
+    for output in (archive.output(), metrics.output()):
+        write = Sink(spark, str(folder / "data"), output)
         for at, line in enumerate(lines):
             write(spark.createDataFrame(message_table([line], at)), at)
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)

@@ -111,9 +111,7 @@ def prepared(
         pl.col(name).str.slice(0, TEXT_CHARACTERS_MAX).fill_null("-")
         for name in dict.fromkeys(("address", "user_agent", *names))
     ]
-    texts = messages.select(short).with_columns(
-        key=pl.concat_str([pl.col(name) for name in names], separator="\n")
-    )
+    texts = messages.select(short).with_columns(key=pl.concat_str(names, separator="\n"))
     first = texts.select(at=pl.int_range(pl.len()), key="key").group_by("key").first()
     hashes = [xxhash.xxh3_64_intdigest(key.encode()) for key in first["key"]]
     first = first.with_columns(visitor=pl.Series(hashes, dtype=pl.UInt64).reinterpret(signed=True))
@@ -147,14 +145,9 @@ def ids_of(texts: pl.Series) -> npt.NDArray[np.uint64]:
     Raises:
         ValueError: an id does not have 16 hex digits.
     """
-    if not (texts.str.len_bytes() == ID_CHARACTERS).all():
-        wrong = next(one for one in texts if len(one) != ID_CHARACTERS)
+    for wrong in texts.filter(texts.str.len_bytes() != 16):
         raise ValueError(f"column id: '{wrong}' is not a message id: it must have 16 hex digits")
-    digits = "".join(texts)
-    return np.frombuffer(bytes.fromhex(digits), ">u8").astype(np.uint64)
-
-
-ID_CHARACTERS = 16
+    return np.frombuffer(bytes.fromhex("".join(texts)), ">u8").astype(np.uint64)
 
 
 def _blobs(rows: pl.DataFrame, buckets: int) -> list[bytes]:
