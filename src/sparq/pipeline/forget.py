@@ -106,7 +106,7 @@ class ForgottenVisitor:
 def forget(
     data: TablePlace,
     visitor: ForgottenVisitor,
-    waited: Callable[[str], None] = lambda _: None,
+    waited: Callable[[str], object] = lambda _: None,
     keep_s: float = KEEP_S,
 ) -> int:
     """Delete a visitor from all tables of a data folder; returns the number of changed files.
@@ -147,10 +147,10 @@ def _any_batch(place: TablePlace, path: str, check: Callable[[pa.RecordBatch], b
 
 
 def _forget_in(
-    place: TablePlace, visitor: ForgottenVisitor, waited: Callable[[str], None], keep_s: float
+    place: TablePlace, visitor: ForgottenVisitor, waited: Callable[[str], object], keep_s: float
 ) -> int:
     """Delete a visitor from one table."""
-    changed = 0
+    changed, has_waited = 0, False
     table = place.table()
     while True:
         table.update_incremental()
@@ -171,8 +171,10 @@ def _forget_in(
             del left[path]
         if not left and not any(_any_batch(place, path, visitor.is_in) for path in live):
             return changed
-        if left:
+        if left and not has_waited:
+            has_waited = True
             waited(f"{place.address}: waiting for {len(left)} files of a batch without a commit")
+        if left:
             time.sleep(POLL_SECONDS)
 
 
@@ -192,19 +194,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = dict(one.split("=", 1) for one in given.storage_option)
     except ValueError:
         words.error("--storage-option needs the form KEY=VALUE")
-    is_path = not re.match(r"[a-z0-9]+:", given.data)
-    address = str(Path(given.data).absolute()) if is_path else given.data.rstrip("/")
-    if is_path and not Path(address).is_dir():
-        words.error(f"--data={given.data}: no such folder")
-    said: set[str] = set()
-
-    def wait(sentence: str) -> None:
-        if sentence not in said:
-            said.add(sentence)
-            sys.stderr.write(f"{sentence}\n")
-
+    address = given.data.rstrip("/")
+    if not re.match(r"[a-z0-9]+:", address):
+        address = str(Path(address).absolute())
+        if not Path(address).is_dir():
+            words.error(f"--data={given.data}: no such folder")
+    visitor = ForgottenVisitor(given.address, given.user_agent)
     changed = forget(
-        TablePlace(address, options), ForgottenVisitor(given.address, given.user_agent), wait
+        TablePlace(address, options), visitor, lambda sentence: sys.stderr.write(f"{sentence}\n")
     )
     sys.stdout.write(f"forgotten: {changed:,} files were changed\n")
     return 0

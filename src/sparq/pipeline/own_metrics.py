@@ -36,7 +36,16 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _VALUE: Final = re.compile(
     r"\s*(sum|count|min|max|mean)\s*\(\s*(distinct\s)?\s*(.+?)\s*\)\s*", re.I | re.S
 )
-_AGGREGATES: Final = "sum(x), count(*), count(x), count(distinct x), min(x), max(x) or mean(x)"
+_FORMS: Final = "sum(x), count(*), count(x), count(distinct x), min(x), max(x) or mean(x)"
+_INT: Final = pa.int64()
+# By aggregate: its columns; for each polars' method, how rows are summed up, and the type (None:
+# that of x).
+_COLUMNS: Final[dict[str, list[tuple[str, str, str, pa.DataType | None]]]] = {
+    **{name: [("value", name, name, None)] for name in ("sum", "min", "max")},
+    "count": [("value", "count", "sum", _INT)],
+    "mean": [("value_sum", "sum", "sum", None), ("value_count", "count", "sum", _INT)],
+    "count distinct": [("value_hashes", "unique", "union", pa.list_(_INT))],
+}
 
 
 class OwnMetric(msgspec.Struct, frozen=True):
@@ -56,7 +65,7 @@ class OwnMetric(msgspec.Struct, frozen=True):
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"{shown(self.name)} is no name: use a-z, 0-9 and _, a letter first")
         if not _VALUE.fullmatch(self.value):
-            raise ValueError(f"value={shown(self.value)} is no aggregate: write {_AGGREGATES}")
+            raise ValueError(f"value={shown(self.value)} is no aggregate: write {_FORMS}")
 
     @property
     def parts(self) -> tuple[str, str]:
@@ -116,9 +125,10 @@ class MetricTable:
             used += parse(text).meta.root_names() if text not in ("", "*") else []
         self.columns = tuple(dict.fromkeys(name for name in used if name != "time"))
         number = pa.float64() if kind.is_float() or kind.is_decimal() else pa.int64()
-        self._values, how = _value_columns(aggregate, number)
+        values = [pa.field(name, its or number) for name, _, _, its in _COLUMNS[aggregate]]
+        how = {name: each for name, _, each, _ in _COLUMNS[aggregate]}
         keys = [MINUTE, *(clicks.field(name) for name in metric.by)]
-        self.table: Table = partial_table(f"metric_{metric.name}", keys, self._values, how)
+        self.table: Table = partial_table(f"metric_{metric.name}", keys, values, how)
 
     def rows(self, clicks: pa.Table) -> pa.Table:
         """Clicks as rows of the table.
@@ -138,12 +148,11 @@ class MetricTable:
         if aggregate == "count distinct":
             texts = frame.select(value.cast(pl.String).alias("x"))["x"].to_arrow()
             frame = frame.with_columns(pl.Series("x", hashes_of(texts.cast(pa.string()))))
-            value = pl.col("x")
-        grouped = frame.group_by("minute", *self.metric.by)
-        partial = zip(_partial(aggregate, value), self._values, strict=True)
-        return to_arrow(
-            grouped.agg(one.alias(field.name) for one, field in partial), self.table.schema
+            value = pl.col("x").drop_nulls()
+        found = frame.group_by("minute", *self.metric.by).agg(
+            getattr(value, method)().alias(name) for name, method, _, _ in _COLUMNS[aggregate]
         )
+        return to_arrow(found, self.table.schema)
 
     def _type_of(self, empty: pl.DataFrame, key: str, text: str) -> pl.DataType:
         try:
@@ -153,25 +162,3 @@ class MetricTable:
 
     def _wrong(self, key: str, text: str, reason: str) -> ValueError:
         return ValueError(f"metrics.{self.metric.name}: {key}={shown(text)}: {reason}")
-
-
-def _value_columns(aggregate: str, kind: pa.DataType) -> tuple[list[pa.Field], dict[str, str]]:
-    """The columns of an aggregate, and how partial rows are combined."""
-    if aggregate == "count distinct":
-        return [pa.field("value_hashes", pa.list_(pa.int64()))], {"value_hashes": "union"}
-    if aggregate == "mean":
-        columns = [pa.field("value_sum", kind), pa.field("value_count", pa.int64())]
-        return columns, {"value_sum": "sum", "value_count": "sum"}
-    if aggregate == "count":
-        return [pa.field("value", pa.int64())], {"value": "sum"}
-    return [pa.field("value", kind)], {"value": aggregate}
-
-
-def _partial(aggregate: str, value: pl.Expr) -> list[pl.Expr]:
-    """The expressions of the columns of an aggregate, within a group of rows."""
-    if aggregate == "count distinct":
-        return [value.drop_nulls().unique()]
-    if aggregate == "mean":
-        return [value.sum(), value.count()]
-    found: pl.Expr = getattr(value, aggregate)()
-    return [found]

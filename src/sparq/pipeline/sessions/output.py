@@ -67,35 +67,26 @@ FINDINGS = pa.schema(
 )
 
 
-def session_rows(sessions: pl.DataFrame, use: Compiled) -> pl.DataFrame:
-    """Rows of SESSIONS, from rows of `judge.judged` with `ended`."""
-    return _rows(sessions, use, "figures").select(SESSIONS.names)
+def table_rows(rows: pl.DataFrame, schema: pa.Schema, use: Compiled) -> pl.DataFrame:
+    """Rows of SESSIONS or FINDINGS, from rows of `judge.judged` with the columns that these add.
 
-
-def finding_rows(findings: pl.DataFrame, use: Compiled) -> pl.DataFrame:
-    """Rows of FINDINGS, from rows of `judge.judged` with a finding; withdrawn ones have
-    nulls."""
-    return _rows(findings, use, "evidence").select(FINDINGS.names)
-
-
-def _rows(rows: pl.DataFrame, use: Compiled, figures: str) -> pl.DataFrame:
+    Withdrawn findings have nulls.
+    """
     names = [*use.columns]
     for name, _, window in use.windows:
         names += [name, f"{name}_of"] if window.same else [name]
+    figures = pl.struct(*names, "site_assets").struct.json_encode()
+    ids = [None if some is None else _texts(some) for some in rows["ids"]]
     return rows.with_columns(
         session=pl.Series(_texts(rows["id"]), dtype=pl.String),
         first_time=pl.from_epoch("first_second", "s").cast(pl.Datetime("us", "UTC")),
         last_time=pl.from_epoch("last_second", "s").cast(pl.Datetime("us", "UTC")),
-        message_ids=_lists(rows["ids"]),
-        **{figures: pl.struct(*names, "site_assets").struct.json_encode()},
-    )
+        message_ids=pl.Series(ids, dtype=pl.List(pl.String)),
+        figures=figures,
+        evidence=figures,
+    ).select(schema.names)
 
 
 def _texts(ids: pl.Series) -> list[str]:
     digits = ids.to_numpy().astype(">u8").tobytes().hex()
     return [digits[at : at + 16] for at in range(0, len(digits), 16)]
-
-
-def _lists(ids: pl.Series) -> pl.Series:
-    lists = [None if some is None else _texts(some) for some in ids]
-    return pl.Series(lists, dtype=pl.List(pl.String))

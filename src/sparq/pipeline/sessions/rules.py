@@ -56,11 +56,10 @@ class RulesError(Mistake):
     """A rule file is wrong; the text is one sentence."""
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of a rule file; rules.toml says what its keys mean."""
+# The tables of a rule file. What their keys mean is said in rules.toml.
 
 
-class Visit(Part, frozen=True):
+class Visit(msgspec.Struct, frozen=True):
     """The table [visit]: `clicks_max` and `held_max` are counts, the others seconds."""
 
     visitor: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -71,7 +70,7 @@ class Visit(Part, frozen=True):
     judge_every: Positive
 
 
-class Kinds(Part, frozen=True):
+class Kinds(msgspec.Struct, frozen=True):
     """The table [kinds]: endings of paths, and a regular expression."""
 
     asset: tuple[str, ...]
@@ -79,13 +78,8 @@ class Kinds(Part, frozen=True):
     other_paths: str
 
 
-class Window(Part, frozen=True):
-    """A column of a visit: the largest number of its clicks within some time.
-
-    Attributes:
-        where: which clicks count.
-        same: they must be equal in this column; empty: any clicks.
-    """
+class Window(msgspec.Struct, frozen=True):
+    """A column of a visit: the largest number of its clicks within some time."""
 
     where: str
     seconds: int
@@ -93,15 +87,8 @@ class Window(Part, frozen=True):
     enabled: bool = True
 
 
-class Rule(Part, frozen=True):
-    """A rule about a visit.
-
-    Attributes:
-        when: whether it holds.
-        amount: of evidence.
-        ended: whether it is applied only when the visit is over.
-        about: what it says, for people.
-    """
+class Rule(msgspec.Struct, frozen=True):
+    """A rule about a visit."""
 
     when: str
     amount: str = "clicks"

@@ -33,7 +33,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of, site_figures
 from sparq.pipeline.sessions.low_mark import LowMark
-from sparq.pipeline.sessions.output import OUTPUT_DDL, finding_rows, session_rows
+from sparq.pipeline.sessions.output import FINDINGS, OUTPUT_DDL, SESSIONS, table_rows
 from sparq.pipeline.sessions.pack import VISITOR, from_blob, to_blob
 from sparq.pipeline.sessions.rules import CLICK, Compiled, Rules, compiled
 
@@ -235,8 +235,8 @@ class OpenSessions:
         room = over.filter(pl.col("ended") == "room")
         return pd.DataFrame(
             {
-                "sessions": [to_blob(session_rows(over, self._use))],
-                "findings": [to_blob(finding_rows(findings, self._use))],
+                "sessions": [to_blob(table_rows(over, SESSIONS, self._use))],
+                "findings": [to_blob(table_rows(findings, FINDINGS, self._use))],
                 "found": [len(findings)],
                 "late": [int(over.filter("late")["clicks"].sum())],
                 "evicted_visits": [len(room)],
