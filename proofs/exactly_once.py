@@ -26,7 +26,8 @@ ONCE = {
 RULES = ONCE | {
     "minutes with another number of clicks than archived": """
         SELECT count(*) FROM (
-            SELECT date_trunc('minute', time) AS minute, count(*) AS archived FROM clicks GROUP BY ALL
+            SELECT date_trunc('minute', time) AS minute, count(*) AS archived
+            FROM clicks GROUP BY ALL
         ) FULL JOIN (
             SELECT minute, sum(clicks) AS counted FROM minutes GROUP BY ALL
         ) USING (minute) WHERE archived IS DISTINCT FROM counted""",

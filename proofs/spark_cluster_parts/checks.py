@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deltalake import DeltaTable
-
+from proofs.exactly_once import archived, problems
 from proofs.spark_cluster_parts.feed import TOPIC
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.report.audit import Hashes, audit
@@ -26,8 +25,8 @@ class CheckResult:
 
     Attributes:
         wrong: what does not hold; empty if all does.
-        rows: rows of the archive, counted here.
-        distinct: distinct message ids of the archive, counted here.
+        rows: rows of `clicks` and `rejected`.
+        distinct: their distinct message ids.
         score: how well the planted visitors were found; None if nothing was read.
     """
 
@@ -38,7 +37,7 @@ class CheckResult:
 
     @property
     def twice(self) -> int:
-        """Return the number of archive rows whose id another row also has."""
+        """Return the number of these rows whose id another row also has."""
         return self.rows - self.distinct
 
 
@@ -54,27 +53,14 @@ def read(
         labels: the visitors that were planted among the clicks.
     """
     place = TablePlace(str(data))
-    logged = sum(cluster.message_counts(TOPIC).values())
-    figures, wrong = audit(place, logged, *published)
-    rows, distinct = archived(data / "clicks")
-    if (rows, distinct) != (figures["archived"], figures["distinct"]):
-        wrong.append(
-            f"the audit has {figures['archived']:,} rows of {figures['distinct']:,} ids in the"
-            f" archive, a count of the files {rows:,} of {distinct:,}"
-        )
-    sent, seen = len(published[0]), distinct + figures["rejected_distinct"]
-    if seen < sent:
-        wrong.append(f"{seen:,} ids of {sent:,} acknowledged clicks")
+    _, wrong = audit(place, sum(cluster.message_counts(TOPIC).values()), *published)
+    wrong += problems(data)
+    rows, distinct = archived(data)
+    sent = len(published[0])
+    if distinct < sent:
+        wrong.append(f"{distinct:,} ids of {sent:,} acknowledged clicks")
     findings = newest_findings(scan(place, spam_analysis.FINDINGS))
     score = scores(findings.to_dicts(), labels)["all"]
     if sent >= SCORED_CLICKS and (score["precision"] < PRECISION or score["recall"] < RECALL):
         wrong.append(f"precision {score['precision']} and recall {score['recall']} of findings")
     return CheckResult(wrong, rows, distinct, score)
-
-
-def archived(folder: Path) -> tuple[int, int]:
-    """Return the rows and distinct message ids of a table, read without sparq."""
-    if not DeltaTable.is_deltatable(str(folder)):
-        return 0, 0
-    ids = DeltaTable(folder).to_pyarrow_table(columns=["id"])["id"]
-    return len(ids), len(ids.unique())
