@@ -68,6 +68,7 @@ WRITTEN_DDL = "table STRING, path STRING, bytes BIGINT, stats STRING"
 Delta log."""
 
 _QUERY_ID = "sql.streaming.queryId"
+"""The property in which Spark keeps the id of a streaming query, from its checkpoint."""
 
 Split = Callable[[Iterable[pa.RecordBatch]], Iterator[Mapping[str, pa.Table]]]
 """Turns the batches of one partition into rows by the name of their table; runs on executors."""
@@ -165,7 +166,9 @@ class Tables:
             FileNotFoundError: the batch took long, and its files were deleted as left-overs.
             deltalake.exceptions.CommitFailedError: other writers keep changing a table.
         """
-        query = query_id(rows.sparkSession)
+        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        if not query:
+            raise RuntimeError("a table can only be written by foreachBatch of a streaming query")
         prefix = f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-"
         for one in self.opened.values():
             one.delta.update_incremental()
@@ -232,18 +235,6 @@ def read(
     # Plain Parquet: without Delta's jars, Spark cannot read the log.
     reader = spark.read.schema(schema).option("basePath", place.address)
     return reader.parquet(*(f"{place.address}/{one.path}" for one in files))
-
-
-def query_id(spark: SparkSession) -> str:
-    """The id of the streaming query, which its checkpoint keeps.
-
-    Raises:
-        RuntimeError: the caller is not a streaming query.
-    """
-    found: str | None = spark.sparkContext.getLocalProperty(_QUERY_ID)
-    if not found:
-        raise RuntimeError("a table can only be written by foreachBatch of a streaming query")
-    return found
 
 
 # The driver's part: tables and commits
