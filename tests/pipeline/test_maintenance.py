@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 
 from sparq.pipeline import maintenance, tables
@@ -17,43 +18,40 @@ NOW_S = 1_800_000_000.0
 LIMIT = 128 * MIB
 
 
+QUIET_S = maintenance.SETTLED_S + 1
+LARGE = LIMIT // 4
+
+
 def file(size, day="2026-03-02", age_s=0.0):
     return TableFile(f"date={day}/{size}-{age_s}", size, int((NOW_S - age_s) * 1000), 1)
 
 
-def sizes(chosen):
-    return [[one.size for one in some] for some in chosen]
+def old(*some, day="2026-03-02"):
+    """Files of a day without a new one."""
+    return [file(size, day, QUIET_S) for size in some]
 
 
-def test_files_of_one_size_are_merged_when_there_are_many():
-    """FAN files of about one size are merged, with all that are smaller; fewer are not."""
-    few = [file(5_000 + at) for at in range(FAN - 1)]
-    larger = [file(1 * MIB + at) for at in range(FAN - 1)]
-
-    assert [] == list(due([*few, *larger], LIMIT, NOW_S))
-    assert [FAN] == [len(one) for one in due([*few, file(6_000), *larger], LIMIT, NOW_S)]
-    assert [2 * FAN - 1] == [len(one) for one in due([*few, *larger, file(MIB)], LIMIT, NOW_S)]
+FEW = [file(5_000 + at) for at in range(FAN - 1)]
+LARGER = [file(MIB + at) for at in range(FAN - 1)]
 
 
-def test_a_quiet_day_is_merged_into_one_file():
-    """A day without new files is merged; a large file, or one that is alone, stays."""
-    quiet = {"age_s": maintenance.SETTLED_S + 1}
-    large = file(LIMIT // 4, **quiet)
-
-    assert [[1, 2]] == sizes(due([file(2, **quiet), large, file(1, **quiet)], LIMIT, NOW_S))
-    assert [] == list(due([file(1, **quiet), file(2)], LIMIT, NOW_S))
-    assert [] == list(due([file(1, **quiet), large], LIMIT, NOW_S))
-    days = [file(1, day, **quiet) for day in ("2026-03-02", "2026-03-03")]
-    assert [] == list(due(days, LIMIT, NOW_S))
-
-
-def test_a_merge_is_bounded_by_size():
-    """A merge has at most `limit` bytes, but at least two files."""
-    quiet = {"age_s": maintenance.SETTLED_S + 1}
-    many = [file(30 * MIB + at, **quiet) for at in range(9)]
-
-    assert [4] == [len(one) for one in due(many, LIMIT, NOW_S)]
-    assert [2] == [len(one) for one in due([file(9, **quiet), file(9, **quiet)], 40, NOW_S)]
+@pytest.mark.parametrize(
+    ("some", "limit", "merged"),
+    [
+        pytest.param([*FEW, *LARGER], LIMIT, [], id="fewer than FAN of a size"),
+        pytest.param([*FEW, file(6_000), *LARGER], LIMIT, [FAN], id="FAN of a size"),
+        pytest.param([*FEW, *LARGER, file(MIB)], LIMIT, [2 * FAN - 1], id="and all smaller ones"),
+        pytest.param(old(2, LARGE, 1), LIMIT, [2], id="a quiet day, but for its large file"),
+        pytest.param([*old(1), file(2)], LIMIT, [], id="a day that is not quiet"),
+        pytest.param(old(1, LARGE), LIMIT, [], id="one small file"),
+        pytest.param([*old(1), *old(1, day="2026-03-03")], LIMIT, [], id="of two days"),
+        pytest.param(old(*[30 * MIB] * 9), LIMIT, [4], id="at most the limit"),
+        pytest.param(old(9, 9), 40, [2], id="but two at least"),
+    ],
+)
+def test_which_files_are_merged(some, limit, merged):
+    """FAN files of about one size are merged, and all of a day without new ones; a few at most."""
+    assert merged == [len(one) for one in due(some, limit, NOW_S)]
 
 
 def merge_all(spark, written, name):
