@@ -113,7 +113,7 @@ def test_daemons_and_to_nsq_accept_their_command_lines() -> None:
     ("said", "meant"),
     [
         (r"over (\d+) times as many buckets", pack.BUCKETS_PER_PARTITION),
-        (r"20 to 60 \| ([\d,]+) clicks", RULES.held_max),
+        (r"20 to 60 \| ([\d,]+) clicks", RULES.visit.held_max),
         (r"at most ([\d,]+) \(`--max-offsets-per-trigger`", settings.OFFSETS),
         (r"first one has at most ([\d,]+)", settings.FIRST_OFFSETS),
         (r"no clicks for (\d+) seconds", low_mark.QUIET_S),

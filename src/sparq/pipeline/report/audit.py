@@ -48,7 +48,11 @@ def audit(
         ("{:,} messages are stored more often than they were sent", surplus, 0),
         ("the minutes have {:,} clicks, but {:,} are archived", found["minute_clicks"], archived),
         ("pages have {:,} clicks, but {:,} have a page", found["page_clicks"], found["with_page"]),
-        ("sessions have {:,} clicks, but {:,} are archived", found["session_clicks"], archived),
+        # Clicks without an address are of no visitor, and in no session.
+        (
+            "sessions have {:,} clicks, but {:,} have an address",
+            *(found["session_clicks"], found["with_address"]),
+        ),
         ("{:,} revisions of findings occur more than once", found["repeated_findings"], 0),
     )
     return found, [text.format(one, two, one - two) for text, one, two in rules if one != two]

@@ -8,6 +8,7 @@ UNION ALL SELECT 'distinct_in_all', count(DISTINCT id) FROM (
 UNION ALL SELECT 'minute_clicks', coalesce(sum(clicks), 0) FROM minutes
 UNION ALL SELECT 'with_page', count(page) FROM clicks
 UNION ALL SELECT 'page_clicks', coalesce(sum(clicks), 0) FROM pages
+UNION ALL SELECT 'with_address', count(address) FROM clicks
 UNION ALL SELECT 'session_clicks', coalesce(sum(clicks), 0) FROM sessions
 UNION ALL SELECT 'repeated_findings', count(*) FROM (
     SELECT session FROM findings GROUP BY session, reason, revision HAVING count(*) > 1
