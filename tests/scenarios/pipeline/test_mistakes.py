@@ -135,14 +135,14 @@ FURTHER_WITH_SPARK = [
     Case("--data={tmp}/file", ("--data={tmp}/file", "cannot be written")),
     Case("--data=/proc/clicks", ("--data=/proc/clicks", "cannot be written")),
     Case("--data={tmp}/data --spark=spark.ui.port=many", ("spark.ui.port", "many")),
-    Case("--data={tmp}/data --driver-memory=1m", ("check --driver-memory",)),
+    Case("--data={tmp}/data --driver-memory=1m", ("see its messages above", "--driver-memory")),
     Case("--data={tmp}/data --master=local[x]", ("Could not parse Master URL", "local[x]")),
-    Case("--data={tmp}/data --master=yarn", ("see its messages above, and check --master",)),
+    Case("--data={tmp}/data --master=yarn", ("see its messages above", "--master")),
     Case("--data={tmp}/data --spark=spark.task.cpus=x", ("spark.task.cpus",)),
     Case("--data={tmp}/data --spark=spark.scheduler.mode=LIFO", ("spark.scheduler.mode", "LIFO")),
     Case(
-        "--data={tmp}/data --spark=spark.driver.extraJavaOptions=-no-such-flag",
-        ("check --spark spark.driver.extraJavaOptions",),
+        "--data={tmp}/data --spark=spark.driver.extraJavaOptions=-Xss1x",
+        ("see its messages above", "--spark spark.driver.extraJavaOptions"),
     ),
     Case(
         "--data={tmp}/data --spark=spark.jars.packages=no.such:jar:1",
