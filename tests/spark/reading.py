@@ -22,6 +22,21 @@ def rows_of(reader, start, end, columns=("nsqd", "body")) -> list[tuple]:
     return found
 
 
+def bodies_of(reader, start, end) -> list[bytes]:
+    """The bodies of all rows between two offsets."""
+    return [body for (body,) in rows_of(reader, start, end, ["body"])]
+
+
+def drain(reader, limit=None) -> list[list[tuple]]:
+    """Read to the end; returns the rows of each batch."""
+    limit = limit or reader.getDefaultReadLimit()
+    start, batches = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, limit)) != start:
+        batches.append(rows_of(reader, start, end))
+        start = end
+    return batches
+
+
 class Follower:
     """A reader and the calls that Spark makes to it, one micro-batch after another.
 

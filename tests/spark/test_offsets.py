@@ -1,7 +1,5 @@
 """Offsets: their form in checkpoints and options, topics, and how a batch is split into parts."""
 
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,6 @@ from sparq.spark.offsets import (
     LogPosition,
     Offset,
     PartitionRule,
-    Positions,
     TopicSelection,
     parse_positions,
 )
@@ -28,18 +25,16 @@ PLACE = {"index": 5, "ordinal": 5}
 STREAM = (EARLIEST, LATEST, COMMITTED)
 
 
-def test_a_key_has_an_address_and_a_log():
+@pytest.mark.parametrize("address", ["[::1]:4150", "h:1", "/run/nsqd.sock"])
+@pytest.mark.parametrize("topic", ["", "clicks", "a.b-c_d"])
+def test_a_key_has_an_address_a_log_and_perhaps_a_topic(address, topic):
     """A key and its text convert into each other; a bare address is no key."""
-    key = Key("[::1]:4150", LOG)
+    key = Key(address, LOG, topic)
 
     assert key == offsets.parse_key(str(key))
+    assert f"h:1/clicks:{LOG}" == str(Key("h:1", LOG, "clicks"))
     with pytest.raises(ValueError, match="4150"):
         offsets.parse_key("127.0.0.1:4150")
-    for address in ("[::1]:4150", "h:1", "/run/nsqd.sock"):
-        for topic in ("", "clicks", "a.b-c_d"):
-            key = Key(address, LOG, topic)
-            assert key == offsets.parse_key(str(key))
-    assert f"h:1/clicks:{LOG}" == str(Key("h:1", LOG, "clicks"))
 
 
 def test_an_offset_survives_the_checkpoint():
@@ -60,13 +55,9 @@ def test_an_offset_survives_the_checkpoint():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {f"h:1/{LOG}": "x"},
-        {f"h:1/{LOG}": None},
         {"h:1": 5},
-        {f"h:1/{LOG}": 1.5},
-        {f"h:1/{LOG}": {"index": 5}},
+        *({f"h:1/{LOG}": value} for value in ("x", None, 1.5, 5, {"index": 5})),
         {f"h:1/{LOG}": {"index": "x", "ordinal": 5}},
-        {f"h:1/{LOG}": 5},
         {f"h:1/{LOG}": PLACE, "cut": 3},
         {f"h:1/{LOG}": PLACE, "cut": {"parts": 0, "records_max": 1}},
     ],
@@ -77,14 +68,8 @@ def test_an_offset_of_another_source_is_refused(wrong):
         Offset.parse(wrong)
 
 
-@pytest.mark.parametrize("word", STREAM)
-def test_a_word_is_the_position_in_every_log(word):
-    """The words earliest, latest and committed apply to every log, in any case."""
-    assert word == parse_positions(f" {word.upper()} ", STREAM, EARLIEST).of(Key("h:1", LOG, "t"))
-
-
 def test_json_has_positions_of_nsqds_and_logs():
-    """JSON maps an address or log to an index or a word.
+    """JSON maps an address or log to an index or a word; a word alone is for all logs, in any case.
 
     Logs that are not named get the default.
     """
@@ -98,21 +83,23 @@ def test_json_has_positions_of_nsqds_and_logs():
     assert {"h:5", f"h:6/{LOG}"} == positions.unknown(
         Key(f"h:{number}", LOG, "clicks") for number in range(1, 5)
     )
+    for word in STREAM:
+        alone = parse_positions(f" {word.upper()} ", STREAM, EARLIEST)
+        assert (word, set()) == (alone.of(Key("h:1", LOG, "t")), alone.unknown(set()))
 
 
 @pytest.mark.parametrize(
-    "text", ["soon", "[]", "7", '{"h:1": -3}', '{"h:1": true}', '{"h:1": "x"}', '{"h:1": 1.5}', "{"]
+    ("words", "text"),
+    [
+        *(((EARLIEST, LATEST), text) for text in ("soon", "[]", "7", "{", '{"h:1": -3}')),
+        *(((EARLIEST, LATEST), f'{{"h:1": {value}}}') for value in ("true", '"x"', "1.5")),
+        ((LATEST,), '{"h:1": "earliest"}'),
+    ],
 )
-def test_an_invalid_position_is_refused(text):
-    """Any other text raises a ValueError with the expected form."""
-    with pytest.raises(ValueError, match=r"expected earliest, latest or JSON like \{"):
-        parse_positions(text, (EARLIEST, LATEST), EARLIEST)
-
-
-def test_earliest_is_refused_where_only_latest_is_allowed():
-    """Where only `latest` is allowed, `earliest` is refused."""
-    with pytest.raises(ValueError, match="expected latest"):
-        parse_positions('{"h:1": "earliest"}', (LATEST,), LATEST)
+def test_an_invalid_position_is_refused(words, text):
+    """Any other text, or a word that is not allowed, raises a ValueError with the expected form."""
+    with pytest.raises(ValueError, match=rf"expected {', '.join(words)} or JSON like \{{"):
+        parse_positions(text, words, words[0])
 
 
 def test_json_has_positions_of_topics():
@@ -151,14 +138,12 @@ def test_an_end_offset_is_accepted_as_starting_offsets():
     assert {f"h:1/{LOG}"} == set(positions.named)
 
 
-def test_a_plain_word_has_no_unknown_logs():
-    """A plain word has no names that could be unknown."""
-    assert set() == Positions(EARLIEST).unknown(set())
-
-
 @given(backlogs, st.integers(1, 50), st.integers(1, 5_000))
 def test_parts_have_all_messages_within_the_limit(counts, parts, messages_max):
-    """Parts hold all messages; none is above the limit or empty; sizes differ by at most 1."""
+    """Parts hold all messages; none is above the limit or empty; sizes differ by at most 1.
+
+    Larger ranges get more parts.
+    """
     cut = PartitionRule(parts, messages_max).counts(counts)
 
     assert {key: sum(pieces) for key, pieces in cut.items()} == counts
@@ -166,20 +151,12 @@ def test_parts_have_all_messages_within_the_limit(counts, parts, messages_max):
         assert max(pieces) <= messages_max
         assert max(pieces) - min(pieces) <= 1
         assert pieces == [0] or min(pieces) > 0
+    larger = PartitionRule(5, 1_000_000).counts({"a": 60_000, "b": 40_000, "c": 1})
+    assert {"a": 3, "b": 2, "c": 1} == {key: len(pieces) for key, pieces in larger.items()}
 
 
-def test_larger_ranges_get_more_parts():
-    """Larger ranges get more parts; every range gets at least one."""
-    cut = PartitionRule(5, 1_000_000).counts({"a": 60_000, "b": 40_000, "c": 1})
-
-    assert {"a": 3, "b": 2, "c": 1} == {key: len(pieces) for key, pieces in cut.items()}
-
-
-@pytest.mark.parametrize("cores", [1, 64, None])
-def test_by_default_the_number_of_messages_determines_the_parts(monkeypatch, cores):
-    """Without options there is a part per 50,000 messages, up to PARTITIONS_MAX, on any machine."""
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-
+def test_by_default_the_number_of_messages_determines_the_parts():
+    """Without options there is a part per 50,000 messages, up to PARTITIONS_MAX."""
     assert [1, 1, 2, 20, PARTITIONS_MAX] == [
         PartitionRule.of(messages, 0, 1_000_000).parts
         for messages in (0, 99_999, 100_000, 1_000_000, 100_000_000)

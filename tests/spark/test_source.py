@@ -1,6 +1,7 @@
 """The readers as Spark calls them: streams, drained runs, limits, and batch reads."""
 
 import json
+import operator
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -29,7 +30,7 @@ from sparq.spark.options import NO_LIMIT, OptionError, SourceOptions
 from sparq.spark.ranges import SCHEMA
 from sparq.spark.source import CLOCK_SET_BACK_NS, NsqBatchReader, NsqFilteredReader, TimeBounds
 from tests.spark.range_server import RangeServer, at, key
-from tests.spark.reading import indexes, rows_of
+from tests.spark.reading import bodies_of, drain, indexes, rows_of
 
 ALL = ReadAllAvailable()
 
@@ -54,17 +55,11 @@ def test_without_a_limit_a_batch_reads_to_the_logs_ends(servers, readers):
 def test_a_limit_applies_to_every_batch_and_all_rows_are_read_once(servers, readers):
     """maxOffsetsPerTrigger limits every batch; together the batches return every row once."""
     reader = readers(maxOffsetsPerTrigger="3")
-    limit = reader.getDefaultReadLimit()
-    assert ReadMaxRows(3) == limit
-    start, counts, found = reader.initialOffset(), [], []
-    while (end := reader.latestOffset(start, limit)) != start:
-        rows = rows_of(reader, start, end)
-        counts.append(len(rows))
-        found += rows
-        start = end
+    batches = drain(reader)
 
-    assert [3, 3, 3, 1] == counts
-    assert 10 == len(set(found))
+    assert [3, 3, 3, 1] == [len(rows) for rows in batches]
+    assert 10 == len({row for rows in batches for row in rows})
+    assert ReadMaxRows(3) == reader.getDefaultReadLimit()
     for options in ({"minOffsetsPerTrigger": "3"}, {"maxBytesPerTrigger": "3"}):
         assert ReadMaxRows(NO_LIMIT) == readers(**options).getDefaultReadLimit()
     assert ALL == readers().getDefaultReadLimit()
@@ -86,28 +81,24 @@ def test_an_idle_query_waits_for_new_messages(servers, readers, monkeypatch):
 
 
 def test_the_cursor_follows_sparks_commits(servers, readers):
-    """latestOffset moves the channel's cursor to its start offset, if that has changed."""
-    reader = readers(servers[1])
+    """latestOffset moves the channel's cursor to its start offset, if that has changed.
+
+    A start before the cursor moves it back, so that nsqd keeps the messages.
+    """
+    server = servers[1]
+    server.committed = 5
+    reader = readers(server)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(2))
-    assert 0 == servers[1].committed
+    assert 0 == server.committed
 
     reader.latestOffset(end, ReadMaxRows(2))
     reader.latestOffset(end, ReadMaxRows(2))
-    assert 2 == servers[1].committed
-    reader.commit(at(servers[1], 4))
-    assert 4 == servers[1].committed
-
-    heard = [heard.index for heard in servers[1].heard if isinstance(heard, commands.CommitRange)]
-    assert [2, 4] == heard
-
-
-def test_a_start_before_the_cursor_moves_the_cursor_back(servers, readers):
-    """A start before the channel's cursor moves the cursor back, so nsqd keeps the messages."""
-    servers[1].committed = 5
-    readers(servers[1]).initialOffset()
-
-    assert 0 == servers[1].committed
+    assert 2 == server.committed
+    reader.commit(at(server, 4))
+    assert 4 == server.committed
+    heard = [heard.index for heard in server.heard if isinstance(heard, commands.CommitRange)]
+    assert [0, 2, 4] == heard
 
 
 def test_a_new_nsqd_is_added_in_its_own_batch(servers, readers, monkeypatch):
@@ -121,15 +112,14 @@ def test_a_new_nsqd_is_added_in_its_own_batch(servers, readers, monkeypatch):
     assert indexes(start) | {key(servers[1]): 0} == indexes(joined)
     assert [] == reader.partitions(start, joined)
     assert 0 == servers[1].committed
-    end = reader.latestOffset(joined, ALL)
-    assert 6 == len(rows_of(reader, joined, end))
+    assert 6 == len(rows_of(reader, joined, reader.latestOffset(joined, ALL)))
 
 
 def test_partitions_works_as_a_readers_first_call(servers, readers):
     """partitions() works as a reader's first call: after a crash Spark calls nothing before it."""
     start, end = at(servers[1], 2), at(servers[1], 5)
 
-    assert [b"0c", b"1a", b"1b"] == [body for _, body in rows_of(readers(), start, end)]
+    assert [b"0c", b"1a", b"1b"] == bodies_of(readers(), start, end)
 
 
 def test_the_first_batch_begins_again_where_it_began(servers, readers):
@@ -145,10 +135,9 @@ def test_the_first_batch_begins_again_where_it_began(servers, readers):
     server.add([b"3a"])
 
     later = readers(server, startingOffsets="latest")
-    rows = rows_of(later, later.initialOffset(), json.loads(json.dumps(end)))
-    assert [b"2a", b"2b"] == [body for _, body in rows]
-    rows = rows_of(later, end, later.latestOffset(end, ALL))
-    assert [b"3a"] == [body for _, body in rows]
+    again = json.loads(json.dumps(end))
+    assert [b"2a", b"2b"] == bodies_of(later, later.initialOffset(), again)
+    assert [b"3a"] == bodies_of(later, end, later.latestOffset(end, ALL))
 
 
 # Trigger availableNow: a drained run
@@ -184,18 +173,8 @@ def test_a_drained_run_waits_for_an_nsqd(servers, readers):
             reader.latestOffset(latest, ALL)
 
 
-# How much one micro-batch reads: messages, bytes, and how long it waits for them.
-# test_admission.py tests the arithmetic; the tests here use it with logs.
-
-
-def drain(reader, limit=None) -> list[int]:
-    """Read to the end; returns the number of rows of each batch."""
-    limit = limit or reader.getDefaultReadLimit()
-    start, counts = reader.initialOffset(), []
-    while (end := reader.latestOffset(start, limit)) != start:
-        counts.append(len(rows_of(reader, start, end)))
-        start = end
-    return counts
+# How much one micro-batch reads: messages, bytes, and how long it waits for them. test_batches.py
+# tests the arithmetic; the tests here use it with logs.
 
 
 def bytes_between(servers, start, end) -> int:
@@ -228,8 +207,9 @@ def test_max_bytes_per_trigger_limits_a_batch(servers, readers):
         ({"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, [1] * 10),
         ({"maxBytesPerTrigger": "1m"}, [10]),
     ):
-        assert counts == drain(readers(first, **given))
-    assert [10] == drain(readers(first, maxBytesPerTrigger="1"), ALL)  # trigger once
+        assert counts == [len(rows) for rows in drain(readers(first, **given))]
+    (once,) = drain(readers(first, maxBytesPerTrigger="1"), ALL)  # trigger once
+    assert 10 == len(once)
 
 
 def test_max_bytes_per_trigger_is_refused_with_an_older_nsqd(servers, readers):
@@ -246,46 +226,35 @@ def test_batches_grow_while_messages_are_left(servers, readers):
     server = servers[1]
     server.add([b"more"] * 60)
     reader = readers(server, firstOffsetsPerTrigger="2", maxOffsetsPerTrigger="20")
-    limit = reader.getDefaultReadLimit()
-    counts, start = [], reader.initialOffset()
-    while (end := reader.latestOffset(start, limit)) != start:
-        counts.append(len(rows_of(reader, start, end)))
-        start = end
-    assert [2, 8, 20, 20, 16] == counts
+    assert [2, 8, 20, 20, 16] == [len(rows) for rows in drain(reader)]
+
+    start = at(server, server.end)
     server.add([b"late"] * 15)
+    limit = reader.getDefaultReadLimit()
     assert 15 == len(rows_of(reader, start, reader.latestOffset(start, limit)))
 
 
-def test_a_batch_waits_for_the_minimum_of_messages(servers, readers, monkeypatch):
-    """With minOffsetsPerTrigger, only the first batch starts without enough messages."""
+@pytest.mark.parametrize(("delay", "messages"), [("1h", [b"2d"]), ("300ms", [])])
+def test_a_batch_waits_for_the_minimum_of_messages(servers, readers, monkeypatch, delay, messages):
+    """With minOffsetsPerTrigger, only the first batch starts without enough messages.
+
+    The others wait for the minimum, or until maxTriggerDelay has passed.
+    """
     server = servers[1]
-    reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay="1h")
+    reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay=delay)
     limit = reader.getDefaultReadLimit()
-    start = reader.initialOffset()
-    start, begun = reader.latestOffset(start, limit), start
-    assert 6 == len(rows_of(reader, begun, start))
+    start = reader.latestOffset(reader.initialOffset(), limit)
+    assert {key(server): 6} == indexes(start)
 
     server.add([b"2a", b"2b", b"2c"])
     assert start == reader.latestOffset(start, limit)
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 30)
-    threading.Timer(0.1, server.add, [[b"2d"]]).start()
-    end = reader.latestOffset(start, limit)
-    assert 4 == len(rows_of(reader, start, end))
-
-
-def test_a_batch_starts_after_the_maximum_delay(servers, readers, monkeypatch):
-    """After maxTriggerDelay a batch starts with fewer messages than the minimum."""
-    monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 30)
-    server = servers[1]
-    reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay="300ms")
-    limit = reader.getDefaultReadLimit()
-    start = reader.latestOffset(reader.initialOffset(), limit)
     begun = time.monotonic()
-    server.add([b"2a"])
+    if messages:
+        threading.Timer(0.1, server.add, [messages]).start()
     end = reader.latestOffset(start, limit)
-
-    assert 1 == len(rows_of(reader, start, end))
-    assert 0.2 < time.monotonic() - begun < 20
+    assert 3 + len(messages) == len(rows_of(reader, start, end))
+    assert time.monotonic() - begun < 20
 
 
 def test_a_drained_run_ignores_the_minimum_of_messages(servers, readers):
@@ -293,7 +262,7 @@ def test_a_drained_run_ignores_the_minimum_of_messages(servers, readers):
     reader = readers(minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100")
     reader.prepareForTriggerAvailableNow()
 
-    assert [10] == drain(reader)
+    assert [10] == [len(rows) for rows in drain(reader)]
 
 
 def test_a_log_joins_while_a_batch_is_held_back(servers, readers):
@@ -311,11 +280,11 @@ def test_a_log_joins_while_a_batch_is_held_back(servers, readers):
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KINDS = {
-    GreaterThan: lambda stamp, at: stamp > at,
-    GreaterThanOrEqual: lambda stamp, at: stamp >= at,
-    LessThan: lambda stamp, at: stamp < at,
-    LessThanOrEqual: lambda stamp, at: stamp <= at,
-    EqualTo: lambda stamp, at: stamp == at,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    EqualTo: operator.eq,
 }
 
 
@@ -345,14 +314,11 @@ def test_a_batch_read_returns_everything_and_uses_no_channel(servers):
 
 def test_starting_and_ending_offsets_limit_a_batch_read(servers):
     """startingOffsets and endingOffsets limit the read to the messages between them."""
-    address = servers[1].address
-    reader = batch_reader(
-        servers[1],
-        startingOffsets=f'{{"{address}": 1}}',
-        endingOffsets=f'{{"{key(servers[1])}": 4}}',
-    )
+    begin, end = f'{{"{servers[1].address}": 1}}', f'{{"{key(servers[1])}": 4}}'
 
-    assert [b"0b", b"0c", b"1a"] == batch_rows(reader)
+    assert [b"0b", b"0c", b"1a"] == batch_rows(
+        batch_reader(servers[1], startingOffsets=begin, endingOffsets=end)
+    )
 
 
 def test_a_topic_that_no_nsqd_has_is_an_error(servers):
@@ -369,18 +335,19 @@ def test_ending_offsets_outside_the_log_are_refused(servers):
     address = servers[0].address
     servers[0].first = 102
     for start, end, text in (
-        ("earliest", 50, "index 50 is before index 102, where the read of topic clicks at nsqd"),
-        (f'{{"{address}": 203}}', 202, "index 202 is before index 203"),
-        ("earliest", 999, "index 999 is after index 204, the end of"),
+        (
+            "earliest",
+            (address, 50),
+            "index 50 is before index 102, where the read of topic clicks ",
+        ),
+        (f'{{"{address}": 203}}', (address, 202), "index 202 is before index 203"),
+        ("earliest", (address, 999), "index 999 is after index 204, the end of"),
+        ("earliest", ("h:1", 5), "no log of topic clicks .* h:1"),
     ):
-        reader = batch_reader(
-            servers[0], startingOffsets=start, endingOffsets=f'{{"{address}": {end}}}'
-        )
+        ending = json.dumps(dict([end]))
+        reader = batch_reader(servers[0], startingOffsets=start, endingOffsets=ending)
         with pytest.raises(OptionError, match=f"^option endingOffsets: {text}"):
             reader.partitions()
-    reader = batch_reader(servers[0], endingOffsets='{"h:1": 5}')
-    with pytest.raises(OptionError, match=r"^option endingOffsets: no log of topic clicks .* h:1"):
-        reader.partitions()
 
 
 def test_a_batch_read_may_end_at_a_timestamp(servers):
@@ -391,12 +358,10 @@ def test_a_batch_read_may_end_at_a_timestamp(servers):
     first, second = servers
     for server, index in ((first, 201), (second, 2)):
         server.times[5_000_000] = index
-    bodies = batch_rows(batch_reader(*servers, endingTimestamp="5"))
-    assert [b"0a", b"0a", b"0b", b"0b", b"0c"] == sorted([*bodies, b"0c"])
-
     named = f'{{"{second.address}": 4}}'
-    rows = batch_rows(batch_reader(*servers, startingOffsets=named, endingTimestamp="5"))
-    assert [b"0a", b"0b"] == sorted(rows)
+    for start, expected in (("earliest", [b"0a", b"0a", b"0b", b"0b"]), (named, [b"0a", b"0b"])):
+        reader = batch_reader(*servers, startingOffsets=start, endingTimestamp="5")
+        assert expected == sorted(batch_rows(reader))
 
 
 def test_predicates_on_the_timestamp_limit_ranges(servers):
@@ -461,7 +426,7 @@ def test_other_predicates_set_no_bound():
 
     assert TimeBounds() == TimeBounds.of(others)
     assert None is TimeBounds().read_until_ns
-    berlin = datetime(2026, 1, 1, 1, tzinfo=datetime.strptime("+0100", "%z").tzinfo)
+    berlin = datetime.fromisoformat("2026-01-01T01:00:00+01:00")
     midnight_ns = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 10**9
     bounds = TimeBounds.of([*others, LessThan(("timestamp",), berlin)])
     assert (None, midnight_ns) == bounds
