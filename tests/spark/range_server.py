@@ -31,7 +31,6 @@ class RangeServer:
         read_batches_max: maximum number of batches in the answer to one READ.
         refuse: by command name, the error with which the command is refused.
         ranges: the announced version of range reading; 0: no range reading.
-        created: whether ATTACH reports that it created the channel.
         times: by wall time in ns, the index to return for it; other times return the log's end.
         hang_up_after: by command name, how many such commands are answered before the connection
             is closed without an answer; counts down.
@@ -53,7 +52,6 @@ class RangeServer:
         self.refuse: dict[str, RemoteError] = {}
         self.hang_up_after: dict[str, int] = {}
         self.times: dict[int, int] = {}
-        self.created = False
         self.refuse_after: dict[str, tuple[int, RemoteError]] = {}
         self.published: list[tuple[str, bytes]] = []
         self.deferred: dict[tuple[str, bytes], int] = {}
@@ -175,7 +173,7 @@ class RangeServer:
             "epoch": self.epoch,
             "committed": str(self.committed),
             "committed_ordinal": self.ordinal_at(self.committed),
-            "created": self.created,
+            "created": False,
         }
         return layout.response(json.dumps(self._ends_object() | own).encode())
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from sparq.protocol import commands
 from sparq.spark.batches import Backlog, admit, share, share_bytes
@@ -17,7 +17,6 @@ from sparq.spark.offsets import Key
 from sparq.spark.options import NO_LIMIT, OptionError, ReadLimits
 from tests.spark.range_server import at, key
 from tests.spark.reading import indexes, rows_of
-from tests.support.servers import free_port
 
 NEVER = math.inf
 """Seconds since the last batch, if there was none yet."""
@@ -28,35 +27,29 @@ def messages(**counts: int) -> dict[str, Backlog]:
     return {key: Backlog(count, count) for key, count in counts.items()}
 
 
+WAITING = ReadLimits(messages_min=8, delay_seconds=5)
+
+
 @pytest.mark.parametrize(
-    ("limits", "counts", "waited", "expected"),
+    ("limits", "backlogs", "waited", "expected"),
     [
-        (ReadLimits(), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
-        (ReadLimits(messages_max=4), {"a": 3, "b": 9}, 0, {"a": 1, "b": 3}),
-        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 4.9, {}),
-        (ReadLimits(messages_min=7, delay_seconds=5), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
-        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 5, {"a": 3, "b": 4}),
-        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 1}, NEVER, {"a": 1}),
-        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 0}, NEVER, {}),
-        (ReadLimits(messages_min=8, messages_max=8, delay_seconds=5), {"a": 20}, 0, {"a": 8}),
+        (ReadLimits(), messages(a=3, b=4), 0, {"a": 3, "b": 4}),
+        (ReadLimits(messages_max=4), messages(a=3, b=9), 0, {"a": 1, "b": 3}),
+        (WAITING, messages(a=3, b=4), 4.9, {}),
+        (WAITING, messages(a=3, b=5), 0, {"a": 3, "b": 5}),
+        (WAITING, messages(a=3, b=4), 5, {"a": 3, "b": 4}),
+        (WAITING, messages(a=1), NEVER, {"a": 1}),
+        (WAITING, messages(a=0), NEVER, {}),
+        (WAITING._replace(messages_max=8), messages(a=20), 0, {"a": 8}),
+        # A batch that reaches maxBytesPerTrigger is not held back.
+        (WAITING, {"a": Backlog(5, 2), "b": Backlog(2, 2)}, 0, {"a": 2, "b": 2}),
     ],
 )
 def test_a_batch_waits_for_a_minimum_of_messages_or_a_maximum_delay(
-    limits, counts, waited, expected
+    limits, backlogs, waited, expected
 ):
     """minOffsetsPerTrigger holds a batch back until maxTriggerDelay has passed since the last."""
-    assert expected == admit(messages(**counts), limits, waited)
-
-
-def test_a_batch_at_its_byte_limit_does_not_wait():
-    """A batch that reaches maxBytesPerTrigger is not held back for the minimum of messages."""
-    limits = ReadLimits(messages_min=100, delay_seconds=5, bytes_max=1)
-
-    assert {"a": 2, "b": 5} == admit({"a": Backlog(9, 2), "b": Backlog(5, 5)}, limits, 0)
-    assert {} == admit({"a": Backlog(9, 9)}, limits, 0)
-    assert {"a": 1, "b": 2} == admit(
-        {"a": Backlog(9, 2), "b": Backlog(5, 5)}, limits._replace(messages_max=3), 0
-    )
+    assert expected == admit(backlogs, limits, waited)
 
 
 backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 10_000))
@@ -66,19 +59,16 @@ backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integer
 def test_shares_keep_to_limit_and_backlogs(limit, counts):
     """Shares add up to the limit or to all backlogs; no share exceeds its backlog.
 
-    Every log with messages gets at least one, if the limit allows.
+    Every log with messages gets at least one, if the limit allows. A log with three times the
+    backlog gets three times the share.
     """
+    assert {"a": 250, "b": 750} == share(1000, {"a": 100_000, "b": 300_000})
     shares = share(limit, counts)
 
     assert sum(shares.values()) == min(limit, sum(counts.values()))
     assert all(0 < shares[key] <= counts[key] for key in shares)
     if limit >= len(counts):
         assert shares.keys() == {key for key, count in counts.items() if count}
-
-
-def test_shares_are_proportional_to_the_backlogs():
-    """A log with three times the backlog gets three times the share."""
-    assert {"a": 250, "b": 750} == share(1000, {"a": 100_000, "b": 300_000})
 
 
 @given(st.integers(1, 10_000), backlogs)
@@ -183,33 +173,6 @@ def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
     assert {"index": 102, "ordinal": 2} == reader.initialOffset()[key(servers[0])]
 
 
-def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
-    """A topic whose channel the query has just created is read from its first message.
-
-    If the query already reads the topic at another nsqd, or if the channel existed, reading starts
-    at
-    the channel's cursor.
-    """
-    for server in servers:
-        server.created, server.committed = True, server.end
-    absent = f"127.0.0.1:{free_port()}"
-    reader = readers(servers[0], startingOffsets="committed")
-    reader._fleet.remember([Key(servers[1].address, "")])
-    start = reader.latestOffset({}, ALL)
-    assert {key(servers[0]): 0, key(servers[1]): 0} == indexes(start)
-    assert [0, 0] == [server.committed for server in servers]
-
-    servers[1].committed = servers[1].end
-    reader = readers(servers[0], startingOffsets="committed")
-    start = reader.latestOffset(at(servers[0], 202, absent), ALL)
-    reader._fleet.remember([Key(servers[1].address, "")])
-    assert 6 == indexes(reader.latestOffset(start, ALL))[key(servers[1])]
-
-    servers[1].created = False
-    reader = readers(servers[1], startingOffsets="committed")
-    assert {key(servers[1]): 6} == indexes(reader.latestOffset({}, ALL))
-
-
 def test_a_log_that_disconnects_while_it_joins_is_added_later(servers, readers):
     """A log whose nsqd disconnects while it joins is added later; the others are read."""
     first, second = servers
@@ -223,29 +186,6 @@ def test_a_log_that_disconnects_while_it_joins_is_added_later(servers, readers):
     while key(second) not in start:
         start = reader.latestOffset(start, ALL)
         assert time.monotonic() < deadline
-
-
-def test_a_log_that_was_replaced_is_data_loss(servers, readers):
-    """A log that was replaced, as by deleting and creating its topic, raises DataLossError.
-
-    Without failOnDataLoss, the old log is marked as gone and the new one is read from its start.
-    """
-    reader = readers(servers[1])
-    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
-    servers[1].stop()
-    old = key(servers[1])
-    servers[1].log = "ef" * 16
-    servers[1].start()
-
-    with pytest.raises(DataLossError, match=r"its log cdcd.* no longer exists"):
-        while True:
-            reader.latestOffset(start, ALL)
-
-    follower = readers(servers[1], failOnDataLoss="false")
-    joined = follower.latestOffset(start, ALL)
-    assert {old: 2, key(servers[1]): 0} == indexes(joined)
-    assert joined[old]["gone"]
-    assert {old: 2, key(servers[1]): 6} == indexes(follower.latestOffset(joined, ALL))
 
 
 def test_messages_deleted_before_they_were_read_are_data_loss(servers, readers, caplog):
@@ -370,12 +310,3 @@ def test_a_loss_does_not_change_the_other_partitions(servers, readers):
     second.start()
     found = bounds(readers(failOnDataLoss="false").partitions(start, end))
     assert expected[:4] + [(6, 6, 0)] * 6 == found
-
-
-def test_a_planned_range_waits_for_its_nsqd(servers, readers):
-    """A range is read although its nsqd restarts, if it is back within nsqdTimeoutMs."""
-    reader = readers(servers[1])
-    servers[1].stop()
-    threading.Timer(0.2, servers[1].start).start()
-
-    assert 6 == len(rows_of(reader, at(servers[1], 0), at(servers[1], 6)))

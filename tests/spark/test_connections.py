@@ -11,7 +11,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
-from sparq.client.range_reader import NoRangesError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import connections
@@ -23,8 +22,7 @@ from sparq.spark.options import ClusterOptions
 from tests.client.certificates import certificates, server_context
 from tests.spark.range_server import RangeServer, at, key
 from tests.spark.reading import Follower, indexes, rows_of
-from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
-from tests.support.waiting import wait_for
+from tests.support.servers import free_port, spawn_nsqd
 
 
 class Lookupd:
@@ -154,22 +152,18 @@ def test_a_forgotten_topic_returns_when_nsqlookupd_lists_it(lookupd):
 def test_nsqds_that_are_no_longer_listed_are_kept(lookupd):
     """An nsqd that nsqlookupd no longer lists is kept, and new ones are added.
 
-    TOPIC_NOT_FOUND and a failure after the first answer change nothing.
+    TOPIC_NOT_FOUND is an answer without nsqds; later, it and a failure change nothing.
     """
     found = finder(CLICKS, lookupd.address)
+    ok, lookupd.status, lookupd.body = lookupd.status, 404, b'{"message":"TOPIC_NOT_FOUND"}'
+    assert [] == addresses(found)
+    lookupd.status = ok
     lookupd.set_producers(("a", 1))
     assert ["a:1"] == addresses(found)
     lookupd.set_producers(("b", 2))
     assert ["a:1", "b:2"] == addresses(found)
     for lookupd.status, lookupd.body in ((404, b'{"message":"TOPIC_NOT_FOUND"}'), (500, b"")):
         assert ["a:1", "b:2"] == addresses(found)
-
-
-def test_an_unknown_topic_has_no_nsqds(lookupd):
-    """404 TOPIC_NOT_FOUND counts as an answer without nsqds: nothing was published yet."""
-    lookupd.status, lookupd.body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
-
-    assert [] == addresses(finder(CLICKS, lookupd.address))
 
 
 def test_the_answer_of_one_nsqlookupd_of_two_is_enough(lookupd):
@@ -228,27 +222,9 @@ def test_the_check_of_addresses_creates_nothing_and_ignores_silence(tmp_path):
         assert not nsqd.get_json("/stats?format=json")["topics"]
 
 
-def test_an_nsqd_without_range_reading_is_refused_only_as_a_source():
-    """Go's nsqd is accepted as a sink; as a source it is refused."""
-    with RangeServer(ranges=0) as plain:
-        cluster = ClusterOptions((plain.address,), (), 1000)
-        check_peers(cluster, None)
-        with pytest.raises(NoRangesError, match=f"nsqd {plain.address} .* cannot read ranges"):
-            check_peers(cluster, TopicSelection(("clicks",)))
-
-
 pytestmark = pytest.mark.usefixtures("no_long_pauses")
 
 ALL = ReadAllAvailable()
-
-
-def test_a_query_does_not_start_without_all_its_nsqds(servers, readers):
-    """A query does not start without all its nsqds: the error names the unreachable one."""
-    gone = f"127.0.0.1:{free_port()}"
-    reader = readers(nsqd_tcp_addresses=f"{servers[0].address},{gone}", nsqdTimeoutMs="100")
-
-    with pytest.raises(UnreachableError, match=gone):
-        reader.initialOffset()
 
 
 @pytest.mark.parametrize("drained", [False, True])
@@ -268,30 +244,6 @@ def test_an_unreachable_address_at_the_first_start_is_reported_soon(
         reader.initialOffset()
     assert time.monotonic() - begun < 5
     assert 60_000 == reader._options.cluster.timeout_ms
-
-
-def test_a_deleted_topic_of_a_discovered_nsqd_is_not_created_again(readers, tmp_path):
-    """A query of a topic found by nsqlookupd leaves it deleted, and reads it when it is back.
-
-    ATTACH creates a missing topic; only at an nsqd given by address is that wanted.
-    """
-    with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
-        nsqd.post("/pub?topic=clicks", b"x")
-        wait_for(lambda: lookupd.request("GET", "/lookup?topic=clicks")[0] == 200)
-        fleet = readers(nsqd_tcp_addresses="", lookupd_http_addresses=lookupd.http)._fleet
-        fleet.wait_for(begins=True)
-        [log] = fleet.ends()
-
-        nsqd.post("/topic/delete?topic=clicks")
-        wait_for(lambda: not fleet.ends())
-        for _ in range(10):
-            fleet.refresh()
-            time.sleep(0.02)
-        assert ([], []) == (nsqd.get_json("/stats?format=json")["topics"], fleet.out_of_reach)
-
-        nsqd.post("/pub?topic=clicks", b"y")
-        wait_for(lambda: fleet.refresh() or fleet.ends())
-        assert log not in fleet.ends()
 
 
 def test_a_channel_with_consumers_is_an_error(servers, readers):
@@ -351,37 +303,6 @@ def test_another_program_at_an_nsqds_address_does_not_end_a_query(servers, reade
     while reader._fleet.out_of_reach:
         reader.latestOffset(end, ALL)
         assert time.monotonic() < deadline
-
-
-def test_an_unreachable_nsqd_keeps_its_offset(servers, readers):
-    """An unreachable nsqd keeps its offset; when it is back it is attached and read from there."""
-    first, second = servers
-    reader = readers()
-    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
-    second.stop()
-    end = reader.latestOffset(start, ALL)
-
-    assert (204, indexes(start)[key(second)]) == (
-        indexes(end)[key(first)],
-        indexes(end)[key(second)],
-    )
-
-    second.start()
-    latest = end
-    while latest[key(second)] == end[key(second)]:
-        latest = reader.latestOffset(end, ALL)
-    assert 6 == indexes(latest)[key(second)]
-    assert 2 == sum(isinstance(heard, commands.Attach) for heard in second.heard)
-
-
-def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
-    """A log is recognised by its id: the address in the offset is only a name."""
-    start = at(servers[1], 2, "127.0.0.1:1")
-    reader = readers(servers[1])
-    end = reader.latestOffset(start, ALL)
-
-    assert {f"127.0.0.1:1/{servers[1].log}": 6} == indexes(end)
-    assert [("127.0.0.1:1", b"0c")] == rows_of(reader, start, end)[:1]
 
 
 def test_a_topic_created_again_between_two_polls_is_another_log(readers, tmp_path):

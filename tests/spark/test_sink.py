@@ -68,26 +68,6 @@ def test_body_or_value_is_published(server):
     assert {"t"} == {topic for topic, _ in server.published}
 
 
-def test_rows_may_have_a_topic_each(server):
-    """The column `topic` selects each row's topic; the option `topic` overrides it."""
-    given = "topic string, body binary", ["a", "b", "a"], [b"1", b"2", b"3"]
-    write(server, *given)
-    write(server, *given, topic="c")
-
-    assert [("a", b"1"), ("a", b"3"), ("b", b"2")] * 2 == server.published[:6]
-    assert [("c", body) for body in (b"1", b"2", b"3")] * 2 == server.published[6:]
-
-
-def test_rows_may_have_a_delay_each(server):
-    """The column `defer_ms` delays a row's message; rows with 0 or null are published at once."""
-    delays = [5, 0, None, 3_600_000]
-    given = "body string, defer_ms int", ["a", "b", "c", "d"], pa.array(delays, pa.int32())
-    assert 8 == write(server, *given, topic="t")
-
-    assert {("t", b"a"): 5, ("t", b"d"): 3_600_000} == server.deferred
-    assert [b"a", b"d", b"b", b"c"] * 2 == [body for _, body in server.published]
-
-
 def test_a_write_without_a_topic_is_refused(server):
     """A write with neither the option nor a column `topic` raises OptionError."""
     with pytest.raises(OptionError, match="set the option topic, or add a column topic"):

@@ -22,9 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from sparq.client.range_reader import NoRangesError
 from sparq.protocol import commands
-from sparq.protocol.errors import RemoteError
 from sparq.spark import source
-from sparq.spark.errors import SparkNsqError, UnreachableError
 from sparq.spark.offsets import Key
 from sparq.spark.options import NO_LIMIT, OptionError, SourceOptions
 from sparq.spark.ranges import SCHEMA
@@ -141,36 +139,6 @@ def test_the_first_batch_begins_again_where_it_began(servers, readers):
 
 
 # Trigger availableNow: a drained run
-
-
-def test_a_drained_run_ends_where_the_logs_ended_at_its_start(servers, readers):
-    """A drained run (availableNow) does not read messages published after its start."""
-    reader = readers()
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
-    servers[0].add([b"late"])
-    end = reader.latestOffset(start, ReadMaxRows(7))
-    end = reader.latestOffset(end, ReadMaxRows(7))
-
-    assert {key(servers[0]): 204, key(servers[1]): 6} == indexes(end)
-    assert end == reader.latestOffset(end, ReadMaxRows(7))
-
-
-def test_a_drained_run_waits_for_an_nsqd(servers, readers):
-    """A drained run waits for an nsqd that is away; after nsqdTimeoutMs it fails."""
-    reader = readers(nsqdTimeoutMs="2000")
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
-    servers[1].stop()
-    threading.Timer(0.2, servers[1].start).start()
-    latest = reader.latestOffset(start, ALL)
-    while indexes(latest)[key(servers[1])] < 6:
-        latest = reader.latestOffset(latest, ALL)
-
-    servers[1].stop()
-    with pytest.raises(UnreachableError, match=servers[1].address):
-        while True:
-            reader.latestOffset(latest, ALL)
 
 
 # How much one micro-batch reads: messages, bytes, and how long it waits for them. test_batches.py
@@ -321,15 +289,6 @@ def test_starting_and_ending_offsets_limit_a_batch_read(servers):
     )
 
 
-def test_a_topic_that_no_nsqd_has_is_an_error(servers):
-    """An nsqd without the topic is skipped; if no nsqd has it, the read fails."""
-    servers[0].refuse["ReadEnds"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
-    assert 6 == len(batch_rows(batch_reader(*servers)))
-
-    with pytest.raises(SparkNsqError, match="topic not found at any nsqd: clicks"):
-        batch_reader(servers[0]).partitions()
-
-
 def test_ending_offsets_outside_the_log_are_refused(servers):
     """endingOffsets before the log or the start, or after the log's end, raises OptionError."""
     address = servers[0].address
@@ -348,20 +307,6 @@ def test_ending_offsets_outside_the_log_are_refused(servers):
         reader = batch_reader(servers[0], startingOffsets=start, endingOffsets=ending)
         with pytest.raises(OptionError, match=f"^option endingOffsets: {text}"):
             reader.partitions()
-
-
-def test_a_batch_read_may_end_at_a_timestamp(servers):
-    """endingTimestamp ends each log before its first message at or after the time.
-
-    A log whose start is after that message gives no rows.
-    """
-    first, second = servers
-    for server, index in ((first, 201), (second, 2)):
-        server.times[5_000_000] = index
-    named = f'{{"{second.address}": 4}}'
-    for start, expected in (("earliest", [b"0a", b"0a", b"0b", b"0b"]), (named, [b"0a", b"0b"])):
-        reader = batch_reader(*servers, startingOffsets=start, endingTimestamp="5")
-        assert expected == sorted(batch_rows(reader))
 
 
 def test_predicates_on_the_timestamp_limit_ranges(servers):

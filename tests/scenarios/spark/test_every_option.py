@@ -16,7 +16,7 @@ EFFECTS = {
     "nsqd_tcp_addresses": "spark/test_source.py::"
     "test_without_a_limit_a_batch_reads_to_the_logs_ends",
     "lookupd_http_addresses": "test_session.py::test_rows_are_exactly_once_if_an_nsqd_is_killed",
-    "nsqdTimeoutMs": "spark/test_connections.py::test_a_query_does_not_start_without_all_its_nsqds",
+    "nsqdTimeoutMs": "spark/test_ranges.py::test_waiting_ends_at_the_time_limit",
     "tls_v1": "test_layers.py::test_a_batch_is_read",
     "tls_root_ca_file": "test_layers.py::test_a_batch_is_read",
     "tls_cert": "test_mistakes.py::test_wrong_credentials_are_named_in_the_error",
@@ -41,10 +41,11 @@ EFFECTS = {
     "test_a_limit_applies_to_every_batch_and_all_rows_are_read_once",
     "maxBytesPerTrigger": "spark/test_source.py::test_max_bytes_per_trigger_limits_a_batch",
     "minOffsetsPerTrigger": "spark/test_source.py::test_a_batch_waits_for_the_minimum_of_messages",
-    "maxTriggerDelay": "spark/test_source.py::test_a_batch_starts_after_the_maximum_delay",
+    "maxTriggerDelay": "spark/test_source.py::test_a_batch_waits_for_the_minimum_of_messages",
     "minPartitions": "spark/test_batches.py::test_a_range_is_cut_into_equal_parts",
     "maxRecordsPerPartition": "spark/test_batches.py::test_a_range_is_cut_into_equal_parts",
-    "failOnDataLoss": "spark/test_batches.py::test_a_log_that_was_replaced_is_data_loss",
+    "failOnDataLoss": "spark/test_batches.py::"
+    "test_messages_deleted_before_they_were_read_are_data_loss",
     "firstOffsetsPerTrigger": "spark/test_source.py::test_batches_grow_while_messages_are_left",
     "lostNsqds": "spark/test_batches.py::test_an_nsqd_named_as_lost_is_given_up_and_counted",
     "max_msg_size": "spark/test_sink.py::test_a_message_must_fit_an_mpub",
