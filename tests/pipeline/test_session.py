@@ -1,15 +1,16 @@
 """Real sessions, each in a separate process (a process can have only one), and their options."""
 
+import importlib.util
 import json
 import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import (
     AT_START,
     DEFAULTS,
@@ -190,12 +191,8 @@ print_state(session(settings_with(data=data)), late=late, other=other)
 """,
         encoding="utf-8",
     )
-    home = subprocess.run(
-        [sys.executable, "-c", "import pyspark; print(pyspark.__path__[0])"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    (home,) = importlib.util.find_spec("pyspark").submodule_search_locations
+    java_home = Path(ensure_java()).resolve().parents[1]
 
     state = run(
         "",
@@ -204,7 +201,7 @@ print_state(session(settings_with(data=data)), late=late, other=other)
         SPARK_HOME=home,
         SPARK_LOCAL_IP="127.0.0.1",
         PYSPARK_PYTHON=sys.executable,
-        **java_home(),
+        JAVA_HOME=str(java_home),
     )
 
     assert ("local[1]", "1", "mine") == (
@@ -215,17 +212,6 @@ print_state(session(settings_with(data=data)), late=late, other=other)
     assert 500 < state["heap_mib"] <= 600
     assert state["late"].startswith("SettingsError: --driver-memory: Spark's JVM is already run")
     assert state["other"].startswith("SettingsError: --master: Spark's JVM is already running")
-
-
-def java_home() -> dict[str, str]:
-    """JAVA_HOME for a program that does not find Java itself."""
-    found = subprocess.run(
-        [sys.executable, "-c", "from sparq.pipeline.java import ensure_java; print(ensure_java())"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    return {"JAVA_HOME": str(Path(found).resolve().parents[1])}
 
 
 def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ MASTER = " is not a master: use local[*], spark://host:7077, yarn or k8s://https
         ({"metrics_topic": "clicks"}, "--metrics-topic=clicks is the topic of the clicks"),
         (
             {"spam_analysis_channel": "metrics"},
-            "--spam-analysis-channel=metrics is also the channel of metrics: give each",
+            "--metrics-channel, --spam-analysis-channel: give each query a channel of its own",
         ),
         ({"queries": ()}, "--queries is empty: name one or more of archive, metrics, spam_ana"),
         ({"queries": ("metrik",)}, "--queries=metrik is unknown: did you mean metrics?"),

@@ -6,10 +6,9 @@ with the options below.
 
 1. Precedence, strongest first: REQUIRED; settings and `--spark`; spark-submit and
    spark-defaults.conf; the pipeline's own defaults.
-2. PySpark is loaded inside `session`, after JAVA_HOME and PYSPARK_PYTHON have been set.
-3. A wrong master, file system or option is a SettingsError within seconds, before a query starts.
+2. A wrong master, file system or option is a SettingsError within seconds, before a query starts.
    Any other reason why Spark does not start is a SessionError.
-4. PySpark installs a handler for SIGINT: install your own after `session` has returned.
+3. PySpark installs a handler for SIGINT: install your own after `session` has returned.
 """
 
 from __future__ import annotations
@@ -23,16 +22,19 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from sparq.pipeline import java
 from sparq.pipeline.settings import Settings, SettingsError
 from sparq.program.mistakes import Mistake, shown
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from sparq.spark.data_source import NsqDataSource
 
 STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 LOCAL_MASTER: Final = "local[*]"
@@ -235,12 +237,9 @@ def _jvm_options(given: Mapping[str, str]) -> dict[str, str]:
             "SPARK_REMOTE or SPARK_API_MODE is set: unset it, since the pipeline cannot use Spark"
             " Connect"
         )
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - after PYSPARK_PYTHON is set
-
     # spark-submit sets this variable for the Python program that it starts.
     if "PYSPARK_GATEWAY_PORT" not in os.environ and SparkContext._jvm is None:
         _start_jvm({MASTER: _named_master() or LOCAL_MASTER, **given})
-        return dict(SparkConf().getAll())
     SparkContext._ensure_initialized()
     found = dict(SparkConf().getAll())
     for key in AT_START:
@@ -293,9 +292,6 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
         SettingsError: the master does not answer.
         SessionError: the JVM ends at once.
     """
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - loads PySpark
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
-
     check_master(launch[MASTER])
     java.ensure_java()
     # As a variable it is a default: flags and spark-defaults.conf override it.
@@ -329,10 +325,6 @@ def use_this_python() -> None:
 
 
 def _created(wanted: dict[str, str]) -> SparkSession:
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - only with PySpark
-    from pyspark import SparkContext  # noqa: PLC0415 - loads PySpark
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - loads PySpark
 
     builder = SparkSession.builder
     for key, value in wanted.items():
@@ -376,8 +368,6 @@ def register_nsq(spark: SparkSession) -> None:
     query. Sometimes a task of another query was being serialized at that moment, and then no
     executor could read the task.
     """
-    from sparq.spark.data_source import NsqDataSource  # noqa: PLC0415 - it loads PySpark
-
     spark.dataSource.register(NsqDataSource)
 
 
@@ -385,12 +375,8 @@ def _check_data(spark: SparkSession, data: str) -> None:
     """Check that Spark has a file system for the data, and can write an empty file there.
 
     Raises:
-        SettingsError: Spark has no file system for the data, its default file system for a path is
-            not the local disk, or the file cannot be written.
+        SettingsError: it has none, or the file cannot be written.
     """
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with PySpark
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
-
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
     # By default each of these tries for minutes before it gives up.
     for key, value in (
@@ -407,18 +393,12 @@ def _check_data(spark: SparkSession, data: str) -> None:
         path = path_class(data)
         # Not the file system that queries share: this one gives up sooner.
         files = file_system.newInstance(path.toUri(), hadoop)
-        address = str(files.getUri().toString())
-        if data.startswith("/") and not address.startswith("file:"):
-            raise SettingsError(
-                f"--data={data} has no scheme, and Spark's default file system is {address}: write"
-                f" file://{data} or {address.rstrip('/')}{data}"
-            )
         files.mkdirs(path)
         probe = path_class(path, f"_probe-{uuid4()}")
         files.create(probe).close()
         files.delete(probe, False)
         files.close()
-    except (Py4JJavaError, PySparkException) as error:
+    except (Py4JError, PySparkException) as error:
         reason = java_reason(error)
         is_unknown = "No FileSystem for scheme" in reason or "ClassNotFound" in reason
         hint = ": add the jars of its file system with --spark spark.jars.packages=..."

@@ -338,15 +338,9 @@ class Settings:
             raise SettingsError("--data is missing: name the folder for output and checkpoints")
         if not self.queries:
             raise SettingsError(f"--queries is empty: name one or more of {', '.join(QUERIES)}")
-        owners: dict[str, str] = {}
-        for query, channel in self.channels.items():
-            other = owners.setdefault(channel, query)
-            if other != query:
-                flag = f"--{query.replace('_', '-')}-channel"
-                raise SettingsError(
-                    f"{flag}={channel} is also the channel of {other}: give each"
-                    " query its own channel"
-                )
+        if len(set(self.channels.values())) < len(self.channels):
+            names = (f"--{query.replace('_', '-')}-channel" for query in self.channels)
+            raise SettingsError(f"{', '.join(names)}: give each query a channel of its own")
         for result, topic in self.result_topics.items():
             if topic == self.topic:
                 raise SettingsError(

@@ -59,7 +59,10 @@ AT_ONCE = [
     Case(f"{NEEDED} --trigger=soon", ("--trigger=soon", "write 5 (seconds)")),
     Case(f"{NEEDED} --queries=archiv", ("--queries=archiv", "did you mean archive?")),
     Case(f"{NEEDED} --topic=a/b", ("--topic=a/b", "is not a valid topic name")),
-    Case(f"{NEEDED} --metrics-channel=archive", ("--metrics-channel=archive", "is also")),
+    Case(
+        f"{NEEDED} --metrics-channel=archive",
+        ("--metrics-channel", "give each query a channel of its own"),
+    ),
     Case(f"{NEEDED} --driver-memory=1", ("--driver-memory=1", "is not a size")),
     Case(f"{NEEDED} --metrics-address=4180", ("--metrics-address=4180", "is not an address")),
     Case(f"{NEEDED} --config={{tmp}}/none.toml", ("--config", "none.toml")),
