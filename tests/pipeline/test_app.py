@@ -3,6 +3,7 @@
 import signal
 import sys
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -36,7 +37,7 @@ class Application(app.Application):
         self._spark = SimpleNamespace(sparkContext=context)
         self.error = error
         self.begun = []
-        self._queries = {"archive": app.PipelineQuery(None, None, None)}
+        self._queries = {"archive": app.PipelineQuery(None, None)}
         self._queries["archive"].run = Query(error)
 
     def _begin(self, name):
@@ -62,7 +63,7 @@ def test_a_late_query_waits_for_others_that_are_starting():
     """A late query is restarted only when no other is starting: workers load one after another."""
     application = Application(StreamingQueryException("Python worker failed to connect back."))
     other = SimpleNamespace(isActive=True, status={"message": "Initializing sources"})
-    application._queries["metrics"] = app.PipelineQuery(None, None, None)
+    application._queries["metrics"] = app.PipelineQuery(None, None)
     application._queries["metrics"].run = other
     application._watch()
     assert not application.begun
@@ -115,8 +116,8 @@ def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch):
 
     monkeypatch.setattr(app, "Application", Application)
     monkeypatch.setattr(app, "POLL_SECONDS", 0)
-    for needed in ("session", "prepare_for_queries", "check_cluster"):
-        monkeypatch.setattr(app, needed, lambda *_: None)
+    for needed in ("session", "prepare_for_queries", "check_cluster", "place_of"):
+        monkeypatch.setattr(app, needed, MagicMock())
     settings = settings_with(queries=("metrics",), metrics_address="")
     before = sys.getprofile()
     try:

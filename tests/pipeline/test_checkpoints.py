@@ -2,7 +2,13 @@
 
 import pytest
 
-from sparq.pipeline.checkpoints import PARTITIONS, QueryCheckpoint, readable_as_state
+from sparq.pipeline.checkpoints import (
+    PARTITIONS,
+    is_unfinished,
+    readable_as_state,
+    shuffle_partitions,
+)
+from sparq.pipeline.storage import TablePlace
 
 
 @pytest.fixture
@@ -15,40 +21,41 @@ def partitions(spark):
 
 def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_path):
     """Spark keeps the shuffle partitions of the first start; they are read from the checkpoint."""
-    checkpoint = QueryCheckpoint(spark, str(tmp_path / "checkpoint"))
+    files = TablePlace(str(tmp_path)).files()
 
     def run():
         rows = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
         query = rows.groupBy("value").count().writeStream.outputMode("update").format("noop")
         query = (
-            query.option("checkpointLocation", checkpoint.address)
+            query.option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
 
+    assert shuffle_partitions(files, "checkpoint") is None
     partitions(3)
-    assert checkpoint.shuffle_partitions() == 3
-    assert not checkpoint.is_unfinished()
     run()
     partitions(5)
     run()
 
-    assert checkpoint.shuffle_partitions() == 3
+    assert shuffle_partitions(files, "checkpoint") == 3
+    assert not is_unfinished(files, "checkpoint")
 
 
-def test_a_batch_without_a_commit_is_unfinished(spark, tmp_path):
+def test_a_batch_without_a_commit_is_unfinished(tmp_path):
     """A batch that has begun is unfinished until it is committed; a folder may hold other files."""
-    checkpoint = QueryCheckpoint(spark, str(tmp_path))
+    files = TablePlace(str(tmp_path)).files()
+    assert not is_unfinished(files, "of it")
     for log, batches in (("offsets", "01"), ("commits", "0")):
-        (tmp_path / log).mkdir()
+        (tmp_path / "of it" / log).mkdir(parents=True)
         for batch in batches:
-            (tmp_path / log / batch).touch()
-            (tmp_path / log / f".{batch}.crc").touch()
+            (tmp_path / "of it" / log / batch).touch()
+            (tmp_path / "of it" / log / f".{batch}.crc").touch()
 
-    assert checkpoint.is_unfinished()
-    (tmp_path / "commits" / "1").touch()
-    assert not checkpoint.is_unfinished()
+    assert is_unfinished(files, "of it")
+    (tmp_path / "of it" / "commits" / "1").touch()
+    assert not is_unfinished(files, "of it")
 
 
 @pytest.mark.parametrize("name", ["clicks", "my clicks", "10% & more"])
@@ -69,7 +76,7 @@ def test_the_state_of_any_folder_can_be_read(spark, tmp_path, name):
             assert {("one", 2), ("two", 1)} == {tuple(row) for row in counted}
 
 
-def test_an_unreadable_checkpoint_is_refused(spark, tmp_path):
+def test_an_unreadable_checkpoint_is_refused(tmp_path):
     """An unreadable checkpoint raises ValueError with the file's name.
 
     A guessed number of partitions would send clicks to buckets without their visitors.
@@ -79,4 +86,4 @@ def test_an_unreadable_checkpoint_is_refused(spark, tmp_path):
     (offsets / "0").write_text("v9")
 
     with pytest.raises(ValueError, match=r"offsets/0 has no valid value"):
-        QueryCheckpoint(spark, str(tmp_path / "checkpoint")).shuffle_partitions()
+        shuffle_partitions(TablePlace(str(tmp_path)).files(), "checkpoint")

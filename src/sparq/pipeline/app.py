@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 
 from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.checkpoints import QueryCheckpoint
+from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster
 from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.monitor.metrics import QueryMetrics, served
@@ -50,6 +50,7 @@ from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError, cluster_options
 from sparq.pipeline.sink import Sink
+from sparq.pipeline.storage import place_of
 from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -87,15 +88,13 @@ class PipelineQuery:
     Attributes:
         rows: the stream that its batches come from.
         sink: the function for foreachBatch.
-        checkpoint: its progress and its state.
-        close: writes what is open in the state of the checkpoint; None: there is none.
+        close: writes what is open in the state of its checkpoint; None: there is none.
         run: its newest run.
         late: restarts because a Python process connected too late.
     """
 
     rows: DataFrame
     sink: Callable[[DataFrame, int], None]
-    checkpoint: QueryCheckpoint
     close: Callable[[SparkSession, str], None] | None = None
     run: StreamingQuery = field(init=False)
     late: int = 0
@@ -125,6 +124,7 @@ class Application:
         self._metrics_url = metrics_url
         self._settings = settings
         self._rules = rules
+        self._files = place_of(spark, settings.data).files()
         self._queries: dict[str, PipelineQuery] = {}
         self._samples: deque[QuerySample] = deque(maxlen=SAMPLES_MAX)
         self._said: dict[str, Any] = {}
@@ -142,7 +142,6 @@ class Application:
     def _plan(self, name: str) -> PipelineQuery:
         register_nsq(self._spark)
         settings = self._settings
-        checkpoint = QueryCheckpoint(self._spark, f"{settings.data}/checkpoint/{name}")
         read = messages(self._spark, settings.channels[name], self._source_options(name))
         sink_of = partial(
             Sink,
@@ -156,22 +155,21 @@ class Application:
             rejected = partial(self._figures.counted, name, "rejected")
             sink = sink_of(archive.output(reading), counted=rejected)
             rows = observed(read, newest_published=F.col("timestamp"))
-            return PipelineQuery(rows, sink, checkpoint)
+            return PipelineQuery(rows, sink)
         if name == metrics.QUERY:
             sink = sink_of(metrics.output(metric_tables(settings), reading))
             rows = observed(read, newest_published=F.col("timestamp"))
-            return PipelineQuery(rows, sink, checkpoint)
-        # The number of buckets is fixed at the query's first start, whatever the cores are now.
-        buckets = bucket_count(checkpoint.shuffle_partitions())
-        packed = spam_analysis.packed(read, self._rules, buckets, reading)
+            return PipelineQuery(rows, sink)
+        # Fixed at the query's first start, whatever the cores are now.
+        partitions = shuffle_partitions(self._files, f"checkpoint/{name}")
+        partitions = partitions or int(self._spark.conf.get(PARTITIONS) or 0)
+        packed = spam_analysis.packed(read, self._rules, bucket_count(partitions), reading)
         packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
         stage = sessions_stage(packed, self._rules)
         rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
         sink = sink_of(spam_analysis.OUTPUT)
         spam_analysis.reopen(sink)
-        return PipelineQuery(
-            rows, sink, checkpoint, partial(spam_analysis.close, sink, self._rules)
-        )
+        return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self._rules))
 
     def _result_topics(self) -> ResultTopics | None:
         topics = self._settings.result_topics
@@ -179,6 +177,10 @@ class Application:
             return None
         options = cluster_options(self._settings)
         return ResultTopics(options, topics["metrics"], topics["rejected"], topics["spam"])
+
+    def _checkpoint(self, name: str) -> str:
+        """The address of a query's checkpoint: its progress and its state."""
+        return f"{self._settings.data}/checkpoint/{name}"
 
     def _source_options(self, name: str) -> dict[str, str]:
         most = self._settings.max_offsets_per_trigger
@@ -203,7 +205,7 @@ class Application:
         query.run = (
             query.rows.writeStream.foreachBatch(query.sink)
             .queryName(name)
-            .option("checkpointLocation", query.checkpoint.address)
+            .option("checkpointLocation", self._checkpoint(name))
             .trigger(**trigger)
             .start()
         )
@@ -279,19 +281,19 @@ class Application:
             query.run.processAllAvailable()
         for query in self._queries.values():
             query.run.stop()
-        for name, query in self._queries.items():
+        for name in self._queries:
             # A query that was stopped in a batch may have written its rows, but not its state, from
             # which `close` writes more.
-            if query.checkpoint.is_unfinished():
+            if is_unfinished(self._files, f"checkpoint/{name}"):
                 self._begin(name, last=True).awaitTermination()
         self._close()
 
     def _close(self) -> None:
         """Write what is open in the state of the queries, which have ended."""
         self._say("closing")
-        for query in self._queries.values():
+        for name, query in self._queries.items():
             if query.close is not None:
-                query.close(self._spark, query.checkpoint.address)
+                query.close(self._spark, self._checkpoint(name))
         self._say("done")
 
     def _say(self, stage: str) -> None:

@@ -3,18 +3,13 @@
 Two nsqds are not in step: one may be read minutes after the other. The low mark is therefore the
 minimum of the nsqds' newest event times, not the newest of all.
 
-1. The mark is a function of the batches only (their marks and their times). So a replay repeats
-   it, and all buckets of a query, which see the same marks, have the same low mark.
-2. It never goes back.
-3. An event time ahead of its message's publish time does not count (the marks are clamped): one
-   click from a wrong clock must not close every window.
-4. An nsqd that has sent no click for more than QUIET_S no longer holds the mark back, and is
+1. The mark is a function of the batches only. So a replay repeats it, and all buckets of a query,
+   which see the same batches, have the same low mark. It never goes back.
+2. An nsqd that has sent no click for more than QUIET_S no longer holds the mark back, and is
    removed. It joins again with its next click, like a new nsqd. So the stored state stays small.
-
-QUIET_S counts only time between batches, at most STEP_S for each pair. With the plain difference of
-two batch times, the first batch after a pause of the query treated every nsqd as quiet except those
-that it happened to contain, and closed minutes and visits for which the others still had clicks.
-The limit also makes jumps of the clock harmless.
+3. QUIET_S counts only time between batches, at most STEP_S for each pair. With the plain difference
+   of two batch times, the first batch after a pause of the query treated every nsqd as quiet except
+   those that it happened to contain. The limit also makes jumps of the clock harmless.
 """
 
 from __future__ import annotations
@@ -43,27 +38,21 @@ class LowMark:
     clock_ms: int = 0
     batch_ms: int = 0
 
-    def __post_init__(self) -> None:
-        # Copies: the caller's dictionaries must stay unchanged while this object advances.
-        self.newest_s, self.seen_ms = dict(self.newest_s), dict(self.seen_ms)
-
     def advance(self, marks: dict[str, int], batch_ms: int) -> None:
         """Process one batch.
 
         Args:
-            marks: newest event time of each nsqd in the batch, clamped to its publish time, in
-                seconds since 1970.
+            marks: newest event time of each nsqd in the batch, clamped to its publish time (one
+                click from a wrong clock must not close every visit), in seconds since 1970.
             batch_ms: the batch's time, in milliseconds since 1970; the same when the batch is
                 replayed (as Spark's `current_timestamp()` is).
         """
         self.clock_ms += min(max(batch_ms - self.batch_ms, 0), STEP_S * 1000)
         self.batch_ms = batch_ms
-        for nsqd, newest in marks.items():
-            self.newest_s[nsqd] = max(newest, self.newest_s.get(nsqd, 0))
-            self.seen_ms[nsqd] = self.clock_ms
+        newest = {nsqd: max(at, self.newest_s.get(nsqd, 0)) for nsqd, at in marks.items()}
+        seen = {**self.seen_ms, **dict.fromkeys(marks, self.clock_ms)}
         quiet_before = self.clock_ms - QUIET_S * 1000
-        for nsqd in [name for name, seen in self.seen_ms.items() if seen < quiet_before]:
-            del self.seen_ms[nsqd], self.newest_s[nsqd]
-        # No nsqd counts any more: the mark stays where it is.
-        if self.newest_s:
-            self.low_s = max(self.low_s, min(self.newest_s.values()))
+        self.seen_ms = {nsqd: at for nsqd, at in seen.items() if at >= quiet_before}
+        self.newest_s = {nsqd: {**self.newest_s, **newest}[nsqd] for nsqd in self.seen_ms}
+        # With no nsqd left the mark stays where it is.
+        self.low_s = max(self.low_s, min(self.newest_s.values(), default=0))
