@@ -13,10 +13,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -70,16 +70,21 @@ STATE: Final = {
     "state_commit_seconds": "Time to commit the state, summed over its tasks",
 }
 
+PARTS: Final = {
+    "batch_part_seconds": "Duration of each part of a batch, by Spark's names: latestOffset,"
+    " queryPlanning and so on"
+}
+DURATIONS: Final = {"batch_duration_seconds": "Duration of batches, from the trigger to the commit"}
+
 
 @dataclass
-class _Newest:
+class _Known:
     """What is known of a query in this process.
 
     Attributes:
         run_id: id of its newest run; events of an older run may arrive after the newest has begun.
         checkpoint: its id in Spark; another id has batches that are numbered from 0 again.
-        batch_id: its newest batch; -1 before the first.
-        logs_out_of_reach: of that batch.
+        batch_id, logs_out_of_reach: of its newest batch; -1 before the first.
     """
 
     run_id: str = ""
@@ -95,44 +100,27 @@ class QueryMetrics:
     """The metrics of all queries of a session, set by the events of Spark's listener."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._counters = {
-            name: Counter(PREFIX + name, text, ["query"], registry=registry)
-            for name, text in {**COUNTERS, **COUNTS}.items()
-        }
-        self._gauges = {
-            name: Gauge(PREFIX + name, text, ["query"], registry=registry)
-            for name, text in GAUGES.items()
-        }
-        self._state = {
-            name: Gauge(PREFIX + name, text, ["query", "operator", "place"], registry=registry)
-            for name, text in STATE.items()
-        }
-        self._durations = Histogram(
-            f"{PREFIX}batch_duration_seconds",
-            "Duration of batches, from the trigger to the commit",
-            ["query"],
-            registry=registry,
-            buckets=DURATION_BOUNDS,
-        )
-        self._parts = Counter(
-            f"{PREFIX}batch_part_seconds",
-            "Duration of each part of a batch, by Spark's names: latestOffset, queryPlanning and"
-            " so on",
-            ["query", "part"],
-            registry=registry,
-        )
-        # Starts come from the thread that starts a query, other events from Spark's listener bus.
-        self._lock = threading.Lock()
+        def made(kind: Callable[..., Any], texts: Mapping[str, str], *labels: str) -> Any:
+            return {
+                name: kind(PREFIX + name, text, ["query", *labels], registry=registry)
+                for name, text in texts.items()
+            }
+
+        self._counters: dict[str, Counter] = made(Counter, {**COUNTERS, **COUNTS})
+        self._gauges: dict[str, Gauge] = made(Gauge, GAUGES)
+        self._state: dict[str, Gauge] = made(Gauge, STATE, "operator", "place")
+        self._parts: Counter = made(Counter, PARTS, "part")["batch_part_seconds"]
+        durations = partial(Histogram, buckets=DURATION_BOUNDS)
+        self._durations: Histogram = made(durations, DURATIONS)["batch_duration_seconds"]
         self._names: dict[str, str] = {}
-        self._newest: dict[str, _Newest] = {}
+        self._known: dict[str, _Known] = {}
 
     def totals(self) -> dict[str, dict[str, int]]:
         """The batches and rows of each query so far."""
-        with self._lock:
-            return {
-                name: {"batches": newest.batches, "rows": newest.rows}
-                for name, newest in self._newest.items()
-            }
+        return {
+            name: {"batches": known.batches, "rows": known.rows}
+            for name, known in list(self._known.items())
+        }
 
     def counted(self, query: str, name: str, number: int) -> None:
         """Add a number to a count of COUNTS, which the query's function for foreachBatch knows."""
@@ -141,14 +129,13 @@ class QueryMetrics:
     def started(self, event: Mapping[str, Any]) -> None:
         """Record the first or a later start of a query."""
         name = self._names[event["id"]] = event["name"] or event["id"]
-        with self._lock:
-            newest = self._newest.setdefault(name, _Newest())
-            newest.run_id = event["runId"]
-            newest.starts += 1
+        known = self._known.setdefault(name, _Known())
+        known.run_id = event["runId"]
+        known.starts += 1
         for counter in COUNTERS:
             self._counters[counter].labels(name)
         self._counters["starts"].labels(name).inc()
-        self._counters["restarts"].labels(name).inc(newest.starts > 1)
+        self._counters["restarts"].labels(name).inc(known.starts > 1)
         self._durations.labels(name)
         self._set(name, active=1, heard_timestamp_seconds=time_of(event["timestamp"]))
 
@@ -157,16 +144,15 @@ class QueryMetrics:
         sample = sample_of(progress)
         name, batch_id = sample.query, progress["batchId"]
         behind, out_of_reach = lag(progress)
-        with self._lock:
-            newest = self._newest.setdefault(name, _Newest())
-            if newest.checkpoint == progress["id"] and newest.batch_id >= batch_id:
-                return None  # a query that was started again repeats its last batch
-            # The process may be new, and the query not: it continues from a checkpoint.
-            continues = newest.batch_id < 0 < batch_id and newest.starts <= 1
-            newest.checkpoint, newest.batch_id = progress["id"], batch_id
-            newest.logs_out_of_reach = out_of_reach
-            newest.batches += 1
-            newest.rows += progress["numInputRows"]
+        known = self._known[name]
+        if known.checkpoint == progress["id"] and known.batch_id >= batch_id:
+            return None  # a query that was started again repeats its last batch
+        # The process may be new, and the query not: it continues from a checkpoint.
+        continues = known.batch_id < 0 < batch_id and known.starts == 1
+        known.checkpoint, known.batch_id = progress["id"], batch_id
+        known.logs_out_of_reach = out_of_reach
+        known.batches += 1
+        known.rows += progress["numInputRows"]
         self._counters["restarts"].labels(name).inc(continues)
         self._set(
             name,
@@ -209,8 +195,8 @@ class QueryMetrics:
         """Record that a query has found nothing to read, or less than `minOffsetsPerTrigger`."""
         name = self._names[event["id"]]
         self._set(name, heard_timestamp_seconds=time_of(event["timestamp"]), rows_per_second=0)
-        newest = self._newest[name]
-        if newest.batch_id >= 0 and not newest.logs_out_of_reach:
+        known = self._known[name]
+        if known.batch_id >= 0 and not known.logs_out_of_reach:
             self._set(name, lag_messages=0, lag_seconds=0)
 
     def ended(self, event: Mapping[str, Any]) -> None:
@@ -218,7 +204,7 @@ class QueryMetrics:
         name = self._names[event["id"]]
         self._counters["failures"].labels(name).inc(event.get("exception") is not None)
         # Spark may report the end of a run after the next one has begun.
-        if event["runId"] == self._newest[name].run_id:
+        if event["runId"] == self._known[name].run_id:
             self._set(name, active=0)
 
     def _set(self, query: str, **values: float | None) -> None:
