@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +84,13 @@ def settings_of(
         data: the data folder.
         lookupd: nsqlookupd's HTTP address.
         config: a settings file of `sparq pipeline`; empty: none.
-        flags: further flags; flags go before the file.
+        flags: further flags, which override the file.
 
     Raises:
         Mistake: a setting, a rule or a metric of the file is wrong.
     """
-    words = [f"--data={data}", f"--lookupd-http-address={lookupd}", "--once=false", *flags]
-    words.append(f"--run-dir={data / 'run'}")
-    words += [f"--config={config}"] if config else []
+    words = [f"--data={data}", f"--run-dir={data / 'run'}", f"--lookupd-http-address={lookupd}"]
+    words += ["--once=false", *flags, *([f"--config={config}"] if config else [])]
     settings = parse(words)
     if settings.metrics_address == METRICS_ADDRESS:
         words.append(f"--metrics-address={HOST}:{free_ports(METRICS_PORT)[0]}")
@@ -102,7 +102,7 @@ def settings_of(
 
 
 class BackgroundPublishing(threading.Thread):
-    """Publishes in the background while the main thread watches the other processes."""
+    """Generates or reads the clicks and publishes them, while other processes are watched."""
 
     def __init__(self, options: RunOptions, folders: Folders, nsqds: list[str], topic: str) -> None:
         super().__init__(name="publishing", daemon=True)
@@ -110,38 +110,31 @@ class BackgroundPublishing(threading.Thread):
         self.labels: Labels | None = None
         self.failure: Exception | None = None
         self.total = 0 if options.clicks else options.count
-        self._options = options
-        self._folders = folders
-        self._nsqds = nsqds
-        self._topic = topic
+        self._options, self._nsqds, self._topic = options, nsqds, topic
+        self._run_dir = folders.run
 
     def run(self) -> None:
-        """Generate or read the clicks and publish them; runs in the thread."""
+        """Publish; an error is kept."""
         with suppress(OSError):  # only Linux has a niceness for each thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
         try:
-            self.progress = asyncio.run(
+            if self._options.clicks is not None:
+                bodies = read_lines(self._options.clicks)
+            else:
+                day = Day(self._options.count, self._options.seed)
+                self.labels, bodies = day.labels, day.lines()
+            asyncio.run(
                 publish(
-                    self._bodies(),
+                    bodies,
                     self._nsqds,
                     self._topic,
-                    acknowledged=self._folders.run / "acknowledged",
-                    resent=self._folders.run / "resent",
-                    on_progress=self._note,
+                    acknowledged=self._run_dir / "acknowledged",
+                    resent=self._run_dir / "resent",
+                    on_progress=partial(setattr, self, "progress"),
                 )
             )
         except Exception as error:
             self.failure = error
-
-    def _note(self, progress: PublishProgress) -> None:
-        self.progress = progress
-
-    def _bodies(self) -> Iterable[bytes]:
-        if self._options.clicks is not None:
-            return read_lines(self._options.clicks)
-        day = Day(self._options.count, self._options.seed)
-        self.labels = day.labels
-        return day.lines()
 
 
 @dataclass
@@ -168,18 +161,18 @@ class PipelineRun:
 
     @classmethod
     def prepared(
-        cls, data: Path, config: str = "", flags: Iterable[str] = (), *, mode: str = "run"
+        cls, data: Path, config: str, flags: Iterable[str] = (), *, mode: str = "run"
     ) -> PipelineRun:
-        """A run whose settings are checked; nothing is started.
+        """A run whose settings are checked; nothing is started, and no folder is made.
 
         Raises:
-            Mistake: a setting is wrong, or the folder cannot be used.
+            Mistake: a setting is wrong.
         """
-        folders, progress = Folders(data), RunProgress(sys.stderr)
+        folders = Folders(data)
         cluster = LocalCluster(folders.logs, data)
         settings, words = settings_of(data, cluster.lookupd.http, config, flags)
         app = App(folders, words, processes.APPLICATION)
-        return cls(folders, settings, cluster, app, progress, mode)
+        return cls(folders, settings, cluster, app, RunProgress(sys.stderr), mode)
 
     def enter(self, stage: str) -> None:
         """Begin a stage: record how long the last one took, and write the state."""
@@ -191,12 +184,15 @@ class PipelineRun:
 
     def write_state(self) -> None:
         """Write `run/state.json`."""
-        state: dict[str, Any] = {"mode": self.mode, "stage": self.stage}
-        state["app_pid"] = self.app.pid or None
-        state["restarts"] = self.restarts
-        if self.console is not None:
-            state["nsqadmin"] = self.console.state()
-        write_json(self.folders.run / "state.json", {**state, "cluster": self.cluster.state()})
+        state = {
+            "mode": self.mode,
+            "stage": self.stage,
+            "app_pid": self.app.pid or None,
+            "restarts": self.restarts,
+            "cluster": self.cluster.state(),
+            "nsqadmin": self.console and self.console.state(),
+        }
+        write_json(self.folders.run / "state.json", state)
 
     def start(self) -> None:
         """Start the application and the cluster side by side, and create the topic.
@@ -210,13 +206,11 @@ class PipelineRun:
         self.app.start()  # it looks for nsqlookupd only when Spark has started
         self.cluster.start()
         # Before the first click is published, so that each channel gets all of them.
-        topic = self.settings.topic
-        channels = self.settings.channels.values()
+        topic = f"topic={self.settings.topic}"
+        channels = [f"channel={channel}" for channel in self.settings.channels.values()]
+        paths = [f"/topic/create?{topic}", *(f"/channel/create?{topic}&{one}" for one in channels)]
         for member in self.cluster.nsqds:
-            for path in (
-                f"/topic/create?topic={topic}",
-                *(f"/channel/create?topic={topic}&channel={channel}" for channel in channels),
-            ):
+            for path in paths:
                 status, body = member.request("POST", path)
                 if status != http.client.OK:
                     raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")

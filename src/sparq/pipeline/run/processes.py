@@ -14,7 +14,7 @@ import json
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,10 @@ def is_free(port: int) -> bool:
     """Whether a port of this machine is free to listen on."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with suppress(OSError):
             probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+            return True
+    return False
 
 
 def any_free_port() -> int:
@@ -68,29 +67,16 @@ class Daemon(SupervisedDaemon):
         log: the file for its output.
         ports: its ports for HTTP and for TCP clients; nsqadmin has none for these.
         flags: its flags, without its addresses.
-        module: the program, if not that of its name.
     """
 
-    def __init__(
-        self,
-        name: str,
-        log: Path,
-        ports: Sequence[int],
-        flags: Sequence[str] = (),
-        module: str = "",
-    ) -> None:
-        module = module or f"sparq.{name.partition('-')[0]}"
-        super().__init__(name, [sys.executable, "-m", module], log, ports[0])
+    def __init__(self, name: str, log: Path, ports: Sequence[int], flags: Sequence[str]) -> None:
+        command = [sys.executable, "-m", f"sparq.{name.partition('-')[0]}", *flags]
+        super().__init__(name, command, log, ports[0])
         self.tcp_port = ports[-1]
-        self.command.append(f"--http-address={self.http}")
-        if len(ports) > 1:
-            self.command.append(f"--tcp-address={self.tcp}")
-        self.command += flags
-
-    @property
-    def tcp(self) -> str:
-        """The address for its TCP clients."""
-        return f"{HOST}:{self.tcp_port}"
+        self.tcp = f"{HOST}:{self.tcp_port}"
+        addresses = {"--http-address": self.http, "--tcp-address": self.tcp}
+        pairs = [f"{flag}={address}" for flag, address in addresses.items()]
+        self.command += pairs[: len(ports)]
 
     def wait_until_ready(self) -> None:
         """Wait until the process answers.
@@ -104,23 +90,14 @@ class Daemon(SupervisedDaemon):
 
     def state(self) -> dict[str, Any]:
         """Process id, addresses, number of starts, and log."""
-        pid, log = self.pid or None, str(self.log)
         at = {"http": self.http, "tcp": self.tcp}
-        return {"pid": pid, **at, "starts": self.starts, "log": log}
+        return {"pid": self.pid or None, **at, "starts": self.starts, "log": str(self.log)}
 
 
-def nsqadmin(run_dir: Path, log: Path, lookupd: str, module: str = "") -> Daemon:
-    """The nsqadmin of a run; its audit log is in the run's folder.
-
-    Args:
-        run_dir: the run's folder.
-        log: the file for its output.
-        lookupd: the HTTP address of the nsqlookupd that it uses.
-        module: the program, if not nsqadmin.
-    """
-    audit_log = run_dir / "nsqadmin_audit.log"
-    flags = [f"--lookupd-http-address={lookupd}", f"--audit-log={audit_log}"]
-    return Daemon("nsqadmin", log, free_ports(ADMIN_PORT), flags, module)
+def nsqadmin(run_dir: Path, log: Path, lookupd: str) -> Daemon:
+    """The nsqadmin of a run, for an nsqlookupd at an HTTP address; keeps an audit log in run_dir."""
+    flags = [f"--lookupd-http-address={lookupd}", f"--audit-log={run_dir / 'nsqadmin_audit.log'}"]
+    return Daemon("nsqadmin", log, free_ports(ADMIN_PORT), flags)
 
 
 class LocalCluster:
@@ -134,8 +111,8 @@ class LocalCluster:
 
     def __init__(self, run_dir: Path, data_dir: Path, nsqds: int = 2) -> None:
         self._run_dir = run_dir
-        lookupd = run_dir / "nsqlookupd.log"
-        self.lookupd = Daemon("nsqlookupd", lookupd, free_ports(*LOOKUPD_PORTS))
+        log = run_dir / "nsqlookupd.log"
+        self.lookupd = Daemon("nsqlookupd", log, free_ports(*LOOKUPD_PORTS), [])
         self._folders = [data_dir / f"nsqd-{number + 1}" for number in range(nsqds)]
         self.nsqds = [self._nsqd(number, folder) for number, folder in enumerate(self._folders)]
 
