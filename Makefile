@@ -12,7 +12,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
-# An archive of the classes that Spark loads; with it, Spark starts in half the time in tests.
+# An archive of the classes that Spark loads, with which it starts in half the time.
 CLASSES := .venv/spark-classes.jsa
 # Four processes run the test files, each whole, so that the fixtures of a file are made once. Two
 # cores are enough for four processes, since tests wait for their daemons half of the time: with
@@ -38,10 +38,10 @@ PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-run: $(READY) ## run the pipeline end to end, with report and audit (CLICKS= SEED= ARGS=)
+run: $(READY) $(CLASSES) ## run the pipeline end to end, with report and audit (CLICKS= SEED= ARGS=)
 	@$(BIN)/sparq run $(if $(CLICKS),--clicks "$(CLICKS)") $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-up: $(READY) ## keep the pipeline running, for your own clicks (ARGS=)
+up: $(READY) $(CLASSES) ## keep the pipeline running, for your own clicks (ARGS=)
 	@$(BIN)/sparq up $(ARGS)
 
 # On a virtual machine with a busy host, a page fault takes up to 300 us. So checks, tests and the

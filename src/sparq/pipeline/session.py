@@ -304,7 +304,8 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
     # does not exist, it skips this step.
     os.environ[DRIVER_PYTHON] = "sparq-registers-its-data-source"
     folder = shlex.quote(f"-Djava.io.tmpdir={java.temporary_folder()}")
-    os.environ[JAVA_OPTIONS] = f"{folder} {before[JAVA_OPTIONS]}"  # the user's options win
+    # The user's options win.
+    os.environ[JAVA_OPTIONS] = f"{folder} {java.from_archive()} {before[JAVA_OPTIONS]}"
     try:
         # PySpark's only way to start a JVM without a session, after which options are fixed.
         conf = SparkConf(loadDefaults=False).setAll(list(launch.items()))

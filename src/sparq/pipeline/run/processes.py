@@ -95,7 +95,7 @@ class Daemon(SupervisedDaemon):
 
 
 def nsqadmin(run_dir: Path, log: Path, lookupd: str) -> Daemon:
-    """The nsqadmin of a run, for an nsqlookupd at an HTTP address; keeps an audit log in run_dir."""
+    """The nsqadmin of a run, for an nsqlookupd at an HTTP address; its audit log is in run_dir."""
     flags = [f"--lookupd-http-address={lookupd}", f"--audit-log={run_dir / 'nsqadmin_audit.log'}"]
     return Daemon("nsqadmin", log, free_ports(ADMIN_PORT), flags)
 
