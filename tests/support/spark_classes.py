@@ -39,8 +39,7 @@ def make(path: Path) -> None:
         folder = Path(name)
         cluster = LocalCluster(folder / "logs", folder)
         cluster.start()
-        records = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
-        clicks, nsqds = generate(5_000).lines, [nsqd.tcp for nsqd in cluster.nsqds]
+        nsqds, note = [nsqd.tcp for nsqd in cluster.nsqds], folder / "notes"
         flags = [f"--data={folder / 'data'}", f"--lookupd-http-address={cluster.lookupd.http}"]
         program = SupervisedProcess(
             "sparq pipeline",
@@ -49,7 +48,8 @@ def make(path: Path) -> None:
             environment={**os.environ, "SPARK_SUBMIT_OPTS": dump},
         )
         try:
-            asyncio.run(publish(clicks, nsqds, "clicks", **records))  # type: ignore[arg-type]
+            clicks = generate(5_000).lines
+            asyncio.run(publish(clicks, nsqds, "clicks", acknowledged=note, resent=note))
             program.start()
             # Java writes the archive after the program's Python has ended.
             deadline = time.monotonic() + SECONDS

@@ -161,9 +161,9 @@ class Application:
             rows = observed(read, newest_published=F.col("timestamp"))
             return PipelineQuery(rows, sink)
         # Fixed at the query's first start, whatever the cores are now.
-        partitions = shuffle_partitions(self._files, f"checkpoint/{name}")
-        partitions = partitions or int(self._spark.conf.get(PARTITIONS) or 0)
-        packed = spam_analysis.packed(read, self._rules, bucket_count(partitions), reading)
+        frozen = shuffle_partitions(self._files, f"checkpoint/{name}")
+        buckets = bucket_count(frozen or int(self._spark.conf.get(PARTITIONS) or 0))
+        packed = spam_analysis.packed(read, self._rules, buckets, reading)
         packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
         stage = sessions_stage(packed, self._rules)
         rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
