@@ -18,7 +18,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +26,7 @@ from pyarrow.fs import FileSelector, FileType
 
 from sparq.pipeline.maintenance import replace_files, rewrite
 from sparq.pipeline.metrics import visitor_hashes
-from sparq.pipeline.storage import TablePlace
+from sparq.pipeline.storage import TablePlace, add_data_flags, place_of_flags
 from sparq.pipeline.tables import KEEP_S, add_action, files_of, schema_of
 from sparq.pipeline.totals import hashes_of
 from sparq.tools.parser import ToolParser, VersionAction
@@ -182,26 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit status."""
     words = ToolParser(prog=PROGRAM, description="Delete an address or a visitor from the tables.")
     words.add_argument("--version", action=VersionAction)
-    words.add_argument("--data", required=True, help="the data folder: a path or a URI")
+    add_data_flags(words)
     words.add_argument("--address", required=True, help="the address, as the tables have it")
     words.add_argument("--user-agent", help="only the visitor with this user agent, word for word")
-    words.add_argument(
-        "--storage-option", action="append", default=[], metavar="KEY=VALUE",
-        help="option of the storage, such as AWS_REGION=eu-central-1; may be repeated",
-    )  # fmt: skip
     given = words.parse_args(arguments)
-    try:
-        options = dict(one.split("=", 1) for one in given.storage_option)
-    except ValueError:
-        words.error("--storage-option needs the form KEY=VALUE")
-    address = given.data.rstrip("/")
-    if not re.match(r"[a-z0-9]+:", address):
-        address = str(Path(address).absolute())
-        if not Path(address).is_dir():
-            words.error(f"--data={given.data}: no such folder")
     visitor = ForgottenVisitor(given.address, given.user_agent)
-    changed = forget(
-        TablePlace(address, options), visitor, lambda sentence: sys.stderr.write(f"{sentence}\n")
-    )
+    place = place_of_flags(words, given)
+    changed = forget(place, visitor, lambda sentence: sys.stderr.write(f"{sentence}
+"))
     sys.stdout.write(f"forgotten: {changed:,} files were changed\n")
     return 0

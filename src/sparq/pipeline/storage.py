@@ -11,8 +11,11 @@ them, so that one set of options serves both.
 
 from __future__ import annotations
 
+import re
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -63,6 +66,28 @@ class TablePlace:
     def files(self) -> FileSystem:
         """The file system of the folder; paths are relative to it."""
         return PyFileSystem(DeltaStorageHandler(self.address, self.options or None))
+
+
+def add_data_flags(words: ArgumentParser) -> None:
+    """Add the flags of a program that reads the tables: --data and --storage-option."""
+    words.add_argument("--data", required=True, help="the data folder: a path or a URI")
+    words.add_argument(
+        "--storage-option", action="append", default=[], metavar="KEY=VALUE",
+        help="option of the storage, such as AWS_REGION=eu-central-1; may be repeated",
+    )  # fmt: skip
+
+
+def place_of_flags(words: ArgumentParser, given: Namespace) -> TablePlace:
+    """The data folder that the flags name; a mistake ends the program with one sentence."""
+    try:
+        options = dict(one.split("=", 1) for one in given.storage_option)
+    except ValueError:
+        words.error("--storage-option needs the form KEY=VALUE")
+    if re.match(r"[a-z0-9]+:", given.data):
+        return TablePlace(given.data.rstrip("/"), options)
+    if not Path(given.data).is_dir():
+        words.error(f"--data={given.data}: no such folder")
+    return TablePlace(str(Path(given.data).absolute()), options)
 
 
 def place_of(

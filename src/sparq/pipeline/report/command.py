@@ -21,7 +21,7 @@ from polars.exceptions import PolarsError
 from sparq.pipeline.report.figures import figures_of
 from sparq.pipeline.report.page import page_of
 from sparq.pipeline.run.folders import Folders, read_json
-from sparq.pipeline.storage import TablePlace
+from sparq.pipeline.storage import add_data_flags, place_of_flags
 from sparq.tools.parser import ToolParser, VersionAction
 
 PROGRAM = "sparq report"
@@ -44,21 +44,11 @@ def time_of(text: str) -> datetime:
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def place_of_flags(words: ToolParser, data: str, storage_options: Sequence[str]) -> TablePlace:
-    """The data folder that flags name; a mistake ends the program."""
-    options = dict(one.partition("=")[::2] for one in storage_options)
-    if re.match(r"[a-z0-9]+:", data):
-        return TablePlace(data.rstrip("/"), options)
-    if not Path(data).is_dir():
-        words.error(f"--data={data}: no such folder")
-    return TablePlace(str(Path(data).absolute()), options)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the program; returns the exit status."""
     words = ToolParser(prog=PROGRAM, description="Make a page about the clicks of any period.")
     words.add_argument("--version", action=VersionAction)
-    words.add_argument("--data", required=True, help="the data folder: a path or a URI")
+    add_data_flags(words)
     words.add_argument(
         "--since", type=time_of, metavar="TIME",
         help="begin here: -7d (m, h, d or w before now), 2026-11-20 or 2026-11-20T10:00, in UTC",
@@ -68,15 +58,11 @@ def main(arguments: Sequence[str]) -> int:
         "--output", type=Path, metavar="FILE",
         help="default: report.html in the data folder; here if that is a URI",
     )  # fmt: skip
-    words.add_argument(
-        "--storage-option", action="append", default=[], metavar="KEY=VALUE",
-        help="option of the storage, such as AWS_REGION=eu-central-1; may be repeated",
-    )  # fmt: skip
     # argparse would take the -7d of `--since -7d` for a flag.
     given = words.parse_args(
         re.sub(r"(--since|--until)\0-", r"\1=-", "\0".join(arguments)).split("\0")
     )
-    place = place_of_flags(words, given.data, given.storage_option)
+    place = place_of_flags(words, given)
     folder = Folders(Path(place.address))
     try:
         figures = figures_of(place, given.since, given.until)

@@ -6,7 +6,7 @@ of a declared robot. What needs a column that the pipeline's settings have switc
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
@@ -21,6 +21,7 @@ from sparq.pipeline.tables import DAY, Table
 TABLES: Final = (CLICKS, REJECTED, MINUTES, PAGES, SESSIONS, FINDINGS)
 STATUSES: Final = tuple(f"status_{name}" for name in STATUS_CLASSES)
 SUMS: Final = pl.col("clicks", "bytes", *STATUSES).sum()
+EARLIEST, LATEST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 STEPS: Final = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(1)}
 POINTS_MAX: Final = 2_000
 """Points of a chart over time: 33 hours by minute, 83 days by hour."""
@@ -61,15 +62,15 @@ def figures_of(
     data: TablePlace, since: datetime | None = None, until: datetime | None = None
 ) -> dict[str, Any]:
     """All figures from `since` to before `until`, by name; None: no limit."""
-    rows = {}
-    for table in TABLES:
-        found = scan(data, table)
-        # The days let readers skip files.
-        if since:
-            found = found.filter(pl.col(DAY.name) >= since.date(), pl.col(table.time) >= since)
-        if until:
-            found = found.filter(pl.col(DAY.name) <= until.date(), pl.col(table.time) < until)
-        rows[table.name] = found
+    start, end = since or EARLIEST, until or LATEST
+    rows = {
+        table.name: scan(data, table).filter(
+            # The days let readers skip files.
+            pl.col(DAY.name).is_between(start.date(), end.date()),
+            pl.col(table.time).is_between(start, end, closed="left"),
+        )
+        for table in TABLES
+    }
     rows |= _rows_of_clicks(rows["clicks"])
     rows["visits"] = rows["sessions"].filter(pl.col("robot").is_null())
     hashes = rows["minutes"].select("minute", pl.col("visitor_hashes").alias("visitor"))
