@@ -14,6 +14,7 @@ from sparq.pipeline import tables
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, rows_of, write_files
 from tests.pipeline.query_input import forget_last_commit
+from tests.pipeline.report.sample_tables import add
 
 AT = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
 TIME = pa.field("time", pa.timestamp("us", "UTC"))
@@ -201,6 +202,16 @@ def test_tables_are_refused_outside_a_streaming_query(spark, batches, tmp_path):
     """Outside a streaming query nothing is written: repeats could not be found."""
     with pytest.raises(RuntimeError, match="only be written by foreachBatch of a streaming query"):
         tables_of(spark, tmp_path).write(batches[0], 0, split)
+
+
+def test_a_dataset_filters_by_columns_without_bounds(tmp_path):
+    """`deltalake` must not take bounds that a file does not have for null ones."""
+    table = Table("all", pa.schema([TIME, ("page", pa.string())]), "time")
+    rows = pa.table({"time": [datetime(2026, 3, 2, tzinfo=UTC)] * 2, "page": ["/", "/a"]})
+    add(TablePlace(str(tmp_path)), [table], [{"all": rows}])
+    found = DeltaTable(tmp_path / "all").to_pyarrow_dataset()
+
+    assert 1 == found.count_rows(filter=pc.field("page") == "/a")
 
 
 def test_a_column_can_be_added_later(spark, query, batches, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from sparq.cli import main as sparq
 from sparq.pipeline.report.command import time_of
+from tests.pipeline.report.test_page import RUN
 
 
 @pytest.fixture
@@ -38,20 +39,15 @@ def test_a_period_and_a_file_are_chosen(folder, tmp_path):
 def test_the_page_of_a_run_has_its_section(folder):
     """A data folder that `sparq run` has made has facts about the run."""
     (folder / "run").mkdir()
-    (folder / "run" / "state.json").write_text('{"mode": "run"}')
-    batch = {
-        "time_s": 1.0,
-        "query": "archive",
-        "rows_per_second": 5.0,
-        "lag_messages": 3,
-        "lag_seconds": None,
-    }
-    (folder / "run" / "samples.json").write_text(json.dumps({"samples": [batch]}))
-    facts = dict.fromkeys(("published", "archived", "distinct", "resent", "evicted_visits"), 0)
-    facts |= {"exactly_once": True, "clicks_per_second": 1, "seconds": 1.0, "rejected": 0}
-    facts |= {"source": "my log", "restarts": ["spark"], "stage_seconds": {"a": 1.0, "total": 1.0}}
-    (folder / "report.json").write_text(json.dumps({**facts, "findings": {"burst": 7}}))
-    sparq(["report", "--data", str(folder)])
+    batch = {"time_s": 1.0, "query": "archive", "rows_per_second": 5.0}
+    samples = [{**batch, "lag_messages": 3, "lag_seconds": None}]
+    for name, value in (
+        ("run/state.json", {"mode": "run"}),
+        ("run/samples.json", {"samples": samples}),
+        ("report.json", {**RUN, "source": "my log", "restarts": ["spark"]}),
+    ):
+        (folder / name).write_text(json.dumps(value))
+    assert 0 == sparq(["report", "--data", str(folder)])
     page = (folder / "report.html").read_text()
 
     for text in ("Audit passed", "my log", "Restarted during the run: spark", "Lag in messages"):

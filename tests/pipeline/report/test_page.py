@@ -214,7 +214,7 @@ def test_no_letter_of_a_text_is_lost(text):
     found = visible(text)
 
     assert found.startswith("<bdi>")
-    assert text.isprintable() is (found.unescape() == f"<bdi>{text}</bdi>")
+    assert all(one in found.unescape() for one in text if one.isprintable())
     assert 1 == found.count("<bdi>") == len(re.findall("<[^>]*>", found)) - 1
 
 

@@ -34,7 +34,7 @@ RUN_CHARTS: Final = (
 )
 CHARACTERS_MAX: Final = 120
 
-Chart = tuple[str, str, str, str, list[str], list[tuple[Any, ...]]]
+Chart = tuple[str, str, str, str, pl.DataFrame]
 """The arguments of the macro `chart`."""
 
 
@@ -58,33 +58,27 @@ def page_of(
         for kind in ("css", "js")
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            digest=digest,
-            style=style,
-            script=script,
-            source=source,
-            charts=list(_charts_over_time(figures["over_time"])) if figures["over_time"] else [],
-            run=run,
-            run_charts=list(_charts_of_run(samples)) if samples else [],
-            about=REASONS,
-            examples_max=EXAMPLES,
-            **figures,
-        )
+    return TEMPLATES.get_template("report.html").render(
+        digest=digest,
+        style=style,
+        script=script,
+        source=source,
+        charts=list(_charts_over_time(figures["over_time"])) if figures["over_time"] else [],
+        run=run,
+        run_charts=list(_charts_of_run(samples)) if samples else [],
+        about=REASONS,
+        examples_max=EXAMPLES,
+        **figures,
     )
 
 
 def _charts_over_time(over_time: Mapping[str, Any]) -> Iterator[Chart]:
-    rows = over_time["rows"]
     style = "%Y-%m-%d" if over_time["step"] == "day" else "%Y-%m-%d %H:%M"
-    times = rows.select(pl.col("time").dt.strftime(style))
+    rows = over_time["rows"].with_columns(pl.col("time").dt.strftime(style))
     for name, title, kind, columns in CHARTS:
-        used = [column for column in columns if rows[column].sum()]
+        used = {head: column for column, head in columns.items() if rows[column].sum()}
         if used:
-            found = times.hstack(rows.select(used)).rows()
-            yield name, title, "time", kind, [columns[column] for column in used], found
+            yield name, title, "time", kind, rows.select("time", **used)
 
 
 def _charts_of_run(samples: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
@@ -93,25 +87,12 @@ def _charts_of_run(samples: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
         known = frame.drop_nulls(field).sort("query", "time_s")
         rows = known.pivot("query", index="time_s", values=field, aggregate_function="last")
         if len(rows):
-            yield name, title, "run", "lines", rows.columns[1:], rows.sort("time_s").rows()
+            yield name, title, "run", "lines", rows.sort("time_s")
 
 
 def text_of(report: Mapping[str, Any]) -> str:
     """The content of `report.json` as text for a terminal."""
-    return _environment().get_template("report.txt").render(report)
-
-
-def _environment() -> Environment:
-    """The templates: `report.html`, whose texts are escaped, and `report.txt`."""
-    made = Environment(
-        loader=PackageLoader("sparq.pipeline.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {"visible": visible, "from_json": json.loads}
-    return made
+    return TEMPLATES.get_template("report.txt").render(report)
 
 
 def visible(text: str) -> Markup:
@@ -126,3 +107,13 @@ def visible(text: str) -> Markup:
         for one in cut
     )
     return Markup("<bdi>{}</bdi>").format("".join(shown))
+
+
+TEMPLATES: Final = Environment(
+    loader=PackageLoader("sparq.pipeline.report", ""),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {"visible": visible, "from_json": json.loads}
