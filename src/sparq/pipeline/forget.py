@@ -187,7 +187,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = words.parse_args(arguments)
     visitor = ForgottenVisitor(given.address, given.user_agent)
     place = place_of_flags(words, given)
-    changed = forget(place, visitor, lambda sentence: sys.stderr.write(f"{sentence}
-"))
+    changed = forget(place, visitor, lambda sentence: sys.stderr.write(f"{sentence}\n"))
     sys.stdout.write(f"forgotten: {changed:,} files were changed\n")
     return 0

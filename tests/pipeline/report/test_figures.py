@@ -113,11 +113,12 @@ def test_clicks_with_a_wrong_clock_do_not_stretch_the_charts(day, tmp_path):
 
 def test_an_event_without_path_and_address_counts_as_a_view(tmp_path):
     """Such a click has no visitor, and no list of pages."""
+    event = b'{"time": "2026-03-02T10:00:00Z", "order": "A7"}'
+    known = b'{"time": "2026-03-02T10:00:00Z", "remote_addr": "192.0.2.1"}'
     reading = Reading(columns=(("order_id", "order"),))
-    data = written(tmp_path, [b'{"time": "2026-03-02T10:00:00Z", "order": "A7"}'] * 3, reading)
-    figures = figures_of(data)
+    figures = figures_of(written(tmp_path, [event, event, known], reading))
 
-    assert (3, 3, 0) == (figures["clicks"], figures["views"], figures["visitors"])
+    assert (3, 3, 1) == (figures["clicks"], figures["views"], figures["visitors"])
     assert [] == [one for one in figures["top_lists"] if one["title"] == "Pages"]
 
 
