@@ -79,30 +79,6 @@ def test_a_merge_keeps_all_rows_and_changes_none(spark, query, batches, tmp_path
     assert 2 == table.transaction_version("11111111-aaaa")
 
 
-def test_partial_rows_are_summed_up(spark, query, batches, tmp_path):
-    """A merge sums up the rows of a table of partial rows."""
-
-    def summed(rows):
-        return rows.group_by(["time"]).aggregate([("n", "sum")]).rename_columns({"n_sum": "n"})
-
-    time_ = pa.field("time", pa.timestamp("us", "UTC"))
-    counts = Table("counts", pa.schema([time_, ("n", pa.int64())]), "time", summed)
-
-    def counted(batches):
-        for batch in batches:
-            rows = pa.table({"time": batch["timestamp"], "n": [1] * len(batch)})
-            yield {"counts": summed(rows)}
-
-    written = Tables(spark, str(tmp_path), [counts])
-    for number, batch in enumerate(batches):
-        written.write(batch, number, counted)
-    before = DeltaTable(tmp_path / "counts").to_pyarrow_table()["n"].to_pylist()
-    assert merge_all(spark, written, "counts")
-
-    assert len(before) > 1
-    assert [sum(before)] == DeltaTable(tmp_path / "counts").to_pyarrow_table()["n"].to_pylist()
-
-
 def test_a_merge_that_comes_between_does_not_disturb_a_batch(
     spark, query, batches, tmp_path, monkeypatch
 ):

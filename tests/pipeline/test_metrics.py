@@ -10,11 +10,13 @@ from deltalake import DeltaTable
 
 from sparq.demo.generator import generate
 from sparq.pipeline import metrics
+from sparq.pipeline.maintenance import merge
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.sink import Sink
+from sparq.pipeline.tables import files_of
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.stored import stored, summed_up
@@ -132,19 +134,20 @@ def test_failed_and_repeated_batches_leave_the_figures_exact(spark, query_input,
 
 
 def test_merged_rows_give_the_same_figures(spark, query, messages, tmp_path):
-    """Summing up the rows of a minute, in any order, changes no figure."""
+    """A merge of files sums up the rows of a minute, and of a page, and changes no figure."""
     bodies = generate(600, 7).lines
     sink = Sink(spark, str(tmp_path), metrics.output())
     for number, at in enumerate(range(0, 600, 200)):
         sink(messages(bodies[at : at + 200], first=at), number)
-    before = DeltaTable(tmp_path / "minutes").to_pyarrow_table()
-    assert metrics.MINUTES.summed is not None
-    rows = [before.slice(at, 1) for at in reversed(range(len(before)))]
-    once = metrics.MINUTES.summed(pa.concat_tables(rows).select(metrics.MINUTES.schema.names))
+    before = len(DeltaTable(tmp_path / "minutes").to_pyarrow_table())
+    for table in sink.tables.opened.values():
+        table.delta.update_incremental()
+        assert merge(spark, table, files_of(table.delta))
+    minutes, pages = counted(bodies)
 
-    assert len(once) < len(before)
-    assert counted(bodies)[0] == minutes_of(tmp_path)
-    assert summed_up(once).equals(stored(tmp_path, "minutes"))
+    assert len(minutes) == len(DeltaTable(tmp_path / "minutes").to_pyarrow_table()) < before
+    assert minutes == minutes_of(tmp_path)
+    assert pages == pages_of(tmp_path)
 
 
 def test_odd_clicks_are_counted():

@@ -41,10 +41,8 @@ def parse(text: str) -> pl.Expr:
 def type_of(empty: pl.DataFrame, text: str, *, aggregate: bool = False) -> pl.DataType:
     """The type of an expression over the columns of a frame without rows.
 
-    Args:
-        empty: the frame.
-        text: the expression.
-        aggregate: it must make one value of all rows; otherwise it must make one of each.
+    With `aggregate` it must make one value of all rows, otherwise one of each.
+
     Raises:
         ValueError: it is wrong, or uses an unknown column. The text is one sentence.
     """

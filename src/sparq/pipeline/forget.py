@@ -37,12 +37,7 @@ WHO = {"address", "user_agent"}
 
 
 class ForgottenVisitor:
-    """What is to be forgotten.
-
-    Args:
-        address: an address as the tables have it.
-        user_agent: None: all visitors with this address.
-    """
+    """A visitor with an address as the tables have it; without a user agent all of this address."""
 
     def __init__(self, address: str, user_agent: str | None = None) -> None:
         self._address = address
@@ -110,11 +105,8 @@ def forget(
 ) -> int:
     """Delete a visitor from all tables of a data folder; returns the number of changed files.
 
-    Args:
-        data: the data folder.
-        visitor: what is to be forgotten.
-        waited: called with a sentence before a wait.
-        keep_s: a file that no commit has named for this time is deleted if it has the visitor.
+    `waited` gets a sentence before a wait. A file with the visitor that no commit has named for
+    `keep_s` is deleted.
     """
     folders = data.files().get_file_info(FileSelector("", allow_not_found=True))
     named = [data.of(one.base_name) for one in folders if one.type == FileType.Directory]

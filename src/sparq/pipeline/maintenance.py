@@ -72,12 +72,7 @@ CHECK_S, CLEAN_S, ORPHANS_S = 10, 60, 86_400
 
 
 class Maintenance:
-    """Maintains the tables of one query.
-
-    Args:
-        tables: the tables.
-        keep_days: days before today that are kept; 0: all.
-    """
+    """Maintains the tables of one query; `keep_days` before today are kept (0: all)."""
 
     def __init__(self, tables: Tables, keep_days: int = 0) -> None:
         self._tables = tables
@@ -88,14 +83,7 @@ class Maintenance:
         self._replaced: deque[tuple[float, str, list[str]]] = deque()
 
     def between_batches(self, spark: SparkSession, now_s: float | None = None) -> None:
-        """Merge files of one day of each table if due; delete what is old.
-
-        Most calls do nothing.
-
-        Args:
-            spark: the session whose executors merge.
-            now_s: seconds since 1970; None: the clock's.
-        """
+        """Merge files of one day of each table if due; delete what is old; mostly do nothing."""
         now_s = time.time() if now_s is None else now_s
         if now_s < self._checked_s + CHECK_S:
             return
@@ -132,11 +120,8 @@ class Maintenance:
 def due(files: Iterable[TableFile], limit: int, now_s: float) -> Iterator[list[TableFile]]:
     """Files to merge into one, for each day that has some; two or more each time.
 
-    Args:
-        files: the files that count.
-        limit: maximum size of all files of a merge, unless they are only two; files of a quarter
-            of it are large enough.
-        now_s: seconds since 1970.
+    All files of a merge have at most `limit` bytes, unless they are only two; files of a quarter of
+    it are large enough.
     """
     small = sorted((one for one in files if one.size < limit // 4), key=lambda one: one.day)
     for _, day in groupby(small, lambda one: one.day):
@@ -160,11 +145,7 @@ def _crowded(ordered: Sequence[TableFile]) -> list[TableFile]:
 
 
 def merge(spark: SparkSession, table: OpenTable, chosen: list[TableFile]) -> bool:
-    """Merge some files of a day on an executor, and commit the result.
-
-    Returns:
-        Whether the merge took effect; it does not if another one committed first.
-    """
+    """Merge some files of a day on an executor; false if another merge committed first."""
     place, summed = table.place, table.definition.summed
     schema, paths = schema_of(table.delta), [one.path for one in chosen]
 
@@ -190,15 +171,9 @@ def rewrite(
     paths: Sequence[str],
     kept: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
 ) -> list[dict[str, Any]]:
-    """Write the rows of some files of one day into a new file.
+    """Write the rows of some files of one day into a new file; `kept` removes rows.
 
-    Args:
-        place: the table's folder.
-        schema: the table's columns; columns that a file lacks become null.
-        paths: the files.
-        kept: removes rows.
-    Returns:
-        A row of WRITTEN_DDL; none if no row is left.
+    Returns a row of WRITTEN_DDL, or none if no row is left.
     """
     prefix = OPEN if paths[0].rpartition("/")[2].startswith(OPEN) else PREFIX
     rows = map(kept, rows_of(place, schema, paths).to_batches())

@@ -91,9 +91,6 @@ def from_toml(tables: Mapping[str, Any]) -> tuple[OwnMetric, ...]:
 class MetricTable:
     """A metric over the columns of a click, checked; picklable.
 
-    Args:
-        metric: the metric.
-        clicks: the schema of a click, the user's columns included.
     Raises:
         ValueError: an expression or a column is wrong; the text is one sentence.
 
@@ -131,11 +128,7 @@ class MetricTable:
         self.table: Table = partial_table(f"metric_{metric.name}", keys, values, how)
 
     def rows(self, clicks: pa.Table) -> pa.Table:
-        """Clicks as rows of the table.
-
-        Args:
-            clicks: `time` and the columns `columns`.
-        """
+        """Clicks, with `time` and the columns `columns`, as rows of the table."""
         import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
 
         frame = pl.DataFrame(pl.from_arrow(clicks.select(["time", *self.columns])))

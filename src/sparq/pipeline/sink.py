@@ -48,12 +48,9 @@ class Sink:
     """Writes and publishes batches, also if they are repeated.
 
     Args:
-        spark: the session.
-        data: the data folder, a path or a URI of any Hadoop file system.
-        output: what to make of a batch.
         topics: the topics for results; None: nothing is published.
         keep_days: days of rows to keep; 0: all.
-        counted: takes the number of published rows of each batch.
+        counted: takes the number of rows of each batch that are for the topic.
     """
 
     def __init__(

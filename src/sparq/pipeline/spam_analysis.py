@@ -64,11 +64,7 @@ def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]
 def close(sink: Sink, rules: Rules, spark: SparkSession, checkpoint: str) -> None:
     """Write the open sessions, and findings about them, instead of those of an earlier end.
 
-    Args:
-        sink: the query's sink.
-        rules: the query's rules.
-        spark: the session.
-        checkpoint: that of the query, which has stopped after a whole batch.
+    The query must have stopped after a whole batch.
     """
     with readable_as_state(checkpoint) as readable:
         rows = state.closed(spark, readable, rules)

@@ -93,12 +93,9 @@ def place_of_flags(words: ArgumentParser, given: Namespace) -> TablePlace:
 def place_of(
     spark: SparkSession, root: str, options: Mapping[str, str] | None = None
 ) -> TablePlace:
-    """The place of a folder that Spark knows by `root`.
+    """The place of a folder, a path or a URI of any Hadoop file system that Spark knows.
 
-    Args:
-        spark: a session with its own JVM, whose Hadoop configuration is used.
-        root: the folder, a path or a URI of any Hadoop file system.
-        options: storage options; they override Spark's configuration.
+    `options` override Spark's configuration of the storage.
     """
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     path = getattr(spark._jvm, "org.apache.hadoop.fs.Path")(root)
@@ -120,12 +117,7 @@ def address_of(qualified: str) -> str:
 
 
 def s3_options(configured: Callable[[str], str | None], bucket: str) -> dict[str, str]:
-    """Storage options for a bucket, from Hadoop's configuration.
-
-    Args:
-        configured: returns the value of a Hadoop option; None or empty if it is not set.
-        bucket: `fs.s3a.bucket.<bucket>.*` overrides `fs.s3a.*`.
-    """
+    """Storage options for a bucket, from Hadoop's: `fs.s3a.bucket.<bucket>.*` before `fs.s3a.*`."""
 
     def value(name: str) -> str:
         own = configured(f"fs.s3a.bucket.{bucket}.{name}")

@@ -128,13 +128,11 @@ class TableFile(NamedTuple):
 
 
 class Tables:
-    """The tables that one query writes.
+    """The tables that one query writes, in the order of their commits.
 
-    Args:
-        spark: a session that can access the data folder.
-        data: the data folder, a path or a URI of any Hadoop file system.
-        tables: the tables in the order of their commits. The last one should get rows from nearly
-            every batch: if it has a batch, the others do, too, and the batch is skipped.
+    The last one should get rows from nearly every batch: if it has a batch, the others do, too, and
+    the batch is skipped.
+
     Raises:
         ValueError: a folder holds a table with other columns or partitions.
     """
@@ -152,15 +150,10 @@ class Tables:
     ) -> dict[str, Written]:
         """Write one micro-batch into the tables, also if it is repeated.
 
-        Args:
-            rows: the batch, as foreachBatch passes it; its plan is executed once.
-            batch_id: its number.
-            split: see above.
-            always: execute the plan also if the tables have the batch: a query with state needs
-                that, since Spark writes the state of a batch only then.
-        Returns:
-            What the tables have of this batch, by name, in either case; a table without rows of the
-            batch is left out.
+        Returns what the tables have of this batch, by name, in either case; a table without rows of
+        the batch is left out. With `always` the plan is also executed if the tables have the batch:
+        a query with state needs that, since Spark writes the state of a batch only then.
+
         Raises:
             RuntimeError: the caller is not a streaming query.
             FileNotFoundError: the batch took long, and its files were deleted as left-overs.
@@ -220,7 +213,6 @@ def read(
     Args:
         spark: a session with its own JVM.
         data: the data folder, a path or a URI of any Hadoop file system.
-        name: the table's name.
         options: storage options of `deltalake`, in addition to Spark's configuration of S3.
     Raises:
         deltalake.exceptions.TableNotFoundError: there is no such table.
@@ -370,11 +362,8 @@ def write_files(
 ) -> Iterator[pa.RecordBatch]:
     """Write rows into files, one file per table and day; rows of WRITTEN_DDL, one per file.
 
-    Args:
-        parts: rows by the name of their table.
-        targets: the tables and their folders, by name.
-        prefix: prefix of the files' names.
-        buffer_bytes: after this many bytes of rows of all tables, new files begin.
+    The files' names begin with the prefix. After `buffer_bytes` of rows of all tables, new files
+    begin.
     """
     held: dict[str, list[pa.Table]] = {}
     held_bytes = 0
@@ -407,16 +396,7 @@ def write_rows(
     schema: pa.Schema,
     prefix: str,
 ) -> list[dict[str, Any]]:
-    """Write rows into one file for each day.
-
-    Args:
-        place: the table's folder.
-        rows: the rows, `date` included.
-        schema: their columns.
-        prefix: prefix of the files' names.
-    Returns:
-        Rows of WRITTEN_DDL; none if there are no rows.
-    """
+    """Write rows, which have `date`, into one file for each day; returns rows of WRITTEN_DDL."""
     written: list[dict[str, Any]] = []
     table = place.address.rpartition("/")[2]
 

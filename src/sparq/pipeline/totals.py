@@ -23,11 +23,8 @@ def partial_table(
 ) -> Table:
     """A table by minute, whose rows can be summed up.
 
-    Args:
-        name: its name.
-        keys: the columns that identify a row: MINUTE, and others.
-        values: the other columns.
-        how: for each of them "sum", "min", "max", or "union" of lists without repetitions.
+    The keys identify a row: MINUTE, and others. `how` is for each other column "sum", "min", "max",
+    or "union" of lists without repetitions.
     """
     schema = pa.schema([*keys, *values])
     names = tuple(key.name for key in keys)

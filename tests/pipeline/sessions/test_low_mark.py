@@ -2,10 +2,11 @@
 
 from dataclasses import asdict
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.sessions.low_mark import QUIET_S, STEP_S, LowMark
+from sparq.pipeline.sessions.low_mark import QUIET_S, LowMark
 
 NOW_MS = 1_800_000_000_000
 
@@ -18,55 +19,31 @@ def advanced(*batches, mark=None):
     return mark
 
 
-def test_the_slowest_nsqd_determines_the_mark():
-    """The mark is the minimum over the nsqds: a slow one may still send older clicks."""
-    assert advanced(({"a": 100, "b": 40}, 0), ({"a": 900}, 1)).low_s == 40
+BUSY = [({"a": 100 + second}, second) for second in range(5, QUIET_S + 5, 5)]
+AWAY = [({"a": 100 + second}, second) for second in range(10, 50, 10)]
+BOTH = ({"a": 100, "b": 40}, 0)
 
 
-def test_an_nsqd_that_is_quiet_for_more_than_30_seconds_no_longer_counts():
-    """An nsqd without clicks for more than 30 s no longer holds the mark back."""
-    mark = advanced(({"a": 100, "b": 40}, 0))
-    for second in range(5, QUIET_S + 5, 5):
-        advanced(({"a": 100 + second}, second), mark=mark)
-
-    assert mark.low_s == 40
-
-    advanced(({"a": 500}, QUIET_S + 1), mark=mark)
-
-    assert mark.low_s == 500
-
-
-def test_a_quiet_nsqd_counts_again_from_its_next_click():
-    """A quiet nsqd counts again from its next click; the mark does not go back to it."""
-    mark = advanced(({"a": 100, "b": 40}, 0))
-    for second in range(10, 50, 10):
-        advanced(({"a": 100 + second}, second), mark=mark)
-    advanced(({"b": 60}, 50), ({"a": 900}, 51), mark=mark)
-
-    assert mark.low_s == 140
-
-    advanced(({"b": 300}, 52), mark=mark)
-
-    assert mark.low_s == 300
-
-
-def test_a_pause_of_the_query_makes_no_nsqd_quiet():
-    """After an hour without batches no nsqd is quiet, whichever ones the first batch contains."""
-    assert advanced(({"a": 100, "b": 40}, 0), ({"a": 900}, 3600)).low_s == 40
-
-
-def test_a_clock_that_jumps_makes_no_nsqd_quiet():
-    """A jump of the clock by a day, ahead or back, counts as STEP_S at most."""
-    mark = advanced(({"a": 100, "b": 40}, 0), ({"a": 200}, 86_400), ({"a": 300}, 0))
-
-    assert mark.low_s == 40
-    assert mark.clock_ms == 2 * STEP_S * 1000
-
-
-def test_a_batch_without_clicks_does_not_move_the_mark():
-    """A batch without clicks, such as one of rejected messages only, does not move the mark."""
-    assert advanced(({}, 0)).low_s == 0
-    assert advanced(({"a": 100}, 0), ({}, 1)).low_s == 100
+@pytest.mark.parametrize(
+    ("batches", "low_s"),
+    [
+        pytest.param([BOTH, ({"a": 900}, 1)], 40, id="the slowest nsqd's"),
+        pytest.param([BOTH, *BUSY], 40, id="also if it was quiet for 30 s"),
+        pytest.param([BOTH, *BUSY, ({"a": 500}, QUIET_S + 1)], 500, id="but no longer"),
+        pytest.param([BOTH, *AWAY, ({"b": 60}, 50), ({"a": 900}, 51)], 140, id="never back"),
+        pytest.param(
+            [BOTH, *AWAY, ({"b": 60}, 50), ({"a": 900}, 51), ({"b": 300}, 52)], 300,
+            id="it counts again from its next click",
+        ),
+        pytest.param([BOTH, ({"a": 900}, 3600)], 40, id="a pause of the query counts as STEP_S"),
+        pytest.param([BOTH, ({"a": 200}, 86_400), ({"a": 300}, 0)], 40, id="so do clocks' jumps"),
+        pytest.param([({}, 0)], 0, id="no clicks yet"),
+        pytest.param([({"a": 100}, 0), ({}, 1)], 100, id="rejected messages only"),
+    ],
+)  # fmt: skip
+def test_the_mark_is_what_all_nsqds_have_reached(batches, low_s):
+    """The mark is the minimum over the nsqds, without those that were quiet for 30 s."""
+    assert low_s == advanced(*batches).low_s
 
 
 def test_quiet_nsqds_are_removed_from_the_mark():

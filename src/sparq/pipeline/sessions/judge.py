@@ -44,7 +44,6 @@ def judged(
     Args:
         clicks: as `sessions_of` returns them, whole sessions.
         visitors: `pack.VISITOR`, at least those of the clicks.
-        use: the rules.
         site: `site_figures` of earlier sessions.
 
     Returns:
@@ -88,9 +87,7 @@ def site_figures(sessions: pl.DataFrame, earlier: tuple[int, int]) -> tuple[int,
 def findings_of(sessions: pl.DataFrame, use: Compiled) -> pl.DataFrame:
     """The findings: columns `session`, `reason` and `amount`.
 
-    Args:
-        sessions: as `judged` returns them, with `over`: whether the session is over.
-        use: the rules.
+    `sessions` are as `judged` returns them, with `over`: whether the session is over.
     """
     rows = [
         sessions.filter(when & (pl.lit(not ended) | pl.col("over"))).select(

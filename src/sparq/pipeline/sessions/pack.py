@@ -67,13 +67,7 @@ def packer(
 
 
 def packed(messages: pa.Table, use: Compiled, buckets: int) -> pa.RecordBatch:
-    """Pack the parsed messages of a partition.
-
-    Args:
-        messages: columns nsqd, id, timestamp (publish time), batch_ms, and `use.needed`.
-        use: the rules.
-        buckets: the number of buckets of the query.
-    """
+    """Pack the parsed messages of a partition: nsqd, id, timestamp, batch_ms, and `use.needed`."""
     published_s = messages["timestamp"].cast(pa.int64()).to_numpy() // 1_000_000
     readable = pl.from_arrow(messages.select(["nsqd", "id", "timestamp", *use.needed]))
     assert isinstance(readable, pl.DataFrame)

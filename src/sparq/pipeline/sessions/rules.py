@@ -126,11 +126,9 @@ class Rules:
 
 
 def read_rules(path: str | Path | None, columns: pa.Schema) -> Rules:
-    """Read and check the shipped rules, with a user's file laid over them.
+    """Read and check the shipped rules, with a user's file laid over them, if there is one.
 
-    Args:
-        path: the user's file; None or empty: only the shipped rules.
-        columns: the columns of a click (`clicks.CLICK_SCHEMA`).
+    `columns` are those of a click (`click_schema`).
 
     Raises:
         RulesError: the file cannot be read, or is wrong.

@@ -148,14 +148,10 @@ def _marks(texts: Iterable[str]) -> dict[str, int]:
 class OpenSessions:
     """The clicks of a bucket, read from its state; each method returns an output row or None.
 
-    Args:
-        elements: the elements of the list, at least one.
-        told: TOLD as bytes.
-        meta: is updated.
-        use: the rules.
+    There is at least one element. `meta` is updated.
 
     Attributes:
-        told: the findings that have been issued about open sessions.
+        told: the findings that have been issued about open sessions (TOLD).
     """
 
     def __init__(self, elements: Iterable[Element], told: bytes, meta: Meta, use: Compiled) -> None:
@@ -278,13 +274,7 @@ def sessions_stage(packed: DataFrame, rules: Rules) -> DataFrame:
 
 
 def closed(spark: SparkSession, checkpoint: str, rules: Rules) -> DataFrame:
-    """The output rows for all open sessions in the state of a stopped query.
-
-    Args:
-        spark: any session.
-        checkpoint: checkpoint location of the query.
-        rules: the query's rules.
-    """
+    """The output rows for all open sessions in the state of a stopped query."""
     state = spark.read.format("statestore")
     clicks = state.option("stateVarName", CLICKS).load(checkpoint)
     held = state.option("stateVarName", HELD).load(checkpoint)
