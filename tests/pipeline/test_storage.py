@@ -1,7 +1,5 @@
 """The location of a Delta table: Spark's addresses and credentials translated for `deltalake`."""
 
-import pytest
-
 from sparq.pipeline.storage import TablePlace, address_of, place_of, s3_options
 
 
@@ -36,23 +34,17 @@ def test_sparks_s3_options_are_passed_on():
     assert {} == s3_options({}.get, "clicks")
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "encrypted", "expected"),
-    [
-        (
-            "minio:9000",
-            "false",
-            {"AWS_ENDPOINT_URL": "http://minio:9000", "AWS_ALLOW_HTTP": "true"},
-        ),
-        ("minio:9000", "", {"AWS_ENDPOINT_URL": "https://minio:9000"}),
-        ("http://minio", "true", {"AWS_ENDPOINT_URL": "http://minio", "AWS_ALLOW_HTTP": "true"}),
-    ],
-)
-def test_an_s3_endpoint_may_have_a_scheme(endpoint, encrypted, expected):
+def test_an_s3_endpoint_may_have_a_scheme():
     """An S3 endpoint may have a scheme; plain HTTP needs AWS_ALLOW_HTTP."""
-    configured = {"fs.s3a.endpoint": endpoint, "fs.s3a.connection.ssl.enabled": encrypted}
+    for endpoint, encrypted, address in (
+        ("minio:9000", "false", "http://minio:9000"),
+        ("minio:9000", "", "https://minio:9000"),
+        ("http://minio", "true", "http://minio"),
+    ):
+        configured = {"fs.s3a.endpoint": endpoint, "fs.s3a.connection.ssl.enabled": encrypted}
+        allowed = {} if address.startswith("https:") else {"AWS_ALLOW_HTTP": "true"}
 
-    assert expected == s3_options(configured.get, "clicks")
+        assert {"AWS_ENDPOINT_URL": address, **allowed} == s3_options(configured.get, "clicks")
 
 
 def test_the_representation_has_no_credentials():

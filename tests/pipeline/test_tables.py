@@ -140,17 +140,11 @@ def test_of_two_drivers_with_the_same_batch_one_commits(
     assert 2 == DeltaTable(tmp_path / "all").transaction_version(QUERY)
 
 
-def test_equal_batch_numbers_of_another_query_are_no_repeats(spark, query, batches, tmp_path):
-    """A new checkpoint starts at batch 0; its batches are not taken for the old query's."""
-    tables_of(spark, tmp_path).write(batches[0], 0, split)
-    query("22222222-bbbb")
-    tables_of(spark, tmp_path).write(batches[1], 0, split)
-
-    assert list(range(400)) == indexes(tmp_path, "all")
-
-
 def test_a_repeat_is_found_when_old_commits_are_gone(spark, query, batches, tmp_path):
-    """The log's checkpoints keep the number of a query's last batch."""
+    """The log's checkpoints keep the number of a query's last batch.
+
+    Another query, of a new checkpoint, has batches of the same numbers, which are no repeats.
+    """
     at_once = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 seconds"}
     for one in (ODD, ALL):
         DeltaTable.create(
