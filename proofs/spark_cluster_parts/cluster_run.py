@@ -26,7 +26,7 @@ from proofs.outcome import progress
 from proofs.spark_cluster_parts import checks, event_log, steps
 from proofs.spark_cluster_parts.checkpoint import QUERIES, Checkpoints
 from proofs.spark_cluster_parts.checks import CheckResult
-from proofs.spark_cluster_parts.driver import PIPELINE, Addresses, Driver, command_line
+from proofs.spark_cluster_parts.driver import PIPELINE, Driver, command_line
 from proofs.spark_cluster_parts.failures import Failures
 from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
 from proofs.spark_cluster_parts.programs import last_lines
@@ -128,14 +128,15 @@ class ClusterRun:
 
     def _driver(self) -> Driver:
         run_dir = self.folder / "run"
-        at = Addresses(self.spark.url, self.nsq.lookupd.http, self.data, run_dir)
         low, high = OFFSETS
         options = dict(self.task.variant.spark)
         if self.failures is not None:
             options |= self.failures.options()
         if STALL in self.task.variant.others:
             options |= event_log.options(self.folder / "events")
-        words = command_line(at, min(max(self.task.count // BATCHES, low), high), options.items())
+        offsets = min(max(self.task.count // BATCHES, low), high)
+        at = self.spark.url, self.nsq.lookupd.http, self.data, run_dir
+        words = command_line(*at, offsets=offsets, spark=options.items())
         return Driver(words, self.folder / "driver", run_dir, self.task.module)
 
     def go(self) -> Result:

@@ -30,37 +30,31 @@ ON_LOOPBACK = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Addresses and folders of a pipeline.
+def command_line(
+    master: str,
+    lookupd: str,
+    data: Path,
+    run_dir: Path,
+    *,
+    offsets: int,
+    spark: Iterable[tuple[str, str]] = (),
+) -> list[str]:
+    """Return the command line after `sparq pipeline`.
 
-    Attributes:
+    Args:
         master: URL of the Spark master.
         lookupd: HTTP address of an nsqlookupd.
         data: the data folder, on a disk that all executors see.
         run_dir: the folder for the application's status file.
-    """
-
-    master: str
-    lookupd: str
-    data: Path
-    run_dir: Path
-
-
-def command_line(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """Return the command line after `sparq pipeline`.
-
-    Args:
-        at: addresses.
         offsets: maximum number of messages in a batch.
         spark: further options of Spark.
     """
     options = {**ON_LOOPBACK, **dict(spark)}
     return [
-        f"--master={at.master}",
-        f"--lookupd-http-address={at.lookupd}",
-        f"--data={at.data.as_uri()}",
-        f"--run-dir={at.run_dir}",
+        f"--master={master}",
+        f"--lookupd-http-address={lookupd}",
+        f"--data={data.as_uri()}",
+        f"--run-dir={run_dir}",
         f"--topic={TOPIC}",
         f"--max-offsets-per-trigger={offsets}",
         "--driver-memory=1g",
@@ -114,10 +108,6 @@ class Driver:
     def stage(self) -> str:
         """Return its stage: starting, running, closing, done; empty before the first status."""
         return str(self.status().get("stage", ""))
-
-    def rows(self) -> dict[str, int]:
-        """Return how many messages each query has read since the newest start."""
-        return {name: query["rows"] for name, query in self.status().get("queries", {}).items()}
 
     def is_running(self) -> bool:
         """Return whether it is alive and its queries are started."""
