@@ -52,7 +52,8 @@ DEVICES = {
 }  # fmt: skip
 KINDS = {
     "/": "page", "/a.html": "page", "/static/app.js": "asset", "/Font.WOFF2": "asset",
-    "/robots.txt": "asset", "/api/v1/orders": "api", "/v2/x": "api", "/data.json": "api",
+    "/robots.txt": "file", "/css": "page", "/a.v2": "page", "/api/v1/orders": "api",
+    "/v2/x": "api", "/data.json": "api",
     "/feed": "feed", "/blog/rss.xml": "feed", "/news.atom": "feed", "/apiary": "page", None: None,
 }  # fmt: skip
 MASKED = {

@@ -46,9 +46,16 @@ ASSETS: Final = frozenset(
     (
         *("css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "svg", "webp", "avif", "ico"),
         *("bmp", "woff", "woff2", "ttf", "otf", "eot", "mp4", "webm", "mp3", "ogg", "wav", "wasm"),
-        *("webmanifest", "txt"),
+        "webmanifest",
     )
 )
+FILES: Final = frozenset(
+    (
+        *("txt", "xml", "rdf", "csv", "pdf", "doc", "docx", "xls", "xlsx", "zip", "gz", "tgz"),
+        *("bz2", "xz", "7z", "rpm", "deb", "jar", "exe", "dmg", "iso", "apk"),
+    )
+)
+KINDS: Final = ("page", "asset", "api", "feed", "file")
 _FEED: Final = re.compile(r"/(?:feed|rss|atom)(?:/|\.xml|$)|\.(?:rss|atom)$", re.IGNORECASE)
 _API: Final = re.compile(r"^/(?:api|graphql|rest|rpc|v\d+)(?:/|$)|\.json$", re.IGNORECASE)
 UTM: Final = ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content")
@@ -158,16 +165,19 @@ def _declared(agent: str) -> str | None:
 
 
 @lru_cache(KEPT)
-def kind(page: str | None) -> Values:
-    """Kind of a request: page, asset, api or feed."""
+def kind(page: str | None, own: tuple[tuple[str, str], ...] = ()) -> Values:
+    """Kind of a request, one of KINDS; `own`: endings of paths with another kind than here."""
     if page is None:
         return (None,)
+    name = page.rpartition("/")[2]
+    ending = name.rpartition(".")[2].lower() if "." in name else ""
+    if found := dict(own).get(ending):
+        return (found,)
     if _FEED.search(page):
         return ("feed",)
     if _API.search(page):
         return ("api",)
-    name = page.rpartition("/")[2]
-    return ("asset" if "." in name and name.rpartition(".")[2].lower() in ASSETS else "page",)
+    return ("asset" if ending in ASSETS else "file" if ending in FILES else "page",)
 
 
 @lru_cache(8)

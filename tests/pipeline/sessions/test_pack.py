@@ -48,20 +48,6 @@ def test_a_click_is_packed_with_what_the_rules_use():
     assert visitor == {"address": "203.0.113.7", "user_agent": BROWSER, "robot": None}
 
 
-@pytest.mark.parametrize(
-    ("page", "kind"),
-    [
-        ("/", "page"), ("/a.html", "page"), ("/a.v2", "page"), ("/robots.txt", "other"),
-        ("/x.CSS", "asset"), ("/x.woff2", "asset"), ("/feed/", "other"), ("/a.pdf", "other"),
-    ],
-)  # fmt: skip
-def test_kinds_of_pages(page, kind):
-    """The ending of a path says what was requested; case does not matter."""
-    (row,) = packed_rows(messages([Click(0, page).line()])).to_dict("records")
-
-    assert from_blob(row["clicks"])["kind"].to_list() == [kind]
-
-
 def test_marks_are_the_newest_times_of_each_nsqd_but_not_of_the_future():
     """A mark is an nsqd's newest event time, at most the publish time; of clicks only."""
     table = messages(

@@ -66,7 +66,7 @@ def test_a_user_changes_thresholds_and_switches_off(tmp_path):
 
 def test_endings_and_the_columns_that_tell_visitors_apart_are_settings(tmp_path):
     """An ending can become one of pages' parts, and visitors can be told apart by other columns."""
-    text = "[kinds]\nasset = ['php']\n[visit]\nvisitor = ['user_agent']\n"
+    text = "[kinds]\nphp = 'asset'\n[visit]\nvisitor = ['user_agent']\n"
     rules = rules_of(tmp_path, f"{text}[rules.all]\nwhen = 'clicks > 0'")
     clicks = [Click(0, "/a.php"), Click(1, "/b.css", address="198.51.100.1")]
     (found,) = judged_once(clicks, rules).to_dicts()
@@ -89,7 +89,7 @@ MISTAKES = [
     ("[visit]\ngap = 'x'", "visit.gap: Expected `int`, got `str`"),
     ("[visit]\ngap = 0", "visit.gap: Expected `int` >= 1"),
     ("[visit]\nvisitor = ['adress']", "a click has no column adress: did you mean address?"),
-    ("[kinds]\nother_paths = '('", "kinds.other_paths: "),
+    ("[kinds]\nphp = 'part'", "kinds.php: Invalid enum value 'part'"),
     ("[clicks]\npage = 'status'", "clicks.page: a click has a column of this name already"),
     ("[columns]\npages = 'MAX(status)'", "columns.pages: a visit has a column of this name"),
     ("[columns]\nx = 'status'", "columns.x: it gives a value for each row: it must aggregate them"),

@@ -139,6 +139,8 @@ class Bucket:
         """End the run."""
         elements, use = self.tester.peekListState("clicks", 0), compiled(self.rules)
         told = self.tester.peekValueState("held", 0)[1]
+        if not elements:
+            return
         row = OpenSessions(elements, told, self.meta(), use).close()
         assert row is not None
         self.take(row)

@@ -29,9 +29,9 @@ import pyarrow as pa
 import xxhash
 
 from sparq.pipeline.clicks import USUAL, parse_arrow
-from sparq.pipeline.enrich import robot
+from sparq.pipeline.enrich import kind, robot
 from sparq.pipeline.reading.schema import Reading
-from sparq.pipeline.sessions.rules import CLICK, KINDS, Compiled, Kinds, Rules, compiled
+from sparq.pipeline.sessions.rules import CLICK, KIND, Compiled, Rules, compiled
 
 BUCKETS_PER_PARTITION = 8
 PACKED_DDL = (
@@ -113,24 +113,16 @@ def prepared(
     robots = {agent: robot(agent)[0] for agent in visitors["user_agent"].unique()}
     names_of = pl.col("user_agent").replace_strict(robots, return_dtype=pl.String)
     visitors = visitors.with_columns(robot=names_of).select(list(VISITOR))
+    kinds = {page: kind(page, use.settings.kinds)[0] for page in messages["page"].unique()}
     keys = texts.select("key").join(first, on="key", how="left", maintain_order="left")
     clicks = messages.with_columns(
         visitor=keys["visitor"],
         second=pl.col("time").dt.epoch("s"),
-        kind=kind_of(use.settings.kinds),
+        kind=pl.col("page").replace_strict(kinds, return_dtype=KIND),
         id=pl.Series(ids_of(messages["id"]), dtype=pl.UInt64),
     ).with_columns(**{name: made for name, made in use.clicks.items() if name in use.kept})
     clicks = clicks.with_columns(page=pl.col("page").str.slice(0, TEXT_CHARACTERS_MAX))
     return clicks.select([*CLICK, *use.kept]), visitors, dict(marks.iter_rows())
-
-
-def kind_of(kinds: Kinds) -> pl.Expr:
-    """What a click requested: page, asset or other; null pages and robots.txt are other."""
-    page = pl.col("page")
-    ending = page.str.extract(r"\.([0-9A-Za-z]{2,5})$", 1).str.to_lowercase()
-    other = page.is_null() | ending.is_in(kinds.other) | page.str.contains(kinds.other_paths)
-    kind = pl.when(ending.is_in(kinds.asset)).then(pl.lit("asset", KINDS))
-    return kind.when(other).then(pl.lit("other", KINDS)).otherwise(pl.lit("page", KINDS))
 
 
 def ids_of(texts: pl.Series) -> npt.NDArray[np.uint64]:

@@ -21,17 +21,18 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from sparq.pipeline.expressions import first_line, parse, type_of, typed
+from sparq.pipeline.enrich import KINDS
+from sparq.pipeline.expressions import parse, type_of, typed
 from sparq.program.mistakes import Mistake, suggestion
 
 SHIPPED = Path(__file__).with_name("rules.toml")
-KINDS = pl.Enum(["page", "asset", "other"])
+KIND = pl.Enum(KINDS)
 NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 
 CLICK: dict[str, Any] = {
     "visitor": pl.Int64,
     "second": pl.Int64,
-    "kind": KINDS,
+    "kind": KIND,
     "page": pl.String,
     "id": pl.UInt64,
 }
@@ -70,14 +71,6 @@ class Visit(msgspec.Struct, frozen=True):
     judge_every: Positive
 
 
-class Kinds(msgspec.Struct, frozen=True):
-    """The table [kinds]: endings of paths, and a regular expression."""
-
-    asset: tuple[str, ...]
-    other: tuple[str, ...]
-    other_paths: str
-
-
 class Window(msgspec.Struct, frozen=True):
     """A column of a visit: the largest number of its clicks within some time."""
 
@@ -99,7 +92,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 PARTS: dict[str, Any] = {
     "visit": Visit,
-    "kinds": Kinds,
+    "kinds": Literal[KINDS],
     "clicks": str | Literal[False],
     "columns": str | Literal[False],
     "windows": Window,
@@ -117,7 +110,7 @@ class Rules:
     """
 
     visit: Visit
-    kinds: Kinds
+    kinds: tuple[tuple[str, str], ...]
     clicks: tuple[tuple[str, str], ...]
     columns: tuple[tuple[str, str], ...]
     windows: tuple[tuple[str, Window], ...]
@@ -172,11 +165,11 @@ def _typed(name: str, content: Any) -> Any:
     if name not in PARTS:
         raise ValueError(f"{name} is unknown{suggestion(name, PARTS)}")
     kind = PARTS[name]
-    if kind in (Visit, Kinds):
+    if kind is Visit:
         return typed(content, kind, name)
     found = []
     for key, value in typed(content, dict[str, Any], name).items():
-        if not NAME.fullmatch(key):
+        if name != "kinds" and not NAME.fullmatch(key):
             raise ValueError(f"{name}.{key} must have a name of a-z, 0-9 and _")
         one = typed(value, kind, f"{name}.{key}")
         if one is not False and getattr(one, "enabled", True):
@@ -239,10 +232,6 @@ def _check(rules: Rules) -> None:
             raise ValueError(
                 f"visit.visitor: a click has no column {name}{suggestion(name, raw.columns)}"
             )
-    try:
-        pl.Series([""]).str.contains(rules.kinds.other_paths)
-    except pl.exceptions.ComputeError as error:
-        raise ValueError(f"kinds.other_paths: {first_line(error)}") from None
     click = dict(raw.schema) | CLICK | GAPS
     for name, text in rules.clicks:
         _add(click, name, _type_of(raw, text, f"clicks.{name}"), f"clicks.{name}: a click")
@@ -269,7 +258,7 @@ def _raw(rules: Rules) -> pl.DataFrame:
     """The columns that expressions of [clicks] may use, without rows."""
     found = pl.from_arrow(rules.types.empty_table())
     assert isinstance(found, pl.DataFrame)
-    return found.drop("reason").with_columns(kind=pl.lit("other", KINDS))
+    return found.drop("reason").with_columns(kind=pl.lit("page", KIND))
 
 
 def _add(columns: dict[str, Any], name: str, kind: Any, place: str) -> None:
