@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -43,6 +44,8 @@ def test_names_of_result_topics_follow_the_topic() -> None:
     } == settings.result_topics
     assert "m" == settings.channels["metrics"]
     assert {} == settings_with(publish=False).result_topics
+    assert {} == settings_with(files="x", lookupd_http_addresses=()).result_topics
+    assert 3 == len(settings_with(files="x").result_topics)
 
 
 def test_queries_that_do_not_run_have_no_channel() -> None:
@@ -82,6 +85,19 @@ def test_the_data_address_is_normalised(given: str, expected: str, is_local: boo
 def test_an_interval_is_seconds_or_has_units(given: object, expected_ms: int) -> None:
     """An interval is seconds, Spark's words, or the short units of NSQ."""
     assert f"{expected_ms} milliseconds" == settings_with(trigger=given).trigger
+
+
+def test_places_of_files_and_times_have_one_spelling() -> None:
+    """A path becomes absolute, a pattern and a URI stay; a time is ISO in UTC, also from -2h."""
+    files = ("logs/*.gz", "s3a://bucket/{a,b}/*", "./a:b")
+    ago = datetime.fromisoformat(settings_with(since="-1d12h").since)
+
+    assert [os.path.abspath(files[0]), files[1], os.path.abspath("a:b")] == [
+        settings_with(files=one).files for one in files
+    ]
+    assert timedelta(hours=36) <= datetime.now(UTC) - ago < timedelta(hours=36, minutes=1)
+    for given in ("2026-11-21T10:00:00Z", "2026-11-21T10:00", "2026-11-21T12:00:00+02:00"):
+        assert "2026-11-21T10:00:00+00:00" == settings_with(since=given).since
 
 
 def test_lists_are_texts_with_commas_or_sequences() -> None:
@@ -143,6 +159,9 @@ MASTER = " is not a master: use local[*], spark://host:7077, yarn or k8s://https
             "--metrics-channel, --spam-analysis-channel: give each query a channel of its own",
         ),
         ({"queries": ()}, "--queries is empty: name one or more of archive, metrics, spam_ana"),
+        ({"files": "x", "since": "-2h"}, "--since is for the topic: with --from, choose files by"),
+        ({"since": "-2x"}, "--since=-2x: write 2026-11-21T10:00:00Z, or -2h"),
+        ({"since": "monday"}, "--since=monday: write 2026"),
         ({"queries": ("metrik",)}, "--queries=metrik is unknown: did you mean metrics?"),
         ({"queries": 3}, "--queries: write a list of texts"),
         ({"publish": "yes"}, "--publish=yes: write true or false"),

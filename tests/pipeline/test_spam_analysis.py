@@ -44,7 +44,7 @@ class Ran:
     def sink(self):
         """The sink of a new start."""
         sink = Sink(self.query.spark, str(self.folder), spam_analysis.OUTPUT, Kept())
-        spam_analysis.reopen(sink)
+        spam_analysis.reopen(sink, "topic")
         return sink
 
     def add(self, first, end):
@@ -59,7 +59,9 @@ class Ran:
 
     def end(self):
         """End the run."""
-        spam_analysis.close(self.sink(), RULES, self.query.spark, str(self.query.checkpoint))
+        spam_analysis.close(
+            self.sink(), RULES, "topic", self.query.spark, str(self.query.checkpoint)
+        )
 
     def sessions(self):
         """All rows of `sessions`."""

@@ -13,6 +13,8 @@
    needs them.
 4. With `--once` it ends with status 0 once the messages that had come are processed. What is open
    stays in the checkpoints' state for the next run.
+   With `--from`, messages are the lines of files, with checkpoints of their own, and no nsqd is
+   needed.
 5. A query that fails ends the application with status 1; a supervisor may start it again.
 6. A wrong setting ends it with one sentence, before any query starts.
 """
@@ -26,6 +28,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -36,8 +39,9 @@ from pyspark.sql import functions as F
 
 from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, shuffle_partitions
+from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, newest_batch, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster
+from sparq.pipeline.files import file_messages
 from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.monitor.metrics import QueryMetrics, served
 from sparq.pipeline.own_metrics import MetricTable
@@ -142,7 +146,10 @@ class Application:
     def _plan(self, name: str) -> PipelineQuery:
         register_nsq(self._spark)
         settings = self._settings
-        read = messages(self._spark, settings.channels[name], self._source_options(name))
+        if settings.files:
+            read = file_messages(self._spark, settings.files)
+        else:
+            read = messages(self._spark, settings.channels[name], self._source_options(name))
         sink_of = partial(
             Sink,
             self._spark,
@@ -161,15 +168,16 @@ class Application:
             rows = observed(read, newest_published=F.col("timestamp"))
             return PipelineQuery(rows, sink)
         # Fixed at the query's first start, whatever the cores are now.
-        frozen = shuffle_partitions(self._files, f"checkpoint/{name}")
+        frozen = shuffle_partitions(self._files, self._checkpoint(name))
         buckets = bucket_count(frozen or int(self._spark.conf.get(PARTITIONS) or 0))
         packed = spam_analysis.packed(read, self._rules, buckets, reading)
         packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
         stage = sessions_stage(packed, self._rules)
         rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
         sink = sink_of(spam_analysis.OUTPUT)
-        spam_analysis.reopen(sink)
-        return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self._rules))
+        source = "files" if settings.files else "topic"
+        spam_analysis.reopen(sink, source)
+        return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self._rules, source))
 
     def _result_topics(self) -> ResultTopics | None:
         topics = self._settings.result_topics
@@ -179,12 +187,26 @@ class Application:
         return ResultTopics(options, topics["metrics"], topics["rejected"], topics["spam"])
 
     def _checkpoint(self, name: str) -> str:
-        """The address of a query's checkpoint: its progress and its state."""
-        return f"{self._settings.data}/checkpoint/{name}"
+        """A query's checkpoint below the data folder: its progress and its state."""
+        return f"checkpoint/files/{name}" if self._settings.files else f"checkpoint/{name}"
 
     def _source_options(self, name: str) -> dict[str, str]:
-        most = self._settings.max_offsets_per_trigger
+        """Options of the source `nsq` for a query.
+
+        Raises:
+            SettingsError: it is to begin at a time, but has a position already.
+        """
+        most, since = self._settings.max_offsets_per_trigger, self._settings.since
+        begin = {}
+        if since and newest_batch(self._files, f"{self._checkpoint(name)}/offsets") >= 0:
+            raise SettingsError(
+                f"--since={since} would add clicks again that {name} has read: leave it out to"
+                " continue, or replay into another folder (--data) with other channels"
+            )
+        if since:
+            begin["startingTimestamp"] = str(int(datetime.fromisoformat(since).timestamp() * 1000))
         return {
+            **begin,
             "topic": self._settings.topic,
             "queryName": name,
             "firstOffsetsPerTrigger": str(min(FIRST_OFFSETS, most)),
@@ -205,7 +227,7 @@ class Application:
         query.run = (
             query.rows.writeStream.foreachBatch(query.sink)
             .queryName(name)
-            .option("checkpointLocation", self._checkpoint(name))
+            .option("checkpointLocation", f"{self._settings.data}/{self._checkpoint(name)}")
             .trigger(**trigger)
             .start()
         )
@@ -284,7 +306,7 @@ class Application:
         for name in self._queries:
             # A query that was stopped in a batch may have written its rows, but not its state, from
             # which `close` writes more.
-            if is_unfinished(self._files, f"checkpoint/{name}"):
+            if is_unfinished(self._files, self._checkpoint(name)):
                 self._begin(name, last=True).awaitTermination()
         self._close()
 
@@ -293,7 +315,7 @@ class Application:
         self._say("closing")
         for name, query in self._queries.items():
             if query.close is not None:
-                query.close(self._spark, self._checkpoint(name))
+                query.close(self._spark, f"{self._settings.data}/{self._checkpoint(name)}")
         self._say("done")
 
     def _say(self, stage: str) -> None:
@@ -334,14 +356,14 @@ def run(settings: Settings) -> int:
             raise SettingsError(
                 f"--run-dir={settings.run_dir} cannot be written: {error.strerror}"
             ) from None
-    else:
+    elif settings.lookupd_http_addresses:
         check_cluster(settings)
     registry = process_registry()
     figures = QueryMetrics(registry)
     with served(registry, settings.metrics_address) as url:
         spark = session(settings)
         prepare_for_queries(spark)
-        if settings.run_dir:
+        if settings.run_dir and settings.lookupd_http_addresses:
             check_cluster(settings)  # only now: nsqlookupd and Spark start at the same time
         application = Application(spark, settings, rules, figures, url)
         # After the session was made: PySpark installs a handler for SIGINT.

@@ -103,7 +103,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         if re.split("[^a-z-]", text)[0] not in from_file:
             raise
         raise SettingsError(f"config file {path}: {text}") from None
-    if not settings.lookupd_http_addresses:
+    if not settings.lookupd_http_addresses and not settings.files:
         raise SettingsError(f"--lookupd-http-address is missing: see {PROGRAM} --help")
     return settings
 

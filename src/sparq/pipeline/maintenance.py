@@ -175,7 +175,8 @@ def rewrite(
 
     Returns a row of WRITTEN_DDL, or none if no row is left.
     """
-    prefix = OPEN if paths[0].rpartition("/")[2].startswith(OPEN) else PREFIX
+    name = paths[0].rpartition("/")[2]
+    prefix = f"{name.rsplit('-', 2)[0]}-" if name.startswith(OPEN) else PREFIX
     rows = map(kept, rows_of(place, schema, paths).to_batches())
     return write_rows(place, rows, schema, prefix)
 

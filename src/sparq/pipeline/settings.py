@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -123,6 +124,21 @@ def _interval(given: Any) -> str:
     return f"{duration_ms} milliseconds"
 
 
+def _since(text: str) -> str:
+    """A time as ISO 8601 in UTC; one such as `-2h` is that long ago."""
+    try:
+        if text.startswith("-"):
+            hours = re.sub(r"(\d+)d", lambda days: f"{24 * int(days[1])}h", text[1:])
+            ago = timedelta(milliseconds=parse_duration(hours) / MILLISECOND)
+            return (datetime.now(UTC) - ago).isoformat()
+        if not text:
+            return ""
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("write 2026-11-21T10:00:00Z, or -2h") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+
+
 def _lookupd(text: str) -> str:
     lookupd_url(text)
     return text
@@ -194,6 +210,18 @@ class Settings:
         "nsqlookupd to find nsqds with: host:port or URL",
         kind=_text("host:port", _lookupd),
         name="lookupd-http-address",
+    )
+    files: str = option(
+        "",
+        "log files to read in place of the topic: a path, a folder or a pattern in quotes, plain or"
+        " .gz, on any file system",
+        kind=_text("path", _data),
+        name="from",
+    )
+    since: str = option(
+        "",
+        "time at which new checkpoints begin in the topic: ISO, or -2h (default: all messages)",
+        kind=_text("time", _since),
     )
     topic: str = option(TOPIC, "topic to read clicks from", kind=_name("topic"))
     archive_channel: str = option("archive", "channel of the archive query", kind=CHANNEL)
@@ -338,6 +366,8 @@ class Settings:
             raise SettingsError("--data is missing: name the folder for output and checkpoints")
         if not self.queries:
             raise SettingsError(f"--queries is empty: name one or more of {', '.join(QUERIES)}")
+        if self.files and self.since:
+            raise SettingsError("--since is for the topic: with --from, choose files by a pattern")
         if len(set(self.channels.values())) < len(self.channels):
             names = (f"--{query.replace('_', '-')}-channel" for query in self.channels)
             raise SettingsError(f"{', '.join(names)}: give each query a channel of its own")
@@ -379,7 +409,7 @@ class Settings:
     @property
     def result_topics(self) -> dict[str, str]:
         """The topic of each published kind of result: metrics, rejected, spam."""
-        if not self.publish:
+        if not self.publish or (self.files and not self.lookupd_http_addresses):
             return {}
         return {result: getattr(self, f"{result}_topic") for result in RESULTS}
 

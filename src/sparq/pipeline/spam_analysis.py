@@ -6,9 +6,10 @@
 
 1. Each click of a visitor is in one session. Sessions that are not over are in Spark's state; the
    end of a run writes them, too, so that all clicks are in the table (`close`).
-2. What `close` writes is in files of its own, whose names begin with OPEN. The next start removes
-   them from the tables, because those sessions go on and will be written again. So the table has
-   each click once, at any time, and no view is needed.
+2. What `close` writes is in files of its own, whose names begin with OPEN and the name of what was
+   read, the topic or files. The next start with the same removes them from the tables, because
+   those sessions go on and will be written again. So the table has each click once, at any time,
+   and no view is needed.
 3. `close` needs a state that is not behind the tables: after a batch that has committed its rows,
    but not its state, it would write sessions again that this batch has written. `app` lets the
    query finish such a batch first.
@@ -61,30 +62,31 @@ def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]
                     yield {table.name: pa.ipc.open_stream(blob.as_buffer()).read_all()}
 
 
-def close(sink: Sink, rules: Rules, spark: SparkSession, checkpoint: str) -> None:
+def close(sink: Sink, rules: Rules, source: str, spark: SparkSession, checkpoint: str) -> None:
     """Write the open sessions, and findings about them, instead of those of an earlier end.
 
-    The query must have stopped after a whole batch.
+    The query must have stopped after a whole batch; source: what it has read, topic or files.
     """
     with readable_as_state(checkpoint) as readable:
         rows = state.closed(spark, readable, rules)
-        added = sink.tables.add_files(rows, split, OPEN)
-    _replace_open(sink.tables, added)
+        added = sink.tables.add_files(rows, split, f"{OPEN}{source}-")
+    _replace_open(sink.tables, source, added)
     new = Written(0, [one.path for one in added.get(FINDINGS.name, [])], 0)
     if new.files:
         sink.publish(spark, new)
 
 
-def reopen(sink: Sink) -> None:
-    """Remove what the last end of a run wrote about sessions that go on now."""
-    _replace_open(sink.tables, {})
+def reopen(sink: Sink, source: str) -> None:
+    """Remove what the last end of a run with this source wrote about sessions that go on now."""
+    _replace_open(sink.tables, source, {})
 
 
-def _replace_open(tables: Tables, added: Mapping[str, list[AddAction]]) -> None:
+def _replace_open(tables: Tables, source: str, added: Mapping[str, list[AddAction]]) -> None:
     """Replace the rows about open sessions by other files."""
     for name, (_, _, table) in tables.opened.items():
         table.update_incremental()
-        old = [remove_action(one) for one in files_of(table) if one.name.startswith(OPEN)]
+        own = [one for one in files_of(table) if one.name.startswith(f"{OPEN}{source}-")]
+        old = list(map(remove_action, own))
         if old or added.get(name):
             actions = [*old, *added.get(name, [])]
             transact(table, actions, Transaction(CLOSING, table.version()))

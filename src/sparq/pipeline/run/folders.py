@@ -3,7 +3,8 @@
     clicks rejected                        tables of the query `archive`
     minutes pages                          tables of the query `metrics`
     sessions findings                      tables of the query `spam_analysis`
-    checkpoint/<query>                     Spark's: how far a query has come, and its state
+    checkpoint/<query>                     Spark's: how far a query has come, and its state; of
+                                           files in checkpoint/files/<query>
     report.html report.json labels.json    written at the end
     nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
     run                                    the run's progress: state.json, app.json, samples.json
