@@ -34,15 +34,15 @@ class Application(app.Application):
     def __init__(self, error):
         server = SimpleNamespace(thread=SimpleNamespace(is_alive=lambda: True))
         context = SimpleNamespace(_gateway=SimpleNamespace(_callback_server=server))
-        self._spark = SimpleNamespace(sparkContext=context)
+        self.spark = SimpleNamespace(sparkContext=context)
         self.error = error
         self.begun = []
-        self._queries = {"archive": app.PipelineQuery(None, None)}
-        self._queries["archive"].run = Query(error)
+        self.queries = {"archive": app.PipelineQuery(None, None)}
+        self.queries["archive"].run = Query(error)
 
     def _begin(self, name):
         self.begun.append(name)
-        self._queries[name].run = Query(self.error)
+        self.queries[name].run = Query(self.error)
 
 
 def test_a_query_with_a_late_worker_is_restarted_three_times():
@@ -63,8 +63,8 @@ def test_a_late_query_waits_for_others_that_are_starting():
     """A late query is restarted only when no other is starting: workers load one after another."""
     application = Application(StreamingQueryException("Python worker failed to connect back."))
     other = SimpleNamespace(isActive=True, status={"message": "Initializing sources"})
-    application._queries["metrics"] = app.PipelineQuery(None, None)
-    application._queries["metrics"].run = other
+    application.queries["metrics"] = app.PipelineQuery(None, None)
+    application.queries["metrics"].run = other
     application._watch()
     assert not application.begun
     other.status = {"message": "Waiting for data to arrive"}
@@ -116,7 +116,7 @@ def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch):
 
     monkeypatch.setattr(app, "Application", Application)
     monkeypatch.setattr(app, "POLL_SECONDS", 0)
-    for needed in ("session", "prepare_for_queries", "check_cluster", "place_of"):
+    for needed in ("session", "prepare_for_queries", "check_cluster"):
         monkeypatch.setattr(app, needed, MagicMock())
     settings = settings_with(queries=("metrics",), metrics_address="")
     before = sys.getprofile()

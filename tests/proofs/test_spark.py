@@ -89,10 +89,10 @@ def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.Monke
     registered: list[type] = []
     session = SimpleNamespace(dataSource=SimpleNamespace(register=registered.append))
     pipeline = object.__new__(app.Application)
-    monkeypatch.setattr(pipeline, "_spark", session, raising=False)
+    monkeypatch.setattr(pipeline, "spark", session, raising=False)
     monkeypatch.setattr(app, "register_nsq", unplanned_reader.register_unplanned)
 
-    with pytest.raises(AttributeError, match="_settings"):
+    with pytest.raises(AttributeError, match="settings"):
         pipeline._plan("archive")
 
     assert [unplanned_reader.UnplannedSource] == registered

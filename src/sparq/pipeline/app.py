@@ -60,6 +60,7 @@ from sparq.program.mistakes import Mistake
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -104,62 +105,53 @@ class PipelineQuery:
     late: int = 0
 
 
+@dataclass
 class Application:
     """The queries, from start to end.
 
-    Args:
+    Attributes:
         spark: the session.
         settings: the pipeline's settings.
         rules: those of `spam_analysis`.
         figures: the metrics of the queries.
         metrics_url: where they are served; None: nowhere.
+        queries: by name.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        settings: Settings,
-        rules: Rules,
-        figures: QueryMetrics,
-        metrics_url: str | None,
-    ) -> None:
-        self._spark = spark
-        self._figures = figures
-        self._metrics_url = metrics_url
-        self._settings = settings
-        self._rules = rules
-        self._files = place_of(spark, settings.data).files()
-        self._queries: dict[str, PipelineQuery] = {}
-        self._samples: deque[QuerySample] = deque(maxlen=SAMPLES_MAX)
-        self._said: dict[str, Any] = {}
-        self._samples_at = 0.0
-        self._ending = False
+    spark: SparkSession
+    settings: Settings
+    rules: Rules
+    figures: QueryMetrics
+    metrics_url: str | None = None
+    queries: dict[str, PipelineQuery] = field(default_factory=dict)
+    _samples: deque[QuerySample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    _said: dict[str, Any] = field(default_factory=dict)
+    _samples_at: float = 0.0
+    _is_ending: bool = False
 
     def start(self) -> None:
         """Start the queries, each from its checkpoint."""
-        ProgressListener(self._figures, self._samples.append).add_to(self._spark)
+        ProgressListener(self.figures, self._samples.append).add_to(self.spark)
         self._say("starting")
-        for name in self._settings.queries:
-            self._queries[name] = self._plan(name)
+        for name in self.settings.queries:
+            self.queries[name] = self._plan(name)
             self._begin(name)
 
     def _plan(self, name: str) -> PipelineQuery:
-        register_nsq(self._spark)
-        settings = self._settings
-        if settings.files:
-            read = file_messages(self._spark, settings.files)
-        else:
-            read = messages(self._spark, settings.channels[name], self._source_options(name))
+        register_nsq(self.spark)
+        settings, reading, topics = self.settings, self.settings.reading, None
+        if named := settings.result_topics:
+            options = cluster_options(settings)
+            topics = ResultTopics(options, named["metrics"], named["rejected"], named["spam"])
         sink_of = partial(
-            Sink,
-            self._spark,
-            settings.data,
-            topics=self._result_topics(),
-            keep_days=settings.keep_days,
+            Sink, self.spark, settings.data, topics=topics, keep_days=settings.keep_days
         )
-        reading = settings.reading
+        if settings.files:
+            read = file_messages(self.spark, settings.files)
+        else:
+            read = messages(self.spark, settings.channels[name], self._source_options(name))
         if name == archive.QUERY:
-            rejected = partial(self._figures.counted, name, "rejected")
+            rejected = partial(self.figures.counted, name, "rejected")
             sink = sink_of(archive.output(reading), counted=rejected)
             rows = observed(read, newest_published=F.col("timestamp"))
             return PipelineQuery(rows, sink)
@@ -168,27 +160,24 @@ class Application:
             rows = observed(read, newest_published=F.col("timestamp"))
             return PipelineQuery(rows, sink)
         # Fixed at the query's first start, whatever the cores are now.
-        frozen = shuffle_partitions(self._files, self._checkpoint(name))
-        buckets = bucket_count(frozen or int(self._spark.conf.get(PARTITIONS) or 0))
-        packed = spam_analysis.packed(read, self._rules, buckets, reading)
+        frozen = shuffle_partitions(self._files(), self._checkpoint(name))
+        buckets = bucket_count(frozen or int(self.spark.conf.get(PARTITIONS) or 0))
+        packed = spam_analysis.packed(read, self.rules, buckets, reading)
         packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
-        stage = sessions_stage(packed, self._rules)
+        stage = sessions_stage(packed, self.rules)
         rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
         sink = sink_of(spam_analysis.OUTPUT)
         source = "files" if settings.files else "topic"
         spam_analysis.reopen(sink, source)
-        return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self._rules, source))
+        return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self.rules, source))
 
-    def _result_topics(self) -> ResultTopics | None:
-        topics = self._settings.result_topics
-        if not topics:
-            return None
-        options = cluster_options(self._settings)
-        return ResultTopics(options, topics["metrics"], topics["rejected"], topics["spam"])
+    def _files(self) -> FileSystem:
+        """The file system of the data folder, in which checkpoints are, too."""
+        return place_of(self.spark, self.settings.data).files()
 
     def _checkpoint(self, name: str) -> str:
         """A query's checkpoint below the data folder: its progress and its state."""
-        return f"checkpoint/files/{name}" if self._settings.files else f"checkpoint/{name}"
+        return f"checkpoint/files/{name}" if self.settings.files else f"checkpoint/{name}"
 
     def _source_options(self, name: str) -> dict[str, str]:
         """Options of the source `nsq` for a query.
@@ -196,9 +185,9 @@ class Application:
         Raises:
             SettingsError: it is to begin at a time, but has a position already.
         """
-        most, since = self._settings.max_offsets_per_trigger, self._settings.since
+        most, since = self.settings.max_offsets_per_trigger, self.settings.since
         begin = {}
-        if since and newest_batch(self._files, f"{self._checkpoint(name)}/offsets") >= 0:
+        if since and newest_batch(self._files(), f"{self._checkpoint(name)}/offsets") >= 0:
             raise SettingsError(
                 f"--since={since} would add clicks again that {name} has read: leave it out to"
                 " continue, or replay into another folder (--data) with other channels"
@@ -207,27 +196,27 @@ class Application:
             begin["startingTimestamp"] = str(int(datetime.fromisoformat(since).timestamp() * 1000))
         return {
             **begin,
-            "topic": self._settings.topic,
+            "topic": self.settings.topic,
             "queryName": name,
             "firstOffsetsPerTrigger": str(min(FIRST_OFFSETS, most)),
             "maxOffsetsPerTrigger": str(most),
             "maxBytesPerTrigger": BATCH_BYTES,
-            **cluster_options(self._settings),
+            **cluster_options(self.settings),
         }
 
     def _begin(self, name: str, *, last: bool = False) -> StreamingQuery:
         """Start a query; a last run processes the messages that are there, and ends."""
-        query = self._queries[name]
-        trigger: dict[str, Any] = {"processingTime": self._settings.trigger}
-        if last or self._settings.once:
+        query = self.queries[name]
+        trigger: dict[str, Any] = {"processingTime": self.settings.trigger}
+        if last or self.settings.once:
             trigger = {"availableNow": True}
-        register_nsq(self._spark)
+        register_nsq(self.spark)
         # A scheduler pool of its own: a long job of one query leaves task slots to the others.
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         query.run = (
             query.rows.writeStream.foreachBatch(query.sink)
             .queryName(name)
-            .option("checkpointLocation", f"{self._settings.data}/{self._checkpoint(name)}")
+            .option("checkpointLocation", f"{self.settings.data}/{self._checkpoint(name)}")
             .trigger(**trigger)
             .start()
         )
@@ -237,7 +226,7 @@ class Application:
         """Let `run` stop the queries; for signal handlers."""
         # No threading.Event: its `set` would wait forever for the lock if the signal came while
         # `run`, in the same thread, held it.
-        self._ending = True
+        self._is_ending = True
 
     def run(self) -> None:
         """Process messages until a signal, the file `finish` or `--once` ends the application.
@@ -245,19 +234,19 @@ class Application:
         Raises:
             Mistake, StreamingQueryException: a query has failed.
         """
-        finish = Path(self._settings.run_dir, FINISH)
-        while not self._ending:
+        finish = Path(self.settings.run_dir, FINISH)
+        while not self._is_ending:
             self._watch()
             self._say("running")
-            if self._settings.run_dir and finish.exists():
+            if self.settings.run_dir and finish.exists():
                 self._finish()
                 return
-            if not any(query.run.isActive for query in self._queries.values()):
+            if not any(query.run.isActive for query in self.queries.values()):
                 # Only with `once`: `_watch` raises the error of a query that has failed.
                 self._close()
                 return
             time.sleep(POLL_SECONDS)
-        for query in self._queries.values():
+        for query in self.queries.values():
             query.run.stop()
 
     def _watch(self) -> None:
@@ -268,9 +257,9 @@ class Application:
         """
         # Py4J's thread ends, and stays ended, when this process can open no file for a connection.
         # Then the JVM waits for `foreachBatch` forever, and no query fails.
-        if not self._spark.sparkContext._gateway._callback_server.thread.is_alive():
+        if not self.spark.sparkContext._gateway._callback_server.thread.is_alive():
             raise RuntimeError("Py4J's callback server has stopped: see its message above")
-        for name, query in self._queries.items():
+        for name, query in self.queries.items():
             if query.run.isActive or self._begin_again(name):
                 continue
             try:
@@ -287,10 +276,10 @@ class Application:
         Spark gives such a process ten seconds, and has no option for it. On a busy machine that can
         be too short, which is no reason to end the application.
         """
-        query = self._queries[name]
+        query = self.queries[name]
         if query.late >= LATE_MAX or TOO_LATE not in str(query.run.exception()):
             return False
-        others = (other.run for other in self._queries.values())
+        others = (other.run for other in self.queries.values())
         if any(run.isActive and INITIALIZING in run.status["message"] for run in others):
             return True  # later: one after another, their processes load their libraries sooner
         query.late += 1
@@ -299,36 +288,36 @@ class Application:
 
     def _finish(self) -> None:
         """Process the messages that have come, stop the queries, close visits."""
-        for query in self._queries.values():
+        for query in self.queries.values():
             query.run.processAllAvailable()
-        for query in self._queries.values():
+        for query in self.queries.values():
             query.run.stop()
-        for name in self._queries:
+        for name in self.queries:
             # A query that was stopped in a batch may have written its rows, but not its state, from
             # which `close` writes more.
-            if is_unfinished(self._files, self._checkpoint(name)):
+            if is_unfinished(self._files(), self._checkpoint(name)):
                 self._begin(name, last=True).awaitTermination()
         self._close()
 
     def _close(self) -> None:
         """Write what is open in the state of the queries, which have ended."""
         self._say("closing")
-        for name, query in self._queries.items():
+        for name, query in self.queries.items():
             if query.close is not None:
-                query.close(self._spark, f"{self._settings.data}/{self._checkpoint(name)}")
+                query.close(self.spark, f"{self.settings.data}/{self._checkpoint(name)}")
         self._say("done")
 
     def _say(self, stage: str) -> None:
         """Write `app.json` if anything has changed, and `samples.json` from time to time."""
-        if not self._settings.run_dir:
+        if not self.settings.run_dir:
             return
-        folder = Path(self._settings.run_dir)
+        folder = Path(self.settings.run_dir)
         figures = {
             "pid": os.getpid(),
             "stage": stage,
-            "queries": self._figures.totals(),
-            "ui": self._spark.sparkContext.uiWebUrl,
-            "metrics": self._metrics_url,
+            "queries": self.figures.totals(),
+            "ui": self.spark.sparkContext.uiWebUrl,
+            "metrics": self.metrics_url,
         }
         if figures != self._said:
             write_json(folder / "app.json", figures)
