@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TextColumn
 
 REPEAT_SECONDS = 5.0
-WINDOW_SECONDS = 15.0
+WINDOW_SECONDS = 60.0
 PUBLISHED = "published"
 
 
