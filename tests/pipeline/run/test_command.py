@@ -228,6 +228,7 @@ value = "sum(bytes)"
         ("topik = 'x'", "did you mean topic?"),
         ("[metrics.paid]\nvalue = 'sum(prize)'", "prize"),
         ("rules = 'nowhere.toml'", "nowhere.toml"),
+        ("from = 'old.log'", "--config: from: clicks come from a topic here"),
         ("queries = ['archive']", "sparq run audits all queries: add metrics, spam_analysis"),
     ],
 )

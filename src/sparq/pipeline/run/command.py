@@ -92,6 +92,8 @@ def settings_of(
     words = [f"--data={data}", f"--run-dir={data / 'run'}", f"--lookupd-http-address={lookupd}"]
     words += ["--once=false", *flags, *([f"--config={config}"] if config else [])]
     settings = parse(words)
+    if settings.files:
+        raise RunError("--config: from: clicks come from a topic here; sparq pipeline reads files")
     if settings.metrics_address == METRICS_ADDRESS:
         words.append(f"--metrics-address={HOST}:{free_ports(METRICS_PORT)[0]}")
     if config:
