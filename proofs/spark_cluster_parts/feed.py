@@ -22,6 +22,8 @@ SLICE = 5_000
 """Number of clicks published together, before the feed checks its limits."""
 
 CLICKS_PER_SECOND = 10_000
+MORE = 40
+"""`release_more` releases at most one of this many parts of all clicks."""
 
 
 @cache
@@ -57,9 +59,10 @@ class Feed(threading.Thread):
             self._news.notify()
 
     def release_more(self) -> None:
-        """Let it publish one more slice."""
+        """Let it publish a little more, so that some is left for later steps of a small run."""
         with self._news:
-            self._allowed = min(self._allowed + SLICE, len(self._lines))
+            more = min(SLICE, max(1, len(self._lines) // MORE))
+            self._allowed = min(self._allowed + more, len(self._lines))
             self._news.notify()
 
     @property

@@ -138,7 +138,7 @@ def test_only_released_clicks_are_published(
     assert [4, 2] == [len(part) for part in slices]
     feed.release(0.2)
     feed.release_more()
-    wait_for(lambda: feed.published == 10)
+    wait_for(lambda: feed.published == 7)
     assert not feed.is_over
 
     feed.release(1.0)
