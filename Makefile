@@ -136,7 +136,7 @@ $(PROOFS): $(READY)
 spark-cluster: $(READY) ## proof: the pipeline on a local Spark cluster, N= clicks, with kills (SEED= ARGS=)
 	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-delta: $(READY) ## kill the archive's query N= times (10), and run the control (ARGS=)
+delta: $(READY) ## kill the pipeline N= times (10), check all its tables, and run the control (ARGS=)
 	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/scenarios/pipeline/test_delta_killed.py $(ARGS)
 
 slow-tests: $(READY) $(CLASSES) ## the tests that take minutes each and are skipped by make test (ARGS=)
