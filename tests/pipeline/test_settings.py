@@ -147,6 +147,11 @@ MASTER = " is not a master: use local[*], spark://host:7077, yarn or k8s://https
         ({"data": ""}, "--data is missing: name the folder for output and checkpoints"),
         ({"data": "/"}, "--data is missing: name the folder for output and checkpoints"),
         ({"data": "s3a:b"}, "--data=s3a:b: write s3a://host/path, or ./s3a:b for a local folder"),
+        (
+            {"data": "day[1]"},
+            "--data=day[1]: readers would take [ for a pattern: rename the folder",
+        ),
+        ({"data": "a\nb"}, '--data="a\\nb": readers would take "\\n" for a pattern'),
         ({"topic": "a b"}, '--topic="a b" is not a valid topic name: use 1-64 characters'),
         ({"topic": ""}, '--topic="" is not a valid topic name'),
         ({"topic": 5}, "--topic=5: invalid string value type int"),

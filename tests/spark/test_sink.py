@@ -68,12 +68,6 @@ def test_body_or_value_is_published(server):
     assert {"t"} == {topic for topic, _ in server.published}
 
 
-def test_a_write_without_a_topic_is_refused(server):
-    """A write with neither the option nor a column `topic` raises OptionError."""
-    with pytest.raises(OptionError, match="set the option topic, or add a column topic"):
-        write(server, "body binary", [b"1"])
-
-
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
@@ -81,12 +75,13 @@ def test_a_write_without_a_topic_is_refused(server):
         ("body bigint", "column body is bigint: cast it to string or binary"),
         ("body binary, topic bigint", "column topic is bigint: cast it to string"),
         ("body binary, defer_ms string", "column defer_ms is string: cast it to bigint or int"),
+        ("body binary", "set the option topic, or add a column topic"),
     ],
 )
-def test_a_missing_body_or_wrong_column_type_is_an_error(schema, text):
-    """A missing body column or a wrong column type is an error before any row is read."""
+def test_a_missing_or_wrong_column_is_an_error(server, schema, text):
+    """A missing body or topic, or a wrong column type, is an error before any row is read."""
     with pytest.raises(OptionError, match=text):
-        published_columns(schema_of(schema))
+        write(server, schema, *([b"1"] for _ in schema.split(", ")))
 
 
 @pytest.mark.parametrize(
@@ -174,15 +169,14 @@ def test_rows_are_sent_unchanged_in_mpubs_within_the_limit(bodies, body_size, sk
     )
 
 
-def test_a_large_message_has_its_own_mpub():
-    """A message larger than PIECE_BYTES, but within nsqd's limits, is sent in its own MPUB."""
-    rows = batch(body=[b"a", bytes(sink.PIECE_BYTES), b"b"])
+def test_large_messages_and_columns(monkeypatch):
+    """A message larger than PIECE_BYTES, but within nsqd's limits, is sent in its own MPUB.
 
+    A column too large for 31-bit offsets is sent in halves, in order.
+    """
+    rows = batch(body=[b"a", bytes(sink.PIECE_BYTES), b"b"])
     assert [1, 1, 1] == [len(run) for run in sent(pieces(rows, sink_options(topic="t")))]
 
-
-def test_columns_too_large_for_31_bit_offsets_are_halved(monkeypatch):
-    """A column too large for 31-bit offsets is sent in halves, in order."""
     monkeypatch.setattr(sink, "ARROW_BYTES_MAX", 100)
     bodies = [b"%04d" % number for number in range(100)]
     found = sent(pieces(batch(body=bodies), sink_options(topic="t")))

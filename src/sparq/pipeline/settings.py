@@ -96,6 +96,9 @@ def _name(what: str, *, lasting: bool = True) -> FlagType:
 
 def _data(text: str) -> str:
     """A URI of a Hadoop file system; a text without a scheme becomes an absolute path."""
+    odd = next((one for one in text if one in "*?[]{}\\" or one < " "), "")
+    if odd:
+        raise ValueError(f"readers would take {shown(odd)} for a pattern: rename the folder")
     scheme, colon, rest = text.partition(":")
     if text and (not colon or "/" in scheme):
         text = os.path.abspath(os.path.expanduser(text))
