@@ -5,7 +5,15 @@ import pkgutil
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 import pyspark_nsq
 from sparq.spark.data_source import COLUMNS, NsqDataSource
@@ -20,19 +28,12 @@ def source_of(**options: str) -> NsqDataSource:
     return NsqDataSource(CaseInsensitiveDict(NSQD | options))
 
 
+KINDS = (BinaryType(), IntegerType(), LongType(), StringType(), TimestampType())
+
+
 def schema_of(text: str) -> StructType:
     """Make a schema from "name type" pairs, without a session to parse it."""
-    from pyspark.sql.types import (
-        BinaryType,
-        IntegerType,
-        LongType,
-        StringType,
-        StructField,
-        TimestampType,
-    )
-
-    types = [BinaryType(), IntegerType(), LongType(), StringType(), TimestampType()]
-    known = {kind.simpleString(): kind for kind in types}
+    known = {kind.simpleString(): kind for kind in KINDS}
     fields = (field.split() for field in text.split(", "))
     return StructType([StructField(name, known[kind], not rest) for name, kind, *rest in fields])
 
