@@ -262,7 +262,9 @@ def test_precedence_of_options() -> None:
         "spark.app.name": "mine",
     }
     settings = settings_with(
-        spark=(f"{timeout}=5s", "spark.extra=1"), shuffle_partitions=3, executor_memory="2g"
+        spark=(f"{timeout}=5s", "spark.ui.retainedJobs=5"),
+        shuffle_partitions=3,
+        executor_memory="2g",
     )
 
     wanted = options_for(settings, explicit(settings), found)
@@ -270,7 +272,7 @@ def test_precedence_of_options() -> None:
     assert {
         "spark.sql.session.timeZone": "UTC",
         timeout: "5s",
-        "spark.extra": "1",
+        "spark.ui.retainedJobs": "5",
         "spark.sql.shuffle.partitions": "3",
         "spark.executor.memory": "2g",
         bars: "false",
