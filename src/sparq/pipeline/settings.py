@@ -94,17 +94,21 @@ def _name(what: str, *, lasting: bool = True) -> FlagType:
     return STRING._replace(name="name", check=check)
 
 
-def _data(text: str) -> str:
+def _place(text: str) -> str:
     """A URI of a Hadoop file system; a text without a scheme becomes an absolute path."""
-    odd = next((one for one in text if one in "*?[]{}\\" or one < " "), "")
-    if odd:
-        raise ValueError(f"readers would take {shown(odd)} for a pattern: rename the folder")
     scheme, colon, rest = text.partition(":")
     if text and (not colon or "/" in scheme):
         text = os.path.abspath(os.path.expanduser(text))
     elif colon and not rest.startswith("/"):
         raise ValueError(f"write {scheme}://host/path, or ./{text} for a local folder")
     return text.rstrip("/")
+
+
+def _data(text: str) -> str:
+    odd = next((one for one in text if one in "*?[]{}\\" or one < " "), "")
+    if odd:
+        raise ValueError(f"readers would take {shown(odd)} for a pattern: rename the folder")
+    return _place(text)
 
 
 def _local_path(text: str) -> str:
@@ -218,7 +222,7 @@ class Settings:
         "",
         "log files to read in place of the topic: a path, a folder or a pattern in quotes, plain or"
         " .gz, on any file system",
-        kind=_text("path", _data),
+        kind=_text("path", _place),
         name="from",
     )
     since: str = option(
