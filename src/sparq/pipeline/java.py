@@ -104,7 +104,7 @@ def wrapper_home(java: Path) -> Path:
     wrapper = temporary_folder() / "java" / "bin" / "java"
     wrapper.parent.mkdir(parents=True)
     wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(java))), encoding="utf-8")
-    wrapper.chmod(0o700)
+    wrapper.chmod(0o755)  # the user of an image may be another one
     return wrapper.parents[1]
 
 
