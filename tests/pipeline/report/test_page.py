@@ -199,8 +199,8 @@ def test_the_text_for_a_terminal_has_all_figures():
     odd = {"restarts": ["nsqd-1"], "evicted_visits": 3, "rejected_by_reason": {"empty": 2}}
     failed = text_of({**RUN, **odd, "exactly_once": False, "failures": ["2 are missing"]})
 
-    assert text.endswith("\n  audit passed: every acknowledged click is stored exactly once\n\n")
-    assert failed.endswith("\n  AUDIT FAILED\n  - 2 are missing\n\n")
+    assert text.endswith("\n  audit passed: every acknowledged click is stored exactly once\n")
+    assert failed.endswith("\n  AUDIT FAILED\n  - 2 are missing\n")
     assert "  burst                        3         4      1.000    0.750\n" in text
     assert f"  /{'x' * 48}...         7\n" in text
     assert "  restarted                  1   nsqd-1\n" in failed

@@ -41,10 +41,10 @@ function made(figure) {
   const series = heads.map((head, at) => ({
     label: head,
     stroke: color(head, at),
-    fill: isAreas ? color(head, at) : at ? undefined : () => `${token("series-1")}22`,
+    fill: isAreas ? color(head, at) : at || !isTime ? undefined : () => `${token("series-1")}22`,
     width: isAreas ? 0 : isDense ? 1 : 1.75,
     dash: isAreas || isDense ? undefined : [undefined, [6, 3], [2, 3], [8, 3, 2, 3]][at % 4],
-    points: { show: false },
+    points: { show: !isAreas && data[0].length < 60, size: 5 },
     spanGaps: true,
     value: (_, __, ___, place) => (place == null || data[at + 1][place] == null ? "" : data[at + 1][place].toLocaleString("en")),
   }));
