@@ -12,11 +12,7 @@ import pytest
 
 from sparq.pipeline.java import ensure_java
 from sparq.pipeline.session import (
-    AT_START,
-    DEFAULTS,
-    FLAG_OF,
     MASTER,
-    REQUIRED,
     check_master,
     explicit,
     options_for,
@@ -220,14 +216,6 @@ def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(SettingsError, match=r"SPARK_REMOTE .*is set: unset it"):
         session(settings_with())
-
-
-def test_groups_of_options_are_disjoint() -> None:
-    """An option has a flag, or is required, or has a default: only one of these."""
-    groups = [set(FLAG_OF), set(REQUIRED), set(DEFAULTS)]
-
-    assert len(set().union(*groups)) == sum(map(len, groups))
-    assert all(key.startswith("spark.") for key in (*set().union(*groups), *AT_START))
 
 
 @pytest.mark.parametrize(

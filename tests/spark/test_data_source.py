@@ -85,9 +85,3 @@ def test_a_schema_may_only_select_columns(text):
     """A schema with another type, another column or NOT NULL is refused with a list of columns."""
     with pytest.raises(OptionError, match="these columns, all nullable: topic string, nsqd"):
         source_of().reader(schema_of(text))
-
-
-def test_overwriting_a_topic_is_refused():
-    """mode('overwrite') is refused: a sink cannot delete a topic's messages."""
-    with pytest.raises(OptionError, match="use mode"):
-        source_of().writer(schema_of("body binary"), True)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from sparq.protocol.errors import RemoteError
 from sparq.spark import errors
-from sparq.spark.errors import RetryDeadline, UnreachableError, may_pass
+from sparq.spark.errors import RetryDeadline, UnreachableError
 
 
 class Clock:
@@ -28,12 +27,6 @@ def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(errors, "time", made)
     return made
-
-
-def test_auth_failed_is_retried_and_unauthorized_is_not():
-    """E_AUTH_FAILED is retried; E_UNAUTHORIZED is not: a missing permission stays missing."""
-    assert may_pass(RemoteError("E_AUTH_FAILED", "AUTH failed"))
-    assert not may_pass(RemoteError("E_UNAUTHORIZED", "AUTH failed for READ"))
 
 
 def test_pauses_double_until_the_time_limit(clock):

@@ -239,33 +239,6 @@ def test_topics_are_given_in_one_of_three_ways():
         assert expected == SourceOptions.of(STREAM | given, stream=True).topics
 
 
-def test_only_a_batch_read_ends_and_pushes_down():
-    """endingTimestamp and pushDownPredicate are options of a batch read."""
-    given = {"topic": "t", "endingTimestamp": "5", "startingTimestamp": "5", **NSQD}
-    options = SourceOptions.of(given, stream=False)
-    pushing = SourceOptions.of({**given, "pushDownPredicate": "true"}, stream=False)
-
-    assert (5, False, True) == (
-        options.ending_timestamp_ms,
-        options.pushes_predicates,
-        pushing.pushes_predicates,
-    )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"h:1": "latest"}',
-        '{"a": {"h:1": 7}, "b": "latest"}',
-        f'{{"h:1/a:{"ab" * 16}": {{"index": 7, "ordinal": 5}}}}',
-    ],
-)
-def test_with_several_topics_a_position_names_its_topic(text):
-    """With several topics, an address may have a word; topics and full keys may have an index."""
-    given = {**STREAM, "topic": "", "topics": "a,b", "startingOffsets": text}
-    assert SourceOptions.of(given, stream=True).starting.named
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from sparq.client.range_reader import NoRangesError
 from sparq.protocol import commands
 from sparq.spark import source
 from sparq.spark.offsets import Key
@@ -161,15 +160,6 @@ def test_max_bytes_per_trigger_limits_a_batch(servers, readers):
         assert counts == [len(rows) for rows in drain(readers(first, **given))]
     (once,) = drain(readers(first, maxBytesPerTrigger="1"), ALL)  # trigger once
     assert 10 == len(once)
-
-
-def test_max_bytes_per_trigger_is_refused_with_an_older_nsqd(servers, readers):
-    """With maxBytesPerTrigger, an nsqd too old to report sizes is an error, not unlimited."""
-    servers[1].ranges = 1
-    reader = readers(servers[1], maxBytesPerTrigger="1k")
-
-    with pytest.raises(NoRangesError, match=f"nsqd {servers[1].address} is too old to report"):
-        reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
 
 
 def test_batches_grow_while_messages_are_left(servers, readers):
