@@ -5,14 +5,13 @@ import os
 import time
 from collections import Counter
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from sparq.pipeline import maintenance, tables
 from sparq.pipeline.maintenance import FAN, MIB, Maintenance, drop_days, due, merge
-from sparq.pipeline.tables import Table, TableFile, Tables, files_of
-from tests.pipeline.test_tables import ALL, ODD, files, indexes, split, tables_of
+from sparq.pipeline.tables import TableFile, Tables, files_of
+from tests.pipeline.test_tables import ODD, files, indexes, split, tables_of
 
 NOW_S = 1_800_000_000.0
 LIMIT = 128 * MIB
@@ -114,21 +113,6 @@ def test_of_two_merges_one_takes_effect(spark, query, batches, tmp_path):
 
     assert not merge(spark, table, chosen)
     assert list(range(600)) == indexes(tmp_path, "all")
-
-
-def test_merged_rows_have_columns_that_were_added_later(spark, query, batches, tmp_path):
-    """Files from before a column was added are merged with null in it."""
-    written = tables_of(spark, tmp_path)
-    for number, batch in enumerate(batches):
-        written.write(batch, number, split)
-    grown = Tables(
-        spark,
-        str(tmp_path),
-        [Table("all", ALL.schema.append(pa.field("more", pa.string())), "time")],
-    )
-    assert merge_all(spark, grown, "all")
-
-    assert 600 == DeltaTable(tmp_path / "all").to_pyarrow_table()["more"].null_count
 
 
 def test_many_batches_leave_few_files(spark, query, batches, tmp_path):

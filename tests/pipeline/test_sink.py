@@ -1,4 +1,4 @@
-"""A sink: what a batch leaves in the tables, and what of it is published."""
+"""A sink: what it drops. What queries publish is tested with them."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -7,49 +7,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from sparq.pipeline import spam_analysis
-from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.sessions.output import OUTPUT_DDL
-from sparq.pipeline.sink import Output, Sink
-from sparq.pipeline.tables import Table
-
-TIME = pa.field("time", pa.timestamp("us", "UTC"))
-COUNTS = Table("minutes", pa.schema([TIME, ("n", pa.int64())]), "time")
-
-
-PUBLISHED = []
-
-
-class Kept(ResultTopics):
-    """Topics that keep what is published."""
-
-    def publish(self, topic, bodies):
-        PUBLISHED.append((topic, sorted(bytes(row.body) for row in bodies.collect())))
-
-
-def counted(batches):
-    """A row for each message, with its index."""
-    for batch in batches:
-        yield {"minutes": pa.table({"time": batch["timestamp"], "n": batch["index"]})}
-
-
-def test_new_rows_are_published_again_when_a_batch_is_repeated(spark, query, messages, tmp_path):
-    """The rows of a batch, and only they, are published, with the version of their table."""
-    counts = []
-    output = Output(
-        [COUNTS], counted, "minutes", lambda row, version: b"%d %d" % (row["n"], version)
-    )
-
-    def sink():
-        return Sink(spark, str(tmp_path), output, Kept(), counted=counts.append)
-
-    for number in range(2):
-        sink()(messages([b"x"] * 2, first=2 * number), number)
-    sink()(messages([b"x"] * 2, first=2), 1)
-    sink()(messages([]), 2)
-
-    second = ("clicks.metrics", [b"2 2", b"3 2"])
-    assert [("clicks.metrics", [b"0 1", b"1 1"]), second, second] == PUBLISHED
-    assert [2, 2, 2, 0] == counts
+from sparq.pipeline.sink import Sink
 
 
 def test_old_days_of_sessions_and_findings_are_dropped(spark, query, tmp_path):

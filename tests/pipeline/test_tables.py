@@ -10,9 +10,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 from pyspark.sql import functions as F
 
-from sparq.pipeline import tables
+from sparq.pipeline import maintenance, tables
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import Table, Tables, rows_of, write_files
+from sparq.pipeline.tables import Table, Tables, files_of, rows_of, write_files
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.report.sample_tables import add
 
@@ -209,7 +209,7 @@ def test_a_dataset_filters_by_columns_without_bounds(tmp_path):
 
 
 def test_a_column_can_be_added_later(spark, query, batches, tmp_path):
-    """Rows that are older than a column have null in it."""
+    """Rows that are older than a column have null in it, also after a merge of their files."""
     grown = Table("all", ALL.schema.append(pa.field("more", pa.string())), "time")
 
     def with_more(batches):
@@ -222,6 +222,9 @@ def test_a_column_can_be_added_later(spark, query, batches, tmp_path):
     more = tables.read(spark, str(tmp_path), "all").groupBy("more").count().collect()
 
     assert {None: 400, "x": 200} == {row["more"]: row["count"] for row in more}
+    table = Tables(spark, str(tmp_path), [grown]).opened["all"]
+    assert maintenance.merge(spark, table, files_of(table.delta))
+    assert 400 == table.delta.to_pyarrow_table()["more"].null_count
 
 
 def test_a_table_with_other_columns_or_partitions_is_refused(spark, tmp_path):
