@@ -66,7 +66,7 @@ def test_a_user_changes_thresholds_and_switches_off(tmp_path):
 
 def test_endings_and_the_columns_that_tell_visitors_apart_are_settings(tmp_path):
     """An ending can become one of pages' parts, and visitors can be told apart by other columns."""
-    text = "[kinds]\nphp = 'asset'\n[visit]\nvisitor = ['user_agent']\n"
+    text = "[kinds]\nphp = 'asset'\ncss = 'page'\n[visit]\nvisitor = ['user_agent']\n"
     rules = rules_of(tmp_path, f"{text}[rules.all]\nwhen = 'clicks > 0'")
     clicks = [Click(0, "/a.php"), Click(1, "/b.css", address="198.51.100.1")]
     (found,) = judged_once(clicks, rules).to_dicts()
