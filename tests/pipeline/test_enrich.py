@@ -197,7 +197,8 @@ def test_settings_of_enrichment(files, tmp_path):
     assert () == settings_with(enrich=()).reading.groups
     missing, text = tmp_path / "no.mmdb", tmp_path / "text.mmdb"
     text.write_text("text")
-    assert refusal(country_file=str(missing)).startswith(f"--country-file={missing} does not exist")
-    assert refusal(network_file=str(text)).startswith(f"--network-file={text} is no MMDB file")
-    assert refusal(site_hosts=("http://a",)).startswith("--site-hosts=http://a is not a host")
+    for field, path in (("country_file", missing), ("network_file", text)):
+        flag = field.replace("_", "-")
+        assert refusal(**{field: str(path)}).startswith(f"--{flag}={path}: this is no MMDB file")
+    assert refusal(site_hosts=("http://a",)).startswith("--site-hosts=http://a: write a host such")
     assert refusal(enrich=("robots",)).startswith("--enrich=robots is unknown: did you mean robot?")

@@ -5,6 +5,7 @@ as the format writes them, where the reader leaves them as they are.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -120,6 +121,12 @@ def haproxy(one):
     )
     at = one.time.replace(microsecond=655_000)
     return line, _columns(one, time=at, duration=0.109, path=one.target)
+
+
+def haproxy_asap(one):
+    """HAProxy's `option logasap`: time and size are those so far."""
+    line, columns = haproxy(one)
+    return re.sub(r"/(109 \S+) (\d)", r"/+\1 +\2", line), columns
 
 
 def alb(one):
@@ -288,7 +295,12 @@ def _dotted(found, before=""):
 
 
 WRITERS = {
-    **{"common": [common], "combined": [combined], "vhost": [vhost], "haproxy": [haproxy]},
+    **{
+        "common": [common],
+        "combined": [combined],
+        "vhost": [vhost],
+        "haproxy": [haproxy, haproxy_asap],
+    },
     **{"traefik": [traefik, traefik_json], "alb": [alb], "elb": [elb], "s3": [s3]},
     **{"cloudfront": [cloudfront], "w3c": [w3c], "json": [nginx_json, apache_json]},
     **{"caddy": [caddy], "ecs": [ecs]},

@@ -4,7 +4,7 @@
     formats    the named formats, as tables, and format strings
     times      event times
     lines      access-log lines: one regular expression a format, and a careful one for the rest
-    json       JSON objects: values by their paths, and the rest as `extra`
+    json       JSON objects: columns of values by their paths, and the rest as `extra`
     reader     a batch of messages -> a table of clicks
 
 `reader`, `lines` and `json` load polars, which must not be loaded before Spark forks its workers.

@@ -31,7 +31,9 @@ _ENCODED: Final = ("date", "clock", "user_agent_plus", "user_agent_percent")
 
 FIELDS: Final[Mapping[str, str]] = {
     **{name: name for name in (*FIELDS_OF_CLICK, *_ENCODED)},
-    "front_host": "vhost",  # a host before the address
+    "front_host": "vhost",  # host and port before the address, or any host before an IP address
+    "any_host": "vhost",
+    "ip": "address",
     # nginx
     "remote_addr": "address",
     "remote_user": "user",
@@ -107,14 +109,19 @@ LINES: Final = (
     ("combined", _COMBINED + ' "$http_x_forwarded_for" $request_time'),
     ("combined", _COMBINED + ' "$http_x_forwarded_for"'),
     ("vhost", "$front_host " + _COMBINED),
+    ("vhost", "$any_host " + _COMBINED.replace("$address", "$ip")),
     ("vhost", "$front_host " + _COMMON),
+    ("vhost", "$any_host " + _COMMON.replace("$address", "$ip")),
     ("combined", _COMBINED),
     ("common", _COMMON),
-    (
-        "haproxy",
-        "$syslog$address:$port [$time] $frontend $backend/$server"
-        " $tq/$tw/$tc/$tr/$duration_ms $status $bytes $request_cookie $response_cookie"
-        ' $termination $connections $queues $captures"$request"',
+    *(
+        (
+            "haproxy",
+            "$syslog$address:$port [$time] $frontend $backend/$server"
+            f" $tq/$tw/$tc/$tr/{plus}$duration_ms $status {plus}$bytes $request_cookie"
+            ' $response_cookie $termination $connections $queues $captures"$request"',
+        )
+        for plus in ("+", "")  # with the option `logasap`, what has come so far
     ),
     (
         "alb",

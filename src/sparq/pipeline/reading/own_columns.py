@@ -5,10 +5,10 @@ A value that does not fit its column's type stays in `extra`, below its own path
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import polars as pl
@@ -33,10 +33,9 @@ def own_columns(
     made = {}
     for name, values in found.items():
         path, kind = reading.own[name]
-        fit = _FITS[kind]
         fitting = []
         for at, value in enumerate(values):
-            one = None if value is None else fit(value)
+            one = None if value is None else _fitting(value, kind)
             if one is None and value is not None:
                 extras[at] = with_extra(extras[at], path, value)
                 counts[at] += 1
@@ -52,63 +51,28 @@ def with_extra(extra: bytes | str | None, path: str, value: Any) -> bytes:
     return encode(found)
 
 
-# A value in the type of its column; None if it does not fit.
-
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_DECIMAL: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")
-
-
-def _as_string(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return value
-    return repr(value) if isinstance(value, int | float) else None
-
-
-def _as_boolean(value: Any) -> bool | None:
-    return (
-        {"true": True, "false": False}.get(value)
-        if isinstance(value, str)
-        else (value if isinstance(value, bool) else None)
-    )
-
-
-def _as_whole(bits: int) -> Callable[[Any], int | None]:
-    end = 1 << (bits - 1)
-
-    def fit(value: Any) -> int | None:
-        if isinstance(value, str) and _WHOLE.fullmatch(value):
-            value = int(value)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        return value if is_whole and -end <= value < end else None
-
-    return fit
-
-
-def _as_double(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str) and _DECIMAL.fullmatch(value):
-        value = float(value)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _as_date(value: Any) -> date | None:
-    try:
-        return date.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-
-
-_FITS: Final[Mapping[pa.DataType, Callable[[Any], Any]]] = {
-    pa.string(): _as_string,
-    pa.bool_(): _as_boolean,
-    pa.int32(): _as_whole(32),
-    pa.int64(): _as_whole(64),
-    pa.float64(): _as_double,
-    pa.date32(): _as_date,
-    pa.timestamp("us", "UTC"): event_micros,
+_TYPES: Final[Mapping[pa.DataType, Any]] = {
+    pa.int32(): Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)],
+    pa.int64(): Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
+    pa.float64(): float,
+    pa.date32(): date,
 }
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:
+    """A value in the type of its column; None if it does not fit."""
+    if kind not in _TYPES and kind not in (pa.string(), pa.bool_()):
+        return event_micros(value)
+    if isinstance(value, bool):
+        return {pa.bool_(): value, pa.string(): str(value).lower()}.get(kind)
+    if kind == pa.bool_():
+        return {"true": True, "false": False}.get(value) if isinstance(value, str) else None
+    if kind == pa.string():
+        number = repr(value) if isinstance(value, int | float) else None
+        return value if isinstance(value, str) else number
+    try:
+        text = value.removeprefix("+") if isinstance(value, str) else value
+        found = msgspec.convert(text, _TYPES[kind], strict=False)
+    except msgspec.ValidationError:
+        return None
+    return found if not isinstance(found, float) or math.isfinite(found) else None

@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
@@ -21,13 +21,11 @@ import pyarrow.compute as pc
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.addresses import Network, visitor
 from sparq.pipeline.reading.formats import FIELDS
-from sparq.pipeline.reading.json import NOT_JSON, JsonReader, encode
-from sparq.pipeline.reading.lines import USUAL_REQUEST, LineReader, key_of, request_parts
+from sparq.pipeline.reading.json import JsonReader, encode, series
+from sparq.pipeline.reading.lines import LineReader, Rows, request_parts
 from sparq.pipeline.reading.own_columns import own_columns, with_extra
 from sparq.pipeline.reading.schema import Reading, click_schema
-from sparq.pipeline.reading.times import event_micros
-
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+from sparq.pipeline.reading.times import all_micros
 
 _ADDRESS: Final = r"^[0-9A-Za-z._:%\[\]-]+$"
 ADDRESS_BYTES_MAX: Final = 255
@@ -39,16 +37,12 @@ _EMPTY: Final = ("-", "")  # what a line has in place of a value
 _SCALES: Final = {"duration": 1.0, "duration_ms": 1e-3, "duration_us": 1e-6, "duration_ns": 1e-9}
 _OURS: Final = frozenset(FIELDS.values())
 
+Part = tuple[Rows, pl.DataFrame]
+"""Messages that were read together: their numbers in the batch, and their fields.
 
-class _Part(NamedTuple):
-    """Messages that were read together: their numbers in the batch, and their fields.
-
-    Fields are those of a click as texts, but `time` in microseconds, durations as doubles, and
-    `has_time`, `format`, `extra`, `reason`, `misfits` and the user's columns. Any may be missing.
-    """
-
-    rows: Rows
-    fields: pl.DataFrame
+Fields are those of a click as texts or numbers, `time` in microseconds, and `format`, `extra`,
+`reason`, `misfits` and the user's columns. Any may be missing.
+"""
 
 
 class ClickReader:
@@ -77,10 +71,10 @@ class ClickReader:
         parts = list(self._parts(bodies))
         if not parts:
             return wanted.empty_table()
-        fields = parts[0].fields
+        _, fields = parts[0]
         if len(parts) > 1:
-            fields = pl.concat([part.fields for part in parts], how="diagonal_relaxed")
-            order = np.concatenate([part.rows for part in parts])
+            fields = pl.concat([part for _, part in parts], how="diagonal_relaxed")
+            order = np.concatenate([rows for rows, _ in parts])
             back = np.empty(len(order), np.int64)
             back[order] = np.arange(len(order))
             fields = fields[back]
@@ -100,131 +94,93 @@ class ClickReader:
         ]
         return pa.Table.from_arrays(made, schema=wanted)
 
-    def _parts(self, bodies: pa.BinaryArray) -> Iterator[_Part]:
+    def _parts(self, bodies: pa.BinaryArray) -> Iterator[Part]:
         rows = np.arange(len(bodies))
         is_json = np.full(len(bodies), self._lines is None)
         if self._lines is not None and self._json is not None and len(bodies):
             is_json = pc.starts_with(bodies, "{").to_numpy(zero_copy_only=False)
-        lines = rows[~is_json]
-        objects = list(rows[is_json])
-        if len(lines) and self._lines is not None:
-            texts = _texts(bodies if len(lines) == len(rows) else bodies.take(pa.array(lines)))
+        if self._lines is not None and not is_json.all():
+            lines = rows[~is_json]
+            texts = _texts(bodies.filter(pa.array(~is_json)) if is_json.any() else bodies)
             left = np.ones(len(lines), bool)
-            for some, one, groups in self._lines.usual(texts):
+            for some, name, fields in self._lines.read(texts):
                 left[some] = False
-                yield self._usual(lines[some], one.name, one.fields, groups)
-            others = {
-                row: text.rstrip("\r\n")
-                for row, text in zip(lines[left], texts.filter(pl.Series(left)), strict=True)
-            }
-            if self._json is not None:
-                spaced = [row for row, one in others.items() if one.lstrip(" \t\r\n")[:1] == "{"]
-                objects += spaced
-                for row in spaced:
-                    del others[row]
-            if others:
-                yield self._careful(self._lines, others)
-        if objects and self._json is not None:
-            yield from self._of_json(self._json, np.array(objects), bodies)
+                yield self._of_lines(lines[some], name, fields)
+            reasons: dict[int, str] = {}
+            for row, text in zip(lines[left], texts.filter(pl.Series(left)), strict=True):
+                if self._json is not None and text.lstrip(" \t\r\n")[:1] == "{":
+                    is_json[row] = True
+                else:
+                    reasons[row] = self._lines.mistake(text.rstrip("\r\n"))
+            if reasons:
+                yield np.array(list(reasons)), pl.DataFrame({"reason": [*reasons.values()]})
+        if self._json is not None and is_json.any():
+            some = rows[is_json]
+            for found in self._json.read(bodies.take(pa.array(some)).to_pylist()):
+                places = some[list(found.rows)]
+                if found.format is None:
+                    why = pl.repeat("the JSON is not one valid object", len(places), eager=True)
+                    yield places, pl.DataFrame({"reason": why})
+                else:
+                    yield self._part(places, found.format, found.fields, found.own, found.extras)
 
-    def _usual(
-        self, rows: Rows, name: str, fields: Sequence[formats.Field], groups: pl.DataFrame
-    ) -> _Part:
-        """Usual lines of a format."""
-        columns = dict(zip(map(key_of, fields), groups.get_columns(), strict=True))
+    def _of_lines(self, rows: Rows, name: str, fields: dict[str, pl.Series]) -> Part:
+        """Lines of a format."""
+        ours = {FIELDS[key]: one for key, one in fields.items() if key in FIELDS}
         others = {
-            key: one.to_list()
-            for key, one in columns.items()
-            if self._is_extra(key) and not one.is_in(_EMPTY).fill_null(True).all()
+            FIELDS.get(key, key): one.to_list()
+            for key, one in fields.items()
+            if key not in self._own
+            and FIELDS.get(key, "forwarded") == "forwarded"
+            and not one.is_in(_EMPTY).fill_null(True).all()
         }
         extras: list[bytes | None] = []
-        if others:
-            texts = zip(*others.values(), strict=True)
-            extras = [self._extra(dict(zip(others, row, strict=True))) for row in texts]
+        for texts in zip(*others.values(), strict=True):
+            pairs = zip(others, texts, strict=True)
+            found = {key: text for key, text in pairs if text is not None and text not in _EMPTY}
+            extras.append(encode(found) if found else None)
         own = {
-            self._own[one.name]: _filled(columns[key_of(one)])
-            for one in fields
-            if one.name in self._own
+            self._own[key]: [None if text in _EMPTY else text for text in one]
+            for key, one in fields.items()
+            if key in self._own
         }
-        ours = {key: one for key, one in columns.items() if key in _OURS}
-        return self._part(rows, ours, extras, own, format=pl.repeat(name, len(rows), eager=True))
-
-    def _careful(self, reader: LineReader, lines: Mapping[int, str]) -> _Part:
-        """Lines that are read one by one."""
-        names: list[str | None] = []
-        found: list[dict[str, str]] = []
-        reasons: list[str | None] = []
-        for line in lines.values():
-            try:
-                name, values = reader.read(line)
-                names.append(name)
-                found.append(values)
-                reasons.append(None)
-            except ValueError as error:
-                names.append(None)
-                found.append({})
-                reasons.append(str(error))
-        keys = {key for values in found for key in values}
-        columns = {key: [values.get(key) for values in found] for key in keys}
-        return self._part(
-            np.array(list(lines)),
-            {key: pl.Series(columns[key], dtype=pl.String) for key in keys & _OURS},
-            [self._extra(values) for values in found],
-            {self._own[path]: _filled(columns[path]) for path in keys & self._own.keys()},
-            format=pl.Series(names, dtype=pl.String),
-            reason=pl.Series(reasons, dtype=pl.String),
-        )
-
-    def _of_json(self, json: JsonReader, rows: Rows, bodies: pa.BinaryArray) -> Iterator[_Part]:
-        """JSON objects."""
-        some = bodies if len(rows) == len(bodies) else bodies.take(pa.array(rows))
-        names = list(self._reading.own)
-        for found in json.read(some.to_pylist()):
-            count = len(found.rows)
-            more = {}
-            if isinstance(found.format, str):
-                more["format"] = pl.repeat(found.format, count, eager=True)
-            else:
-                more["format"] = pl.Series(found.format, dtype=pl.String)
-                why = [NOT_JSON if name is None else None for name in found.format]
-                more["reason"] = pl.Series(why, dtype=pl.String)
-            own = {names[at]: values for at, values in found.own.items()}
-            yield self._part(rows[found.rows], found.fields, found.extras, own, **more)
+        if "date" in ours:
+            day = ours["date"] + " " + ours["clock"]
+            ours["time"] = ours["time"].fill_null(day) if "time" in ours else day
+        return self._part(rows, name, ours, own, extras)
 
     def _part(
         self,
         rows: Rows,
-        fields: dict[str, pl.Series],
-        extras: list[bytes | None],
+        name: str,
+        fields: Mapping[str, Sequence[Any] | pl.Series],
         own: Mapping[str, Sequence[Any]],
-        **more: pl.Series,
-    ) -> _Part:
-        columns = {**fields, **more}
+        extras: list[bytes | None],
+    ) -> Part:
+        columns = {
+            key: one if isinstance(one, pl.Series) else series(one, key)
+            for key, one in fields.items()
+            if key != "time"
+        }
+        columns["format"] = pl.repeat(name, len(rows), eager=True)
+        if "time" in fields:
+            times = list(fields["time"])
+            micros = all_micros(times)
+            columns["time"] = pl.Series(micros, dtype=pl.Int64)
+            if None in micros:
+                why = {True: "the time is missing", False: "the time is not a time"}
+                pairs = zip(times, micros, strict=True)
+                reasons = [why[text is None] if one is None else None for text, one in pairs]
+                columns["reason"] = pl.Series(reasons, dtype=pl.String)
+        else:
+            columns["reason"] = pl.repeat("the time is missing", len(rows), eager=True)
         if self._own:
             extras = extras or [None] * len(rows)
             empty = {name: [None] * len(rows) for name in self._reading.own}
             columns |= own_columns({**empty, **own}, extras, self._reading)
         if extras:
             columns["extra"] = pl.Series(extras, dtype=pl.Binary).cast(pl.String)
-        return _Part(rows, _with_times(pl.DataFrame(columns)))
-
-    def _is_extra(self, key: str) -> bool:
-        """Whether a field of a line belongs to `extra`."""
-        return key not in self._own and (key not in _OURS or key == "forwarded")
-
-    def _extra(self, values: Mapping[str, str | None]) -> bytes | None:
-        """The values of a line that are in no column."""
-        found = {
-            key: value
-            for key, value in values.items()
-            if value is not None and value not in _EMPTY and self._is_extra(key)
-        }
-        return encode(found) if found else None
-
-
-def _filled(texts: Iterable[str | None]) -> list[str | None]:
-    """The values of a line's field; None where it has a dash."""
-    return [None if one in _EMPTY else one for one in texts]
+        return rows, pl.DataFrame(columns)
 
 
 def _texts(bodies: pa.BinaryArray) -> pl.Series:
@@ -235,44 +191,11 @@ def _texts(bodies: pa.BinaryArray) -> pl.Series:
         return pl.Series([one.decode("utf-8", "replace") for one in bodies.to_pylist()])
 
 
-def _with_times(fields: pl.DataFrame) -> pl.DataFrame:
-    """Event times in microseconds, durations as numbers."""
-    casts = [
-        pl.col(name).cast(pl.Float64, strict=False)
-        for name in _SCALES
-        if name in fields.columns and fields.schema[name] == pl.String
-    ]
-    if casts:
-        fields = fields.with_columns(casts)
-    if "has_time" in fields.columns:
-        return fields
-    if "date" in fields.columns:
-        day = fields["date"] + " " + fields["clock"]
-        texts = fields["time"].fill_null(day) if "time" in fields.columns else day
-    elif "time" in fields.columns:
-        texts = fields["time"]
-    else:
-        return fields
-    values = texts.to_arrow(compat_level=pl.CompatLevel.oldest()).dictionary_encode()
-    micros = pa.array([event_micros(one) for one in values.dictionary.to_pylist()], pa.int64())
-    return fields.with_columns(
-        pl.Series("time", micros.take(values.indices)), texts.is_not_null().alias("has_time")
-    )
-
-
 def _with_requests(fields: pl.DataFrame) -> pl.DataFrame:
     """Add method, path and protocol of the request lines, where they are not given."""
     if "request" not in fields.columns:
         return fields
-    request = fields["request"]
-    parts = request.str.extract_groups(USUAL_REQUEST).struct.unnest().get_columns()
-    odd = (parts[0].is_null() & request.is_not_null()).arg_true()
-    if len(odd):
-        read = zip(*map(request_parts, request.gather(odd)), strict=True)
-        parts = [
-            part.scatter(odd, pl.Series(values, dtype=pl.String))
-            for part, values in zip(parts, read, strict=True)
-        ]
+    parts = request_parts(fields["request"])
     return fields.with_columns(
         (part.fill_null(fields[name]) if name in fields.columns else part).alias(name)
         for name, part in zip(("method", "path", "protocol"), parts, strict=True)
@@ -329,14 +252,14 @@ def _expressions(schema: tuple[tuple[str, pl.DataType], ...]) -> list[pl.Expr]:
         agents.append(pl.col("user_agent_percent").map_elements(unquote, pl.String))
     status, size, address = text("status"), text("bytes"), text("address")
     has_status = ~status.is_in(_NO_STATUS)
-    seconds = [pl.col(name) * scale for name, scale in _SCALES.items() if name in types]
+    seconds = [
+        pl.col(name).cast(pl.Float64, strict=False) * scale
+        for name, scale in _SCALES.items()
+        if name in types
+    ]
     known = [pl.when((one >= 0) & one.is_finite()).then(one) for one in seconds]
     is_odd = ~address.str.contains(_ADDRESS) | (address.str.len_bytes() > ADDRESS_BYTES_MAX)
-    has_time = pl.col("has_time").fill_null(False) if "has_time" in types else pl.lit(False)
-    time = pl.col("time") if "has_time" in types else pl.lit(None, dtype=pl.Int64)
     reasons = (
-        (~has_time, "the time is missing"),
-        (time.is_null(), "the time is not a time"),
         (is_odd, "the address is neither an IP address nor a name"),
         (has_status & ~status.str.contains(_STATUS), "the status is not three digits"),
         (~(size.str.contains(_SIZE) | (size == "-")), "the size is not a number"),
@@ -345,7 +268,7 @@ def _expressions(schema: tuple[tuple[str, pl.DataType], ...]) -> list[pl.Expr]:
     for is_wrong, why in reasons:
         reason = pl.coalesce(reason, pl.when(is_wrong).then(pl.lit(why)))
     columns = {
-        "time": time,
+        "time": pl.col("time") if "time" in types else pl.lit(None, dtype=pl.Int64),
         **{name: text(name) for name in ("address", "user", "vhost", "method", "protocol")},
         "path": path,
         "page": path.str.splitn("?", 2).struct.field("field_0"),
@@ -357,7 +280,7 @@ def _expressions(schema: tuple[tuple[str, pl.DataType], ...]) -> list[pl.Expr]:
         "misfits": pl.col("misfits") if "misfits" in types else pl.lit(0, dtype=pl.Int32),
         "reason": reason,
     }
-    others = [name for name in types if name not in _OURS and name not in (*columns, "has_time")]
+    others = [name for name in types if name not in _OURS and name not in columns]
     return [*(one.alias(name) for name, one in columns.items()), *map(pl.col, others)]
 
 

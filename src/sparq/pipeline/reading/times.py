@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 MICROS: Final = 1_000_000
 _END: Final = 253_402_300_800 * MICROS  # 10000-01-01: from there on years have five digits
@@ -35,6 +36,13 @@ _NUMBER: Final = re.compile(r"\d{9,20}(?:\.\d{1,20})?(?:[eE]\+?\d{1,2})?", re.AS
 MINUTES_KEPT: Final = 16_384
 _MINUTES: Final[dict[str, int]] = {}  # by text without its second, the time of second 0
 _SECONDS: Final = {f":{second:02}": second * MICROS for second in range(60)}
+
+
+def all_micros(values: Iterable[Any]) -> list[int | None]:
+    """Read times, each distinct one once."""
+    values = list(values)
+    known = {value: event_micros(value) for value in set(values)}
+    return [known[value] for value in values]
 
 
 def event_micros(value: object) -> int | None:
