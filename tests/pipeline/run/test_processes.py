@@ -48,7 +48,7 @@ def test_a_killed_nsqd_is_restarted_and_all_members_end(tmp_path: Path) -> None:
 
         assert cluster.restart_dead() == ["nsqd-1"]
         assert cluster.depths("clicks") == {"nsqd-1": {"archive": 10}}
-        state = json.loads((tmp_path / "run" / "cluster.json").read_text())
+        state = cluster.state()
         assert state["nsqd-1"]["starts"] == 2
         second = cluster.nsqds[1].process
         assert second is not None

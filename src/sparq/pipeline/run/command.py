@@ -273,40 +273,37 @@ class PipelineRun:
             for query, channel in self.settings.channels.items()
         }
 
-    def publish(self, publishing: BackgroundPublishing) -> None:
-        """Publish everything, and watch the processes meanwhile.
+    def process(self, publishing: BackgroundPublishing) -> None:
+        """Publish everything, wait until all channels are drained, and let the application finish.
 
         Raises:
             RunError: the clicks cannot be read or published.
         """
+        self.enter("publishing")
         publishing.start()
-        while publishing.is_alive():
-            self.watch()
-            self._show(publishing, self.depths())
-            publishing.join(POLL_SECONDS)
-        if publishing.failure is not None:
-            raise RunError(f"publishing failed: {publishing.failure}")
-
-    def drain(self, publishing: BackgroundPublishing) -> None:
-        """Wait until all channels are drained, then let the application finish."""
         drained = 0
         while drained < 2:
             self.watch()
-            depths = self.depths()
-            drained = drained + 1 if depths is not None and not any(depths.values()) else 0
-            self._show(publishing, depths)
+            depths = self._show(publishing)
+            if self.stage == "publishing" and not publishing.is_alive():
+                if publishing.failure is not None:
+                    raise RunError(f"publishing failed: {publishing.failure}")
+                self.enter("draining")
+            is_drained = depths is not None and not any(depths.values())
+            drained = drained + 1 if self.stage == "draining" and is_drained else 0
             time.sleep(POLL_SECONDS)
         self.enter("closing")
         self.app.finish()
         while not self.watch():
-            self._show(publishing, self.depths())
+            self._show(publishing)
             time.sleep(POLL_SECONDS)
 
-    def _show(self, publishing: BackgroundPublishing, depths: dict[str, int] | None) -> None:
+    def _show(self, publishing: BackgroundPublishing) -> dict[str, int] | None:
         queries = self.app.status().get("queries", {})
         rows = {name: queries.get(name, {}).get("rows", 0) for name in self.settings.queries}
-        published = publishing.progress.acknowledged
+        published, depths = publishing.progress.acknowledged, self.depths()
         self.progress.show(self.stage, published, publishing.total, rows, depths)
+        return depths
 
     def stop(self) -> None:
         """End all processes that were started: the application, nsqadmin, then the cluster."""
@@ -338,10 +335,7 @@ def run(options: RunOptions) -> int:
             runner.start()
             nsqds = [member.tcp for member in runner.cluster.nsqds]
             publishing = BackgroundPublishing(options, folders, nsqds, runner.settings.topic)
-            runner.enter("publishing")
-            runner.publish(publishing)
-            runner.enter("draining")
-            runner.drain(publishing)
+            runner.process(publishing)
             runner.enter("auditing")
             report, figures = _audited(runner, publishing, options)
         finally:

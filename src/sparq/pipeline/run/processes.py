@@ -3,8 +3,7 @@
 1. The standard ports are used if they are free, otherwise any free ones. A process that is started
    again keeps its ports and data.
 2. Every process started here is ended here. Nothing else is touched.
-3. `cluster.json` in the run's folder lists the daemons, for people and for the proofs.
-4. The pipeline does not need nsqadmin: if it ends or cannot start, the run continues. It listens on
+3. The pipeline does not need nsqadmin: if it ends or cannot start, the run continues. It listens on
    this machine only, and every user of the machine may administer, which is nsqadmin's default.
 """
 
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparq.client.range_reader import RangeReader
-from sparq.pipeline.run.folders import Folders, RunError, read_json, write_json
+from sparq.pipeline.run.folders import Folders, RunError, read_json
 from sparq.program.supervised import HOST, SupervisedDaemon, SupervisedProcess
 
 LOOKUPD_PORTS = (4161, 4160)
@@ -63,7 +62,7 @@ class Daemon(SupervisedDaemon):
     """One of NSQ's daemons: nsqlookupd, an nsqd, or nsqadmin.
 
     Args:
-        name: its name in messages and in `cluster.json`; it begins with the program's.
+        name: its name in messages; it begins with the program's.
         log: the file for its output.
         ports: its ports for HTTP and for TCP clients; nsqadmin has none for these.
         flags: its flags, without its addresses.
@@ -104,7 +103,7 @@ class LocalCluster:
     """One nsqlookupd and several nsqds.
 
     Args:
-        run_dir: the folder for logs and `cluster.json`.
+        run_dir: the folder for logs.
         data_dir: the folder of the nsqds' data paths.
         nsqds: number of nsqds.
     """
@@ -151,7 +150,6 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
-        self.write_state()
 
     def stop(self) -> None:
         """End all processes, the nsqds first, also if one of them cannot be ended."""
@@ -170,17 +168,11 @@ class LocalCluster:
             member.start()
         for member in dead:
             member.wait_until_ready()
-        if dead:
-            self.write_state()
         return [member.name for member in dead]
 
     def state(self) -> dict[str, Any]:
         """Names, process ids, ports and numbers of starts."""
         return {member.name: member.state() for member in self.members}
-
-    def write_state(self) -> None:
-        """Write `cluster.json`."""
-        write_json(self._run_dir / "cluster.json", self.state())
 
     def topics(self, topic: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(nsqd, its part of `/stats` for the topic) for each nsqd that has the topic.
