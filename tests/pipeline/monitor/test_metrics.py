@@ -105,23 +105,23 @@ def test_a_batch_is_counted_once():
     assert 2 == value(metrics, "batches_total")
 
 
-def test_an_idle_query_has_no_lag():
+@pytest.mark.parametrize(
+    ("latest", "expected"),
+    [
+        (None, {"lag_messages": 0, "lag_seconds": 0, "logs_out_of_reach": 0}),
+        # While an nsqd is unreachable, the last known lag stays.
+        ({FIRST: place(900)}, {"lag_messages": 400, "lag_seconds": 3, "logs_out_of_reach": 1}),
+    ],
+)
+def test_an_idle_query_has_no_lag(latest, expected):
     """An idle query has a lag of 0 messages and 0 seconds, and a rate of 0."""
     metrics = started()
-    metrics.progressed(progress())
+    observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1}}
+    metrics.progressed(progress(latest=latest, observedMetrics=observed))
     metrics.rest()
 
-    names = ("lag_messages", "lag_seconds", "rows_per_second", "heard_timestamp_seconds")
-    assert [0, 0, 0, NOON_S + 30] == [value(metrics, name) for name in names]
-
-
-def test_an_idle_query_with_an_unreachable_nsqd_keeps_its_lag():
-    """While an nsqd is unreachable, an idle query keeps its last known lag."""
-    metrics = started()
-    metrics.progressed(progress(latest={FIRST: place(900)}))
-    metrics.rest()
-
-    assert (400, 1) == (value(metrics, "lag_messages"), value(metrics, "logs_out_of_reach"))
+    always = {"rows_per_second": 0, "heard_timestamp_seconds": NOON_S + 30}
+    assert {**expected, **always} == {name: value(metrics, name) for name in (*expected, *always)}
 
 
 def test_a_query_has_no_lag_before_its_first_batch():
@@ -132,22 +132,14 @@ def test_a_query_has_no_lag_before_its_first_batch():
     assert NOON_S == found["sparq_query_heard_timestamp_seconds",]
 
 
-def test_a_first_start_does_not_count_as_a_restart():
-    """A query that starts with batch 0 counts as a start, not as a restart."""
-    metrics = started()
-    metrics.progressed(progress(0))
-    metrics.progressed(progress(1))
-
-    assert (1, 0) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
-
-
-def test_a_start_from_a_checkpoint_counts_as_a_restart():
+@pytest.mark.parametrize(("first", "restarts"), [(0, 0), (7, 1)])
+def test_a_start_from_a_checkpoint_counts_as_a_restart(first, restarts):
     """A first batch other than 0 counts as a restart: the checkpoint existed before."""
     metrics = started()
-    metrics.progressed(progress(7))
-    metrics.progressed(progress(8))
+    metrics.progressed(progress(first))
+    metrics.progressed(progress(first + 1))
 
-    assert (1, 1) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
+    assert (1, restarts) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
 
 
 def test_a_second_run_in_the_same_driver_counts_as_a_restart():
