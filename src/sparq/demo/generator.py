@@ -173,9 +173,11 @@ class Day:
         world = website.SiteModel(rng)
         hits: list[Hit] = []
         self.labels: dict[tuple[str, str], frozenset[str]] = {}
+        self._planted: set[int] = set()
         for plant in _plants(size):
             visitor, reasons, made = plant(world, _second(rng))
             self.labels[visitor.key] = reasons
+            self._planted.add(id(visitor))
             hits += made
         while len(hits) < size:
             hits += _person(world, _second(rng))
@@ -188,7 +190,7 @@ class Day:
         """The messages, in order of time. Call it once."""
         for hit in self._hits:
             line = line_of(hit)
-            if hit.visitor.key not in self.labels and self._rng.random() < DAMAGED_SHARE:
+            if id(hit.visitor) not in self._planted and self._rng.random() < DAMAGED_SHARE:
                 line = _damaged(line, self._rng)
                 self.damaged += 1
             yield line.encode()

@@ -172,14 +172,13 @@ class Browser:
         rng = self._world.rng
         path = f"{page.path}?q={rng.choice(_WORDS)}" if page.path == "/search" else page.path
         self.hits.append(self._world.hit(self._visitor, second, path, page.size, referer))
-        at = second
+        at, source, random = second, HOST + page.path, rng.random
         for name, size in (*SHARED, *page.images):
             if name in self._kept:
                 continue
             self._kept.add(name)
-            at += rng.uniform(0.02, 0.35)
-            source = HOST + page.path
-            if rng.random() < 0.12:
+            at += 0.02 + (0.35 - 0.02) * random()
+            if random() < 0.12:
                 self.hits.append(Hit(at, self._visitor, "GET", name, 304, 0, source))
             else:
                 self.hits.append(self._world.hit(self._visitor, at, name, size, source))
