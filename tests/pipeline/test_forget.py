@@ -102,12 +102,12 @@ def test_rows_about_open_sessions_stay_in_files_of_their_own(tmp_path):
     table, at = opened(place, SESSIONS), datetime(2026, 3, 2, tzinfo=UTC)
     rows = [{"address": address, "first_time": at} for address in (GONE, NEAR)]
     part = {"sessions": pa.Table.from_pylist(rows, SESSIONS.schema)}
-    (written,) = write_files([part], {"sessions": (SESSIONS, place)}, OPEN)
+    (written,) = write_files([part], {"sessions": (SESSIONS, place)}, f"{OPEN}topic-")
     transact(table, [add_action(row) for row in written.to_pylist()], Transaction("end", 1))
 
     assert 1 == forget.forget(TablePlace(str(tmp_path)), ForgottenVisitor(GONE), keep_s=0)
     (file,) = files_of(place.table())
-    assert file.name.startswith(OPEN)
+    assert file.name.startswith(f"{OPEN}topic-")
     assert [NEAR] == place.table().to_pyarrow_table()["address"].to_pylist()
 
 

@@ -30,6 +30,13 @@ def old(*some, day="2026-03-02"):
     return [file(size, day, QUIET_S) for size in some]
 
 
+def left_open(*some):
+    """Files about sessions that were open at the end of a run."""
+    return [
+        one._replace(path=one.path.replace("/", f"/{maintenance.OPEN}topic-")) for one in old(*some)
+    ]
+
+
 FEW = [file(5_000 + at) for at in range(FAN - 1)]
 LARGER = [file(MIB + at) for at in range(FAN - 1)]
 
@@ -46,6 +53,7 @@ LARGER = [file(MIB + at) for at in range(FAN - 1)]
         pytest.param([*old(1), *old(1, day="2026-03-03")], LIMIT, [], id="of two days"),
         pytest.param(old(*[30 * MIB] * 9), LIMIT, [4], id="at most the limit"),
         pytest.param(old(9, 9), 40, [2], id="but two at least"),
+        pytest.param([*old(1), *left_open(2)], LIMIT, [], id="none of open sessions"),
     ],
 )
 def test_which_files_are_merged(some, limit, merged):

@@ -121,9 +121,11 @@ def due(files: Iterable[TableFile], limit: int, now_s: float) -> Iterator[list[T
     """Files to merge into one, for each day that has some; two or more each time.
 
     All files of a merge have at most `limit` bytes, unless they are only two; files of a quarter of
-    it are large enough.
+    it are large enough. Files of OPEN are left alone: they may be those of a query that reads
+    something else, and whose next start removes them.
     """
-    small = sorted((one for one in files if one.size < limit // 4), key=lambda one: one.day)
+    small = [one for one in files if one.size < limit // 4 and not one.name.startswith(OPEN)]
+    small.sort(key=lambda one: one.day)
     for _, day in groupby(small, lambda one: one.day):
         chosen = sorted(day, key=lambda one: one.size)
         if now_s - max(one.modified_ms for one in chosen) / 1000 < SETTLED_S:
