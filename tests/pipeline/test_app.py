@@ -45,7 +45,7 @@ class Application(app.Application):
         self.queries[name].run = Query(self.error)
 
 
-def test_a_query_with_a_late_worker_is_restarted_three_times():
+def test_a_query_with_a_late_worker_is_restarted():
     """A query whose Python worker connects too late is restarted; at last Spark's error is raised.
 
     A worker has ten seconds, which a busy machine may exceed.

@@ -78,7 +78,7 @@ TOO_LATE = "connect back"
 INITIALIZING = "nitializing"
 """Part of Spark's status message while a query does not have its source yet."""
 
-LATE_MAX = 3
+LATE_MAX = 10
 """Maximum restarts of a query for that reason, in one process."""
 
 FINISH = "finish"
