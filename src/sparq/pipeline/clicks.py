@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
     from sparq.pipeline.reading.reader import ClickReader
 
-__all__ = ["CLICK_COLUMNS", "CLICK_SCHEMA", "parse", "parse_arrow", "readable", "rejected"]
+__all__ = ["CLICK_COLUMNS", "CLICK_SCHEMA", "parse", "parse_arrow", "parse_batches"]
 
 CLICK_COLUMNS = tuple(CLICK_SCHEMA.names)
 USUAL = Reading()
+ROWS = 200_000
 
 
 def parse(
@@ -64,14 +65,19 @@ def spark_fields(
     return list(from_arrow_schema(_schema(columns, reading)))
 
 
-def readable(clicks: DataFrame) -> DataFrame:
-    """The clicks that could be read."""
-    return clicks.where("reason IS NULL")
-
-
-def rejected(clicks: DataFrame) -> DataFrame:
-    """The messages that could not be read, with the reason."""
-    return clicks.where("reason IS NOT NULL")
+def parse_batches(
+    batches: Iterable[pa.RecordBatch], columns: Collection[str], reading: Reading = USUAL
+) -> Iterator[pa.Table]:
+    """Parse the messages of a partition, about ROWS at a time: a .gz file is one partition."""
+    parts: list[pa.Table] = []
+    for batch in batches:
+        if batch.num_rows:
+            parts.append(parse_arrow(batch, columns, reading))
+        if sum(map(len, parts)) >= ROWS:
+            yield pa.concat_tables(parts)
+            parts = []
+    if parts:
+        yield pa.concat_tables(parts)
 
 
 def parse_arrow(

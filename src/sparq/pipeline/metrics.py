@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparq.pipeline.clicks import USUAL, parse_arrow
+from sparq.pipeline.clicks import USUAL, parse_batches
 from sparq.pipeline.sink import Output
 from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
 
@@ -62,10 +62,8 @@ def split(
 ) -> Iterator[Mapping[str, pa.Table]]:
     """The messages of a partition as rows of both tables, and of those of the user's metrics."""
     columns = list(dict.fromkeys([*_COLUMNS, *(name for one in own for name in one.columns)]))
-    parts = [parse_arrow(batch, columns, reading).select(columns) for batch in batches]
-    if parts:
-        clicks = pa.concat_tables(parts)
-        clicks = clicks.filter(pc.is_null(clicks["reason"]))
+    for found in parse_batches(batches, columns, reading):
+        clicks = found.select(columns).filter(pc.is_null(found["reason"]))
         yield {**rows_of(clicks), **{one.table.name: one.rows(clicks) for one in own}}
 
 

@@ -28,7 +28,7 @@ import polars as pl
 import pyarrow as pa
 import xxhash
 
-from sparq.pipeline.clicks import USUAL, parse_arrow
+from sparq.pipeline.clicks import USUAL, parse_batches
 from sparq.pipeline.enrich import kind, robot
 from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.sessions.rules import CLICK, KIND, Compiled, Rules, compiled
@@ -59,9 +59,8 @@ def packer(
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use = compiled(rules)
-        tables = [parse_arrow(batch, use.needed, reading) for batch in batches if batch.num_rows]
-        if tables:
-            yield packed(pa.concat_tables(tables), use, buckets)
+        for messages in parse_batches(batches, use.needed, reading):
+            yield packed(messages, use, buckets)
 
     return pack
 
