@@ -33,7 +33,8 @@ def make(path: Path) -> None:
         RuntimeError: Java wrote no archive.
     """
     made = path.with_suffix(".new")
-    made.unlink(missing_ok=True)
+    for old in (made, path):  # Java makes none while it uses one
+        old.unlink(missing_ok=True)
     dump = f"{JVM_OPTIONS} {QUIET} -XX:ArchiveClassesAtExit={made}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
