@@ -14,5 +14,5 @@ def day():
 
 @pytest.fixture(scope="session")
 def data(day, tmp_path_factory):
-    """The data folder with its tables; no test may change it."""
-    return written(tmp_path_factory.mktemp("tables"), day.lines)
+    """The data folder with its tables, with signs that URIs escape; no test may change it."""
+    return written(tmp_path_factory.mktemp("tables") / "my clicks, 100%=all", day.lines)
