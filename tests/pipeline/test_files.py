@@ -88,13 +88,17 @@ def test_a_file_is_read_once_also_after_a_kill(logs):
         logs.read()
 
         assert before == logs.rows("id", "index", "body")
-    assert sorted(lines) == sorted(row[2] for row in before)
+    logs.write("old.log", lines[0])
+    os.utime(logs.folder / "old.log", (1_600_000_000,) * 2)
+    logs.read()
+
+    assert sorted([*lines, lines[0]]) == sorted(row[2] for row in logs.rows("id", "index", "body"))
     assert 3_000 == len({row[0] for row in before})
 
 
 def test_a_large_file_has_the_same_ids_wherever_it_is_read(logs, spark, tmp_path, monkeypatch):
     """Where the blocks of a file begin depends neither on other files nor on the cores."""
-    monkeypatch.setitem(files.SPLITS, "spark.sql.files.maxPartitionBytes", "30000")
+    monkeypatch.setitem(files.SPLITS, "spark.sql.files.maxPartitionBytes", "400000")
     spark.conf.set("spark.sql.files.openCostInBytes", "1")
     try:
         lines = generate(2_000, 3).lines
@@ -102,7 +106,7 @@ def test_a_large_file_has_the_same_ids_wherever_it_is_read(logs, spark, tmp_path
         logs.read()
         alone = logs.rows("index", "id", "body")
         logs.data = tmp_path / "again"
-        logs.write("2.log", b"x\n" * 10)
+        logs.write("2.log", b"x\n" * 700_000)
         logs.read()
     finally:
         spark.conf.unset("spark.sql.files.openCostInBytes")
