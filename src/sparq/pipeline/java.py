@@ -120,7 +120,7 @@ def default_heap() -> str:
 def memory_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """The memory of the machine, or the limit of the container if that is smaller.
 
-    A container sees its own control group as the root, in version 2 (`memory.max`) and 1. Limits of
+    A container sees its own control group as the root, in version 2 (memory.max) and 1. Limits of
     groups outside of containers, such as a systemd service's, are not looked for.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -93,7 +93,7 @@ def _replace_open(tables: Tables, source: str, added: Mapping[str, list[AddActio
 
 
 def counts_to_observe() -> dict[str, Column]:
-    """Expressions that count output rows, for `listener.observed`."""
+    """Expressions that count output rows, for `monitor.listener.observed`."""
     names = ("late", "evicted_visits", "evicted_clicks")
     return {"findings": F.col("found"), **{name: F.col(name) for name in names}}
 

@@ -24,6 +24,7 @@ FILES = re.compile(r"\.(json|html|js|toml|md|py|txt)$")
 FOREIGN = {
     *("spark", "jdk", "httptools", "prometheus_client", "pyspark_nsq", "StreamingQueryProgress"),
     *("lockf", "nohup", "ps", "optimize", "SSL_CERT_FILE", "traceparent", "tracestate"),
+    *("StreamingQueryListener", "scan_delta", "to_pyarrow_dataset", "logasap"),
     *("messaging", "orders", "_x", "__", "tls_"),
 }
 """Names of other programs and formats, examples of topics, and parts of names."""
