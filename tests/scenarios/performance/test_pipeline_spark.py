@@ -27,7 +27,7 @@ def files(tmp_path: Path) -> Path:
 def test_the_reference_parses_the_same_rows(spark, files: Path) -> None:
     """The plain Spark reference parses the same rows with the same values as the pipeline."""
     messages = spark.read.parquet(str(files))
-    ours = click.readable(click.parse(messages)).select(*READ_ALIKE)
+    ours = click.parse(messages).where("reason IS NULL").select(*READ_ALIKE)
     theirs = pipeline_reference.parsed(messages).select(*READ_ALIKE)
 
     assert DAY_CLICKS + CROWD_CLICKS - 20 < ours.count()

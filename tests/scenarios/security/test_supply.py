@@ -53,7 +53,6 @@ BANDIT = {
     "B311": "see CHANCE",
     "B404": "programs of our own and Java are started, without a shell",
     "B603": "likewise",
-    "B103 pipeline/java.py": "a Java that was unpacked must be executable",
     "B104 daemon/address.py": "the host that means every address is only compared",
     "B105 cli.py": "a sentence about the command `token`",
     "B106 nsqd/tls.py": "an empty password of a key file, so that OpenSSL does not ask for one",
