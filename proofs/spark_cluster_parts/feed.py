@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from sparq.demo.generator import Generated, generate
-from sparq.pipeline.report.audit import Hashes
-from sparq.pipeline.run.publishing import publish, read_hashes
+from sparq.pipeline.report.audit import Hashes, read_hashes
+from sparq.pipeline.run.publishing import publish
 
 TOPIC = "clicks"
 SLICE = 5_000

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sparq.demo.generator import generate
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.report.audit import SQL, audit, compare
-from sparq.pipeline.run.publishing import HASH_DTYPE, hashes
+from sparq.pipeline.report.audit import HASH_DTYPE, SQL, audit, compare, hashes
 from sparq.pipeline.storage import TablePlace
 from tests.pipeline.report.sample_tables import add, written
 

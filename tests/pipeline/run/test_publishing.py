@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.client import PublishError
+from sparq.pipeline.report.audit import hashes, read_hashes
 from sparq.pipeline.run import publishing
-from sparq.pipeline.run.publishing import batches, hashes, publish, read_hashes, read_lines
+from sparq.pipeline.run.publishing import batches, publish, read_lines
 from tests.client.scripted import Peer, scripted
 from tests.support.servers import free_port, spawn_nsqd
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import xxhash
 
 from sparq.pipeline.report.figures import TABLES, scan
-from sparq.pipeline.run.publishing import HASH_DTYPE, hashes
 from sparq.pipeline.storage import TablePlace
 
 SQL = Path(__file__).with_name("audit.sql").read_text(encoding="utf-8")
+HASH_DTYPE = "<u8"
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
@@ -56,6 +57,16 @@ def audit(
         ("{:,} revisions of findings occur more than once", found["repeated_findings"], 0),
     )
     return found, [text.format(one, two, one - two) for text, one, two in rules if one != two]
+
+
+def hashes(bodies: list[bytes]) -> bytes:
+    """A hash of each body, in the form of the audit's files."""
+    return np.array([xxhash.xxh3_64_intdigest(body) for body in bodies], HASH_DTYPE).tobytes()
+
+
+def read_hashes(path: Path) -> Hashes:
+    """Read the hashes of one of the audit's files; none if there is no file."""
+    return np.fromfile(path, HASH_DTYPE) if path.exists() else np.empty(0, HASH_DTYPE)
 
 
 def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int, int]:

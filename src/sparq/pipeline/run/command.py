@@ -25,13 +25,14 @@ from typing import Any
 
 from sparq.demo.generator import Day
 from sparq.pipeline.command import parse
+from sparq.pipeline.report.audit import read_hashes
 from sparq.pipeline.report.page import page_of, text_of
 from sparq.pipeline.report.run_report import Labels, report_of
 from sparq.pipeline.run import processes
 from sparq.pipeline.run.folders import Folders, RunError, read_json, write_json
 from sparq.pipeline.run.processes import App, Daemon, LocalCluster, free_ports, nsqadmin
 from sparq.pipeline.run.progress import RunProgress
-from sparq.pipeline.run.publishing import PublishProgress, publish, read_hashes, read_lines
+from sparq.pipeline.run.publishing import PublishProgress, publish, read_lines
 from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES, Settings
 from sparq.pipeline.storage import TablePlace
 from sparq.program.supervised import HOST

@@ -21,10 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-import xxhash
-
 from sparq.client import Producer, PublishError, RemoteError
+from sparq.pipeline.report.audit import hashes
 
 BATCH_COUNT = 500
 """Messages of one MPUB: enough to be cheap, far below the maximum size of a body."""
@@ -36,7 +34,6 @@ UNDER_WAY = 8
 TIMEOUT_SECONDS = 120.0
 ATTEMPT_SECONDS = 30.0
 RETRY_SECONDS = 0.5
-HASH_DTYPE = "<u8"
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -81,16 +78,6 @@ def batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
             count = len(taken)
         held = taken[count:]
         yield taken[:count]
-
-
-def hashes(bodies: list[bytes]) -> bytes:
-    """A hash of each body, in the form of the audit's files."""
-    return np.array([xxhash.xxh3_64_intdigest(body) for body in bodies], HASH_DTYPE).tobytes()
-
-
-def read_hashes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Read the hashes of one of the audit's files; none if there is no file."""
-    return np.fromfile(path, HASH_DTYPE) if path.exists() else np.empty(0, HASH_DTYPE)
 
 
 async def publish(
