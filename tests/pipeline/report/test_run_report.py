@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from sparq.pipeline.report.audit import HASH_DTYPE, hashes
 from sparq.pipeline.report.run_report import report_of, scores
-from sparq.pipeline.run.publishing import HASH_DTYPE, hashes
 from sparq.pipeline.sessions.rules import REASONS
 
 NONE = np.empty(0, HASH_DTYPE)

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from sparq.demo.generator import generate
-from sparq.pipeline.report.audit import audit
+from sparq.pipeline.report.audit import audit, read_hashes
 from sparq.pipeline.run.processes import LocalCluster
-from sparq.pipeline.run.publishing import publish, read_hashes
+from sparq.pipeline.run.publishing import publish
 from sparq.pipeline.storage import TablePlace
 from sparq.program.supervised import SupervisedProcess
 from tests.pipeline import plain
