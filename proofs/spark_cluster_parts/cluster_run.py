@@ -32,7 +32,7 @@ from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
 from proofs.spark_cluster_parts.programs import last_lines
 from proofs.spark_cluster_parts.standalone import StandaloneCluster
 from proofs.spark_cluster_parts.variants import FAILURE, KILLS, STALL, Variant
-from sparq.pipeline.run.folders import RunError
+from sparq.pipeline.folders import RunError
 from sparq.pipeline.run.processes import LocalCluster
 
 T = TypeVar("T")

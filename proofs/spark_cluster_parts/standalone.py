@@ -24,7 +24,7 @@ from tests.support.waiting import wait_for
 
 from proofs.spark_cluster_parts.programs import Program, last_lines
 from sparq.pipeline.java import ensure_java
-from sparq.pipeline.run.processes import any_free_port
+from sparq.pipeline.run.processes import free_port
 from sparq.program.supervised import HOST
 
 MASTER = "org.apache.spark.deploy.master.Master"
@@ -79,7 +79,7 @@ class StandaloneCluster:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.cores = cores
-        self._port, self._web_port = any_free_port(), any_free_port()
+        self._port, self._web_port = free_port(), free_port()
         ports = ["--port", str(self._port), "--webui-port", str(self._web_port)]
         self.master = self._program("master", MASTER, ports)
         # One host each: Spark starts no second attempt of a task on the host of the first.

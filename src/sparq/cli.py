@@ -140,9 +140,7 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
         if options.command == "up":
             return pipeline.up(data, options.config)
         seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
-        return pipeline.run(
-            pipeline.RunOptions(data, options.clicks, options.count, seed, options.config)
-        )
+        return pipeline.run(data, options.clicks, options.count, seed, options.config)
     except mistakes.Mistake as error:
         sys.stderr.write(f"sparq {options.command}: {error}\n")
         return 1

@@ -42,12 +42,12 @@ from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, newest_batch, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster
 from sparq.pipeline.files import file_messages
+from sparq.pipeline.folders import write_json
 from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.monitor.metrics import QueryMetrics, served
 from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.publish import ResultTopics, messages
 from sparq.pipeline.reading.schema import click_schema
-from sparq.pipeline.run.folders import write_json
 from sparq.pipeline.session import prepare_for_queries, register_nsq, session
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import Rules, read_rules

@@ -131,7 +131,7 @@ def _interval(given: Any) -> str:
     return f"{duration_ms} milliseconds"
 
 
-def _since(text: str) -> str:
+def utc_text(text: str) -> str:
     """A time as ISO 8601 in UTC; one such as `-2h` is that long ago."""
     try:
         if text.startswith("-"):
@@ -228,7 +228,7 @@ class Settings:
     since: str = option(
         "",
         "time at which new checkpoints begin in the topic: ISO, or -2h (default: all messages)",
-        kind=_text("time", _since),
+        kind=_text("time", utc_text),
     )
     topic: str = option(TOPIC, "topic to read clicks from", kind=_name("topic"))
     archive_channel: str = option("archive", "channel of the archive query", kind=CHANNEL)

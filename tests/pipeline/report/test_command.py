@@ -30,7 +30,7 @@ def test_the_page_is_written_into_the_data_folder(folder, capsys):
 def test_a_period_and_a_file_are_chosen(folder, tmp_path):
     """A time before now may begin with a minus sign."""
     file = tmp_path / "page.html"
-    arguments = ["--since", "-5000w", "--until", "2026-03-02T18:00", "--output", str(file)]
+    arguments = ["--since", "-5000d", "--until", "2026-03-02T18:00", "--output", str(file)]
 
     assert 0 == sparq(["report", "--data", str(folder), *arguments])
     assert "to 2 Mar 2026 18:00 UTC" in file.read_text()
@@ -79,7 +79,7 @@ def test_times_are_in_utc():
     assert datetime(2026, 11, 20, tzinfo=UTC) == time_of("2026-11-20")
     assert datetime(2026, 11, 20, 10, tzinfo=UTC) == time_of("2026-11-20T10:00")
     assert datetime(2026, 11, 20, 9, tzinfo=UTC) == time_of("2026-11-20T10:00+01:00")
-    for text, length in (("-90m", 1.5), ("-2h", 2), ("-7d", 168), ("-1w", 168)):
+    for text, length in (("-90m", 1.5), ("-2h", 2), ("-7d", 168)):
         assert abs(datetime.now(UTC) - time_of(text) - timedelta(hours=length)) < timedelta(0, 60)
     with pytest.raises(argparse.ArgumentTypeError):
         time_of("-7y")

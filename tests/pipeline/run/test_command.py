@@ -1,18 +1,14 @@
 """A run: its settings, restarts of its processes, and errors that end it."""
 
-import io
 import json
 from types import SimpleNamespace
 
 import pytest
 
 from sparq import cli
+from sparq.pipeline.folders import RunError
 from sparq.pipeline.run import command
-from sparq.pipeline.run.command import BackgroundPublishing, PipelineRun, RunOptions, settings_of
-from sparq.pipeline.run.folders import Folders, RunError
-from sparq.pipeline.run.processes import ADMIN_STARTS_MAX
-from sparq.pipeline.run.progress import RunProgress
-from tests.pipeline.settings_examples import settings_with
+from sparq.pipeline.run.command import BackgroundPublishing, PipelineRun
 
 QUERIES = ("archive", "metrics", "spam_analysis")
 
@@ -21,9 +17,14 @@ class Cluster:
     """Two nsqds whose state and answers a test sets."""
 
     def __init__(self):
-        self.nsqds = [SimpleNamespace(name="nsqd-1"), SimpleNamespace(name="nsqd-2")]
+        self.nsqds = [
+            SimpleNamespace(name=name, tcp="127.0.0.1:1") for name in ("nsqd-1", "nsqd-2")
+        ]
         self.dead = []
         self.answers = {}
+
+    def start(self):
+        pass
 
     def restart_dead(self):
         if isinstance(self.dead, Exception):
@@ -41,80 +42,53 @@ class Cluster:
 
 
 class Program:
-    """An application, or an nsqadmin, whose exit status a test sets."""
+    """An application whose exit status and message a test sets."""
 
     def __init__(self):
         self.pid = 7
-        self.starts = 1
         self.log = "app.log"
-        self.status = None
-        self.message = ""
+        self.exit_status = lambda: None
+        self.mistake = lambda: ""
         self.calls = []
-
-    def exit_status(self):
-        return self.status
-
-    def has_ended(self):
-        return self.status is not None
-
-    def mistake(self):
-        return self.message
-
-    def state(self):
-        return {"starts": self.starts}
 
     def start(self):
         self.calls.append("start")
-        self.starts += 1
-        self.status = None
 
     def kill(self):
         self.calls.append("kill")
 
 
 @pytest.fixture
-def folders(tmp_path):
-    """A data folder with the folder of the run's own files."""
-    made = Folders(tmp_path)
-    made.run.mkdir(parents=True)
+def run(tmp_path):
+    """A run with replacements for the cluster and the application."""
+    made = PipelineRun(tmp_path, flags=["--metrics-channel=m"])
+    made.cluster, made.app = Cluster(), Program()
+    made.run_dir.mkdir()
     return made
 
 
-@pytest.fixture
-def stream():
-    """The output on the terminal."""
-    return io.StringIO()
+def state_of(run):
+    return json.loads((run.run_dir / "state.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def run(folders, stream):
-    """A run with replacements for the cluster and the application."""
-    settings = settings_with(metrics_channel="m")
-    return PipelineRun(folders, settings, Cluster(), Program(), RunProgress(stream))
-
-
-def state_of(folders):
-    return json.loads((folders.run / "state.json").read_text(encoding="utf-8"))
-
-
-def test_ended_processes_are_restarted_and_counted(run, folders, stream):
+def test_ended_processes_are_restarted_and_counted(run, capsys):
     """Ended nsqds and applications are restarted; the application is killed first.
 
     Otherwise its JVM could outlive it.
     """
     assert run.watch() is False
     run.cluster.dead = ["nsqd-2"]
-    run.app.status = 137
+    run.app.exit_status = lambda: 137
 
     assert run.watch() is False
     assert ["kill", "start"] == run.app.calls
-    assert ["nsqd-2", "spark"] == run.restarts == state_of(folders)["restarts"]
-    assert "restarted: nsqd-2, spark" in stream.getvalue()
+    assert ["nsqd-2", "spark"] == run.restarts == state_of(run)["restarts"]
+    assert "restarted: nsqd-2, spark" in capsys.readouterr().err
 
 
 def test_an_application_that_ended_with_status_0_is_not_restarted(run):
     """An application that ends with status 0 ends the run without a restart."""
-    run.app.status = 0
+    run.app.exit_status = lambda: 0
 
     assert run.watch() is True
     assert [] == run.app.calls
@@ -124,7 +98,7 @@ def test_an_application_that_ended_with_status_0_is_not_restarted(run):
 def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
     """A wrong setting, an nsqd that does not restart, or too many restarts end the run."""
     if cause == "mistake":
-        run.app.status, run.app.message = 1, "--spark x: no"
+        run.app.exit_status, run.app.mistake = lambda: 1, lambda: "--spark x: no"
         expected = "the pipeline does not start: --spark x: no"
     elif cause == "cluster":
         run.cluster.dead = RunError("nsqd-1 does not come back")
@@ -149,7 +123,7 @@ def test_depths_are_summed_if_all_nsqds_answer(run):
     assert run.depths() is None
 
 
-def test_the_state_has_the_stage_and_its_durations(run, folders):
+def test_the_state_has_the_stage_and_its_durations(run):
     """The state file has the current stage; durations of earlier stages are kept."""
     run.began -= 5
     run.enter("starting")
@@ -160,7 +134,21 @@ def test_the_state_has_the_stage_and_its_durations(run, folders):
     assert 5 <= run.stage_seconds["starting"] < 60
     assert 0 <= run.stage_seconds["publishing"] < 60
     state = {"mode": "run", "stage": "done", "app_pid": 7, "restarts": []}
-    assert {**state, "cluster": {"nsqds": 2}, "nsqadmin": None} == state_of(folders)
+    assert {**state, "cluster": {"nsqds": 2}} == state_of(run)
+
+
+def test_progress_is_shown_every_few_seconds(run, capsys, monkeypatch):
+    """A line has the stage, the published clicks, and what each query has not read yet."""
+    run.stage = "draining"
+    run.show(5_000, {"archive": 0, "metrics": 4_000})
+    assert "" == capsys.readouterr().err
+    monkeypatch.setattr(command, "SHOW_SECONDS", 0)
+    run.show(5_000, {"archive": 0, "metrics": 4_000})
+    run.show(5_000, {})
+
+    known, unknown = capsys.readouterr().err.splitlines()
+    assert known.endswith("s] draining: published 5,000 | still to read: archive 0, metrics 4,000")
+    assert unknown.endswith("still to read: unknown")
 
 
 def test_a_refused_topic_request_ends_the_run(run):
@@ -171,33 +159,11 @@ def test_a_refused_topic_request_ends_the_run(run):
         asked.append(path)
         return (200, b"") if path.startswith("/topic") else (400, b"INVALID_CHANNEL")
 
-    run.cluster.start = lambda: None
     for nsqd in run.cluster.nsqds:
         nsqd.request = request
     with pytest.raises(RunError, match=r"nsqd-1 refused /channel/create\?.*: 400 INVALID_CHANNEL"):
         run.start()
     assert "/topic/create?topic=clicks" == asked[0]
-
-
-def test_nsqadmin_is_restarted_a_few_times_and_not_counted(run, folders, stream):
-    """An nsqadmin that ends is restarted; one that keeps ending is given up, and the run goes on.
-
-    Its restarts are not counted among those that end a run.
-    """
-    console = run.console = Program()
-    for starts in range(2, ADMIN_STARTS_MAX + 1):
-        console.status = 1
-        assert run.watch() is False
-        assert {"starts": starts} == state_of(folders)["nsqadmin"]
-    console.status = 1
-    run.watch()
-    run.watch()
-
-    assert ADMIN_STARTS_MAX == console.starts
-    assert ADMIN_STARTS_MAX - 1 == stream.getvalue().count("nsqadmin ended and was restarted")
-    said = f"nsqadmin ended {ADMIN_STARTS_MAX} times and will not be restarted; see its log"
-    assert 1 == stream.getvalue().count(said)
-    assert [] == run.restarts
 
 
 def test_the_settings_file_is_handed_on(tmp_path):
@@ -212,13 +178,14 @@ metrics-address = "127.0.0.1:9"
 by = ["device"]
 value = "sum(bytes)"
 """)
-    settings, words = settings_of(tmp_path, "127.0.0.1:4161", str(file), ["--trigger=0 seconds"])
+    run = PipelineRun(tmp_path, str(file), ["--trigger=0 seconds"])
+    settings, words = run.settings, run.app.command
 
     assert f"--config={file}" in words
     assert ("visits", False, str(tmp_path)) == (settings.topic, settings.once, settings.data)
     assert ("127.0.0.1:9", "0 milliseconds") == (settings.metrics_address, settings.trigger)
     assert not any(word.startswith("--metrics-address") for word in words)
-    _, words = settings_of(tmp_path, "127.0.0.1:4161")
+    words = PipelineRun(tmp_path).app.command
     assert any(word.startswith("--metrics-address=127.0.0.1:") for word in words)
 
 
@@ -228,7 +195,7 @@ value = "sum(bytes)"
         ("topik = 'x'", "did you mean topic?"),
         ("[metrics.paid]\nvalue = 'sum(prize)'", "prize"),
         ("rules = 'nowhere.toml'", "nowhere.toml"),
-        ("from = 'old.log'", "--config: from: clicks come from a topic here"),
+        ("from = 'old.log'", "--config: from: clicks come from a topic"),
         ("queries = ['archive']", "sparq run audits all queries: add metrics, spam_analysis"),
     ],
 )
@@ -246,15 +213,9 @@ def test_a_mistake_in_the_settings_file_starts_nothing(text, sentence, tmp_path,
     assert not (tmp_path / "data").exists()
 
 
-def test_an_unreadable_log_fails_the_publishing(folders, tmp_path):
+def test_an_unreadable_log_fails_the_publishing(run, tmp_path):
     """If the log cannot be read, the publishing thread keeps the error for the run."""
-    publishing = BackgroundPublishing(
-        RunOptions(tmp_path, clicks=tmp_path / "missing.log"), folders, ["127.0.0.1:1"], "clicks"
-    )
-    assert (0, 9) == (
-        publishing.total,
-        BackgroundPublishing(RunOptions(tmp_path, count=9), folders, [], "x").total,
-    )
+    publishing = BackgroundPublishing(run, tmp_path / "missing.log", 0, 0)
     publishing.run()
 
     assert "missing.log" in str(publishing.failure)

@@ -1,9 +1,4 @@
-"""The cluster of a run: real processes, restarted if they die, and stopped when the run ends.
-
-Further ones are the application, and the nsqadmin of `sparq up`.
-"""
-
-from __future__ import annotations
+"""The processes of a run: restarted if they die, and stopped when the run ends."""
 
 import asyncio
 import json
@@ -12,135 +7,97 @@ import signal
 import socket
 import sys
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sparq.cli import main
-from sparq.pipeline.run import processes
-from sparq.pipeline.run.folders import Folders, RunError
-from sparq.pipeline.run.processes import App, LocalCluster, is_free, nsqadmin
+from sparq.pipeline.folders import RunError
+from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import publish
-from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 
 
-def test_a_killed_nsqd_is_restarted_and_all_members_end(tmp_path: Path) -> None:
-    """A killed nsqd comes back on its ports with its data; at the end nothing is left running."""
-    cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
+@pytest.fixture
+def cluster(tmp_path):
+    """A cluster with an nsqadmin that has not started; at the end no port is in use."""
+    made = LocalCluster(tmp_path / "run", tmp_path / "data", has_admin=True)
+    yield made
+    made.stop()
+    assert all(one.http_port == free_port(one.http_port) for one in made.members)
+
+
+def test_a_killed_nsqd_is_restarted(cluster, tmp_path):
+    """A killed nsqd comes back on its ports with its data."""
     cluster.start()
-    try:
-        first = cluster.nsqds[0]
-        asyncio.run(
-            publish(
-                [b"click"] * 10,
-                [first.tcp],
-                "clicks",
-                acknowledged=tmp_path / "acknowledged",
-                resent=tmp_path / "resent",
-            )
-        )
-        assert first.process is not None
-        first.request("POST", "/channel/create?topic=clicks&channel=archive")
-        os.kill(first.process.pid, signal.SIGKILL)
-        first.process.wait(10)
+    first, second = cluster.nsqds
+    records = {name: tmp_path / name for name in ("acknowledged", "resent")}
+    asyncio.run(publish([b"click"] * 10, [first.tcp], "clicks", **records))
+    first.request("POST", "/channel/create?topic=clicks&channel=archive")
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait(10)
 
-        assert cluster.restart_dead() == ["nsqd-1"]
-        assert cluster.depths("clicks") == {"nsqd-1": {"archive": 10}}
-        state = cluster.state()
-        assert state["nsqd-1"]["starts"] == 2
-        second = cluster.nsqds[1].process
-        assert second is not None
-        assert state["nsqd-2"]["pid"] == second.pid
-    finally:
-        cluster.stop()
-    assert all(is_free(member.tcp_port) for member in cluster.members)
+    assert ["nsqd-1"] == cluster.restart_dead()
+    assert {"nsqd-1": {"archive": 10}} == cluster.depths("clicks")
+    state = cluster.state()
+    assert (2, second.process.pid) == (state["nsqd-1"]["starts"], state["nsqd-2"]["pid"])
 
 
-def test_the_error_names_a_member_that_cannot_start(tmp_path: Path) -> None:
+def test_the_error_names_a_member_that_cannot_start(cluster):
     """The error names the member and its log; members that had started are stopped."""
-    cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
     cluster.nsqds[1].command.append("--no-such-flag")
 
     with pytest.raises(RunError, match=r"nsqd-2 ended .*nsqd-2\.log"):
         cluster.start()
 
-    assert all(is_free(member.tcp_port) for member in cluster.members)
+    assert [0] * 4 == [member.pid for member in cluster.members]
 
 
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The nsqlookupd of the console."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
-        yield server
-
-
-def test_nsqadmin_acts_and_keeps_an_audit_log(
-    tmp_path: Path, lookupd: Server, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nsqadmin_acts_and_keeps_an_audit_log(cluster, capfd):
     """The nsqadmin of a run keeps its actions in its audit log, which `sparq admin audit` shows."""
-    console = nsqadmin(tmp_path, tmp_path / "nsqadmin.log", lookupd.http)
-    url = f"http://{console.http}/"
-    console.start()
-    try:
-        console.wait_until_ready()
-        request = urllib.request.Request(
-            f"{url}api/topics",
-            data=b'{"topic": "made"}',
-            headers={"Content-Type": "application/json"},
-        )
-        urllib.request.urlopen(request).close()
-        assert "create_topic" in (tmp_path / "nsqadmin_audit.log").read_text()
-        assert 0 == main(["admin", "audit", f"--nsqadmin-http-address={url}", "--json"])
-        (entry,) = json.loads(capfd.readouterr().out)["entries"]
-        assert ("create_topic", "made", "done") == (
-            *(entry["action"], entry["topic"], entry["outcome"]),
-        )
-    finally:
-        console.stop()
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url)
+    cluster.start()
+    url = f"http://{cluster.members[-1].http}/"
+    request = urllib.request.Request(
+        f"{url}api/topics", b'{"topic": "made"}', {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(request).close()
+    assert 0 == main(["admin", "audit", f"--nsqadmin-http-address={url}", "--json"])
+    (entry,) = json.loads(capfd.readouterr().out)["entries"]
+
+    assert ("create_topic", "made") == (entry["action"], entry["topic"])
 
 
-def test_a_daemon_uses_another_port_if_its_usual_one_is_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """nsqadmin uses its usual port if it is free, otherwise another one."""
+def test_a_port_in_use_is_replaced():
+    """A standard port is used if it is free, otherwise another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(processes, "ADMIN_PORT", port)
-        assert port != nsqadmin(tmp_path, tmp_path / "log", "a:1").http_port
-    assert port == nsqadmin(tmp_path, tmp_path / "log", "a:1").http_port
+        assert port != free_port(port)
+    assert port == free_port(port)
 
 
-def test_only_complete_files_of_the_application_are_read(tmp_path: Path) -> None:
+def test_only_complete_files_of_the_application_are_read(tmp_path):
     """A missing or incomplete status file gives an empty status."""
-    folders = Folders(tmp_path)
-    folders.run.mkdir()
-    app = App(folders)
+    (tmp_path / "run").mkdir()
+    app = App(tmp_path)
     assert {} == app.status()
-    (folders.run / "app.json").write_text('{"pid": 1')
-    assert {} == app.status()
-    (folders.run / "app.json").write_text('{"pid": 1}')
-    assert {"pid": 1} == app.status()
+    for text, status in (('{"pid": 1', {}), ('{"pid": 1}', {"pid": 1})):
+        (tmp_path / "run" / "app.json").write_text(text)
+        assert status == app.status()
     app.finish()
-    assert (folders.run / "finish").exists()
+    assert (tmp_path / "run" / "finish").exists()
 
 
-def test_a_mistake_is_the_last_sentence_before_the_application_was_up(tmp_path: Path) -> None:
+def test_a_mistake_is_the_last_sentence_before_the_application_was_up(tmp_path):
     """The mistake is the last sentence since this start; none after the application was up."""
-    folders = Folders(tmp_path)
     says = "import sys; print('sparq pipeline: ' + sys.argv[1], 'noise', sep=chr(10))"
-    app = App(folders)
+    app = App(tmp_path)
     for sentence in ("of an earlier start", "--master=x: unknown"):
         app.command = [sys.executable, "-c", says, sentence]
         app.start()
         wait_for(app.has_ended)
         assert sentence == app.mistake()
 
-    folders.run.mkdir()
-    (folders.run / "app.json").write_text(json.dumps({"pid": app.pid}))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "app.json").write_text(json.dumps({"pid": app.pid}))
     assert "" == app.mistake()
     app.command = [sys.executable, "-c", "print('noise')"]
     app.start()

@@ -5,7 +5,6 @@
 2. All output goes below the data folder. A run begins by deleting what an earlier run left there,
    and nothing else (`folders`).
 3. `run/state.json` holds the current stage at any time, for people and for the proofs.
-4. `sparq up` also starts nsqadmin, and continues without it if it fails.
 """
 
 from __future__ import annotations
@@ -16,24 +15,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparq.demo.generator import Day
+from sparq.pipeline import folders
 from sparq.pipeline.command import parse
+from sparq.pipeline.folders import RunError, read_json, write_json
 from sparq.pipeline.report.audit import read_hashes
 from sparq.pipeline.report.page import page_of, text_of
 from sparq.pipeline.report.run_report import Labels, report_of
-from sparq.pipeline.run import processes
-from sparq.pipeline.run.folders import Folders, RunError, read_json, write_json
-from sparq.pipeline.run.processes import App, Daemon, LocalCluster, free_ports, nsqadmin
-from sparq.pipeline.run.progress import RunProgress
+from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_lines
-from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES, Settings
+from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES
 from sparq.pipeline.storage import TablePlace
 from sparq.program.supervised import HOST
 
@@ -51,137 +47,85 @@ METRICS_PORT = 4180
 
 RESTARTS_MAX = 50
 POLL_SECONDS = 0.25
+SHOW_SECONDS = 5.0
+ACKNOWLEDGED, RESENT = "acknowledged", "resent"
 STOP_SECONDS = 120.0
-ADMIN_START_SECONDS = 15.0
 BEHIND_SPARK = 10
 """The niceness of the publishing thread: Spark's start, which takes longer, goes first."""
 
+WHERE = """
+  nsqlookupd  {lookupd.tcp} (HTTP {lookupd.http})
+  nsqd        {nsqds}
+  nsqadmin    http://{admin}/
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of `sparq run`.
+  publish a click, or a whole log:
+    curl -d '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120 "-" \
+"Mozilla/5.0"' 'http://{first}/pub?topic={topic}'
+    curl --data-binary @access.log 'http://{first}/mpub?topic={topic}'
 
-    Attributes:
-        data: the data folder.
-        clicks: the user's own log; None: clicks are generated.
-        count: number of generated clicks.
-        seed: seed of the generated day.
-        config: a settings file of `sparq pipeline`; empty: none.
-    """
+  watch:   sparq top --lookupd-http-address={lookupd.http}
+  manage:  sparq admin list --lookupd-http-address={lookupd.http}
+  output:  {data}/clicks  {data}/minutes  {data}/findings
+  stop:    Ctrl-C
 
-    data: Path
-    clicks: Path | None = None
-    count: int = 200_000
-    seed: int = 1
-    config: str = ""
+"""
 
 
-def settings_of(
-    data: Path, lookupd: str, config: str = "", flags: Iterable[str] = ()
-) -> tuple[Settings, list[str]]:
-    """The settings of the application, checked as far as possible without Spark; and its flags.
+class PipelineRun:
+    """One run: all watched processes, and what happened to them.
+
+    A new one has started nothing and made no folder.
 
     Args:
         data: the data folder.
-        lookupd: nsqlookupd's HTTP address.
         config: a settings file of `sparq pipeline`; empty: none.
-        flags: further flags, which override the file.
+        flags: further flags of `sparq pipeline`, which override the file.
+        mode: "run" or "up".
 
     Raises:
         Mistake: a setting, a rule or a metric of the file is wrong.
     """
-    words = [f"--data={data}", f"--run-dir={data / 'run'}", f"--lookupd-http-address={lookupd}"]
-    words += ["--once=false", *flags, *([f"--config={config}"] if config else [])]
-    settings = parse(words)
-    if settings.files:
-        raise RunError("--config: from: clicks come from a topic here; sparq pipeline reads files")
-    if settings.metrics_address == METRICS_ADDRESS:
-        words.append(f"--metrics-address={HOST}:{free_ports(METRICS_PORT)[0]}")
-    if config:
-        from sparq.pipeline.app import checked  # noqa: PLC0415 - loads Spark
 
-        checked(settings)
-    return settings, words
+    def __init__(
+        self, data: Path, config: str = "", flags: Sequence[str] = (), mode: str = "run"
+    ) -> None:
+        self.data, self.run_dir, self.mode = data, data / "run", mode
+        self.cluster = LocalCluster(data / "logs", data, has_admin=mode == "up")
+        words = [f"--data={data}", f"--run-dir={self.run_dir}", "--once=false", *flags]
+        words += [f"--lookupd-http-address={self.cluster.lookupd.http}"]
+        words += [f"--config={config}"] if config else []
+        self.settings = parse(words)
+        if self.settings.files:
+            raise RunError("--config: from: clicks come from a topic; sparq pipeline reads files")
+        if self.settings.metrics_address == METRICS_ADDRESS:
+            words.append(f"--metrics-address={HOST}:{free_port(METRICS_PORT)}")
+        if config:
+            from sparq.pipeline.app import checked  # noqa: PLC0415 - loads Spark
 
+            checked(self.settings)
+        self.app = App(data, words)
+        self.restarts: list[str] = []
+        self.stage_seconds: dict[str, float] = {}
+        self.stage = ""
+        self.began = self._shown_at = time.monotonic()
 
-class BackgroundPublishing(threading.Thread):
-    """Generates or reads the clicks and publishes them, while other processes are watched."""
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.began
 
-    def __init__(self, options: RunOptions, folders: Folders, nsqds: list[str], topic: str) -> None:
-        super().__init__(name="publishing", daemon=True)
-        self.progress = PublishProgress()
-        self.labels: Labels | None = None
-        self.failure: Exception | None = None
-        self.total = 0 if options.clicks else options.count
-        self._options, self._nsqds, self._topic = options, nsqds, topic
-        self._run_dir = folders.run
+    def say(self, text: str) -> None:
+        """Print a line for people."""
+        sys.stderr.write(f"[{self.seconds():5.1f} s] {text}\n")
 
-    def run(self) -> None:
-        """Publish; an error is kept."""
-        with suppress(OSError):  # only Linux has a niceness for each thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
-        try:
-            if self._options.clicks is not None:
-                bodies = read_lines(self._options.clicks)
-            else:
-                day = Day(self._options.count, self._options.seed)
-                self.labels, bodies = day.labels, day.lines()
-            asyncio.run(
-                publish(
-                    bodies,
-                    self._nsqds,
-                    self._topic,
-                    acknowledged=self._run_dir / "acknowledged",
-                    resent=self._run_dir / "resent",
-                    on_progress=partial(setattr, self, "progress"),
-                )
-            )
-        except Exception as error:
-            self.failure = error
-
-
-@dataclass
-class PipelineRun:
-    """One run: all watched processes, and what happened to them.
-
-    Attributes:
-        settings: those of the application.
-        mode: "run" or "up".
-        console: the nsqadmin of `sparq up`.
-    """
-
-    folders: Folders
-    settings: Settings
-    cluster: LocalCluster
-    app: App
-    progress: RunProgress
-    mode: str = "run"
-    console: Daemon | None = None
-    restarts: list[str] = field(default_factory=list)
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-    stage: str = ""
-
-    @classmethod
-    def prepared(
-        cls, data: Path, config: str, flags: Iterable[str] = (), *, mode: str = "run"
-    ) -> PipelineRun:
-        """A run whose settings are checked; nothing is started, and no folder is made.
-
-        Raises:
-            Mistake: a setting is wrong.
-        """
-        folders = Folders(data)
-        cluster = LocalCluster(folders.logs, data)
-        settings, words = settings_of(data, cluster.lookupd.http, config, flags)
-        app = App(folders, words, processes.APPLICATION)
-        return cls(folders, settings, cluster, app, RunProgress(sys.stderr), mode)
+    def clear(self) -> None:
+        """Delete the output of an earlier run."""
+        if folders.clear(self.data):
+            self.say(f"deleted the output of the last run in {self.data}")
 
     def enter(self, stage: str) -> None:
         """Begin a stage: record how long the last one took, and write the state."""
-        now = time.monotonic()
         if self.stage:
-            self.stage_seconds[self.stage] = now - self.began - sum(self.stage_seconds.values())
+            self.stage_seconds[self.stage] = self.seconds() - sum(self.stage_seconds.values())
         self.stage = stage
         self.write_state()
 
@@ -193,9 +137,8 @@ class PipelineRun:
             "app_pid": self.app.pid or None,
             "restarts": self.restarts,
             "cluster": self.cluster.state(),
-            "nsqadmin": self.console and self.console.state(),
         }
-        write_json(self.folders.run / "state.json", state)
+        write_json(self.run_dir / "state.json", state)
 
     def start(self) -> None:
         """Start the application and the cluster side by side, and create the topic.
@@ -205,7 +148,7 @@ class PipelineRun:
         """
         self.enter("starting")
         # From the last end of `sparq up`: with it the application would end at once.
-        (self.folders.run / "finish").unlink(missing_ok=True)
+        (self.run_dir / "finish").unlink(missing_ok=True)
         self.app.start()  # it looks for nsqlookupd only when Spark has started
         self.cluster.start()
         # Before the first click is published, so that each channel gets all of them.
@@ -227,8 +170,7 @@ class PipelineRun:
         dead = self.cluster.restart_dead()
         status = self.app.exit_status()
         if status:
-            mistake = self.app.mistake()
-            if mistake:
+            if mistake := self.app.mistake():
                 raise RunError(f"the pipeline does not start: {mistake}")
             # Its JVM may still run: it must not write to the checkpoint of its successor (decision
             # 37).
@@ -237,26 +179,11 @@ class PipelineRun:
             dead.append("spark")
         if dead:
             self.restarts += dead
-            self.progress.say(f"restarted: {', '.join(dead)}")
+            self.say(f"restarted: {', '.join(dead)}")
             self.write_state()
-        self._watch_console()
         if len(self.restarts) > RESTARTS_MAX:
             raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
         return status == 0
-
-    def _watch_console(self) -> None:
-        """Start nsqadmin again if it has ended, up to a maximum number of starts."""
-        console = self.console
-        if console is None or not console.has_ended():
-            return
-        if console.starts < processes.ADMIN_STARTS_MAX:
-            console.start()
-            news = "nsqadmin ended and was restarted"
-        else:
-            self.console = None
-            news = f"nsqadmin ended {console.starts} times and will not be restarted"
-        self.progress.say(f"{news}; see its log: {console.log}")
-        self.write_state()
 
     def depths(self) -> dict[str, int] | None:
         """The depth of each query's channel, summed over all nsqds; None while one does not answer.
@@ -285,7 +212,8 @@ class PipelineRun:
         drained = 0
         while drained < 2:
             self.watch()
-            depths = self._show(publishing)
+            depths = self.depths()
+            self.show(publishing.progress.acknowledged, depths or {})
             if self.stage == "publishing" and not publishing.is_alive():
                 if publishing.failure is not None:
                     raise RunError(f"publishing failed: {publishing.failure}")
@@ -296,71 +224,104 @@ class PipelineRun:
         self.enter("closing")
         self.app.finish()
         while not self.watch():
-            self._show(publishing)
             time.sleep(POLL_SECONDS)
 
-    def _show(self, publishing: BackgroundPublishing) -> dict[str, int] | None:
-        queries = self.app.status().get("queries", {})
-        rows = {name: queries.get(name, {}).get("rows", 0) for name in self.settings.queries}
-        published, depths = publishing.progress.acknowledged, self.depths()
-        self.progress.show(self.stage, published, publishing.total, rows, depths)
-        return depths
+    def show(self, published: int, depths: dict[str, int]) -> None:
+        """Print the progress, every few seconds: clicks published, and left to each query."""
+        if time.monotonic() - self._shown_at >= SHOW_SECONDS:
+            self._shown_at = time.monotonic()
+            left = ", ".join(f"{query} {depth:,}" for query, depth in depths.items())
+            self.say(f"{self.stage}: published {published:,} | still to read: {left or 'unknown'}")
 
     def stop(self) -> None:
-        """End all processes that were started: the application, nsqadmin, then the cluster."""
+        """End the application, then the cluster, also if one of them cannot be ended."""
         with ExitStack() as stack:
-            # In reverse order, and each even if another one fails.
-            stack.callback(self.progress.clear)
             stack.callback(self.cluster.stop)
-            if self.console is not None:
-                stack.callback(self.console.stop)
             stack.callback(self.app.kill)
 
 
-def run(options: RunOptions) -> int:
+class BackgroundPublishing(threading.Thread):
+    """Publishes the lines of a log, or generated clicks, while other processes are watched.
+
+    Attributes:
+        labels: the planted visitors of generated clicks.
+        failure: the error that has ended it.
+    """
+
+    def __init__(self, run: PipelineRun, clicks: Path | None, count: int, seed: int) -> None:
+        super().__init__(name="publishing", daemon=True)
+        self.progress = PublishProgress()
+        self.labels: Labels | None = None
+        self.failure: Exception | None = None
+        self._run, self._clicks, self._day = run, clicks, (count, seed)
+
+    def run(self) -> None:
+        """Publish; an error is kept."""
+        with suppress(OSError):  # only Linux has a niceness for each thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
+        try:
+            if self._clicks is not None:
+                bodies = read_lines(self._clicks)
+            else:
+                day = Day(*self._day)
+                self.labels, bodies = day.labels, day.lines()
+            nsqds = [member.tcp for member in self._run.cluster.nsqds]
+            acknowledged, resent = (self._run.run_dir / name for name in (ACKNOWLEDGED, RESENT))
+            published = publish(
+                bodies,
+                nsqds,
+                self._run.settings.topic,
+                acknowledged=acknowledged,
+                resent=resent,
+                progress=self.progress,
+            )
+            asyncio.run(published)
+        except Exception as error:
+            self.failure = error
+
+
+def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = "") -> int:
     """Run `sparq run` from start to end.
 
+    Args:
+        data: the data folder.
+        clicks: the user's own log; None: clicks are generated.
+        count, seed: number of generated clicks, and seed of their day.
+        config: a settings file of `sparq pipeline`; empty: none.
     Returns:
         The exit status: 0 if the audit passed, 1 if it failed.
     Raises:
         Mistake: a setting is wrong, or the run could not be completed.
     """
-    runner = PipelineRun.prepared(options.data, options.config, RUN_FLAGS)
+    runner = PipelineRun(data, config, RUN_FLAGS)
     if missing := sorted(set(QUERIES) - set(runner.settings.queries)):
         raise RunError(f"--config: sparq run audits all queries: add {', '.join(missing)}")
-    folders = runner.folders
-    with folders.lock():
-        if folders.clear():
-            runner.progress.say(f"deleted the output of the last run in {options.data}")
+    with folders.lock(data):
+        runner.clear()
         try:
             runner.start()
-            nsqds = [member.tcp for member in runner.cluster.nsqds]
-            publishing = BackgroundPublishing(options, folders, nsqds, runner.settings.topic)
+            publishing = BackgroundPublishing(runner, clicks, count, seed)
             runner.process(publishing)
             runner.enter("auditing")
-            report, figures = _audited(runner, publishing, options)
+            source = str(clicks or f"generated clicks, seed {seed}")
+            report, figures = _audited(runner, publishing, source)
         finally:
             runner.stop()
-    write_json(options.data / "report.json", report)
-    samples = read_json(folders.run / "samples.json")["samples"]
-    page = page_of(report["source"], figures, report, samples)
-    (options.data / "report.html").write_text(page, encoding="utf-8")
-    sys.stdout.write(text_of(report) + f"\n  {options.data / 'report.html'}\n\n")
+    write_json(data / "report.json", report)
+    samples = read_json(runner.run_dir / "samples.json")["samples"]
+    page = page_of(source, figures, report, samples)
+    (data / "report.html").write_text(page, encoding="utf-8")
+    sys.stdout.write(text_of(report) + f"\n  {data / 'report.html'}\n\n")
     runner.enter("done")
     return 0 if report["exactly_once"] else 1
 
 
 def _audited(
-    runner: PipelineRun, publishing: BackgroundPublishing, options: RunOptions
+    runner: PipelineRun, publishing: BackgroundPublishing, source: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The content of `report.json`, and the figures of all clicks (`figures_of`)."""
-    folders = runner.folders
-    if publishing.labels is not None:
-        labels = [[*who, sorted(reasons)] for who, reasons in publishing.labels.items()]
-        write_json(options.data / "labels.json", labels)
-    generated = f"generated clicks, seed {options.seed}"
     facts = {
-        "source": str(options.clicks) if options.clicks else generated,
+        "source": source,
         "published": publishing.progress.acknowledged,
         "resent": publishing.progress.resent,
         "logged": sum(runner.cluster.message_counts(runner.settings.topic).values()),
@@ -368,15 +329,14 @@ def _audited(
     }
     # Anonymized clicks are stored without the bodies that would be compared.
     is_compared = not runner.settings.reading.anonymize
-    acknowledged = read_hashes(folders.run / "acknowledged") if is_compared else None
-    records = acknowledged, read_hashes(folders.run / "resent")
-    place = TablePlace(str(folders.data.absolute()))
+    acknowledged = read_hashes(runner.run_dir / ACKNOWLEDGED) if is_compared else None
+    records = acknowledged, read_hashes(runner.run_dir / RESENT)
+    place = TablePlace(str(runner.data))
     report, figures = report_of(place, facts, records, publishing.labels)
-    total = time.monotonic() - runner.began
-    seconds = {**runner.stage_seconds, "total": total}
-    report["seconds"] = round(total, 1)
+    seconds = {**runner.stage_seconds, "total": runner.seconds()}
+    report["seconds"] = round(seconds["total"], 1)
     report["stage_seconds"] = {name: round(value, 1) for name, value in seconds.items()}
-    report["clicks_per_second"] = round(report["archived"] / max(total, 0.001))
+    report["clicks_per_second"] = round(report["archived"] / seconds["total"])
     return report, figures
 
 
@@ -386,18 +346,17 @@ def up(data: Path, config: str = "") -> int:
     Raises:
         Mistake: a setting is wrong, or a process does not start.
     """
-    runner = PipelineRun.prepared(data, config, mode="up")
-    folders, cluster, app = runner.folders, runner.cluster, runner.app
-    with folders.lock():
-        if folders.mode() == "run":
-            folders.clear()
-            runner.progress.say(f"deleted the output of the last run in {data}")
-        lookupd = cluster.lookupd.http
-        runner.console = nsqadmin(folders.run, folders.logs / "nsqadmin.log", lookupd)
+    runner = PipelineRun(data, config, mode="up")
+    app, cluster = runner.app, runner.cluster
+    with folders.lock(data):
+        if folders.mode(data) == "run":
+            runner.clear()
         try:
             runner.start()
-            runner.console.start()
-            sys.stdout.write(_where(runner))
+            nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
+            places = {"nsqds": nsqds, "first": cluster.nsqds[0].http, "data": data}
+            places |= {"lookupd": cluster.lookupd, "admin": cluster.members[-1].http}
+            sys.stdout.write(WHERE.format(topic=runner.settings.topic, **places))
             runner.enter("running")
             shown_pid = None
             with suppress(KeyboardInterrupt):
@@ -410,7 +369,7 @@ def up(data: Path, config: str = "") -> int:
                         sys.stdout.write(f"  Spark       {ui}\n  metrics     {served}\n\n")
                     sys.stdout.flush()
                     time.sleep(POLL_SECONDS)
-            runner.progress.say("stopping: closing open visits (Ctrl-C again: leave them open)")
+            runner.say("stopping: closing open visits (Ctrl-C again: leave them open)")
             runner.enter("closing")
             app.finish()
             with suppress(KeyboardInterrupt):
@@ -419,34 +378,3 @@ def up(data: Path, config: str = "") -> int:
             runner.stop()
     runner.enter("done")
     return 0
-
-
-def _where(runner: PipelineRun) -> str:
-    """Where everything is, and what a user may do next."""
-    cluster, console, data = runner.cluster, runner.console, runner.folders.data
-    assert console is not None
-    admin = f"http://{console.http}/"
-    if not console.is_ready(ADMIN_START_SECONDS):
-        admin = f"does not answer; see its log: {console.log}"
-    first = cluster.nsqds[0]
-    line = (
-        '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120'
-        ' "-" "Mozilla/5.0"'
-    )
-    nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
-    topic = runner.settings.topic
-    return f"""
-  nsqlookupd  {cluster.lookupd.tcp} (HTTP {cluster.lookupd.http})
-  nsqd        {nsqds}
-  nsqadmin    {admin}
-
-  publish a click, or a whole log:
-    curl -d '{line}' 'http://{first.http}/pub?topic={topic}'
-    curl --data-binary @access.log 'http://{first.http}/mpub?topic={topic}'
-
-  watch:   sparq top --lookupd-http-address={cluster.lookupd.http}
-  manage:  sparq admin list --lookupd-http-address={cluster.lookupd.http}
-  output:  {data}/clicks  {data}/minutes  {data}/findings
-  stop:    Ctrl-C
-
-"""

@@ -3,8 +3,8 @@
 1. The standard ports are used if they are free, otherwise any free ones. A process that is started
    again keeps its ports and data.
 2. Every process started here is ended here. Nothing else is touched.
-3. The pipeline does not need nsqadmin: if it ends or cannot start, the run continues. It listens on
-   this machine only, and every user of the machine may administer, which is nsqadmin's default.
+3. nsqadmin listens on this machine only, and every user of the machine may administer, which is its
+   default.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import json
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from sparq.client.range_reader import RangeReader
-from sparq.pipeline.run.folders import Folders, RunError, read_json
+from sparq.pipeline.folders import RunError, read_json
 from sparq.program.supervised import HOST, SupervisedDaemon, SupervisedProcess
 
 LOOKUPD_PORTS = (4161, 4160)
@@ -29,33 +29,21 @@ PORT_STEP = 100
 """Distance between the standard ports of two nsqds, large enough to avoid NSQ's other ports."""
 
 ADMIN_PORT = 4171
-ADMIN_STARTS_MAX = 4
 START_SECONDS = 30.0
 APPLICATION = "sparq.pipeline.app"
 MISTAKE = "sparq pipeline: "
 """Prefix of the application's message about a wrong setting. A restart would not help then."""
 
 
-def is_free(port: int) -> bool:
-    """Whether a port of this machine is free to listen on."""
+def free_port(standard: int = 0) -> int:
+    """This port if no process of this machine listens on it, otherwise any other such port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):
-            probe.bind((HOST, port))
-            return True
-    return False
-
-
-def any_free_port() -> int:
-    """A port on which no process listens."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        try:
+            probe.bind((HOST, standard))
+        except OSError:
+            probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def free_ports(*standard: int) -> tuple[int, ...]:
-    """The standard ports if all are free, otherwise other free ones."""
-    return standard if all(map(is_free, standard)) else tuple(any_free_port() for _ in standard)
 
 
 class Daemon(SupervisedDaemon):
@@ -64,18 +52,17 @@ class Daemon(SupervisedDaemon):
     Args:
         name: its name in messages; it begins with the program's.
         log: the file for its output.
-        ports: its ports for HTTP and for TCP clients; nsqadmin has none for these.
+        ports: its standard ports for HTTP and for TCP clients; nsqadmin has none for these.
         flags: its flags, without its addresses.
     """
 
     def __init__(self, name: str, log: Path, ports: Sequence[int], flags: Sequence[str]) -> None:
         command = [sys.executable, "-m", f"sparq.{name.partition('-')[0]}", *flags]
-        super().__init__(name, command, log, ports[0])
-        self.tcp_port = ports[-1]
-        self.tcp = f"{HOST}:{self.tcp_port}"
-        addresses = {"--http-address": self.http, "--tcp-address": self.tcp}
-        pairs = [f"{flag}={address}" for flag, address in addresses.items()]
-        self.command += pairs[: len(ports)]
+        used = [free_port(port) for port in ports]
+        super().__init__(name, command, log, used[0])
+        self.tcp = f"{HOST}:{used[-1]}"
+        flags_of_ports = zip(("--http-address", "--tcp-address"), used, strict=False)
+        self.command += [f"{flag}={HOST}:{port}" for flag, port in flags_of_ports]
 
     def wait_until_ready(self) -> None:
         """Wait until the process answers.
@@ -93,43 +80,37 @@ class Daemon(SupervisedDaemon):
         return {"pid": self.pid or None, **at, "starts": self.starts, "log": str(self.log)}
 
 
-def nsqadmin(run_dir: Path, log: Path, lookupd: str) -> Daemon:
-    """The nsqadmin of a run, for an nsqlookupd at an HTTP address; its audit log is in run_dir."""
-    flags = [f"--lookupd-http-address={lookupd}", f"--audit-log={run_dir / 'nsqadmin_audit.log'}"]
-    return Daemon("nsqadmin", log, free_ports(ADMIN_PORT), flags)
-
-
 class LocalCluster:
-    """One nsqlookupd and several nsqds.
+    """One nsqlookupd, several nsqds, and an nsqadmin if there is to be one.
 
-    Args:
-        run_dir: the folder for logs.
-        data_dir: the folder of the nsqds' data paths.
-        nsqds: number of nsqds.
+    Attributes:
+        members: all processes, in the order in which they start.
     """
 
-    def __init__(self, run_dir: Path, data_dir: Path, nsqds: int = 2) -> None:
-        self._run_dir = run_dir
-        log = run_dir / "nsqlookupd.log"
-        self.lookupd = Daemon("nsqlookupd", log, free_ports(*LOOKUPD_PORTS), [])
-        self._folders = [data_dir / f"nsqd-{number + 1}" for number in range(nsqds)]
-        self.nsqds = [self._nsqd(number, folder) for number, folder in enumerate(self._folders)]
-
-    def _nsqd(self, number: int, folder: Path) -> Daemon:
-        flags = [
-            f"--data-path={folder}",
-            f"--lookupd-tcp-address={self.lookupd.tcp}",
-            f"--broadcast-address={HOST}",
-            # Distinct ids: by default two could get the same hash, and message ids must be unique.
-            f"--node-id={number + 1}",
+    def __init__(self, logs: Path, data: Path, nsqds: int = 2, *, has_admin: bool = False) -> None:
+        self._folders = [logs, *(data / f"nsqd-{number + 1}" for number in range(nsqds))]
+        self.lookupd = Daemon("nsqlookupd", logs / "nsqlookupd.log", LOOKUPD_PORTS, [])
+        self.nsqds = [
+            Daemon(
+                folder.name,
+                logs / f"{folder.name}.log",
+                [port + number * PORT_STEP for port in NSQD_PORTS],
+                [
+                    f"--data-path={folder}",
+                    f"--lookupd-tcp-address={self.lookupd.tcp}",
+                    f"--broadcast-address={HOST}",
+                    # Distinct ids: by default two could get the same hash, and message ids must be
+                    # unique.
+                    f"--node-id={number + 1}",
+                ],
+            )
+            for number, folder in enumerate(self._folders[1:])
         ]
-        ports = free_ports(*(port + number * PORT_STEP for port in NSQD_PORTS))
-        return Daemon(folder.name, self._run_dir / f"{folder.name}.log", ports, flags)
-
-    @property
-    def members(self) -> list[Daemon]:
-        """All processes, in the order in which they start."""
-        return [self.lookupd, *self.nsqds]
+        self.members = [self.lookupd, *self.nsqds]
+        if has_admin:
+            flags = [f"--lookupd-http-address={self.lookupd.http}"]
+            flags += [f"--audit-log={logs / 'nsqadmin_audit.log'}"]
+            self.members.append(Daemon("nsqadmin", logs / "nsqadmin.log", [ADMIN_PORT], flags))
 
     def start(self) -> None:
         """Start all processes.
@@ -137,22 +118,18 @@ class LocalCluster:
         Raises:
             RunError: a process does not start; then none is left running.
         """
-        self._run_dir.mkdir(parents=True, exist_ok=True)
         for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
         try:
             self.lookupd.start()
             self.lookupd.wait_until_ready()  # an nsqd that finds none tries again only later
-            for member in self.nsqds:
-                member.start()
-            for member in self.nsqds:
-                member.wait_until_ready()
+            _start(self.members[1:])
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End all processes, the nsqds first, also if one of them cannot be ended."""
+        """End all processes, nsqlookupd last, also if one of them cannot be ended."""
         with ExitStack() as stack:
             for member in self.members:
                 stack.callback(member.stop)
@@ -164,10 +141,7 @@ class LocalCluster:
             RunError: a process does not come back.
         """
         dead = [member for member in self.members if member.has_ended()]
-        for member in dead:
-            member.start()
-        for member in dead:
-            member.wait_until_ready()
+        _start(dead)
         return [member.name for member in dead]
 
     def state(self) -> dict[str, Any]:
@@ -202,30 +176,32 @@ class LocalCluster:
         """
         counts = {}
         for member in self.nsqds:
-            reader = RangeReader(member.tcp, user_agent="sparq pipeline")
-            try:
+            with closing(RangeReader(member.tcp, user_agent="sparq pipeline")) as reader:
                 counts[member.name] = reader.ends(topic).end_ordinal
-            finally:
-                reader.close()
         return counts
+
+
+def _start(members: Sequence[Daemon]) -> None:
+    """Start processes side by side, and wait until each answers."""
+    for member in members:
+        member.start()
+    for member in members:
+        member.wait_until_ready()
 
 
 class App(SupervisedProcess):
     """The Spark application: a process that reads the topic until it gets the signal to finish.
 
     Args:
-        folders: the run's folders.
+        data: the run's data folder.
         flags: the flags of `sparq pipeline`.
-        module: the program.
     """
 
-    def __init__(
-        self, folders: Folders, flags: Sequence[str] = (), module: str = APPLICATION
-    ) -> None:
-        self._run = folders.run
+    def __init__(self, data: Path, flags: Sequence[str] = ()) -> None:
+        self._run = data / "run"
         self._logged = 0
-        command = [sys.executable, "-m", module, *flags]
-        super().__init__("sparq pipeline", command, folders.logs / "app.log")
+        command = [sys.executable, "-m", APPLICATION, *flags]
+        super().__init__("sparq pipeline", command, data / "logs" / "app.log")
 
     def start(self) -> None:
         """Start the application, or start it again from its checkpoint."""

@@ -7,21 +7,17 @@ For the audit it records in two files what was acknowledged and what was sent ag
 2. `resent` gets the hash of every body whose publish got no answer and was sent again, once for
    each such send. The logs may hold the body that many times more often, and no other body more
    often than it was published.
-3. A batch that no nsqd accepts is tried again for `timeout_seconds`; then publishing ends with an
-   error that gives its progress.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
-from sparq.client import Producer, PublishError, RemoteError
+from sparq.client import Producer
 from sparq.pipeline.report.audit import hashes
 
 BATCH_COUNT = 500
@@ -32,8 +28,6 @@ UNDER_WAY = 8
 """Maximum number of batches that wait for their OK at the same time."""
 
 TIMEOUT_SECONDS = 120.0
-ATTEMPT_SECONDS = 30.0
-RETRY_SECONDS = 0.5
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -66,18 +60,16 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 def batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Group bodies in their order into batches, limited by number and bytes."""
-    rest = iter(bodies)
-    held: list[bytes] = []
-    while taken := held + list(islice(rest, BATCH_COUNT - len(held))):
-        size = 0
-        for count, body in enumerate(taken):
-            size += len(body)
-            if count and size > BATCH_BYTES:
-                break
-        else:
-            count = len(taken)
-        held = taken[count:]
-        yield taken[:count]
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (len(batch) == BATCH_COUNT or size + len(body) > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body)
+    if batch:
+        yield batch
 
 
 async def publish(
@@ -87,7 +79,7 @@ async def publish(
     *,
     acknowledged: Path,
     resent: Path,
-    on_progress: Callable[[PublishProgress], None] = lambda _: None,
+    progress: PublishProgress | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PublishProgress:
     """Publish all bodies to the topic, spread over the nsqds.
@@ -95,46 +87,29 @@ async def publish(
     Args:
         nsqds: their TCP addresses; while one is away, the others get all messages.
         acknowledged, resent: the files to which the hashes are appended.
-        on_progress: called after an acknowledged batch.
+        progress: is updated after each batch, and returned.
         timeout_seconds: how long a batch is tried again while no nsqd accepts it.
     Raises:
-        PublishError, RemoteError: a batch was not accepted within that time.
+        PublishError: a batch was not accepted within that time.
+        RemoteError: nsqd refused a batch.
     """
-    progress = PublishProgress()
+    done = progress or PublishProgress()
 
-    async def send(batch: list[bytes], kept: BinaryIO, again: BinaryIO) -> None:
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
-        while True:
-            failure = None
-            try:
-                unanswered = (await producer.multi_publish(topic, batch)).resent
-            except (PublishError, RemoteError) as error:
-                failure, unanswered = error, error.unanswered
-            # Every attempt without an answer is recorded, also of a publish that fails: nsqd may
-            # have stored the messages each time.
-            again.write(hashes(batch) * unanswered if unanswered else b"")
-            progress.resent += len(batch) * unanswered
-            if failure is None:
-                kept.write(hashes(batch))
-                progress.acknowledged += len(batch)
-                on_progress(progress)
-                return
-            if asyncio.get_running_loop().time() > deadline:
-                raise failure
-            await asyncio.sleep(RETRY_SECONDS)
-
-    async def send_all(waiting: Iterator[list[bytes]]) -> None:
+    async def send_all() -> None:
         for batch in waiting:
-            await send(batch, kept, again)
+            again = (await producer.multi_publish(topic, batch)).resent
+            sent_again.write(hashes(batch) * again if again else b"")
+            accepted.write(hashes(batch))
+            done.resent += len(batch) * again
+            done.acknowledged += len(batch)
 
     waiting = batches(bodies)
-    attempt_seconds = min(ATTEMPT_SECONDS, timeout_seconds)
-    async with Producer(nsqds, publish_timeout=attempt_seconds) as producer:
-        with acknowledged.open("ab") as kept, resent.open("ab") as again:
-            senders = [asyncio.create_task(send_all(waiting)) for _ in range(UNDER_WAY)]
+    async with Producer(nsqds, publish_timeout=timeout_seconds) as producer:
+        with acknowledged.open("ab") as accepted, resent.open("ab") as sent_again:
+            senders = [asyncio.create_task(send_all()) for _ in range(UNDER_WAY)]
             try:
                 await asyncio.gather(*senders)
             finally:
                 for sender in senders:
                     sender.cancel()
-    return progress
+    return done

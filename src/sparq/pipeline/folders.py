@@ -1,0 +1,101 @@
+"""The layout of a run's data folder, and the lock and mark that keep two runs apart there.
+
+clicks rejected                        tables of the query `archive`
+minutes pages                          tables of the query `metrics`
+sessions findings                      tables of the query `spam_analysis`
+checkpoint/<query>                     Spark's: how far a query has come, and its state; of
+                                       files in checkpoint/files/<query>
+report.html report.json                written at the end
+nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
+run                                    the run's progress: state.json, app.json, samples.json
+.lock                                  locked by the run that is active
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import IO, Any
+
+from sparq.program.mistakes import Mistake
+
+NAMES = (
+    *("clicks", "rejected", "minutes", "pages", "sessions", "findings"),
+    *("report.html", "report.json", "checkpoint", "nsqd-1", "nsqd-2", "logs", "run"),
+)
+MARK = "run/state.json"
+"""If this file exists, a run made the files around it, and the next run may delete them."""
+
+ELSEWHERE = "move it away, or name another folder with --data"
+
+
+class RunError(Mistake):
+    """The run cannot begin or continue; the text gives the reason and what to look at."""
+
+
+def lock(data: Path) -> IO[str]:
+    """Lock a data folder against other runs until the returned file is closed.
+
+    Raises:
+        RunError: another run is active there, or the folder is not writable.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        held = (data / ".lock").open("w")
+    except OSError as error:
+        raise RunError(f"--data {data} cannot be written: {error.strerror}") from error
+    try:
+        # The system releases it when the process ends, however it ends.
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held.close()
+        raise RunError(
+            f"another run is using {data}: wait for its end, or name another --data"
+        ) from error
+    return held
+
+
+def mode(data: Path) -> str:
+    """The kind of data here: "run", "up" (a user's own clicks), or "" if there is none yet."""
+    return str(read_json(data / MARK).get("mode", "run")) if (data / MARK).exists() else ""
+
+
+def clear(data: Path) -> list[str]:
+    """Delete what an earlier run left; returns the names.
+
+    Raises:
+        RunError: one of these names exists but was not made by a run, or the folder holds a user's
+            own clicks.
+    """
+    held = [name for name in NAMES if (data / name).exists()]
+    if mode(data) == "up":
+        raise RunError(f"{data} contains clicks of `sparq up`: {ELSEWHERE}")
+    if held and not (data / MARK).exists():
+        names = ", ".join(held)
+        raise RunError(f"{data} contains {names}, which no run created: {ELSEWHERE}")
+    # The mark in `run` goes last: after an interruption here, the rest can still be cleared.
+    for path in (data / name for name in held):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return held
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file: readers see it whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty while there is no file, or no whole one."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
