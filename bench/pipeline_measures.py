@@ -129,11 +129,9 @@ def opened_table(folder: Path, batches: int) -> OpenedTable:
 
 def _merge_due(place: TablePlace, table: DeltaTable, now_s: float) -> None:
     """One merge, as `Maintenance.between_batches` has it done by an executor."""
-    chosen = next(maintenance.due(files_of(table), maintenance.MERGE_BYTES, now_s), [])
-    if chosen:
+    if chosen := maintenance.due(files_of(table), maintenance.MERGE_BYTES, now_s):
         made = maintenance.rewrite(place, schema_of(table), [one.path for one in chosen])
-        added = [add_action(row, data_change=False) for row in made]
-        maintenance.replace_files(table, chosen, added, data_change=False)
+        maintenance.replace_files(table, chosen, made, data_change=False)
 
 
 def sustained(folder: Path, clicks: Path, size: int, queries: Sequence[str] = QUERIES) -> Rates:

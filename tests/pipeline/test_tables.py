@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from sparq.pipeline import maintenance, tables
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, files_of, rows_of, write_files
+from tests.pipeline.conftest import QUERY
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.report.sample_tables import add
 
@@ -20,7 +21,6 @@ AT = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
 TIME = pa.field("time", pa.timestamp("us", "UTC"))
 ODD = Table("odd", pa.schema([("index", pa.int64()), TIME]), "time")
 ALL = Table("all", pa.schema([("index", pa.int64()), TIME, ("body", pa.binary())]), "time")
-QUERY = "11111111-aaaa"
 
 
 def split(batches):
@@ -67,7 +67,10 @@ def test_one_pass_writes_several_tables(spark, query, batches, tmp_path):
 
 
 def test_a_repeated_batch_changes_nothing(spark, query, batches, tmp_path):
-    """A repeated batch writes no file, and is answered like the first time; so is an empty one."""
+    """A repeated batch writes no file, and is answered like the first time; so is an empty one.
+
+    With `always` it is executed, and the files that it writes do not count.
+    """
     for number, batch in enumerate([*batches, batches[0].where("false")]):
         first = tables_of(spark, tmp_path).write(batch, number, split)
         before = files(tmp_path)
@@ -75,17 +78,9 @@ def test_a_repeated_batch_changes_nothing(spark, query, batches, tmp_path):
         assert first == tables_of(spark, tmp_path).write(batch, number, split)
         assert before == files(tmp_path)
     assert {} == first
-    assert list(range(600)) == indexes(tmp_path, "all")
-
-
-def test_a_query_with_state_is_executed_again(spark, query, batches, tmp_path):
-    """`always` executes a repeated batch; the files that it writes again do not count."""
-    tables_of(spark, tmp_path).write(batches[0], 0, split)
-    before = files(tmp_path)
     tables_of(spark, tmp_path).write(batches[0], 0, split, always=True)
-
     assert before < files(tmp_path)
-    assert list(range(200)) == indexes(tmp_path, "all")
+    assert list(range(600)) == indexes(tmp_path, "all")
 
 
 def test_a_batch_of_which_a_table_is_missing_is_completed(
@@ -140,25 +135,20 @@ def test_of_two_drivers_with_the_same_batch_one_commits(
     assert 2 == DeltaTable(tmp_path / "all").transaction_version(QUERY)
 
 
-def test_a_repeat_is_found_when_old_commits_are_gone(spark, query, batches, tmp_path):
+def test_a_repeat_is_found_when_old_commits_are_gone(spark, query, batches, tmp_path, monkeypatch):
     """The log's checkpoints keep the number of a query's last batch.
 
     Another query, of a new checkpoint, has batches of the same numbers, which are no repeats.
     """
-    at_once = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 seconds"}
-    for one in (ODD, ALL):
-        DeltaTable.create(
-            str(tmp_path / one.name),
-            one.schema.append(pa.field("date", pa.date32())),
-            partition_by=["date"],
-            configuration=at_once,
-        )
+    monkeypatch.setitem(tables.PROPERTIES, "delta.checkpointInterval", "2")
+    monkeypatch.setitem(tables.PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
     written = tables_of(spark, tmp_path)
     written.write(batches[0], 0, split)
     query("22222222-bbbb")
     for number in range(5):
         written.write(batches[1], number, split)
     query(QUERY)
+    maintenance.Maintenance(written).between_batches(spark)
     assert not (tmp_path / "all" / "_delta_log" / f"{1:020}.json").exists()
     tables_of(spark, tmp_path).write(batches[0], 0, split)
 

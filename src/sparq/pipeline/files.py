@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 from pyspark.sql import functions as F
 
 from sparq.pipeline.publish import MESSAGE_DDL
 from sparq.pipeline.settings import SettingsError
+from sparq.pipeline.totals import hashes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,24 +87,16 @@ def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         paths, blocks = batch["nsqd"], batch["index"].to_numpy()
         is_new = pc.not_equal(paths[1:], paths[:-1]).to_numpy(zero_copy_only=False)
         starts = np.flatnonzero(np.append(True, is_new | (blocks[1:] != blocks[:-1])))
-        counts = np.diff(np.append(starts, len(batch)))
-        places = [(paths[at].as_py(), int(blocks[at])) for at in starts.tolist()]
-        firsts = np.zeros(len(starts), np.int64)
-        firsts[0] = lines if places[0] == last else 0
-        last, lines = places[-1], int(firsts[-1] + counts[-1])
-        within = np.arange(len(batch)) - np.repeat(starts - firsts, counts)
-        hashes = np.array(
-            [xxhash.xxh3_64_intdigest(path.encode()) for path, _ in places], np.uint64
-        )
+        counts = np.diff(starts, append=len(batch))
+        within = np.arange(len(batch)) - np.repeat(starts, counts)
+        if last == (paths[0].as_py(), blocks[0]):
+            within[: counts[0]] += lines
+        last, lines = (paths[-1].as_py(), blocks[-1]), within[-1] + 1
         index = blocks + within
-        ids = np.repeat(hashes, counts) + index.astype(np.uint64)
-        columns = [paths, hex_of(ids), pa.array(index), batch["timestamp"], batch["body"]]
+        ids = hashes_of(paths).to_numpy() + index
+        digits = pa.py_buffer(ids.astype(">i8").tobytes().hex().encode())
+        offsets = pa.py_buffer(16 * np.arange(len(batch) + 1, dtype=np.int32))
+        texts = pa.StringArray.from_buffers(len(batch), offsets, digits)
+        columns = [paths, texts, pa.array(index), batch["timestamp"], batch["body"]]
         rows = pa.record_batch(columns, names=["nsqd", "id", "index", "timestamp", "body"])
         yield rows.filter(pc.invert(pc.is_in(batch["body"], EMPTY)))
-
-
-def hex_of(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> pa.StringArray:
-    """Numbers as texts of 16 hex digits."""
-    digits = pa.py_buffer(numbers.astype(">u8").tobytes().hex().encode())
-    offsets = pa.py_buffer(16 * np.arange(len(numbers) + 1, dtype=np.int32))
-    return pa.StringArray.from_buffers(len(numbers), offsets, digits)

@@ -13,24 +13,25 @@ A query does this for its tables between two batches; executors merge, the drive
    two merges replace the same files (seen with 1.6.6), so their rows are in the table twice. It is
    therefore not used here, and must not be used on a table that a query writes.
 4. If it is killed at any point, a merge has either taken effect or left files that do not count.
-5. Replaced files are deleted after KEEP_S, files that no commit has ever named after ORPHANS_S. So
-   a batch, from its first file to its commit, may take no longer than that.
+5. Files that have not counted for KEEP_S are deleted, whether they were replaced or left behind by
+   a task. The query's own batch is never among them: it is not writing one at that time.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import RemoveAction
 
 from sparq.pipeline.tables import (
     DAY,
@@ -44,6 +45,7 @@ from sparq.pipeline.tables import (
     rows_of,
     schema_of,
     transact,
+    with_day,
     write_rows,
 )
 
@@ -68,19 +70,17 @@ where the hashes of a minute's visitors take about ten times their size."""
 SETTLED_S = 600
 """A day without a new file for this time is merged into one file, or a few large ones."""
 
-CHECK_S, CLEAN_S, ORPHANS_S = 10, 60, 86_400
+CHECK_S, CLEAN_S = 10, 60
 
 
 class Maintenance:
     """Maintains the tables of one query; `keep_days` before today are kept (0: all)."""
 
     def __init__(self, tables: Tables, keep_days: int = 0) -> None:
-        self._tables = tables
-        self._keep_days = keep_days
-        self._checked_s = self._cleaned_s = self._swept_s = 0.0
-        # Files that no longer count, oldest first, and when they were replaced: Delta's vacuum
-        # forgets them at the log's next checkpoint. After a restart the sweep deletes them.
-        self._replaced: deque[tuple[float, str, list[str]]] = deque()
+        self._tables, self._keep_days = tables, keep_days
+        self._checked_s = self._cleaned_s = 0.0
+        # Files that do not count, by table and path, and when they were first seen.
+        self._unnamed: dict[tuple[str, str], float] = {}
 
     def between_batches(self, spark: SparkSession, now_s: float | None = None) -> None:
         """Merge files of one day of each table if due; delete what is old; mostly do nothing."""
@@ -88,110 +88,104 @@ class Maintenance:
         if now_s < self._checked_s + CHECK_S:
             return
         self._checked_s = now_s
-        for name, table in self._tables.opened.items():
+        for table in self._tables.opened.values():
             table.delta.update_incremental()
             limit = MERGE_BYTES if table.definition.summed is None else SUMMED_MERGE_BYTES
-            chosen = next(due(files_of(table.delta), limit, now_s), [])
-            if chosen and merge(spark, table, chosen):
-                self._replaced.append((now_s, name, [one.path for one in chosen]))
+            if chosen := due(files_of(table.delta), limit, now_s):
+                merge(spark, table, chosen)
         if now_s >= self._cleaned_s + CLEAN_S:
             self._clean(now_s)
 
     def _clean(self, now_s: float) -> None:
-        self._cleaned_s = now_s
-        for name, table in self._tables.opened.items():
-            if self._keep_days:
-                day = datetime.fromtimestamp(now_s, UTC).date() - timedelta(days=self._keep_days)
-                self._replaced.append((now_s, name, drop_days(table.delta, day.isoformat())))
-        while self._replaced and self._replaced[0][0] <= now_s - KEEP_S:
-            _, name, paths = self._replaced.popleft()
-            files = self._tables.opened[name].place.files()
-            for path in paths:
-                with suppress(FileNotFoundError):
-                    files.delete_file(path)
-        if now_s >= self._swept_s + ORPHANS_S:
-            self._swept_s = now_s
-            hours = ORPHANS_S // 3600
-            for _, _, delta in self._tables.opened.values():
-                delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
-                delta.update_incremental()
+        """Delete days that are not kept, old commits, and files that do not count."""
+        self._cleaned_s, seen = now_s, {}
+        first = datetime.fromtimestamp(now_s, UTC).date() - timedelta(days=self._keep_days)
+        for name, (_, place, delta) in self._tables.opened.items():
+            old = [one for one in files_of(delta) if one.day < first.isoformat()]
+            if self._keep_days and old:
+                replace_files(delta, old, [], data_change=True)
+            delta.cleanup_metadata()
+            for path in place.data_files().keys() - {one.path for one in files_of(delta)}:
+                seen[name, path] = self._unnamed.get((name, path), now_s)
+                if seen[name, path] <= now_s - KEEP_S:
+                    with suppress(FileNotFoundError):
+                        place.files().delete_file(path)
+        self._unnamed = seen
 
 
-def due(files: Iterable[TableFile], limit: int, now_s: float) -> Iterator[list[TableFile]]:
-    """Files to merge into one, for each day that has some; two or more each time.
+def due(files: Iterable[TableFile], limit: int, now_s: float) -> list[TableFile]:
+    """Files of one day to merge into one: none, or two or more.
 
     All files of a merge have at most `limit` bytes, unless they are only two; files of a quarter of
     it are large enough. Files of OPEN are left alone: they may be those of a query that reads
     something else, and whose next start removes them.
     """
     small = [one for one in files if one.size < limit // 4 and not one.name.startswith(OPEN)]
-    small.sort(key=lambda one: one.day)
+    small.sort(key=lambda one: (one.day, one.size))
     for _, day in groupby(small, lambda one: one.day):
-        chosen = sorted(day, key=lambda one: one.size)
+        chosen = list(day)
         if now_s - max(one.modified_ms for one in chosen) / 1000 < SETTLED_S:
-            chosen = _crowded(chosen)
-        fitting = sum(total <= limit for total in accumulate(one.size for one in chosen))
+            # Those up to the last size of which there are FAN; sizes in powers of 8.
+            sizes = [(one.size >> 14).bit_length() // 3 for one in chosen]
+            most = max((size for size, count in Counter(sizes).items() if count >= FAN), default=-1)
+            chosen = chosen[: sum(size <= most for size in sizes)]
         if len(chosen) > 1:
-            yield chosen[: max(2, fitting)]
-
-
-def _crowded(ordered: Sequence[TableFile]) -> list[TableFile]:
-    """The smallest files up to the last size of which there are FAN; sizes in powers of 8."""
-    found = at = 0
-    for _, some in groupby(ordered, lambda one: (one.size >> 14).bit_length() // 3):
-        count = len(list(some))
-        at += count
-        if count >= FAN:
-            found = at
-    return list(ordered[:found])
+            fitting = sum(total <= limit for total in accumulate(one.size for one in chosen))
+            return chosen[: max(2, fitting)]
+    return []
 
 
 def merge(spark: SparkSession, table: OpenTable, chosen: list[TableFile]) -> bool:
     """Merge some files of a day on an executor; false if another merge committed first."""
-    place, summed = table.place, table.definition.summed
+    definition, place = table.definition, table.place
     schema, paths = schema_of(table.delta), [one.path for one in chosen]
 
+    def totals(rows: ds.Scanner) -> pa.Table:
+        assert definition.summed is not None
+        found = with_day(definition, definition.summed(rows.to_table()))
+        return found.select(schema.names).cast(schema)
+
     def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        change = ds.Scanner.to_batches if definition.summed is None else totals
         for _ in batches:
-            if summed is None:
-                written = rewrite(place, schema, paths)
-            else:
-                rows = summed(rows_of(place, schema, paths).to_table())
-                day = pa.array([datetime.fromisoformat(chosen[0].day).date()] * len(rows))
-                rows = rows.append_column(DAY, day).select(schema.names).cast(schema)
-                written = write_rows(place, rows, schema, PREFIX)
-            yield pa.RecordBatch.from_pylist(written)
+            yield pa.RecordBatch.from_pylist(rewrite(place, schema, paths, change))
 
     found = spark.range(0, 1, 1, 1).mapInArrow(merged, WRITTEN_DDL).collect()
-    added = [add_action(row.asDict(), data_change=False) for row in found]
-    return replace_files(table.delta, chosen, added, data_change=False)
+    return replace_files(table.delta, chosen, [row.asDict() for row in found], data_change=False)
 
 
 def rewrite(
     place: TablePlace,
     schema: pa.Schema,
     paths: Sequence[str],
-    kept: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
+    change: Callable[[ds.Scanner], pa.Table | Iterable[pa.RecordBatch]] = ds.Scanner.to_batches,
 ) -> list[dict[str, Any]]:
-    """Write the rows of some files of one day into a new file; `kept` removes rows.
+    """Write the rows of some files of one day, as `change` leaves them, into a new file.
 
     Returns a row of WRITTEN_DDL, or none if no row is left.
     """
     name = paths[0].rpartition("/")[2]
     prefix = f"{name.rsplit('-', 2)[0]}-" if name.startswith(OPEN) else PREFIX
-    rows = map(kept, rows_of(place, schema, paths).to_batches())
-    return write_rows(place, rows, schema, prefix)
+    return write_rows(place, change(rows_of(place, schema, paths)), schema, prefix)
 
 
 def replace_files(
-    table: DeltaTable, old: Sequence[TableFile], new: Sequence[AddAction], *, data_change: bool
+    table: DeltaTable,
+    old: Sequence[TableFile],
+    written: Iterable[Mapping[str, Any]],
+    *,
+    data_change: bool,
 ) -> bool:
-    """Commit a change of files; false if an old one is gone, or another change came between."""
+    """Commit files, rows of WRITTEN_DDL, in place of others.
+
+    False if an old one is gone, or another change came between.
+    """
     if not {one.path for one in old} <= {one.path for one in files_of(table)}:
         return False
+    added = [add_action(row, data_change=data_change) for row in written]
     removed = [remove_action(one, data_change=data_change) for one in old]
     try:
-        transact(table, [*new, *removed], Transaction(MERGES, table.version()))
+        transact(table, [*added, *removed], Transaction(MERGES, table.version()))
     except CommitFailedError:
         return False
     return True
@@ -206,11 +200,3 @@ def remove_action(file: TableFile, *, data_change: bool = True) -> RemoveAction:
         deletion_timestamp=time.time_ns() // 1_000_000,
         data_change=data_change,
     )
-
-
-def drop_days(table: DeltaTable, first: str) -> list[str]:
-    """Remove all rows before a day, such as `2026-03-02`; returns the files that are gone."""
-    old = [one for one in files_of(table) if one.day < first]
-    if not old or not replace_files(table, old, [], data_change=True):
-        return []
-    return [one.path for one in old]

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from sparq.spark.options import SinkOptions
 from sparq.spark.sink import NsqWriter
 
@@ -28,10 +26,7 @@ BODY_DDL = "body BINARY"
 def messages(spark: SparkSession, channel: str, options: Mapping[str, str]) -> DataFrame:
     """A channel's messages as a stream, from the first one that the channel has not finished.
 
-    Args:
-        spark: the session.
-        channel: the query's channel.
-        options: further options of the source `nsq`: topic, addresses, limits.
+    `options` are further options of the source `nsq`: topic, addresses, limits.
     """
     return (
         spark.readStream.format("nsq")
@@ -39,14 +34,6 @@ def messages(spark: SparkSession, channel: str, options: Mapping[str, str]) -> D
         .options(**{"startingOffsets": "earliest", **options, "channel": channel})
         .load()
     )
-
-
-def with_batch_time(rows: DataFrame) -> DataFrame:
-    """Add `batch_ms` BIGINT to the messages: the time of their batch, in ms since 1970.
-
-    Spark keeps this time in its offset log, so a repeated batch has the same.
-    """
-    return rows.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
 
 
 @dataclass(frozen=True, slots=True)

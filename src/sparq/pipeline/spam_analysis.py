@@ -28,10 +28,10 @@ from pyspark.sql import functions as F
 from sparq.pipeline.checkpoints import readable_as_state
 from sparq.pipeline.clicks import USUAL
 from sparq.pipeline.maintenance import OPEN, remove_action
-from sparq.pipeline.publish import with_batch_time
 from sparq.pipeline.sessions import output, state
 from sparq.pipeline.sessions.pack import PACKED_DDL, packer
 from sparq.pipeline.sink import Output, Sink
+from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import Table, Tables, Written, files_of, transact
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ CLOSING = "sparq end of run"
 
 def packed(messages: DataFrame, rules: Rules, buckets: int, reading: Reading = USUAL) -> DataFrame:
     """A stream of messages as packed rows: one pass over their text, on the executors."""
-    return with_batch_time(messages).mapInArrow(packer(rules, buckets, reading), PACKED_DDL)
+    # Spark keeps this time in its offset log, so a repeated batch has the same.
+    timed = messages.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
+    return timed.mapInArrow(packer(rules, buckets, reading), PACKED_DDL)
 
 
 def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
@@ -67,7 +69,7 @@ def close(sink: Sink, rules: Rules, source: str, spark: SparkSession, checkpoint
 
     The query must have stopped after a whole batch; source: what it has read, topic or files.
     """
-    with readable_as_state(checkpoint) as readable:
+    with readable_as_state(place_of(spark, checkpoint)) as readable:
         rows = state.closed(spark, readable, rules)
         added = sink.tables.add_files(rows, split, f"{OPEN}{source}-")
     _replace_open(sink.tables, source, added)

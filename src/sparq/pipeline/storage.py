@@ -2,11 +2,8 @@
 
 `deltalake` has its own clients for S3, GCS, Azure and HDFS. They take credentials from the
 environment and from options. Spark's options for S3 (`spark.hadoop.fs.s3a.*`) are passed on to
-them, so that one set of options serves both.
-
-1. The address is the one that Spark would write to: relative paths, the default file system and
-   characters such as `%` mean the same.
-2. Credentials are sent to executors within the task; no `repr` shows them.
+them, so that one set of options serves both. The address is the one that Spark would write to:
+relative paths, the default file system and characters such as `%` mean the same.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from urllib.parse import urlsplit
 
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSystem, PyFileSystem
+from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +34,9 @@ _S3_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """A folder: that of a table, or of all tables; tasks carry it to the executors.
+    """A folder, of a table or of all tables: a local path or a URI, and options of `deltalake`.
 
-    Attributes:
-        address: a path on a local disk, or a URI.
-        options: storage options of `deltalake`.
+    Tasks carry it to the executors, with the credentials.
     """
 
     address: str
@@ -66,6 +61,12 @@ class TablePlace:
     def files(self) -> FileSystem:
         """The file system of the folder; paths are relative to it."""
         return PyFileSystem(DeltaStorageHandler(self.address, self.options or None))
+
+    def data_files(self) -> dict[str, float]:
+        """All Parquet files of a table, committed or not: when each was written, s since 1970."""
+        found = self.files().get_file_info(FileSelector("", recursive=True))
+        times = {one.path.lstrip("/"): one.mtime for one in found if one.extension == "parquet"}
+        return {path: at.timestamp() for path, at in times.items() if not path.startswith("_")}
 
 
 def add_data_flags(words: ArgumentParser) -> None:
@@ -99,21 +100,13 @@ def place_of(
     """
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     path = getattr(spark._jvm, "org.apache.hadoop.fs.Path")(root)
-    qualified = str(path.getFileSystem(configuration).makeQualified(path).toString())
-    parts = urlsplit(qualified)
+    # Nothing is escaped in it, so `file:/data/a b` is `/data/a b`.
+    address = str(path.getFileSystem(configuration).makeQualified(path).toString())
+    if address.startswith("file:"):
+        address = f"/{address.removeprefix('file:').lstrip('/')}"
+    parts = urlsplit(address)
     known = s3_options(configuration.get, parts.netloc) if parts.scheme in S3_SCHEMES else {}
-    return TablePlace(address_of(qualified), {**known, **(options or {})})
-
-
-def address_of(qualified: str) -> str:
-    """The address of a folder for `deltalake`, given Hadoop's, in which nothing is escaped.
-
-    `file:/data/a b` is `/data/a b`; URIs of other file systems stay as they are.
-    """
-    local = qualified.removeprefix("file:")
-    if local == qualified:
-        return qualified
-    return f"/{local.lstrip('/')}"
+    return TablePlace(address, {**known, **(options or {})})
 
 
 def s3_options(configured: Callable[[str], str | None], bucket: str) -> dict[str, str]:
@@ -127,9 +120,9 @@ def s3_options(configured: Callable[[str], str | None], bucket: str) -> dict[str
     endpoint = value("endpoint")
     # Amazon's own endpoints are derived from the region.
     if endpoint and not endpoint.endswith("amazonaws.com"):
-        plain = value("connection.ssl.enabled").lower() == "false"
         if "://" not in endpoint:
-            endpoint = f"{'http' if plain else 'https'}://{endpoint}"
+            is_plain = value("connection.ssl.enabled").lower() == "false"
+            endpoint = f"{'http' if is_plain else 'https'}://{endpoint}"
         options["AWS_ENDPOINT_URL"] = endpoint
         options["AWS_ALLOW_HTTP"] = "true" if endpoint.startswith("http:") else ""
     return {name: each for name, each in options.items() if each}

@@ -29,15 +29,19 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+)
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow.fs import FileType
 
 from sparq.pipeline.storage import TablePlace, place_of
 
@@ -50,7 +54,6 @@ BY_DAY = ds.partitioning(pa.schema([DAY]), flavor="hive")
 DAYS_MAX = 100_000
 BUFFER_BYTES = 128 << 20
 BATCH_ROWS = 65_536
-COMMIT_ATTEMPTS = 5
 QUERY_ID_CHARACTERS = 8
 KEEP_S = 600
 """How long files stay that merges have replaced, for readers that are still reading them."""
@@ -156,21 +159,20 @@ class Tables:
 
         Raises:
             RuntimeError: the caller is not a streaming query.
-            FileNotFoundError: the batch took long, and its files were deleted as left-overs.
-            deltalake.exceptions.CommitFailedError: other writers keep changing a table.
+            FileNotFoundError: see `add_files`.
+            deltalake.exceptions.CommitFailedError: other programs keep changing a table's columns.
         """
         query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if not query:
             raise RuntimeError("a table can only be written by foreachBatch of a streaming query")
         prefix = f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-"
-        for one in self.opened.values():
-            one.delta.update_incremental()
+        *_, last = self.opened.values()
         added: dict[str, list[AddAction]] = {}
-        if always or not has_batch(one.delta, query, batch_id):
+        if always or not has_batch(last.delta, query, batch_id):
             added = self.add_files(rows, split, prefix)
         found = {}
         for name, (_, _, table) in self.opened.items():
-            if added.get(name) and not has_batch(table, query, batch_id):
+            if name in added and not has_batch(table, query, batch_id):
                 commit(table, added[name], Transaction(query, batch_id))
             # Read from the table: an earlier attempt or another driver may have committed.
             files = [one for one in files_of(table) if one.name.startswith(prefix)]
@@ -183,7 +185,8 @@ class Tables:
         """Write rows into files whose names begin with a prefix; returns what to commit, by table.
 
         Raises:
-            FileNotFoundError: it took long, and the files were deleted as left-overs.
+            FileNotFoundError: it took so long that another program has deleted the files, since no
+                commit named them.
         """
         targets = {name: (one.definition, one.place) for name, one in self.opened.items()}
 
@@ -196,10 +199,8 @@ class Tables:
             added.setdefault(row["table"], []).append(add_action(row.asDict()))
         if time.monotonic() - began > KEEP_S / 2:
             for name, actions in added.items():
-                files = self.opened[name].place.files()
-                for one in files.get_file_info([action.path for action in actions]):
-                    if one.type != FileType.File:
-                        raise FileNotFoundError(f"{name}/{one.path}: run the batch again")
+                for one in actions:
+                    self.opened[name].place.files().open_input_file(one.path).close()
         return added
 
 
@@ -256,15 +257,14 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
             f"the Delta table {place.address} is not partitioned by {DAY.name}: name another folder"
         )
     known = {field.name: field.type for field in table.schema().fields}
-    missing = []
-    for field in Schema.from_arrow(schema).fields:
-        if field.name not in known:
-            missing.append(field)
-        elif known[field.name] != field.type:
+    fields = Schema.from_arrow(schema).fields
+    for field in fields:
+        if known.get(field.name, field.type) != field.type:
             raise ValueError(
                 f"column {field.name} of the Delta table {place.address} has type"
                 f" {known[field.name]} instead of {field.type}: name another folder"
             )
+    missing = [field for field in fields if field.name not in known]
     if missing:
         table.alter.add_columns(missing)
     return table
@@ -277,24 +277,19 @@ def schema_of(table: DeltaTable) -> pa.Schema:
 
 def files_of(table: DeltaTable) -> list[TableFile]:
     """The files that count in the opened version of a table."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    written = actions["modification_time"].cast(pa.timestamp("ms")).cast(pa.int64())
-    columns = (actions["path"], actions["size_bytes"], written, actions["num_records"])
-    rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    return [TableFile(unquote(path), *rest) for path, *rest in rows]
+    columns = ["path", "size_bytes", "modification_time", "num_records"]
+    actions = pa.table(table.get_add_actions(flatten=True)).select(columns)
+    return [TableFile(*row.values()) for row in actions.to_pylist()]
 
 
 def overlapping(table: DeltaTable, column: str, paths: Collection[str]) -> list[str]:
     """The files that may have a time of the range of some files' times, these files included."""
-    columns = pa.table(table.get_add_actions(flatten=True)).select(
-        ["path", f"min.{column}", f"max.{column}"]
-    )
-    rows = [
-        (unquote(path), *ends) for path, *ends in zip(*columns.to_pydict().values(), strict=True)
-    ]
-    own = [ends for path, *ends in rows if path in paths]
-    first, last = min(least for least, _ in own), max(most for _, most in own)
-    return [path for path, least, most in rows if least <= last and most >= first]
+    actions = pa.table(table.get_add_actions(flatten=True))
+    least, most = actions[f"min.{column}"], actions[f"max.{column}"]
+    own = pc.is_in(actions["path"], pa.array(paths))
+    before_end = pc.less_equal(least, pc.max(most.filter(own)))
+    after_begin = pc.greater_equal(most, pc.min(least.filter(own)))
+    return list(actions["path"].filter(pc.and_(before_end, after_begin)).to_pylist())
 
 
 def has_batch(table: DeltaTable, query: str, batch_id: int) -> bool:
@@ -307,17 +302,14 @@ def commit(table: DeltaTable, added: list[AddAction], transaction: Transaction) 
     """Make files count, unless the table has the transaction by now; updates the table.
 
     Raises:
-        deltalake.exceptions.CommitFailedError: other writers keep changing the table.
+        deltalake.exceptions.CommitFailedError: other programs keep changing the columns.
     """
-    for attempts_left in reversed(range(COMMIT_ATTEMPTS)):
-        try:
-            return transact(table, added, transaction)
-        except CommitFailedError:
-            table.update_incremental()
-            if has_batch(table, transaction.app_id, transaction.version):
-                return None
-            if not attempts_left:
-                raise
+    try:
+        transact(table, added, transaction)
+    except CommitFailedError:
+        table.update_incremental()
+        if not has_batch(table, transaction.app_id, transaction.version):
+            transact(table, added, transaction)
 
 
 def transact(
@@ -335,6 +327,8 @@ def transact(
         schema=table.schema(),
         partition_by=[DAY.name],
         commit_properties=CommitProperties(app_transactions=[transaction]),
+        # `Maintenance` does that: each time it lists the whole log.
+        post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
     )
     table.update_incremental()
 
@@ -372,8 +366,7 @@ def write_files(
         written = []
         for name, some in held.items():
             table, place = targets[name]
-            rows = pa.concat_tables(some)
-            rows = rows.append_column(DAY, rows[table.time].cast(DAY.type))
+            rows = with_day(table, pa.concat_tables(some))
             written += write_rows(place, rows, rows.schema, prefix)
         return pa.RecordBatch.from_pylist(written)
 
@@ -388,6 +381,11 @@ def write_files(
             held, held_bytes = {}, 0
     if held:
         yield flushed()
+
+
+def with_day(table: Table, rows: pa.Table) -> pa.Table:
+    """The rows of a table with `date`."""
+    return rows.append_column(DAY, rows[table.time].cast(DAY.type))
 
 
 def write_rows(
@@ -431,22 +429,16 @@ def stats_of(file: pq.FileMetaData) -> str:
     Readers of a range of these columns skip files. Bounds of texts would keep parts of them.
     """
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for at in range(file.num_columns):
-        column = file.schema.column(at)
-        if column.path != "index" and column.logical_type.type != "TIMESTAMP":
+    found: dict[str, Any] = {"numRecords": file.num_rows}
+    for at, name in enumerate(file.schema.names):
+        if name != "index" and file.schema.column(at).logical_type.type != "TIMESTAMP":
             continue
-        found = [group.column(at).statistics for group in groups]
-        nulls[column.path] = sum(one.null_count for one in found)
-        if bounded := [one for one in found if one.has_min_max]:
-            least[column.path] = min(one.min for one in bounded)
-            most[column.path] = max(one.max for one in bounded)
-    known = {
-        "numRecords": file.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls,
-    }  # fmt: skip
-    return json.dumps(known, default=lambda at: f"{at:%Y-%m-%dT%H:%M:%S.%fZ}")
+        columns = [group.column(at).statistics for group in groups]
+        found.setdefault("nullCount", {})[name] = sum(one.null_count for one in columns)
+        if bounded := [one for one in columns if one.has_min_max]:
+            found.setdefault("minValues", {})[name] = min(one.min for one in bounded)
+            found.setdefault("maxValues", {})[name] = max(one.max for one in bounded)
+    return json.dumps(found, default=lambda at: f"{at:%Y-%m-%dT%H:%M:%S.%fZ}")
 
 
 def rows_of(
