@@ -25,8 +25,8 @@ from bench.pipeline_running import Running, note
 from sparq.demo import website
 from sparq.demo.generator import PLANTED, line_of
 from sparq.pipeline import spam_analysis
+from sparq.pipeline.report.audit import Labels, scores
 from sparq.pipeline.report.figures import newest_findings, scan
-from sparq.pipeline.report.run_report import Labels, scores
 from sparq.pipeline.storage import TablePlace
 
 LOW_PER_SECOND = 100

@@ -253,13 +253,8 @@ class ClusterRun:
 
     def is_drained(self) -> bool:
         """Return whether every channel of every nsqd has handled all messages."""
-        try:
-            depths = self.nsq.depths(TOPIC)
-        except (OSError, ValueError, http.client.HTTPException):
-            return False
-        return len(depths) == len(self.nsq.nsqds) and not any(
-            depths[name].get(query, 1) for name in depths for query in QUERIES
-        )
+        depths = self.nsq.depths(TOPIC, QUERIES)
+        return depths is not None and not any(depths.values())
 
     def told(self, what: str) -> str:
         """Return a sentence followed by the last lines of all logs."""

@@ -10,8 +10,8 @@ from sparq.demo.generator import generate
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.publish import ResultTopics
+from sparq.pipeline.report.audit import scores
 from sparq.pipeline.report.figures import newest_findings, scan
-from sparq.pipeline.report.run_report import scores
 from sparq.pipeline.sessions.pack import bucket_count
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.pipeline.sessions.state import sessions_stage

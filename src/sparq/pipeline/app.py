@@ -26,8 +26,7 @@ import re
 import signal
 import sys
 import time
-from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from importlib import import_module
@@ -64,13 +63,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from sparq.pipeline.monitor.progress import QuerySample
     from sparq.pipeline.settings import Settings
 
 POLL_SECONDS = 0.25
-SAMPLES_SECONDS = 2.0
-SAMPLES_MAX = 3_000
-"""The samples that are kept for the report's charts: the newest ones."""
 
 TOO_LATE = "connect back"
 """Part of Spark's error when a Python process did not connect within ten seconds."""
@@ -124,14 +119,12 @@ class Application:
     figures: QueryMetrics
     metrics_url: str | None = None
     queries: dict[str, PipelineQuery] = field(default_factory=dict)
-    _samples: deque[QuerySample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     _said: dict[str, Any] = field(default_factory=dict)
-    _samples_at: float = 0.0
     _is_ending: bool = False
 
     def start(self) -> None:
         """Start the queries, each from its checkpoint."""
-        ProgressListener(self.figures, self._samples.append).add_to(self.spark)
+        ProgressListener(self.figures).add_to(self.spark)
         self._say("starting")
         for name in self.settings.queries:
             self.queries[name] = self._plan(name)
@@ -308,24 +301,19 @@ class Application:
         self._say("done")
 
     def _say(self, stage: str) -> None:
-        """Write `app.json` if anything has changed, and `samples.json` from time to time."""
+        """Write `app.json` if anything has changed."""
         if not self.settings.run_dir:
             return
-        folder = Path(self.settings.run_dir)
         figures = {
             "pid": os.getpid(),
             "stage": stage,
-            "queries": self.figures.totals(),
+            "queries": self.figures.rows(),
             "ui": self.spark.sparkContext.uiWebUrl,
             "metrics": self.metrics_url,
         }
         if figures != self._said:
-            write_json(folder / "app.json", figures)
+            write_json(Path(self.settings.run_dir, "app.json"), figures)
             self._said = figures
-        if time.monotonic() - self._samples_at >= SAMPLES_SECONDS or stage == "done":
-            samples = [asdict(sample) for sample in self._samples]
-            write_json(folder / "samples.json", {"samples": samples})
-            self._samples_at = time.monotonic()
 
 
 def run(settings: Settings) -> int:
@@ -340,7 +328,7 @@ def run(settings: Settings) -> int:
     rules = checked(settings)
     if settings.run_dir:
         try:
-            write_json(Path(settings.run_dir, "samples.json"), {"samples": []})
+            Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SettingsError(
                 f"--run-dir={settings.run_dir} cannot be written: {error.strerror}"

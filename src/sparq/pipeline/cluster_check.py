@@ -22,8 +22,6 @@ ANSWER_SECONDS: Final = 3.0
 STARTING_SECONDS: Final = 30.0
 """The same limit if a supervisor, for which `run_dir` is, starts the nsqlookupds just now."""
 
-PAUSE_SECONDS: Final = 0.2
-
 
 def check_cluster(settings: Settings) -> None:
     """Find the nsqds and connect to each.
@@ -35,17 +33,15 @@ def check_cluster(settings: Settings) -> None:
     # No channel: whether nsqd refuses it is known only when a query asks for it.
     given = {**cluster_options(settings), "topic": settings.topic}
     fleet = TopicConnections(SourceOptions.of(given, stream=None))
-    limit_seconds = STARTING_SECONDS if settings.run_dir else ANSWER_SECONDS
-    deadline = time.monotonic() + limit_seconds
+    deadline = time.monotonic() + (STARTING_SECONDS if settings.run_dir else ANSWER_SECONDS)
     try:
-        while True:
-            fleet.refresh()
-            if fleet.give_up():  # an nsqlookupd has answered
-                return
+        fleet.refresh()
+        while not fleet.give_up():  # until an nsqlookupd has answered
             if time.monotonic() >= deadline:
                 reasons = "; ".join(fleet.out_of_reach)
                 raise SettingsError(f"--lookupd-http-address: no nsqlookupd answers ({reasons})")
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(0.2)
+            fleet.refresh()
     except RemoteError as refusal:
         # A valid secret may not allow this topic without a channel.
         if refusal.code != "E_UNAUTHORIZED":

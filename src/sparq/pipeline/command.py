@@ -4,10 +4,8 @@
 
 1. A flag overrides the file, and the file overrides the default. `--spark`, `--source`, `--click`
    and `--columns` override single keys of the tables of these names.
-2. The keys of the file are the names of the flags. `spark.executor.cores = 2` at the top of the
-   file sets this Spark option; in the table `[spark]` the keys may omit `spark.`.
-3. `--help`, `--version` and wrong flags load neither Spark nor an event loop. An error is one
-   sentence and ends the program with status 1.
+2. The keys of the file are the names of the flags; in the table `[spark]` they may omit `spark.`.
+3. `--help`, `--version` and wrong flags load neither Spark nor an event loop.
 """
 
 from __future__ import annotations
@@ -41,41 +39,27 @@ it; the next start continues from its checkpoints. --data and --lookupd-http-add
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program.
-
-    Args:
-        arguments: the command line without the program's name; None: that of this process.
-    Returns:
-        The exit status: 1 for an error, INTERRUPTED for Ctrl-C, else that of the application.
-    Raises:
-        SystemExit: after `--help` and `--version`.
-    """
+    """Run the program; returns the exit status: that of the application, or 1 for an error."""
     try:
         settings = parse(sys.argv[1:] if arguments is None else arguments)
         return int(import_module(APPLICATION).run(settings))
-    except mistakes.Mistake as error:
-        sys.stderr.write(f"{PROGRAM}: {error}\n")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "sparq":
-            raise
-        sys.stderr.write(f"{PROGRAM}: {error.name} is missing: pip install 'sparq-mq[spark]'\n")
-    except ImportError as error:
-        if error.name is not None:
-            raise
-        sys.stderr.write(f"{PROGRAM}: {error}\n")  # an extra that this run needs
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return INTERRUPTED
+    except mistakes.Mistake as error:
+        sentence = str(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "sparq":
+            raise
+        sentence = f"{error.name} is missing: pip install 'sparq-mq[spark]'"
+    sys.stderr.write(f"{PROGRAM}: {sentence}\n")
     return 1
 
 
 def parse(arguments: Sequence[str]) -> Settings:
     """The settings from a command line and from the file that it names.
 
-    Raises:
-        SettingsError: a setting is missing or wrong.
-        Mistake: a word is not a flag, or a flag has no value.
-        SystemExit: after `--help` and `--version`.
+    Raises Mistake: a word, a setting or the file is wrong; SystemExit: after `--help`, `--version`.
     """
     known = {flag.name: flag for flag in (*flags(), CONFIG, HELP, VERSION)}
     positive = ["--publish=false" if word == "--no-publish" else word for word in arguments]
@@ -111,15 +95,14 @@ def parse(arguments: Sequence[str]) -> Settings:
 def _from_file(path: str) -> dict[str, Any]:
     """The values of a TOML file, by field.
 
-    Raises:
-        SettingsError: the file cannot be read, or has an unknown key or a wrong table.
+    Raises SettingsError: the file cannot be read, or has an unknown key or a wrong table.
     """
     origin = f"config file {path}"
     try:
         document = config_file.read(path)
         metrics = document.pop("metrics", {})
         if not isinstance(metrics, Mapping):
-            raise SettingsError(f"{origin}: metrics is no setting: write a table [metrics.NAME]")
+            raise ValueError("metrics is no setting: write a table [metrics.NAME]")
         own_metrics = import_module("sparq.pipeline.own_metrics").from_toml(metrics)
     except config_file.FileError as error:
         raise SettingsError(f"--config: {error}") from None

@@ -7,7 +7,7 @@ checkpoint/<query>                     Spark's: how far a query has come, and it
                                        files in checkpoint/files/<query>
 report.html report.json                written at the end
 nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
-run                                    the run's progress: state.json, app.json, samples.json
+run                                    the run's progress: state.json, app.json
 .lock                                  locked by the run that is active
 """
 
@@ -39,8 +39,7 @@ class RunError(Mistake):
 def lock(data: Path) -> IO[str]:
     """Lock a data folder against other runs until the returned file is closed.
 
-    Raises:
-        RunError: another run is active there, or the folder is not writable.
+    Raises RunError: another run is active there, or the folder is not writable.
     """
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -66,9 +65,7 @@ def mode(data: Path) -> str:
 def clear(data: Path) -> list[str]:
     """Delete what an earlier run left; returns the names.
 
-    Raises:
-        RunError: one of these names exists but was not made by a run, or the folder holds a user's
-            own clicks.
+    Raises RunError: one of them was not made by a run, or the folder holds a user's own clicks.
     """
     held = [name for name in NAMES if (data / name).exists()]
     if mode(data) == "up":

@@ -23,8 +23,6 @@ from sparq.program.mistakes import Mistake
 JAVA_MAJOR_MIN: Final = 17
 VERSION_TIMEOUT_SECONDS: Final = 30
 MIB: Final = 1 << 20
-HEAP_MIN_MIB: Final = 1024
-HEAP_MAX_MIB: Final = 8192
 PREFIX: Final = "sparq-jvm-"
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """Java options: no message if an archive does not match."""
@@ -42,6 +40,10 @@ exec {java} "$@"
 """
 
 
+class JavaNotFoundError(Mistake):
+    """There is no Java that Spark can run on; the text is one sentence."""
+
+
 def from_archive() -> str:
     """Java options to map Spark's classes from an archive, if this environment has one.
 
@@ -51,10 +53,6 @@ def from_archive() -> str:
     archive = Path(sys.prefix, "spark-classes.jsa")
     options = f"{QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
     return options if archive.is_file() else ""
-
-
-class JavaNotFoundError(Mistake):
-    """There is no Java that Spark can run on; the text is one sentence."""
 
 
 def ensure_java() -> str:
@@ -114,14 +112,13 @@ def default_heap() -> str:
     RocksDB, a Python worker per task, and often the nsqds need the rest. State is not in the heap,
     so more than 8 GiB would only make garbage collection slower.
     """
-    return f"{min(max(memory_bytes() // MIB // 4, HEAP_MIN_MIB), HEAP_MAX_MIB)}m"
+    return f"{min(max(memory_bytes() // MIB // 4, 1024), 8192)}m"
 
 
 def memory_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """The memory of the machine, or the limit of the container if that is smaller.
 
-    A container sees its own control group as the root, in version 2 (memory.max) and 1. Limits of
-    groups outside of containers, such as a systemd service's, are not looked for.
+    A container sees its own control group as the root, in version 2 (memory.max) and 1.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
@@ -135,7 +132,7 @@ def temporary_folder() -> Path:
 
     It is for the JVM's temporary files: Java unpacks native libraries there (RocksDB's has 15 MB),
     and Spark keeps the blocks of its shuffles there. A process holds a lock on its folder for as
-    long as it lives, so the lock is free if and only if the process has ended.
+    long as it lives.
     """
     parent = Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*"):

@@ -18,7 +18,6 @@ import re
 import shlex
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -37,25 +36,19 @@ from sparq.program.mistakes import Mistake, shown
 from sparq.spark.data_source import NsqDataSource
 
 STREAMING: Final = "org.apache.spark.sql.execution.streaming"
-LOCAL_MASTER: Final = "local[*]"
 LOOPBACK: Final = "127.0.0.1"
 NAME: Final = "spark.app.name"
 MASTER: Final = "spark.master"
-DRIVER_MEMORY: Final = "spark.driver.memory"
-EXECUTOR_MEMORY: Final = "spark.executor.memory"
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
-FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
 REQUIRED: Final[Mapping[str, tuple[str, str]]] = {
     "spark.sql.streaming.stateStore.providerClass": (
         f"{STREAMING}.state.RocksDBStateStoreProvider",
         "transformWithState works only with the RocksDB state store",
     ),
-    # A stateful task may run twice: speculation runs a second attempt at the same time, a retry
-    # runs it later, and a driver that was presumed dead may still be running it. In Spark's default
-    # format, 1, all attempts write the same file of the state. In format 2 each attempt has its own
-    # file, and the batch's commit names the one that counts. A batch's commit of the state took 17
-    # ms instead of 10 (spam_analysis, batches of 1 to 4 s on two busy cores). A session of another
+    # A stateful task may run twice: by speculation, by a retry, or by a driver that was presumed
+    # dead. In Spark's default format, 1, all attempts write the same file of the state. In format 2
+    # each has its own, and the batch's commit names the one that counts. A session of another
     # program that reads the state needs this option, too.
     "spark.sql.streaming.stateStore.checkpointFormatVersion": (
         "2",
@@ -67,25 +60,25 @@ REQUIRED: Final[Mapping[str, tuple[str, str]]] = {
 
 FLAG_OF: Final[Mapping[str, str]] = {
     MASTER: "master",
-    DRIVER_MEMORY: "driver-memory",
-    EXECUTOR_MEMORY: "executor-memory",
+    "spark.driver.memory": "driver-memory",
+    "spark.executor.memory": "executor-memory",
     SHUFFLE_PARTITIONS: "shuffle-partitions",
 }
 """Options that are set by a flag of their own, and only by it."""
 
 AT_START: Final = (
-    *(MASTER, DRIVER_MEMORY, "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"),
-    *("spark.driver.extraLibraryPath", "spark.jars.packages", "spark.jars.repositories"),
+    *(MASTER, "spark.driver.memory", "spark.driver.extraJavaOptions"),
+    *("spark.driver.extraClassPath", "spark.driver.extraLibraryPath"),
+    *("spark.jars.packages", "spark.jars.repositories"),
 )
 """Options that take effect only while the driver's JVM starts."""
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    # Three queries share the executors. Each runs in a pool of its own (the local property
-    # spark.scheduler.pool of the thread that starts it), so that a long job of one query, such as a
-    # merge of the archive's files, leaves task slots for the others. FIFO would make them wait.
+    # Each query runs in a pool of its own, so that a long job of one query, such as a merge of
+    # files, leaves task slots for the others.
     "spark.scheduler.mode": "FAIR",
-    # By default the UI keeps 1,000 jobs, stages and plans and 100,000 tasks in the driver's heap:
-    # the driver would grow with every batch until three queries have reached these numbers.
+    # The UI is in the driver's heap. By default it keeps 1,000 jobs, stages and plans and 100,000
+    # tasks, so the driver would grow with every batch for hours.
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "200",
     "spark.ui.retainedTasks": "5000",
@@ -96,14 +89,14 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # By default `stop()` waits forever for a query that hangs.
     "spark.sql.streaming.stopTimeout": "60s",
-    # A Python worker gets 10,000 messages at a time (4,000 to 20,000 cost the same per row). A
-    # message may be 1 MiB large, so the bytes need a limit, too: the default is 2 GiB.
+    # A Python worker gets 10,000 messages at a time (4,000 to 20,000 cost the same per row), of up
+    # to 1 MiB each; the default limit of their bytes is 2 GiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
 }
 
 OF_QUERIES: Final[Mapping[str, str]] = {
-    # Adaptive execution plans every stage again and sizes partitions by measured data: a repeated
-    # batch might be split differently. Spark turns it off for stateful queries anyway.
+    # Adaptive execution sizes partitions by measured data: a repeated batch might be split
+    # differently. Spark turns it off for stateful queries anyway.
     "spark.sql.adaptive.enabled": "false",
     # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
     # first batch of each query, and made later batches no faster when measured alone.
@@ -111,14 +104,17 @@ OF_QUERIES: Final[Mapping[str, str]] = {
 }
 """Defaults of the pipeline's three queries; other programs with this session keep Spark's."""
 
+HASTY: Final[Mapping[str, str]] = {
+    "ipc.client.connect.max.retries": "2",
+    "ipc.client.connect.max.retries.on.timeouts": "0",
+    "ipc.client.connect.timeout": "3000",
+    "fs.s3a.attempts.maximum": "1",
+    "fs.s3a.retry.limit": "1",
+}
+"""Hadoop's options with which a file system gives up within seconds, not minutes."""
+
 CONNECT_SECONDS: Final = 3.0
 """Time limit for a connection to a standalone master; Spark itself would try for a minute."""
-
-EXECUTORS_SECONDS: Final = 15.0
-"""The maximum time to wait for the executors of a cluster before their cores are counted."""
-
-SETTLED_SECONDS: Final = 1.0
-"""The cores are counted once no executor has joined for this time."""
 
 PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
@@ -144,7 +140,8 @@ def session(settings: Settings) -> SparkSession:
     use_this_python()
     found = _jvm_options(given)
     wanted = options_for(settings, given, found)
-    workers = {**found, **wanted}.get("spark.pyspark.python", named)
+    options = {**found, **wanted}
+    workers = options.get("spark.pyspark.python", named)
     if workers and not is_local(found[MASTER]):
         os.environ[PYTHON] = workers
     spark = _created(wanted)
@@ -155,14 +152,19 @@ def session(settings: Settings) -> SparkSession:
     except SettingsError:
         spark.stop()
         raise
-    if SHUFFLE_PARTITIONS not in {**found, **wanted}:
-        spark.conf.set(SHUFFLE_PARTITIONS, str(_cores(spark)))
+    if SHUFFLE_PARTITIONS not in options:
+        spark.conf.set(SHUFFLE_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     return spark
 
 
 def is_local(master: str) -> bool:
     """Whether the executors run on this machine only."""
     return master.startswith("local")
+
+
+def use_this_python() -> None:
+    """Let Spark run this interpreter, in a session made later."""
+    os.environ[PYTHON] = os.environ[DRIVER_PYTHON] = sys.executable
 
 
 def explicit(settings: Settings) -> dict[str, str]:
@@ -181,13 +183,8 @@ def explicit(settings: Settings) -> dict[str, str]:
         needed, why = REQUIRED.get(key, (value, ""))
         if value != needed:
             raise SettingsError(f"--spark: {key} must be {needed}: {why}")
-    own = {
-        MASTER: settings.master,
-        DRIVER_MEMORY: settings.driver_memory,
-        EXECUTOR_MEMORY: settings.executor_memory,
-        SHUFFLE_PARTITIONS: str(settings.shuffle_partitions or ""),
-    }
-    return {**dict(settings.spark), **{key: value for key, value in own.items() if value}}
+    own = {key: getattr(settings, flag.replace("-", "_")) for key, flag in FLAG_OF.items()}
+    return {**dict(settings.spark), **{key: str(value) for key, value in own.items() if value}}
 
 
 def options_for(
@@ -200,10 +197,15 @@ def options_for(
         given: the options that the user has set.
         found: the options that the JVM has already, among them its master.
     """
+    # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
+    wanted = {"spark.ui.showConsoleProgress": "false"}
+    # Names that Spark's launcher gives to a program without `--name`.
+    if found.get(NAME, "app.py") in ("app.py", "pyspark-shell"):
+        wanted[NAME] = "sparq clicks"
     defaults = dict(DEFAULTS)
     if found[MASTER].startswith("spark://"):
-        # Java unpacks native libraries into its temporary folder, and leaves them there if it is
-        # killed. An executor's working folder is deleted with the application; YARN's has both.
+        # Java leaves unpacked native libraries in its temporary folder if it is killed. An
+        # executor's working folder is deleted with the application; YARN's has both.
         defaults["spark.executor.defaultJavaOptions"] = "-Djava.io.tmpdir=."
     if is_local(found[MASTER]):
         # On a cluster the executors connect to the driver from other machines.
@@ -211,16 +213,11 @@ def options_for(
         if settings.is_local:
             # Spark's default, Hadoop's FileContext, costs a third of a small batch's time. This
             # manager relies on atomic renames, which S3A lacks.
-            defaults[FILE_MANAGER] = (
+            defaults["spark.sql.streaming.checkpointFileManagerClass"] = (
                 f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
             )
-    wanted = {key: value for key, value in defaults.items() if key not in found}
-    # Names that Spark's launcher gives to a program without `--name`.
-    if found.get(NAME, "app.py") in ("app.py", "pyspark-shell"):
-        wanted[NAME] = "sparq clicks"
-    # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
-    wanted |= {"spark.ui.showConsoleProgress": "false", **given}
-    wanted |= {key: value for key, (value, _) in REQUIRED.items()}
+    wanted |= {key: value for key, value in defaults.items() if key not in found}
+    wanted |= {**given, **{key: value for key, (value, _) in REQUIRED.items()}}
     return {key: value for key, value in wanted.items() if key != MASTER}
 
 
@@ -239,7 +236,7 @@ def _jvm_options(given: Mapping[str, str]) -> dict[str, str]:
         )
     # spark-submit sets this variable for the Python program that it starts.
     if "PYSPARK_GATEWAY_PORT" not in os.environ and SparkContext._jvm is None:
-        _start_jvm({MASTER: _named_master() or LOCAL_MASTER, **given})
+        _start_jvm({MASTER: _default_master(), **given})
     SparkContext._ensure_initialized()
     found = dict(SparkConf().getAll())
     for key in AT_START:
@@ -254,17 +251,14 @@ def _jvm_options(given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _named_master() -> str:
-    """The master in a variable or in spark-defaults.conf, where Spark's launcher looks."""
-    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    home = os.environ.get("SPARK_HOME", "")
-    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
-    defaults = ""
+def _default_master() -> str:
+    """The master in spark-defaults.conf, or else all cores of this machine."""
+    folder = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
+    found = None
     with suppress(OSError):
-        defaults = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"(?:--master[ =]|\bspark\.master=)\s*[\"']?([^\s\"']+)", arguments)
-    found = found or re.search(r"^\s*spark\.master[\s=:]+(\S+)", defaults, re.MULTILINE)
-    return found[1] if found else ""
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", text, re.MULTILINE)
+    return found[1] if found else "local[*]"
 
 
 def check_master(master: str) -> None:
@@ -320,31 +314,22 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
         os.environ.update(before)  # Spark ignores empty values
 
 
-def use_this_python() -> None:
-    """Let Spark run this interpreter, in a session made later."""
-    os.environ[PYTHON] = os.environ[DRIVER_PYTHON] = sys.executable
-
-
 def _created(wanted: dict[str, str]) -> SparkSession:
-
-    builder = SparkSession.builder
-    for key, value in wanted.items():
-        builder = builder.config(key, value)
     # No stack trace in the log: the text of SessionError has the reason.
     log4j = "org.apache.logging.log4j"
     level = getattr(SparkContext._jvm, f"{log4j}.Level").OFF
     configurator = getattr(SparkContext._jvm, f"{log4j}.core.config.Configurator")
     configurator.setLevel("org.apache.spark.SparkContext", level)
     try:
-        spark: SparkSession = builder.getOrCreate()
+        spark: SparkSession = SparkSession.builder.config(map=wanted).getOrCreate()
         # Spark reads the options of SQL only now.
         spark._jsparkSession.sessionState()
     except (Py4JError, PySparkException, OSError) as error:
-        raise SessionError(f"Spark does not start: {java_reason(error)}") from error
+        raise SessionError(f"Spark does not start: {_java_reason(error)}") from error
     return spark
 
 
-def java_reason(error: Exception) -> str:
+def _java_reason(error: Exception) -> str:
     """The first line of the root cause: the innermost Java exception, or else the Python error."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while thrown is not None and thrown.getCause() is not None:
@@ -365,9 +350,8 @@ def register_nsq(spark: SparkSession) -> None:
     """Register the format `nsq` in a session, which does not look for it itself (`_start_jvm`).
 
     Register it again for each query that runs at the same time as others. Queries that share one
-    registration share a Java map of environment variables. Spark changes this map while it plans a
-    query. Sometimes a task of another query was being serialized at that moment, and then no
-    executor could read the task.
+    registration share a Java map of environment variables, which Spark changes while it plans a
+    query. If a task of another query is serialized at that moment, no executor can read the task.
     """
     spark.dataSource.register(NsqDataSource)
 
@@ -379,14 +363,7 @@ def _check_data(spark: SparkSession, data: str) -> None:
         SettingsError: it has none, or the file cannot be written.
     """
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
-    # By default each of these tries for minutes before it gives up.
-    for key, value in (
-        ("ipc.client.connect.max.retries", "2"),
-        ("ipc.client.connect.max.retries.on.timeouts", "0"),
-        ("ipc.client.connect.timeout", "3000"),
-        ("fs.s3a.attempts.maximum", "1"),
-        ("fs.s3a.retry.limit", "1"),
-    ):
+    for key, value in HASTY.items():
         hadoop.set(key, value)
     path_class: Any = getattr(spark._jvm, "org.apache.hadoop.fs.Path")
     file_system: Any = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem")
@@ -400,26 +377,9 @@ def _check_data(spark: SparkSession, data: str) -> None:
         files.delete(probe, False)
         files.close()
     except (Py4JError, PySparkException) as error:
-        reason = java_reason(error)
+        reason = _java_reason(error)
         is_unknown = "No FileSystem for scheme" in reason or "ClassNotFound" in reason
         hint = ": add the jars of its file system with --spark spark.jars.packages=..."
         raise SettingsError(
             f"--data={data} cannot be written ({reason}){hint if is_unknown else ''}"
         ) from error
-
-
-def _cores(spark: SparkSession) -> int:
-    """The number of tasks that can run at once.
-
-    The executors of a cluster join one by one. A stateful query keeps the number of partitions of
-    its first start, so it is worth waiting until no executor has joined for a second.
-    """
-    context = spark.sparkContext
-    deadline = time.monotonic() + EXECUTORS_SECONDS
-    count, before = 0, -1
-    while not is_local(context.master) and time.monotonic() < deadline:
-        count, before = len(context.statusTracker().getExecutorInfos()), count
-        if count == before > 1:  # the driver is one of them
-            break
-        time.sleep(SETTLED_SECONDS)
-    return int(context.defaultParallelism)

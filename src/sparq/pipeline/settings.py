@@ -345,7 +345,7 @@ class Settings:
     )
     run_dir: str = option(
         "",
-        "local folder in which the application writes its state (app.json, samples.json); create"
+        "local folder in which the application writes its state (app.json); create"
         " the file `finish` there to end it",
         kind=_text("folder", _local_path),
     )

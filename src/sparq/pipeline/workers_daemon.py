@@ -1,14 +1,10 @@
 """The parent of Spark's Python workers, with their modules loaded (`spark.python.daemon.module`).
 
-Spark forks the Python workers of a machine from one daemon. Its own daemon has loaded hardly any
-modules, so every worker loads Arrow, numpy, pandas and this package by itself, which takes half
-a second of CPU or more; three queries start with some fifteen workers. This daemon loads them once,
-before the first fork.
+Spark forks the Python workers of a machine from one daemon. Spark's own has loaded hardly any
+modules, so each of some fifteen workers takes half a second of CPU or more to load them.
 
 Nothing here writes to standard output: Spark reads the daemon's port from it.
 """
-
-from __future__ import annotations
 
 import gc
 import os
@@ -23,8 +19,7 @@ import pyarrow.compute  # noqa: F401 - for the workers
 import pyspark.worker  # noqa: F401 - for the workers
 from pyspark import daemon
 
-from sparq.pipeline import archive as _archive  # noqa: F401 - for the workers
-from sparq.pipeline import metrics as _metrics  # noqa: F401 - for the workers
+from sparq.pipeline import archive, metrics  # noqa: F401 - for the workers
 
 if __name__ == "__main__":
     gc.freeze()  # a collection would write to shared pages, and so copy them in each worker

@@ -5,24 +5,28 @@ import urllib.error
 import urllib.request
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparq.pipeline.monitor.metrics import QueryMetrics, served
-from sparq.pipeline.monitor.progress import NEWEST_PUBLISHED
+from sparq.pipeline.monitor.metrics import NEWEST_PUBLISHED, QueryMetrics, lag, served
 from sparq.program.mistakes import Mistake
-from tests.pipeline.monitor.spark_progress import FIRST, QUERY_ID, STATE, place, progress
+from tests.pipeline.monitor.spark_progress import FIRST, QUERY_ID, SECOND, STATE, place, progress
 
+NOON = "2026-11-22T12:00:00.000Z"
 NOON_S = 1_795_348_800.0
 RUN, AGAIN = "run-1", "run-2"
+PLACES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10**15), max_size=6)
 
 
 class Metrics(QueryMetrics):
-    """The metrics of one query, in a registry of their own, with events in short."""
+    """The metrics of one query, which has started, in a registry of their own."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
         super().__init__(self.registry)
+        self.start(RUN)
 
     def start(self, run):
         self.started({"id": QUERY_ID, "runId": run, "name": "metrics", "timestamp": NOON})
@@ -33,13 +37,16 @@ class Metrics(QueryMetrics):
     def rest(self):
         self.rested({"id": QUERY_ID, "timestamp": "2026-11-22T12:00:30.000Z"})
 
+    def values(self, *names):
+        """Samples of the query, as Prometheus reads them; None for one that is absent."""
+        found = samples_of(generate_latest(self.registry).decode())
+        return [found.get((f"sparq_query_{name}",)) for name in names]
 
-NOON = "2026-11-22T12:00:00.000Z"
 
-
-def scraped(metrics):
-    """Every sample of the text that Prometheus reads, by name and labels."""
-    return samples_of(generate_latest(metrics.registry).decode())
+@pytest.fixture
+def metrics():
+    """The metrics of a query that has had no batch."""
+    return Metrics()
 
 
 def samples_of(text):
@@ -51,24 +58,12 @@ def samples_of(text):
     }
 
 
-def started():
-    """The metrics of a query that has started and has had no batch."""
-    metrics = Metrics()
-    metrics.start(RUN)
-    return metrics
-
-
-def value(metrics, name, *labels):
-    """One sample of the query; None if it is absent."""
-    return scraped(metrics).get((f"sparq_query_{name}", *labels))
-
-
-def test_a_batch_sets_all_figures():
-    """A batch gives rate, lag, duration, parts, state and counts."""
-    metrics = started()
-    observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1, "late": 5}}
+def test_a_batch_sets_all_figures(metrics):
+    """A batch gives rate, lag, duration, parts, state and counts, summed over observations."""
+    observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1, "late": 3, "mine": 8}}
+    observed["s"] = {"late": 2, "evicted_visits": None}
     metrics.progressed(progress(observedMetrics=observed, stateOperators=[STATE]))
-    found = scraped(metrics)
+    found = samples_of(generate_latest(metrics.registry).decode())
 
     expected = {
         ("active",): 1,
@@ -80,6 +75,7 @@ def test_a_batch_sets_all_figures():
         ("heard_timestamp_seconds",): NOON_S + 2,
         ("batch_id",): 3,
         ("late_total",): 5,
+        ("evicted_visits_total",): 0,
         ("batch_duration_seconds_sum",): 2,
         ("batch_duration_seconds_count",): 1,
         ("batch_duration_seconds_bucket", "1.0"): 0,
@@ -89,130 +85,139 @@ def test_a_batch_sets_all_figures():
         ("state_rows", "transformWithStateInPandasExec", "0"): 48,
         ("state_memory_bytes", "transformWithStateInPandasExec", "0"): 1_000_000,
         ("state_disk_bytes", "transformWithStateInPandasExec", "0"): 4_000_000,
-        ("rows_dropped_total",): 2,
     }
-    shown = {key: found.get((f"sparq_query_{key[0]}", *key[1:])) for key in expected}
-    assert expected == shown
+    assert expected == {key: found.get((f"sparq_query_{key[0]}", *key[1:])) for key in expected}
 
 
-def test_a_batch_is_counted_once():
-    """A batch that is reported again, or late, changes no counter."""
-    metrics = started()
-    seen = [metrics.progressed(progress(batch)) is not None for batch in (3, 3, 2, 4)]
+def test_a_batch_is_counted_once(metrics):
+    """A batch that is reported again, or late, changes no counter; nor does it in the totals."""
+    for batch in (3, 3, 2, 4):
+        metrics.progressed(progress(batch_id=batch))
 
-    assert [True, False, False, True] == seen
-    assert 800 == value(metrics, "rows_total")
-    assert 2 == value(metrics, "batches_total")
+    assert [800, 2] == metrics.values("rows_total", "batches_total")
+    assert {"metrics": {"rows": 800}} == metrics.rows()
 
 
 @pytest.mark.parametrize(
     ("latest", "expected"),
     [
-        (None, {"lag_messages": 0, "lag_seconds": 0, "logs_out_of_reach": 0}),
+        (None, [0, 0, 0]),
         # While an nsqd is unreachable, the last known lag stays.
-        ({FIRST: place(900)}, {"lag_messages": 400, "lag_seconds": 3, "logs_out_of_reach": 1}),
+        ({FIRST: place(900)}, [400, 3, 1]),
     ],
 )
-def test_an_idle_query_has_no_lag(latest, expected):
+def test_an_idle_query_has_no_lag(metrics, latest, expected):
     """An idle query has a lag of 0 messages and 0 seconds, and a rate of 0."""
-    metrics = started()
     observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1}}
     metrics.progressed(progress(latest=latest, observedMetrics=observed))
     metrics.rest()
 
-    always = {"rows_per_second": 0, "heard_timestamp_seconds": NOON_S + 30}
-    assert {**expected, **always} == {name: value(metrics, name) for name in (*expected, *always)}
+    assert expected == metrics.values("lag_messages", "lag_seconds", "logs_out_of_reach")
+    assert [0, NOON_S + 30] == metrics.values("rows_per_second", "heard_timestamp_seconds")
 
 
-def test_a_query_has_no_lag_before_its_first_batch():
+def test_a_query_has_no_lag_before_its_first_batch(metrics):
     """Before the first batch there is no sample of the lag: unknown is not 0."""
-    found = scraped(started())
-
-    assert ("sparq_query_lag_messages",) not in found
-    assert NOON_S == found["sparq_query_heard_timestamp_seconds",]
+    assert [None, NOON_S] == metrics.values("lag_messages", "heard_timestamp_seconds")
 
 
 @pytest.mark.parametrize(("first", "restarts"), [(0, 0), (7, 1)])
-def test_a_start_from_a_checkpoint_counts_as_a_restart(first, restarts):
+def test_a_start_from_a_checkpoint_counts_as_a_restart(metrics, first, restarts):
     """A first batch other than 0 counts as a restart: the checkpoint existed before."""
-    metrics = started()
-    metrics.progressed(progress(first))
-    metrics.progressed(progress(first + 1))
+    for batch in (first, first + 1):
+        metrics.progressed(progress(batch_id=batch))
 
-    assert (1, restarts) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
+    assert [1, restarts] == metrics.values("starts_total", "restarts_total")
 
 
-def test_a_second_run_in_the_same_driver_counts_as_a_restart():
+def test_a_second_run_in_the_same_driver_counts_as_a_restart(metrics):
     """A second run in the same driver counts as one restart, whatever its first batch."""
-    metrics = started()
-    metrics.progressed(progress(0))
+    metrics.progressed(progress(batch_id=0))
     metrics.end(RUN, "broken")
     metrics.start(AGAIN)
-    metrics.progressed(progress(1))
+    metrics.progressed(progress(batch_id=1))
 
     names = ("starts_total", "restarts_total", "failures_total", "active")
-    assert [2, 1, 1, 1] == [value(metrics, name) for name in names]
+    assert [2, 1, 1, 1] == metrics.values(*names)
 
 
-def test_a_late_end_of_an_old_run_leaves_the_new_run_active():
+def test_a_late_end_of_an_old_run_leaves_the_new_run_active(metrics):
     """The end of an old run, reported late, does not make the new run inactive."""
-    metrics = started()
     metrics.start(AGAIN)
     metrics.end(RUN)
-    still = value(metrics, "active")
+    still = metrics.values("active")
     metrics.end(AGAIN)
 
-    assert (1, 0) == (still, value(metrics, "active"))
+    assert ([1], [0]) == (still, metrics.values("active"))
 
 
-def test_the_number_of_series_does_not_grow_with_batches():
+def test_the_number_of_series_does_not_grow_with_batches(metrics):
     """A thousand batches have as many series as one."""
-    metrics = started()
-    metrics.progressed(progress(1, stateOperators=[STATE]))
-    few = len(scraped(metrics))
-    for batch in range(2, 1_000):
-        metrics.progressed(progress(batch, stateOperators=[STATE]))
+    counts = set()
+    for batch in range(1, 1_000):
+        metrics.progressed(progress(batch_id=batch, stateOperators=[STATE]))
+        if batch in (1, 999):
+            counts.add(len(samples_of(generate_latest(metrics.registry).decode())))
 
-    assert few == len(scraped(metrics))
-
-
-def test_totals_are_those_of_this_process():
-    """The totals, which a supervisor shows, count each batch once."""
-    metrics = started()
-    for batch in (7, 7, 8):
-        metrics.progressed(progress(batch))
-
-    assert {"metrics": {"batches": 2, "rows": 800}} == metrics.totals()
+    assert 1 == len(counts)
 
 
-def test_the_server_answers_prometheus():
-    """The HTTP server has the queries' metrics, until it is closed."""
-    with (
-        served(started().registry, "127.0.0.1:0") as url,
-        urllib.request.urlopen(url) as answer,
-    ):
+@given(PLACES, PLACES)
+def test_lag_of_any_two_offsets_equals_a_plain_count(end, latest):
+    """Lag equals a plain count of ordinals; a log in only one of the offsets is not counted."""
+    raw = progress(
+        end={f"127.0.0.1:4150/{log}": place(at) for log, at in end.items()},
+        latest={f"127.0.0.1:4150/{log}": place(at) for log, at in latest.items()},
+    )
+    plain = sum(max(latest[log] - end[log], 0) for log in end if log in latest)
+
+    assert (plain, len(end.keys() - latest.keys())) == lag(raw)
+
+
+@pytest.mark.parametrize("latest", [None, "17", 17, []])
+def test_a_log_that_is_gone_or_unknown_adds_no_lag(latest):
+    """A log marked as gone is neither lag nor out of reach; lag of other sources is unknown."""
+    assert (400, 0) == lag(progress(end={FIRST: place(500), SECOND: place(300, gone=True)}))
+    raw = progress()
+    raw["sources"][0]["latestOffset"] = latest
+    assert (None, 0) == lag(raw)
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected"),
+    [
+        ({"sparq_read": {NEWEST_PUBLISHED: NOON_S - 3.25}, "theirs": {"n": 4}}, 2 + 3.25),
+        ({"a": {NEWEST_PUBLISHED: NOON_S - 9}, "b": {NEWEST_PUBLISHED: NOON_S - 1}}, 2 + 1),
+        ({"sparq_read": {NEWEST_PUBLISHED: NOON_S + 60}}, 0),  # a publisher's clock is ahead
+        ({"sparq_read": {NEWEST_PUBLISHED: None}}, None),  # a batch without messages
+        ({}, None),
+    ],
+)
+def test_lag_in_time_is_the_age_of_the_newest_message_read(metrics, observed, expected):
+    """Lag in seconds: the batch's end minus the newest publish time of all observations."""
+    metrics.progressed(progress(observedMetrics=observed))
+
+    assert [expected] == metrics.values("lag_seconds")
+
+
+def test_the_server_answers_prometheus(metrics):
+    """The HTTP server has the queries' metrics, until it is closed; none without an address."""
+    with served(metrics.registry, "127.0.0.1:0") as url, urllib.request.urlopen(url) as answer:
         text = answer.read().decode()
 
     assert 1 == samples_of(text)["sparq_query_active",]
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url)
-
-
-def test_without_an_address_nothing_is_served():
-    """An empty address means no server."""
     with served(CollectorRegistry(), "") as url:
         assert url is None
 
 
 def test_an_address_in_use_is_an_error():
     """An address in use is an error with the option and the system's reason."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(Mistake) as caught, served(CollectorRegistry(), f"127.0.0.1:{port}"):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Mistake) as caught, served(CollectorRegistry(), address):
             pass
 
-    assert f"--metrics-address: cannot listen on 127.0.0.1:{port}: Address already in use" == str(
-        caught.value
-    )
+    said = f"--metrics-address: cannot listen on {address}: Address already in use"
+    assert said == str(caught.value)

@@ -1,4 +1,4 @@
-"""The audit: it passes if the tables have each message once, and names each difference."""
+"""The audit: it passes if the tables have each message once; and the report of a run."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sparq.demo.generator import generate
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.report.audit import HASH_DTYPE, SQL, audit, compare, hashes
+from sparq.pipeline.report.audit import HASH_DTYPE, SQL, audit, compare, hashes, report_of, scores
+from sparq.pipeline.sessions.rules import REASONS
 from sparq.pipeline.storage import TablePlace
 from tests.pipeline.report.sample_tables import add, written
 
@@ -27,7 +28,7 @@ def sent(*lines):
 
 
 @pytest.fixture
-def data(tmp_path):
+def own(tmp_path):
     """The tables of LINES."""
     return written(tmp_path, LINES)
 
@@ -38,21 +39,21 @@ def again(data, table):
     add(data, [table], [{table.name: rows.slice(0, 1)}], "again")
 
 
-def test_the_audit_passes_if_every_message_is_stored_once(data):
+def test_the_audit_passes_if_every_message_is_stored_once(own):
     """Equal bodies are counted; a body that was sent again may be stored once more, or not."""
-    figures, failures = audit(data, len(LINES), sent(*LINES), NONE)
+    figures, failures = audit(own, len(LINES), sent(*LINES), NONE)
 
     assert [] == failures
     assert len(LINES) == figures["archived"] + figures["rejected"]
     assert figures["minute_clicks"] == figures["session_clicks"] == figures["archived"] > 290
-    assert [] == audit(data, len(LINES), sent(*LINES[:-1]), sent(LINES[-1], LINES[0]))[1]
-    assert [] == audit(data, len(LINES), None, NONE)[1]
+    assert [] == audit(own, len(LINES), sent(*LINES[:-1]), sent(LINES[-1], LINES[0]))[1]
+    assert [] == audit(own, len(LINES), None, NONE)[1]
 
 
-def test_bodies_are_compared_with_those_that_were_sent(data):
+def test_bodies_are_compared_with_those_that_were_sent(own):
     """A lost message and one that nobody sent have a sentence each."""
-    lost = audit(data, len(LINES), sent(*LINES, b"lost"), NONE)[1]
-    foreign = audit(data, len(LINES) + 1, sent(*LINES[1:]), NONE)[1]
+    lost = audit(own, len(LINES), sent(*LINES, b"lost"), NONE)[1]
+    foreign = audit(own, len(LINES) + 1, sent(*LINES[1:]), NONE)[1]
 
     assert ["1 acknowledged messages are missing"] == lost
     assert [
@@ -73,21 +74,21 @@ def test_bodies_are_compared_with_those_that_were_sent(data):
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_a_row_that_is_twice_in_any_table_is_a_failure(data, table, sentence):
+def test_a_row_that_is_twice_in_any_table_is_a_failure(own, table, sentence):
     """Each of the six tables is checked."""
-    again(data, table)
+    again(own, table)
 
-    assert any(one.startswith(sentence) for one in audit(data, len(LINES), None, NONE)[1])
+    assert any(one.startswith(sentence) for one in audit(own, len(LINES), None, NONE)[1])
 
 
-def test_the_documents_sql_is_the_audits_and_runs_in_duckdb(data):
+def test_the_documents_sql_is_the_audits_and_runs_in_duckdb(own):
     """docs/tables.md shows the audit's SQL, and DuckDB has the same figures."""
     connection = duckdb.connect()
     for name in ("clicks", "rejected", "minutes", "pages", "sessions", "findings"):
-        connection.register(name, DeltaTable(data.of(name).address).to_pyarrow_dataset())
+        connection.register(name, DeltaTable(own.of(name).address).to_pyarrow_dataset())
 
     assert f"```sql\n{SQL}```" in DOCS.read_text(encoding="utf-8")
-    assert audit(data, 0, None, NONE)[0] == dict(connection.sql(SQL).fetchall())
+    assert audit(own, 0, None, NONE)[0] == dict(connection.sql(SQL).fetchall())
 
 
 def test_tables_that_are_not_there_yet_have_no_rows(tmp_path):
@@ -108,3 +109,45 @@ def test_compare_equals_plain_counting(sent, again, there):
     surplus = Counter(there) - Counter(sent) - Counter(again)
 
     assert compare(*arrays) == ((Counter(sent) - Counter(there)).total(), surplus.total())
+
+
+def test_the_report_has_what_programs_read(data, day):
+    """All keys of `report.json` but for durations; the newest findings are scored."""
+    count = len(day.lines)
+    facts = {"source": "a day", "published": count, "resent": 0, "logged": count, "restarts": []}
+    records = sent(*day.lines), NONE
+    report, figures = report_of(data, facts, records, day.labels)
+    first = figures["top_lists"][0]["rows"][0]
+
+    assert [
+        *("source", "published", "resent", "logged", "restarts"),
+        *("archived", "distinct", "rejected", "session_clicks", "metrics_clicks"),
+        *("exactly_once", "failures", "sessions", "minutes", "bytes", "visitors"),
+        *("evicted_visits", "evicted_clicks", "findings", "statuses", "top_pages"),
+        *("rejected_by_reason", "scores"),
+    ] == list(report)
+    assert (True, []) == (report["exactly_once"], report["failures"])
+    assert report["archived"] + report["rejected"] == count
+    assert report["rejected"] == sum(report["rejected_by_reason"].values()) > 0
+    assert {*REASONS} == {*report["findings"]}
+    assert figures["findings"] == {name: n for name, n in report["findings"].items() if n}
+    assert {"page": first[0], "clicks": first[1]} == report["top_pages"][0]
+    assert report["scores"]["all"]["recall"] > 0.9
+
+    failed, _ = report_of(data, {**facts, "logged": count + 1}, (NONE, NONE))
+    assert (False, 2) == (failed["exactly_once"], len(failed["failures"]))
+    assert "scores" not in failed
+
+
+def test_scores_are_counted_by_reason_and_in_total():
+    """Scores count found, planted and both."""
+    reasons = (("1", "burst"), ("2", "burst"), ("1", "no_resources"))
+    found = [{"address": one, "user_agent": "x", "reason": reason} for one, reason in reasons]
+    labels = {("1", "x"): frozenset({"burst"}), ("3", "x"): frozenset({"burst"})}
+    scored = scores(found, labels)
+
+    assert [*REASONS, "all"] == list(scored)
+    assert [2, 2, 0.5, 0.5] == list(scored["burst"].values())
+    assert [1, 0, 0.0, 1.0] == list(scored["no_resources"].values())
+    assert [3, 2, 0.3333, 0.5] == list(scored["all"].values())
+    assert [0, 0, 1.0, 1.0] == list(scored["repeats"].values())

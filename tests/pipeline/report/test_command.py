@@ -39,20 +39,16 @@ def test_a_period_and_a_file_are_chosen(folder, tmp_path):
 def test_the_page_of_a_run_has_its_section(folder):
     """A data folder that `sparq run` has made has facts about the run."""
     (folder / "run").mkdir()
-    batch = {"time_s": 1.0, "query": "archive", "rows_per_second": 5.0}
-    samples = [{**batch, "lag_messages": 3, "lag_seconds": None}]
     for name, value in (
         ("run/state.json", {"mode": "run"}),
-        ("run/samples.json", {"samples": samples}),
         ("report.json", {**RUN, "source": "my log", "restarts": ["spark"]}),
     ):
         (folder / name).write_text(json.dumps(value))
     assert 0 == sparq(["report", "--data", str(folder)])
     page = (folder / "report.html").read_text()
 
-    for text in ("Audit passed", "my log", "Restarted during the run: spark", "Lag in messages"):
+    for text in ("Audit passed", "my log", "Restarted during the run: spark"):
         assert text in page
-    assert "Lag in seconds" not in page
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ def test_a_longer_period_has_longer_steps(data, days, step):
     assert (step, days * steps) == (figures["over_time"]["step"], len(rows))
     assert rows["clicks"].sum() == figures["clicks"]
     assert rows["views"].sum() == figures["views"]
-    assert 0 == figures["over_time"]["left_out"]
 
 
 def test_what_settings_switch_off_is_left_out(day, tmp_path):
@@ -100,15 +99,6 @@ def test_what_settings_switch_off_is_left_out(day, tmp_path):
     assert ["Pages", "Entry pages", "Exit pages", "Not found", "Referring sites"] == titles[:5]
     assert ["Rejected by reason"] == titles[5:]
     assert not [page for page, _ in list_of(figures, "Pages") if page.endswith((".svg", ".js"))]
-
-
-def test_clicks_with_a_wrong_clock_do_not_stretch_the_charts(day, tmp_path):
-    """They are in the totals, and a note says how many are not shown."""
-    wrong = b'192.0.2.1 - - [02/Mar/1999:10:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "-"'
-    figures = figures_of(written(tmp_path, [*day.lines, wrong]))
-
-    assert ("minute", 1) == (figures["over_time"]["step"], figures["over_time"]["left_out"])
-    assert figures["over_time"]["rows"]["clicks"].sum() == figures["clicks"] - 1
 
 
 def test_an_event_without_path_and_address_counts_as_a_view(tmp_path):

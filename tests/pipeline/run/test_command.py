@@ -8,9 +8,7 @@ import pytest
 from sparq import cli
 from sparq.pipeline.folders import RunError
 from sparq.pipeline.run import command
-from sparq.pipeline.run.command import BackgroundPublishing, PipelineRun
-
-QUERIES = ("archive", "metrics", "spam_analysis")
+from sparq.pipeline.run.command import PipelineRun
 
 
 class Cluster:
@@ -21,7 +19,6 @@ class Cluster:
             SimpleNamespace(name=name, tcp="127.0.0.1:1") for name in ("nsqd-1", "nsqd-2")
         ]
         self.dead = []
-        self.answers = {}
 
     def start(self):
         pass
@@ -31,11 +28,6 @@ class Cluster:
             raise self.dead
         dead, self.dead = self.dead, []
         return dead
-
-    def depths(self, _topic):
-        if isinstance(self.answers, Exception):
-            raise self.answers
-        return self.answers
 
     def state(self):
         return {"nsqds": 2}
@@ -112,17 +104,6 @@ def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
         run.watch()
 
 
-def test_depths_are_summed_if_all_nsqds_answer(run):
-    """Depths are unknown unless all nsqds answer: a run could otherwise appear drained."""
-    run.cluster.answers = {"nsqd-1": {"archive": 3, "m": 1}, "nsqd-2": {"archive": 4}}
-    assert dict(zip(QUERIES, (7, 1, 0), strict=True)) == run.depths()
-
-    run.cluster.answers = {"nsqd-1": {"archive": 3}}
-    assert run.depths() is None
-    run.cluster.answers = ConnectionRefusedError()
-    assert run.depths() is None
-
-
 def test_the_state_has_the_stage_and_its_durations(run):
     """The state file has the current stage; durations of earlier stages are kept."""
     run.began -= 5
@@ -140,11 +121,12 @@ def test_the_state_has_the_stage_and_its_durations(run):
 def test_progress_is_shown_every_few_seconds(run, capsys, monkeypatch):
     """A line has the stage, the published clicks, and what each query has not read yet."""
     run.stage = "draining"
-    run.show(5_000, {"archive": 0, "metrics": 4_000})
+    run.published.acknowledged = 5_000
+    run.show({"archive": 0, "metrics": 4_000})
     assert "" == capsys.readouterr().err
     monkeypatch.setattr(command, "SHOW_SECONDS", 0)
-    run.show(5_000, {"archive": 0, "metrics": 4_000})
-    run.show(5_000, {})
+    run.show({"archive": 0, "metrics": 4_000})
+    run.show({})
 
     known, unknown = capsys.readouterr().err.splitlines()
     assert known.endswith("s] draining: published 5,000 | still to read: archive 0, metrics 4,000")
@@ -215,7 +197,6 @@ def test_a_mistake_in_the_settings_file_starts_nothing(text, sentence, tmp_path,
 
 def test_an_unreadable_log_fails_the_publishing(run, tmp_path):
     """If the log cannot be read, the publishing thread keeps the error for the run."""
-    publishing = BackgroundPublishing(run, tmp_path / "missing.log", 0, 0)
-    publishing.run()
+    run.publish(tmp_path / "missing.log", 0, 0)
 
-    assert "missing.log" in str(publishing.failure)
+    assert "missing.log" in str(run.failure)

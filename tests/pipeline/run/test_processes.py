@@ -37,7 +37,9 @@ def test_a_killed_nsqd_is_restarted(cluster, tmp_path):
     first.process.wait(10)
 
     assert ["nsqd-1"] == cluster.restart_dead()
-    assert {"nsqd-1": {"archive": 10}} == cluster.depths("clicks")
+    assert cluster.depths("clicks", ["archive"]) is None  # the other has no topic
+    second.request("POST", "/topic/create?topic=clicks")
+    assert {"archive": 10, "other": 0} == cluster.depths("clicks", ["archive", "other"])
     state = cluster.state()
     assert (2, second.process.pid) == (state["nsqd-1"]["starts"], state["nsqd-2"]["pid"])
 

@@ -11,8 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparq.daemon.prometheus_text import process_registry
-from sparq.pipeline.monitor.metrics import QueryMetrics
-from sparq.pipeline.monitor.progress import COUNTS, NEWEST_PUBLISHED
+from sparq.pipeline.monitor.metrics import COUNTS, NEWEST_PUBLISHED, QueryMetrics
 from tests.pipeline.monitor.spark_progress import STATE, progress
 
 ROOT = Path(__file__).parents[3]
@@ -36,9 +35,7 @@ def samples():
     began = "2026-11-22T12:00:00.000Z"
     metrics.started({"id": "id", "runId": "run", "name": "metrics", "timestamp": began})
     observed = {"r": {NEWEST_PUBLISHED: 1.0, **dict.fromkeys(COUNTS, 1)}}
-    times = {"max": "2026-11-22T12:00:00.000Z", "watermark": "2026-11-22T11:00:00.000Z"}
-    told = progress(observedMetrics=observed, stateOperators=[STATE], eventTime=times)
-    metrics.progressed(told)
+    metrics.progressed(progress("id", observedMetrics=observed, stateOperators=[STATE]))
     found = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:

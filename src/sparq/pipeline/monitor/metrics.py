@@ -4,11 +4,19 @@
     metrics = QueryMetrics(registry)
     with served(registry, "127.0.0.1:4180") as url: ...
 
-1. Counters start at 0 with the process. A batch is counted once, even if Spark reports it twice.
-2. A figure that is not known has no sample: unknown is not 0.
-3. Labels are a query's name, a part of a batch or an operator. They never contain text from clicks,
-   and their number does not grow with the number of clicks.
-4. The server has no authentication, so it listens on loopback unless another address is configured.
+They are made from Spark's progress of a batch (the JSON of a `StreamingQueryProgress`).
+
+1. *Lag in messages*: messages in the logs after the end of the batch, when it was planned: the
+   source's `latestOffset` minus its `endOffset`, counted in ordinals, never in indexes. A log that
+   only one of the two offsets names is not counted: it joins with the next batch, or its nsqd is
+   out of reach.
+2. *Lag in seconds*: the end of the batch minus the publish time of the newest message that it read.
+   So it is the age of the newest message whose result is visible. Spark's progress has no publish
+   times: a query reports them as NEWEST_PUBLISHED of an observation (`listener.observed`).
+3. Counters start at 0 with the process. A batch is counted once, even if Spark reports it twice.
+4. A figure that is not known has no sample: unknown is not 0.
+5. Labels never contain text from clicks, and their number does not grow with the number of clicks.
+6. The server has no authentication, so it listens on loopback unless another address is configured.
 """
 
 from __future__ import annotations
@@ -16,27 +24,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from sparq.daemon.address import join, split
-from sparq.pipeline.monitor.progress import (
-    COUNTS,
-    WHOLE,
-    QuerySample,
-    counts_of,
-    lag,
-    sample_of,
-    seconds_of,
-    time_of,
-)
 from sparq.program.mistakes import Mistake
+
+Progress = Mapping[str, Any]
 
 PREFIX: Final = "sparq_query_"
 DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 """Bounds of a batch's duration in seconds: from a small batch to one that needs attention."""
+
+NEWEST_PUBLISHED: Final = "newest_published_s"
+"""Name in an observation: maximum publish time of the messages read, in seconds since 1970."""
+
+WHOLE: Final = "triggerExecution"
+"""The part of `durationMs` that is the total."""
+
+COUNTS: Final = {
+    "late": "Clicks that came too late for their visit, and are in one of their own",
+    "rejected": "Messages that are not valid clicks",
+    "evicted_visits": "Visits ended early for lack of room; further clicks begin another visit",
+    "evicted_clicks": "Clicks of these visits",
+    "findings": "Findings and revisions of findings",
+}
+"""Counters that a query may observe, as sums over a batch."""
 
 COUNTERS: Final = {
     "starts": "Runs of the query started by this process",
@@ -44,7 +60,6 @@ COUNTERS: Final = {
     "failures": "Runs that ended with an error",
     "batches": "Batches",
     "rows": "Messages read",
-    "rows_dropped": "Rows dropped by Spark's watermark",
 }
 """Counters that each query has from its start."""
 
@@ -58,8 +73,6 @@ GAUGES: Final = {
     "lag_seconds": "Age of the newest message read, at the end of its batch; 0 while there is"
     " nothing to read",
     "logs_out_of_reach": "Logs being read whose nsqd did not answer: their lag is unknown",
-    "event_time_seconds": "Newest event time, in seconds since 1970",
-    "watermark_seconds": "Spark's watermark, in seconds since 1970",
 }
 STATE: Final = {
     "state_rows": "Rows in the operator's state",
@@ -69,30 +82,28 @@ STATE: Final = {
     "state_removed_rows": "Rows of the state removed by the newest batch",
     "state_commit_seconds": "Time to commit the state, summed over its tasks",
 }
-
-PARTS: Final = {
-    "batch_part_seconds": "Duration of each part of a batch, by Spark's names: latestOffset,"
-    " queryPlanning and so on"
-}
-DURATIONS: Final = {"batch_duration_seconds": "Duration of batches, from the trigger to the commit"}
+PARTS: Final = (
+    "Duration of each part of a batch, by Spark's names: latestOffset, queryPlanning and so on"
+)
+DURATION: Final = "Duration of batches, from the trigger to the commit"
 
 
 @dataclass
 class _Known:
-    """What is known of a query in this process.
+    """What is known of a query, and so of its checkpoint, in this process.
 
     Attributes:
+        name: its name, or its id if it has none.
         run_id: id of its newest run; events of an older run may arrive after the newest has begun.
-        checkpoint: its id in Spark; another id has batches that are numbered from 0 again.
         batch_id, logs_out_of_reach: of its newest batch; -1 before the first.
+        starts, rows: runs begun, and messages read.
     """
 
+    name: str
     run_id: str = ""
-    checkpoint: str = ""
     batch_id: int = -1
     logs_out_of_reach: int = 0
     starts: int = 0
-    batches: int = 0
     rows: int = 0
 
 
@@ -109,76 +120,60 @@ class QueryMetrics:
         self._counters: dict[str, Counter] = made(Counter, {**COUNTERS, **COUNTS})
         self._gauges: dict[str, Gauge] = made(Gauge, GAUGES)
         self._state: dict[str, Gauge] = made(Gauge, STATE, "operator", "place")
-        self._parts: Counter = made(Counter, PARTS, "part")["batch_part_seconds"]
+        (self._parts,) = made(Counter, {"batch_part_seconds": PARTS}, "part").values()
         durations = partial(Histogram, buckets=DURATION_BOUNDS)
-        self._durations: Histogram = made(durations, DURATIONS)["batch_duration_seconds"]
-        self._names: dict[str, str] = {}
+        (self._durations,) = made(durations, {"batch_duration_seconds": DURATION}).values()
         self._known: dict[str, _Known] = {}
 
-    def totals(self) -> dict[str, dict[str, int]]:
-        """The batches and rows of each query so far."""
-        return {
-            name: {"batches": known.batches, "rows": known.rows}
-            for name, known in list(self._known.items())
-        }
+    def rows(self) -> dict[str, dict[str, int]]:
+        """The messages that each query has read in this process: {query: {"rows": number}}."""
+        return {known.name: {"rows": known.rows} for known in list(self._known.values())}
 
-    def counted(self, query: str, name: str, number: int) -> None:
-        """Add a number to a count of COUNTS, which the query's function for foreachBatch knows."""
+    def counted(self, query: str, name: str, number: float) -> None:
+        """Add a number to a counter; a query's function for foreachBatch knows some, too."""
         self._counters[name].labels(query).inc(number)
 
     def started(self, event: Mapping[str, Any]) -> None:
         """Record the first or a later start of a query."""
-        name = self._names[event["id"]] = event["name"] or event["id"]
-        known = self._known.setdefault(name, _Known())
+        known = self._known.setdefault(event["id"], _Known(event["name"] or event["id"]))
         known.run_id = event["runId"]
         known.starts += 1
         for counter in COUNTERS:
-            self._counters[counter].labels(name)
-        self._counters["starts"].labels(name).inc()
-        self._counters["restarts"].labels(name).inc(known.starts > 1)
-        self._durations.labels(name)
-        self._set(name, active=1, heard_timestamp_seconds=time_of(event["timestamp"]))
+            self.counted(known.name, counter, 0)
+        self.counted(known.name, "starts", 1)
+        self.counted(known.name, "restarts", known.starts > 1)
+        self._durations.labels(known.name)
+        self._set(known.name, active=1, heard_timestamp_seconds=_time_of(event["timestamp"]))
 
-    def progressed(self, progress: Mapping[str, Any]) -> QuerySample | None:
-        """Record a finished batch; None if it was recorded before."""
-        sample = sample_of(progress)
-        name, batch_id = sample.query, progress["batchId"]
-        behind, out_of_reach = lag(progress)
-        known = self._known[name]
-        if known.checkpoint == progress["id"] and known.batch_id >= batch_id:
-            return None  # a query that was started again repeats its last batch
+    def progressed(self, progress: Progress) -> None:
+        """Record a finished batch."""
+        known = self._known[progress["id"]]
+        name, batch_id, rows = known.name, progress["batchId"], progress["numInputRows"]
+        if known.batch_id >= batch_id:
+            return  # a query that was started again repeats its last batch
         # The process may be new, and the query not: it continues from a checkpoint.
-        continues = known.batch_id < 0 < batch_id and known.starts == 1
-        known.checkpoint, known.batch_id = progress["id"], batch_id
-        known.logs_out_of_reach = out_of_reach
-        known.batches += 1
-        known.rows += progress["numInputRows"]
-        self._counters["restarts"].labels(name).inc(continues)
+        self.counted(name, "restarts", known.batch_id < 0 < batch_id and known.starts == 1)
+        behind, out_of_reach = lag(progress)
+        known.batch_id, known.logs_out_of_reach = batch_id, out_of_reach
+        known.rows += rows
+        seconds = progress["durationMs"][WHOLE] / 1000
+        ended_s = _time_of(progress["timestamp"]) + seconds
         self._set(
             name,
-            heard_timestamp_seconds=sample.time_s,
+            heard_timestamp_seconds=ended_s,
             batch_id=batch_id,
-            rows_per_second=sample.rows_per_second,
+            rows_per_second=rows / seconds if seconds else 0,
             lag_messages=behind,
-            lag_seconds=sample.lag_seconds,
+            lag_seconds=_age_seconds(progress, ended_s),
             logs_out_of_reach=out_of_reach,
-            event_time_seconds=_event_time(progress, "max"),
-            watermark_seconds=_event_time(progress, "watermark"),
         )
-        self._count(name, progress)
-        return sample
-
-    def _count(self, name: str, progress: Mapping[str, Any]) -> None:
-        self._counters["batches"].labels(name).inc()
-        self._counters["rows"].labels(name).inc(progress["numInputRows"])
-        self._durations.labels(name).observe(seconds_of(progress))
+        self._durations.labels(name).observe(seconds)
         for part, millis in progress["durationMs"].items():
             if part != WHOLE:
                 self._parts.labels(name, part).inc(millis / 1000)
-        for count, number in counts_of(progress).items():
+        for count, number in (("batches", 1), ("rows", rows), *_counts_of(progress)):
             self.counted(name, count, number)
         for place, state in enumerate(progress["stateOperators"]):
-            self._counters["rows_dropped"].labels(name).inc(state["numRowsDroppedByWatermark"])
             figures = {
                 "state_rows": state["numRowsTotal"],
                 "state_memory_bytes": state["memoryUsedBytes"],
@@ -193,19 +188,18 @@ class QueryMetrics:
 
     def rested(self, event: Mapping[str, Any]) -> None:
         """Record that a query has found nothing to read, or less than `minOffsetsPerTrigger`."""
-        name = self._names[event["id"]]
-        self._set(name, heard_timestamp_seconds=time_of(event["timestamp"]), rows_per_second=0)
-        known = self._known[name]
+        known, heard_s = self._known[event["id"]], _time_of(event["timestamp"])
+        self._set(known.name, heard_timestamp_seconds=heard_s, rows_per_second=0)
         if known.batch_id >= 0 and not known.logs_out_of_reach:
-            self._set(name, lag_messages=0, lag_seconds=0)
+            self._set(known.name, lag_messages=0, lag_seconds=0)
 
     def ended(self, event: Mapping[str, Any]) -> None:
         """Record the end of a query's run."""
-        name = self._names[event["id"]]
-        self._counters["failures"].labels(name).inc(event.get("exception") is not None)
+        known = self._known[event["id"]]
+        self.counted(known.name, "failures", event.get("exception") is not None)
         # Spark may report the end of a run after the next one has begun.
-        if event["runId"] == self._known[name].run_id:
-            self._set(name, active=0)
+        if event["runId"] == known.run_id:
+            self._set(known.name, active=0)
 
     def _set(self, query: str, **values: float | None) -> None:
         for name, value in values.items():
@@ -215,10 +209,48 @@ class QueryMetrics:
                 self._gauges[name].labels(query).set(value)
 
 
-def _event_time(progress: Mapping[str, Any], name: str) -> float | None:
-    """The time, or None: Spark's watermark is 1970 until it has moved."""
-    text = progress.get("eventTime", {}).get(name)
-    return (time_of(text) or None) if text else None
+def _time_of(text: str) -> float:
+    """A time as Spark writes it, in seconds since 1970."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def lag(progress: Progress) -> tuple[int | None, int]:
+    """(messages after the end of the batch, logs out of reach).
+
+    The number of messages is None if no source of the query reports it: none is the source `nsq`,
+    or it has not read the ends of the logs yet.
+    """
+    behind, out_of_reach = None, 0
+    for source in progress["sources"]:
+        end, latest = (source.get(name) for name in ("endOffset", "latestOffset"))
+        if not (isinstance(end, Mapping) and isinstance(latest, Mapping)):
+            continue
+        behind = behind or 0
+        for log, place in end.items():
+            # Other keys say how the batch is split, or that a log was given up.
+            if "/" in log and not place.get("gone"):
+                newest = latest.get(log)
+                out_of_reach += newest is None
+                behind += max(newest["ordinal"] - place["ordinal"], 0) if newest else 0
+    return behind, out_of_reach
+
+
+def _observed(progress: Progress) -> list[Mapping[str, Any]]:
+    # Spark leaves the key out if nothing was observed.
+    return list(progress.get("observedMetrics", {}).values())
+
+
+def _age_seconds(progress: Progress, ended_s: float) -> float | None:
+    """Lag in seconds: not negative, even if a publisher's clock is ahead."""
+    times = [row[NEWEST_PUBLISHED] for row in _observed(progress) if row.get(NEWEST_PUBLISHED)]
+    return max(ended_s - max(times), 0.0) if times else None
+
+
+def _counts_of(progress: Progress) -> Iterator[tuple[str, int]]:
+    """The counts of COUNTS that the query observed in this batch."""
+    for row in _observed(progress):
+        for name in COUNTS.keys() & row.keys():
+            yield name, int(row[name] or 0)
 
 
 @contextmanager

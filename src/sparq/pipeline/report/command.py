@@ -29,11 +29,7 @@ PROGRAM = "sparq report"
 
 
 def time_of(text: str) -> datetime:
-    """A time such as -7d, 2026-11-20 or 2026-11-20T10:00, in UTC unless it has an offset.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is not a time.
-    """
+    """A time such as -7d, 2026-11-20 or 2026-11-20T10:00, in UTC unless it has an offset."""
     try:
         return datetime.fromisoformat(utc_text(text))
     except ValueError as error:
@@ -62,9 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     if not figures["clicks"]:
         words.error(f"--data={given.data}: there are no clicks of this period")
     run = read_json(folder / "report.json") if folders.mode(folder) == "run" else {}
-    samples = read_json(folder / "run" / "samples.json").get("samples", ())
     made = given.output or (folder if folder.is_dir() else Path()) / "report.html"
-    page = page_of(run.get("source", given.data), figures, run, samples)
+    page = page_of(run.get("source", given.data), figures, run)
     made.write_text(page, encoding="utf-8")
     sys.stdout.write(f"{made}\n")
     return 0

@@ -26,8 +26,6 @@ EARLIEST, LATEST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=
 STEPS: Final = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(1)}
 POINTS_MAX: Final = 2_000
 """Points of a chart over time: 33 hours by minute, 83 days by hour."""
-OUTSIDE_SHARE: Final = 0.001
-"""Of the clicks at either end; if charts without them are ten times shorter, they are left out."""
 TOP: Final = 50
 EXAMPLES: Final = 5
 
@@ -177,8 +175,8 @@ def _over_time(
     until: datetime | None,
 ) -> dict[str, Any]:
     """Figures by minute, hour or day."""
-    first, last = _ends(by_minute)
-    first, last = since or first, until or last
+    first = since or by_minute["minute"][0]
+    last = until or by_minute["minute"][-1] + STEPS["minute"]
     step = next((one for one in STEPS if (last - first) / STEPS[one] <= POINTS_MAX), "day")
 
     def by(rows: pl.LazyFrame, time: str, figure: pl.Expr) -> pl.LazyFrame:
@@ -194,19 +192,5 @@ def _over_time(
         by(rows["sessions"], "first_time", pl.len().alias("sessions")),
     ):
         found = found.join(more, on="time", how="left", maintain_order="left")
-    shown = found.fill_null(0).collect(engine="streaming")
-    left_out = sum(by_minute["clicks"]) - sum(shown["clicks"])
-    return {"step": step, "first": first, "last": last, "left_out": left_out, "rows": shown}
-
-
-def _ends(by_minute: pl.DataFrame) -> tuple[datetime, datetime]:
-    """The time to show: clicks with a wrong clock do not stretch the charts."""
-    minutes = by_minute["minute"]
-    usual = by_minute.filter(
-        pl.col("clicks").cum_sum() > OUTSIDE_SHARE * pl.col("clicks").sum(),
-        pl.col("clicks").cum_sum(reverse=True) > OUTSIDE_SHARE * pl.col("clicks").sum(),
-    )["minute"]
-    length = usual[-1] - usual[0] + STEPS["minute"]
-    if length * 10 < minutes[-1] - minutes[0]:
-        minutes = minutes.filter(minutes.is_between(usual[0] - length, usual[-1] + length))
-    return minutes[0], minutes[-1] + STEPS["minute"]
+    rows_shown = found.fill_null(0).collect(engine="streaming")
+    return {"step": step, "first": first, "last": last, "rows": rows_shown}

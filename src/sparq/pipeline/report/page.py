@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -27,30 +27,16 @@ CHARTS: Final = (
     ("statuses", "Statuses", "areas", {one: one.removeprefix("status_") for one in STATUSES}),
     ("bytes", "Bytes sent", "lines", {"bytes": "bytes"}),
 )
-RUN_CHARTS: Final = (
-    ("rate", "Messages per second", "rows_per_second"),
-    ("lag", "Lag in messages", "lag_messages"),
-    ("age", "Lag in seconds", "lag_seconds"),
-)
 CHARACTERS_MAX: Final = 120
 
-Chart = tuple[str, str, str, str, pl.DataFrame]
-"""The arguments of the macro `chart`."""
 
-
-def page_of(
-    source: str,
-    figures: Mapping[str, Any],
-    run: Mapping[str, Any] | None = None,
-    samples: Sequence[Mapping[str, Any]] = (),
-) -> str:
+def page_of(source: str, figures: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """The page.
 
     Args:
         source: where the clicks are from.
         figures: the result of `figures_of`.
-        run: the content of `report.json`; None: the tables are not those of a run.
-        samples: the progress of the run's queries (`monitor.progress.QuerySample`).
+        run: the content of `report.json`; empty: the tables are not those of a run.
     """
     vendor, own = files("sparq.nsqadmin") / "static" / "vendor", files("sparq.pipeline.report")
     style, script = (
@@ -65,29 +51,20 @@ def page_of(
         source=source,
         charts=list(_charts_over_time(figures["over_time"])) if figures["over_time"] else [],
         run=run,
-        run_charts=list(_charts_of_run(samples)) if samples else [],
         about=REASONS,
         examples_max=EXAMPLES,
         **figures,
     )
 
 
-def _charts_over_time(over_time: Mapping[str, Any]) -> Iterator[Chart]:
+def _charts_over_time(over_time: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of the macro `chart` for each chart with figures."""
     style = "%Y-%m-%d" if over_time["step"] == "day" else "%Y-%m-%d %H:%M"
     rows = over_time["rows"].with_columns(pl.col("time").dt.strftime(style))
     for name, title, kind, columns in CHARTS:
         used = {head: column for column, head in columns.items() if rows[column].sum()}
         if used:
-            yield name, title, "time", kind, rows.select("time", **used)
-
-
-def _charts_of_run(samples: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
-    frame = pl.DataFrame(samples).with_columns(pl.col("time_s") - pl.col("time_s").min())
-    for name, title, field in RUN_CHARTS:
-        known = frame.drop_nulls(field).sort("query", "time_s")
-        rows = known.pivot("query", index="time_s", values=field, aggregate_function="last")
-        if len(rows):
-            yield name, title, "run", "lines", rows.sort("time_s")
+            yield name, title, kind, rows.select("time", **used)
 
 
 def text_of(report: Mapping[str, Any]) -> str:

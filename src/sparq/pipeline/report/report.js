@@ -1,4 +1,4 @@
-// Draws each chart from the table below it. Charts of a group have one cursor and one zoom.
+// Draws each chart from the table below it. All charts have one cursor and one zoom.
 "use strict";
 const phone = matchMedia("(max-width: 40rem)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -20,7 +20,7 @@ function labels(_, ticks, __, ___, step) {
 function figures(table) {
   const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
   const number = (text) => (text === "" ? null : Number(text));
-  const seconds = (text) => (text.includes("-") ? Date.parse(`${text.replace(" ", "T")}${text.includes(":") ? "Z" : ""}`) / 1000 : Number(text));
+  const seconds = (text) => Date.parse(`${text.replace(" ", "T")}${text.includes(":") ? "Z" : ""}`) / 1000;
   return [...table.tHead.rows[0].cells].map((_, at) => rows.map((row) => (at ? number(row[at]) : seconds(row[at]))));
 }
 
@@ -35,13 +35,12 @@ function made(figure) {
   const heads = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent);
   const data = figures(table);
   const isAreas = figure.dataset.kind === "areas";
-  const isTime = figure.dataset.group === "time";
   const isDense = data[0].length > 600;
   const color = (head, at) => () => token(isAreas ? `status-${head}` : `series-${at + 1}`);
   const series = heads.map((head, at) => ({
     label: head,
     stroke: color(head, at),
-    fill: isAreas ? color(head, at) : at || !isTime ? undefined : () => `${token("series-1")}22`,
+    fill: isAreas ? color(head, at) : at ? undefined : () => `${token("series-1")}22`,
     width: isAreas ? 0 : isDense ? 1 : 1.75,
     dash: isAreas || isDense ? undefined : [undefined, [6, 3], [2, 3], [8, 3, 2, 3]][at % 4],
     points: { show: !isAreas && data[0].length < 60, size: 5 },
@@ -57,13 +56,13 @@ function made(figure) {
     height: phone.matches ? 180 : 220,
     padding: [12, 12, 0, 0],
     tzDate: utc,
-    cursor: { sync: { key: figure.dataset.group }, drag: { x: true, y: false }, points: { size: 6 }, y: false },
-    scales: { x: { time: isTime }, y: { range: (_, __, high) => [0, (high || 1) * 1.05] } },
+    cursor: { sync: { key: "time" }, drag: { x: true, y: false }, points: { size: 6 }, y: false },
+    scales: { y: { range: (_, __, high) => [0, (high || 1) * 1.05] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 64, size: isTime ? 42 : 28, values: isTime ? labels : undefined },
+      { ...axis, grid: { show: false }, space: 64, size: 42, values: labels },
       { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short.format(tick)) },
     ],
-    series: order([{ label: "at", value: (_, at) => (at == null ? "" : isTime ? minute(utc(at)) : `${at} s`) }, ...series]),
+    series: order([{ label: "at", value: (_, at) => (at == null ? "" : minute(utc(at))) }, ...series]),
   };
   return new uPlot(options, order(isAreas ? stacked(data) : data), plot);
 }

@@ -23,10 +23,9 @@ from typing import Any
 from sparq.demo.generator import Day
 from sparq.pipeline import folders
 from sparq.pipeline.command import parse
-from sparq.pipeline.folders import RunError, read_json, write_json
-from sparq.pipeline.report.audit import read_hashes
+from sparq.pipeline.folders import RunError, write_json
+from sparq.pipeline.report.audit import Labels, read_hashes, report_of
 from sparq.pipeline.report.page import page_of, text_of
-from sparq.pipeline.report.run_report import Labels, report_of
 from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_lines
 from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES
@@ -72,18 +71,10 @@ WHERE = """
 
 
 class PipelineRun:
-    """One run: all watched processes, and what happened to them.
+    """One run: all watched processes, and what happened to them; a new one has started nothing.
 
-    A new one has started nothing and made no folder.
-
-    Args:
-        data: the data folder.
-        config: a settings file of `sparq pipeline`; empty: none.
-        flags: further flags of `sparq pipeline`, which override the file.
-        mode: "run" or "up".
-
-    Raises:
-        Mistake: a setting, a rule or a metric of the file is wrong.
+    `config` is a settings file of `sparq pipeline`, or empty; `flags` override it. The mode is
+    "run" or "up". Raises Mistake: a setting, a rule or a metric of the file is wrong.
     """
 
     def __init__(
@@ -105,6 +96,9 @@ class PipelineRun:
             checked(self.settings)
         self.app = App(data, words)
         self.restarts: list[str] = []
+        self.published = PublishProgress()
+        self.labels: Labels | None = None
+        self.failure: Exception | None = None
         self.stage_seconds: dict[str, float] = {}
         self.stage = ""
         self.began = self._shown_at = time.monotonic()
@@ -143,8 +137,7 @@ class PipelineRun:
     def start(self) -> None:
         """Start the application and the cluster side by side, and create the topic.
 
-        Raises:
-            RunError: a process does not start.
+        Raises RunError: a process does not start.
         """
         self.enter("starting")
         # From the last end of `sparq up`: with it the application would end at once.
@@ -164,8 +157,7 @@ class PipelineRun:
     def watch(self) -> bool:
         """Restart processes that have died; True once the application has ended by itself.
 
-        Raises:
-            RunError: too many restarts, a process does not come back, or it cannot start.
+        Raises RunError: too many restarts, a process does not come back, or it cannot start.
         """
         dead = self.cluster.restart_dead()
         status = self.app.exit_status()
@@ -185,38 +177,43 @@ class PipelineRun:
             raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
         return status == 0
 
-    def depths(self) -> dict[str, int] | None:
-        """The depth of each query's channel, summed over all nsqds; None while one does not answer.
-
-        A run could otherwise appear drained.
-        """
+    def publish(self, clicks: Path | None, count: int, seed: int) -> None:
+        """Publish the lines of a log, or generated clicks; runs in a thread. An error is kept."""
+        with suppress(OSError):  # only Linux has a niceness for each thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
         try:
-            found = self.cluster.depths(self.settings.topic)
-        except (OSError, ValueError, http.client.HTTPException):
-            return None
-        if len(found) < len(self.cluster.nsqds):
-            return None
-        return {
-            query: sum(channels.get(channel, 0) for channels in found.values())
-            for query, channel in self.settings.channels.items()
-        }
+            if clicks is not None:
+                bodies = read_lines(clicks)
+            else:
+                day = Day(count, seed)
+                self.labels, bodies = day.labels, day.lines()
+            published = publish(
+                bodies,
+                [member.tcp for member in self.cluster.nsqds],
+                self.settings.topic,
+                acknowledged=self.run_dir / ACKNOWLEDGED,
+                resent=self.run_dir / RESENT,
+                progress=self.published,
+            )
+            asyncio.run(published)
+        except Exception as error:
+            self.failure = error
 
-    def process(self, publishing: BackgroundPublishing) -> None:
+    def process(self, publishing: threading.Thread) -> None:
         """Publish everything, wait until all channels are drained, and let the application finish.
 
-        Raises:
-            RunError: the clicks cannot be read or published.
+        Raises RunError: the clicks cannot be read or published.
         """
         self.enter("publishing")
         publishing.start()
         drained = 0
         while drained < 2:
             self.watch()
-            depths = self.depths()
-            self.show(publishing.progress.acknowledged, depths or {})
+            depths = self.cluster.depths(self.settings.topic, self.settings.channels.values())
+            self.show(depths or {})
             if self.stage == "publishing" and not publishing.is_alive():
-                if publishing.failure is not None:
-                    raise RunError(f"publishing failed: {publishing.failure}")
+                if self.failure is not None:
+                    raise RunError(f"publishing failed: {self.failure}")
                 self.enter("draining")
             is_drained = depths is not None and not any(depths.values())
             drained = drained + 1 if self.stage == "draining" and is_drained else 0
@@ -226,12 +223,12 @@ class PipelineRun:
         while not self.watch():
             time.sleep(POLL_SECONDS)
 
-    def show(self, published: int, depths: dict[str, int]) -> None:
-        """Print the progress, every few seconds: clicks published, and left to each query."""
+    def show(self, depths: dict[str, int]) -> None:
+        """Print the progress, every few seconds: clicks published, and left in each channel."""
         if time.monotonic() - self._shown_at >= SHOW_SECONDS:
-            self._shown_at = time.monotonic()
-            left = ", ".join(f"{query} {depth:,}" for query, depth in depths.items())
-            self.say(f"{self.stage}: published {published:,} | still to read: {left or 'unknown'}")
+            self._shown_at, done = time.monotonic(), self.published.acknowledged
+            left = ", ".join(f"{channel} {depth:,}" for channel, depth in depths.items())
+            self.say(f"{self.stage}: published {done:,} | still to read: {left or 'unknown'}")
 
     def stop(self) -> None:
         """End the application, then the cluster, also if one of them cannot be ended."""
@@ -240,58 +237,11 @@ class PipelineRun:
             stack.callback(self.app.kill)
 
 
-class BackgroundPublishing(threading.Thread):
-    """Publishes the lines of a log, or generated clicks, while other processes are watched.
-
-    Attributes:
-        labels: the planted visitors of generated clicks.
-        failure: the error that has ended it.
-    """
-
-    def __init__(self, run: PipelineRun, clicks: Path | None, count: int, seed: int) -> None:
-        super().__init__(name="publishing", daemon=True)
-        self.progress = PublishProgress()
-        self.labels: Labels | None = None
-        self.failure: Exception | None = None
-        self._run, self._clicks, self._day = run, clicks, (count, seed)
-
-    def run(self) -> None:
-        """Publish; an error is kept."""
-        with suppress(OSError):  # only Linux has a niceness for each thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
-        try:
-            if self._clicks is not None:
-                bodies = read_lines(self._clicks)
-            else:
-                day = Day(*self._day)
-                self.labels, bodies = day.labels, day.lines()
-            nsqds = [member.tcp for member in self._run.cluster.nsqds]
-            acknowledged, resent = (self._run.run_dir / name for name in (ACKNOWLEDGED, RESENT))
-            published = publish(
-                bodies,
-                nsqds,
-                self._run.settings.topic,
-                acknowledged=acknowledged,
-                resent=resent,
-                progress=self.progress,
-            )
-            asyncio.run(published)
-        except Exception as error:
-            self.failure = error
-
-
 def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = "") -> int:
-    """Run `sparq run` from start to end.
+    """Run `sparq run` from start to end; returns 0 if the audit passed, and 1 if it failed.
 
-    Args:
-        data: the data folder.
-        clicks: the user's own log; None: clicks are generated.
-        count, seed: number of generated clicks, and seed of their day.
-        config: a settings file of `sparq pipeline`; empty: none.
-    Returns:
-        The exit status: 0 if the audit passed, 1 if it failed.
-    Raises:
-        Mistake: a setting is wrong, or the run could not be completed.
+    Without a log (`clicks`), `count` clicks are generated from the seed. Raises Mistake: a setting
+    is wrong, or the run could not be completed.
     """
     runner = PipelineRun(data, config, RUN_FLAGS)
     if missing := sorted(set(QUERIES) - set(runner.settings.queries)):
@@ -300,30 +250,27 @@ def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = ""
         runner.clear()
         try:
             runner.start()
-            publishing = BackgroundPublishing(runner, clicks, count, seed)
-            runner.process(publishing)
+            arguments = clicks, count, seed
+            runner.process(threading.Thread(target=runner.publish, args=arguments, daemon=True))
             runner.enter("auditing")
             source = str(clicks or f"generated clicks, seed {seed}")
-            report, figures = _audited(runner, publishing, source)
+            report, figures = _audited(runner, source)
         finally:
             runner.stop()
     write_json(data / "report.json", report)
-    samples = read_json(runner.run_dir / "samples.json")["samples"]
-    page = page_of(source, figures, report, samples)
+    page = page_of(source, figures, report)
     (data / "report.html").write_text(page, encoding="utf-8")
     sys.stdout.write(text_of(report) + f"\n  {data / 'report.html'}\n\n")
     runner.enter("done")
     return 0 if report["exactly_once"] else 1
 
 
-def _audited(
-    runner: PipelineRun, publishing: BackgroundPublishing, source: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _audited(runner: PipelineRun, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The content of `report.json`, and the figures of all clicks (`figures_of`)."""
     facts = {
         "source": source,
-        "published": publishing.progress.acknowledged,
-        "resent": publishing.progress.resent,
+        "published": runner.published.acknowledged,
+        "resent": runner.published.resent,
         "logged": sum(runner.cluster.message_counts(runner.settings.topic).values()),
         "restarts": runner.restarts,
     }
@@ -332,7 +279,7 @@ def _audited(
     acknowledged = read_hashes(runner.run_dir / ACKNOWLEDGED) if is_compared else None
     records = acknowledged, read_hashes(runner.run_dir / RESENT)
     place = TablePlace(str(runner.data))
-    report, figures = report_of(place, facts, records, publishing.labels)
+    report, figures = report_of(place, facts, records, runner.labels)
     seconds = {**runner.stage_seconds, "total": runner.seconds()}
     report["seconds"] = round(seconds["total"], 1)
     report["stage_seconds"] = {name: round(value, 1) for name, value in seconds.items()}
@@ -341,10 +288,9 @@ def _audited(
 
 
 def up(data: Path, config: str = "") -> int:
-    """Run `sparq up` until Ctrl-C or SIGTERM, then close the open minutes and visits.
+    """Run `sparq up` until Ctrl-C or SIGTERM, then close the open visits.
 
-    Raises:
-        Mistake: a setting is wrong, or a process does not start.
+    Raises Mistake: a setting is wrong, or a process does not start.
     """
     runner = PipelineRun(data, config, mode="up")
     app, cluster = runner.app, runner.cluster

@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +51,8 @@ def free_port(standard: int = 0) -> int:
 class Daemon(SupervisedDaemon):
     """One of NSQ's daemons: nsqlookupd, an nsqd, or nsqadmin.
 
-    Args:
-        name: its name in messages; it begins with the program's.
-        log: the file for its output.
-        ports: its standard ports for HTTP and for TCP clients; nsqadmin has none for these.
-        flags: its flags, without its addresses.
+    Its name begins with the program's. `ports` are its standard ports for HTTP and for TCP clients,
+    which nsqadmin has not; its flags lack its addresses.
     """
 
     def __init__(self, name: str, log: Path, ports: Sequence[int], flags: Sequence[str]) -> None:
@@ -65,19 +64,10 @@ class Daemon(SupervisedDaemon):
         self.command += [f"{flag}={HOST}:{port}" for flag, port in flags_of_ports]
 
     def wait_until_ready(self) -> None:
-        """Wait until the process answers.
-
-        Raises:
-            RunError: it ends, or does not answer in time.
-        """
+        """Wait until the process answers. Raises RunError: it ends, or takes too long."""
         if not self.is_ready(START_SECONDS):
             why = "ended" if self.has_ended() else f"did not answer within {START_SECONDS:.0f} s"
             raise RunError(f"{self.name} {why} at start-up; see its log: {self.log}")
-
-    def state(self) -> dict[str, Any]:
-        """Process id, addresses, number of starts, and log."""
-        at = {"http": self.http, "tcp": self.tcp}
-        return {"pid": self.pid or None, **at, "starts": self.starts, "log": str(self.log)}
 
 
 class LocalCluster:
@@ -88,24 +78,20 @@ class LocalCluster:
     """
 
     def __init__(self, logs: Path, data: Path, nsqds: int = 2, *, has_admin: bool = False) -> None:
-        self._folders = [logs, *(data / f"nsqd-{number + 1}" for number in range(nsqds))]
+        self._folders = [logs]
         self.lookupd = Daemon("nsqlookupd", logs / "nsqlookupd.log", LOOKUPD_PORTS, [])
-        self.nsqds = [
-            Daemon(
-                folder.name,
-                logs / f"{folder.name}.log",
-                [port + number * PORT_STEP for port in NSQD_PORTS],
-                [
-                    f"--data-path={folder}",
-                    f"--lookupd-tcp-address={self.lookupd.tcp}",
-                    f"--broadcast-address={HOST}",
-                    # Distinct ids: by default two could get the same hash, and message ids must be
-                    # unique.
-                    f"--node-id={number + 1}",
-                ],
-            )
-            for number, folder in enumerate(self._folders[1:])
-        ]
+        self.nsqds = []
+        for number in range(nsqds):
+            folder = data / f"nsqd-{number + 1}"
+            flags = [
+                *(f"--data-path={folder}", f"--broadcast-address={HOST}"),
+                f"--lookupd-tcp-address={self.lookupd.tcp}",
+                # By default two could get the same hash, and message ids must be unique.
+                f"--node-id={number + 1}",
+            ]
+            ports = [port + number * PORT_STEP for port in NSQD_PORTS]
+            self.nsqds.append(Daemon(folder.name, logs / f"{folder.name}.log", ports, flags))
+            self._folders.append(folder)
         self.members = [self.lookupd, *self.nsqds]
         if has_admin:
             flags = [f"--lookupd-http-address={self.lookupd.http}"]
@@ -113,11 +99,7 @@ class LocalCluster:
             self.members.append(Daemon("nsqadmin", logs / "nsqadmin.log", [ADMIN_PORT], flags))
 
     def start(self) -> None:
-        """Start all processes.
-
-        Raises:
-            RunError: a process does not start; then none is left running.
-        """
+        """Start all processes. Raises RunError: one does not start; then none is left running."""
         for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -137,22 +119,28 @@ class LocalCluster:
     def restart_dead(self) -> list[str]:
         """Start processes again that have ended by themselves; returns their names.
 
-        Raises:
-            RunError: a process does not come back.
+        Raises RunError: a process does not come back.
         """
         dead = [member for member in self.members if member.has_ended()]
         _start(dead)
         return [member.name for member in dead]
 
-    def state(self) -> dict[str, Any]:
-        """Names, process ids, ports and numbers of starts."""
-        return {member.name: member.state() for member in self.members}
+    def state(self) -> dict[str, dict[str, Any]]:
+        """By name: process ids, addresses and numbers of starts."""
+        return {
+            one.name: {
+                "pid": one.pid or None,
+                "http": one.http,
+                "tcp": one.tcp,
+                "starts": one.starts,
+            }
+            for one in self.members
+        }
 
     def topics(self, topic: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(nsqd, its part of `/stats` for the topic) for each nsqd that has the topic.
 
-        Raises:
-            OSError, http.client.HTTPException: an nsqd cannot be reached at the moment.
+        Raises OSError, http.client.HTTPException: an nsqd cannot be reached at the moment.
         """
         for member in self.nsqds:
             path = f"/stats?format=json&include_clients=false&include_mem=false&topic={topic}"
@@ -160,19 +148,24 @@ class LocalCluster:
             for found in json.loads(body)["topics"] or []:
                 yield member.name, found
 
-    def depths(self, topic: str) -> dict[str, dict[str, int]]:
-        """The depth of each channel on each nsqd: {nsqd: {channel: depth}}."""
-        return {
-            name: {channel["channel_name"]: channel["depth"] for channel in found["channels"]}
-            for name, found in self.topics(topic)
-        }
+    def depths(self, topic: str, channels: Iterable[str]) -> dict[str, int] | None:
+        """The depth of each channel, summed over all nsqds; None while one does not answer.
+
+        A topic could otherwise appear drained.
+        """
+        try:
+            found = [stats["channels"] for _, stats in self.topics(topic)]
+        except (OSError, ValueError, http.client.HTTPException):
+            return None
+        depths = dict.fromkeys(channels, 0)
+        for channel in chain.from_iterable(found):
+            depths[channel["channel_name"]] += channel["depth"]
+        return depths if len(found) == len(self.nsqds) else None
 
     def message_counts(self, topic: str) -> dict[str, int]:
         """Messages that each nsqd's log of the topic has ever taken, incl. dropped segments.
 
-        Raises:
-            OSError: an nsqd cannot be reached at the moment.
-            RemoteError: an nsqd does not have the topic.
+        Raises OSError: an nsqd cannot be reached; RemoteError: it does not have the topic.
         """
         counts = {}
         for member in self.nsqds:
@@ -190,18 +183,13 @@ def _start(members: Sequence[Daemon]) -> None:
 
 
 class App(SupervisedProcess):
-    """The Spark application: a process that reads the topic until it gets the signal to finish.
-
-    Args:
-        data: the run's data folder.
-        flags: the flags of `sparq pipeline`.
-    """
+    """The Spark application: a process that reads the topic until it gets the signal to finish."""
 
     def __init__(self, data: Path, flags: Sequence[str] = ()) -> None:
-        self._run = data / "run"
-        self._logged = 0
         command = [sys.executable, "-m", APPLICATION, *flags]
         super().__init__("sparq pipeline", command, data / "logs" / "app.log")
+        self._run = data / "run"
+        self._logged = 0
 
     def start(self) -> None:
         """Start the application, or start it again from its checkpoint."""

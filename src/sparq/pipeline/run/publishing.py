@@ -33,12 +33,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass
 class PublishProgress:
-    """The progress of publishing.
-
-    Attributes:
-        acknowledged: messages that nsqd has acknowledged with OK.
-        resent: messages that were sent again after a send without an answer.
-    """
+    """Numbers of messages acknowledged with OK, and sent again after a send without an answer."""
 
     acknowledged: int = 0
     resent: int = 0
@@ -47,8 +42,7 @@ class PublishProgress:
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a log, plain or gzipped, without their ends; empty lines are skipped.
 
-    Raises:
-        OSError: the file cannot be read, or starts like a gzip file but is not one.
+    Raises OSError: the file cannot be read, or starts like a gzip file but is not one.
     """
     with path.open("rb") as plain:
         packed = plain.peek(2)[:2] == GZIP_MAGIC
@@ -82,16 +76,11 @@ async def publish(
     progress: PublishProgress | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PublishProgress:
-    """Publish all bodies to the topic, spread over the nsqds.
+    """Publish all bodies to the topic, spread over the nsqds, which are TCP addresses.
 
-    Args:
-        nsqds: their TCP addresses; while one is away, the others get all messages.
-        acknowledged, resent: the files to which the hashes are appended.
-        progress: is updated after each batch, and returned.
-        timeout_seconds: how long a batch is tried again while no nsqd accepts it.
-    Raises:
-        PublishError: a batch was not accepted within that time.
-        RemoteError: nsqd refused a batch.
+    While one is away, the others get all messages. Hashes are appended to the two files; the
+    progress is updated after each batch, and returned. Raises PublishError: no nsqd accepted a
+    batch within the timeout; RemoteError: nsqd refused one.
     """
     done = progress or PublishProgress()
 
