@@ -1,7 +1,7 @@
 """Sessions of clicks, and what the shipped rules find in them."""
 
 import random
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import polars as pl
@@ -9,15 +9,8 @@ import pytest
 
 from sparq.demo.generator import generate
 from sparq.pipeline.sessions.judge import most_within, sessions_of
-from sparq.pipeline.sessions.rules import Window, compiled
-from tests.pipeline.sessions.visitors import (
-    RULES,
-    Click,
-    judged_once,
-    messages,
-    packed_rows,
-    reasons,
-)
+from sparq.pipeline.sessions.rules import Window
+from tests.pipeline.sessions.visitors import Click, judged_lines, judged_once, reasons
 
 ACCESS_LOG = Path(__file__).parents[4] / "shared" / "data" / "access.log"
 SITE = "http://www.example.com/"
@@ -91,81 +84,81 @@ def test_the_most_clicks_within_some_time_are_those_of_a_plain_count(same):
     assert (same != "") == ("most_of" in found.columns)
 
 
-def test_a_burst_is_twenty_pages_in_ten_seconds():
-    """20 pages within ten seconds are a burst; 19, or parts of pages, are none."""
-    assert reasons(pages([at // 2 for at in range(20)], referer=SITE)) == ["burst"]
-    assert reasons(pages([at // 2 for at in range(19)], referer=SITE)) == []
-    assert reasons([Click(0), *(Click(1, f"/{at}.css") for at in range(40))]) == []
+ROBOT = {"agent": "curl/8.5.0"}
+PART = Click(1, "/site.css")
+BURST = [at // 2 for at in range(20)]
+SIX = range(0, 600, 100)
+EVEN = [int(at * 7.4) for at in range(16)]
+UNEVEN = [int(at * 7.4) + at % 3 * 2 for at in range(16)]
+RELOADS = [*range(0, 600, 30), *range(1500, 2400, 30)]
+"""The computer slept in between."""
 
 
-def test_a_visitor_that_says_so_is_a_robot_and_nothing_else_but_a_burst():
-    """A declared robot gets no finding that it is one in disguise."""
-    robot = {"agent": "curl/8.5.0"}
-
-    assert reasons([Click(0, "/robots.txt", **robot), *pages(range(1, 800, 50), **robot)]) == [
-        "declared_robot"
-    ]
-    assert reasons(pages([0] * 20, **robot)) == ["declared_robot", "burst"]
-
-
-def test_a_browser_that_asks_for_robots_txt_and_loads_no_parts_is_a_robot():
-    """A browser that reads robots.txt is a robot; one that loads parts of pages has a person."""
-    assert reasons([Click(0, "/robots.txt"), Click(5)]) == ["undeclared_robot"]
-    assert reasons([Click(0, "/robots.txt"), Click(5), Click(6, "/site.css")]) == []
-
-
-def test_even_gaps_are_a_sign_of_a_robot():
-    """Pages at the pace of a clock are a robot's, though times are whole seconds."""
-    part = Click(1, "/site.css")
-    even = pages((int(at * 7.4) for at in range(16)), referer=SITE)
-    uneven = pages((int(at * 7.4) + at % 3 * 2 for at in range(16)), referer=SITE)
-
-    assert reasons([part, *even]) == ["undeclared_robot"]
-    assert reasons([part, *even[1:]]) == []
-    assert reasons([part, *uneven]) == []
-
-
-def test_six_pages_without_parts_are_suspicious_where_others_load_parts():
-    """Six pages without parts are suspicious, but not if the site's parts are elsewhere.
-
-    Nor if nothing is known about the site, if links led to the pages, or if the browser shows text.
-    """
-    six = range(0, 600, 100)
-
-    assert reasons(pages(six)) == ["no_resources"]
-    assert reasons(pages(range(0, 500, 100))) == []
-    assert reasons([*pages(six), Click(5, "/logo.svg")]) == []
-    assert reasons(pages(six), site=(100, 3)) == []
-    assert reasons(pages(six), site=(0, 0)) == []
-    assert reasons(pages(six, referer=SITE)) == []
-    assert reasons(pages(six, agent=LYNX)) == []
-
-
-def test_the_same_page_again_and_again_is_suspicious_unless_it_reloads_itself():
-    """15 clicks on a page in ten minutes are suspicious; a status page that reloads is not.
-
-    Not even if the computer slept in between.
-    """
+def irregular_times():
+    """20 times, about twelve seconds apart, as of a person who clicks."""
     rng = random.Random(4)
-    irregular, at = [], 0
-    for _ in range(20):
-        at += round(rng.expovariate(1 / 12))
-        irregular.append(at)
-    reloads = [*range(0, 600, 30), *range(1500, 2400, 30)]
-    part = Click(1, "/site.css")
+    return list(accumulate(round(rng.expovariate(1 / 12)) for _ in range(20)))
 
-    (found,) = judged_once([part, *pages(irregular, same=True)]).to_dicts()
+
+IRREGULAR = irregular_times()
+
+
+@pytest.mark.parametrize(
+    ("clicks", "expected"),
+    [
+        pytest.param(pages(BURST, referer=SITE), ["burst"], id="20 pages in ten seconds"),
+        pytest.param(pages(BURST[:19], referer=SITE), [], id="19 pages"),
+        pytest.param([Click(0), *(Click(1, f"/{at}.css") for at in range(40))], [], id="parts"),
+        pytest.param(
+            [Click(0, "/robots.txt", **ROBOT), *pages(range(1, 800, 50), **ROBOT)],
+            ["declared_robot"],
+            id="a declared robot is not one in disguise",
+        ),
+        pytest.param(pages([0] * 20, **ROBOT), ["declared_robot", "burst"], id="but may burst"),
+        pytest.param(
+            [Click(0, "/robots.txt"), Click(5)], ["undeclared_robot"], id="a browser and robots.txt"
+        ),
+        pytest.param([Click(0, "/robots.txt"), Click(5), PART], [], id="but it loads parts"),
+        pytest.param([PART, *pages(EVEN, referer=SITE)], ["undeclared_robot"], id="even gaps"),
+        pytest.param([PART, *pages(EVEN[1:], referer=SITE)], [], id="a few even gaps"),
+        pytest.param([PART, *pages(UNEVEN, referer=SITE)], [], id="uneven gaps"),
+        pytest.param(pages(SIX), ["no_resources"], id="six pages without parts"),
+        pytest.param(pages(SIX[:5]), [], id="five pages without parts"),
+        pytest.param([*pages(SIX), Click(5, "/logo.svg")], [], id="six pages and a part"),
+        pytest.param(pages(SIX, referer=SITE), [], id="links led to them"),
+        pytest.param(pages(SIX, agent=LYNX), [], id="the browser shows text"),
+        pytest.param([PART, *pages(IRREGULAR[:14], same=True)], [], id="a page 14 times"),
+        pytest.param([PART, *pages(IRREGULAR)], [], id="different pages"),
+        pytest.param([PART, *pages(RELOADS, same=True)], [], id="a page that reloads itself"),
+    ],
+)
+def test_what_the_shipped_rules_find(clicks, expected):
+    """Robots and frauds are found by what they do; people, and pages that reload, are not."""
+    assert expected == reasons(clicks)
+
+
+def test_no_resources_needs_a_site_whose_visitors_load_parts():
+    """Six pages without parts say nothing if the site's parts are elsewhere, or none is known."""
+    assert reasons(pages(SIX), site=(100, 3)) == reasons(pages(SIX), site=(0, 0)) == []
+
+
+def test_the_same_page_again_and_again_is_suspicious():
+    """15 clicks on a page in ten minutes are suspicious; the finding has the page."""
+    (found,) = judged_once([PART, *pages(IRREGULAR, same=True)]).to_dicts()
+
     assert (found["reason"], found["repeats_of"]) == ("repeats", "/status")
-    assert reasons([part, *pages(irregular[:14], same=True)]) == []
-    assert reasons([part, *pages(irregular)]) == []
-    assert reasons([part, *pages(reloads, same=True)]) == []
+
+
+def found_about(lines):
+    """(address, user agent, reason) of all findings about a log."""
+    return set(judged_lines(lines)["address", "user_agent", "reason"].iter_rows())
 
 
 @pytest.mark.parametrize("seed", [20_261, 20_262, 20_263, 20_264, 20_265])
 def test_planted_visitors_are_found(seed):
     """Precision and recall of a generated day are at least 0.95."""
     day = generate(60_000, seed)
-    found = _found(day.lines)
+    found = found_about(day.lines)
     planted = {(*who, reason) for who, why in day.labels.items() for reason in why}
     right = len(found & planted)
 
@@ -181,9 +174,8 @@ def test_findings_in_a_real_log():
     whose user agent no word gives away, and fetchers of twenty pages a minute. The status page that
     reloads is not among them.
     """
-    found = [
-        one for one in _found(ACCESS_LOG.read_bytes().splitlines()) if one[2] != "declared_robot"
-    ]
+    found = found_about(ACCESS_LOG.read_bytes().splitlines())
+    found = {one for one in found if one[2] != "declared_robot"}
     networks = {address.rsplit(".", 2)[0] for address, _, _ in found}
 
     assert {reason for _, _, reason in found} == {"undeclared_robot", "no_resources"}
@@ -191,19 +183,3 @@ def test_findings_in_a_real_log():
         *("108.171", "116.125", "144.76", "180.76", "185.4"),
         *("208.115", "208.43", "216.152", "217.195", "91.236"),
     }
-
-
-def _found(lines):
-    """(address, user agent, reason) of all findings about a log, judged as a whole."""
-    from sparq.pipeline.sessions.judge import findings_of, judged
-    from sparq.pipeline.sessions.pack import from_blob
-
-    use, found = compiled(RULES), set()
-    for row in packed_rows(messages(lines), buckets=4).to_dict("records"):
-        clicks = from_blob(row["clicks"])
-        clicks = clicks.with_columns(late=pl.lit(False), arrived=pl.lit(0, pl.Int64))
-        rows = judged(sessions_of(clicks, RULES.visit.gap), from_blob(row["visitors"]), use, (0, 0))
-        rows = rows.with_columns(over=pl.lit(True))
-        named = findings_of(rows, use).join(rows, on="session")
-        found |= set(named["address", "user_agent", "reason"].iter_rows())
-    return found

@@ -7,7 +7,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from sparq.demo.generator import generate
-from sparq.pipeline.sessions.rules import Rule
+from sparq.pipeline.clicks import CLICK_SCHEMA
+from sparq.pipeline.sessions.rules import rules_of, shipped
 from sparq.pipeline.sessions.state import BEHIND_S, SWEEP
 from tests.pipeline.sessions.visitors import PUBLISHED_S, RULES, Bucket, Click
 
@@ -195,10 +196,11 @@ def test_all_clicks_of_a_day_are_in_sessions_however_they_come():
 
 def test_rules_may_change_at_a_restart():
     """Another rule file is applied to open sessions; its columns are null for earlier clicks."""
-    more = dict(RULES.rules) | {"pages": Rule("paths >= 2", "paths")}
-    columns = dict(RULES.columns) | {"paths": "COUNT(path)"}
-    del more["declared_robot"]
-    changed = replace(RULES, rules=tuple(more.items()), columns=tuple(columns.items()))
+    content = shipped()
+    content["columns"]["paths"] = "COUNT(path)"
+    content["rules"]["pages"] = {"when": "paths >= 2", "amount": "paths"}
+    del content["rules"]["declared_robot"]
+    changed = rules_of(content, CLICK_SCHEMA)
     bucket = Bucket()
     bucket.batch(robot(0, 3))
     bucket.restart(changed)

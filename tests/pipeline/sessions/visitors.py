@@ -6,11 +6,11 @@ read and the real packer has packed.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -18,8 +18,9 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from sparq.pipeline.clicks import CLICK_SCHEMA, parse_arrow
 from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of
+from sparq.pipeline.sessions.low_mark import LowMark
 from sparq.pipeline.sessions.pack import from_blob, packed
-from sparq.pipeline.sessions.rules import Rules, compiled, read_rules
+from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import Meta, OpenSessions, SessionsProcessor
 
 RULES = read_rules(None, CLICK_SCHEMA)
@@ -72,19 +73,22 @@ def messages(
 
 def packed_rows(table: pa.Table, rules: Rules = RULES, buckets: int = 1) -> pd.DataFrame:
     """Messages as packed rows."""
-    use = compiled(rules)
-    read = pa.concat_tables([parse_arrow(one, use.needed) for one in table.to_batches()])
-    return packed(read, use, buckets).to_pandas()
+    read = pa.concat_tables([parse_arrow(one, rules.needed) for one in table.to_batches()])
+    return packed(read, rules, buckets).to_pandas()
 
 
 def judged_once(clicks: list[Click], rules: Rules = RULES, site: Any = (100, 90)) -> pl.DataFrame:
     """The findings about clicks: columns of visits, `reason`, `amount`. All visits are over."""
-    (row,) = packed_rows(messages([one.line() for one in clicks]), rules).to_dict("records")
-    use = compiled(rules)
+    return judged_lines([one.line() for one in clicks], rules, site)
+
+
+def judged_lines(lines: list[bytes], rules: Rules = RULES, site: Any = (0, 0)) -> pl.DataFrame:
+    """The findings about lines of a log that is judged as a whole."""
+    (row,) = packed_rows(messages(lines), rules).to_dict("records")
     frame = from_blob(row["clicks"]).with_columns(late=pl.lit(False), arrived=pl.lit(0, pl.Int64))
-    sessions = judged(sessions_of(frame, rules.visit.gap), from_blob(row["visitors"]), use, site)
+    sessions = judged(sessions_of(frame, rules.visit.gap), from_blob(row["visitors"]), rules, site)
     sessions = sessions.with_columns(over=pl.lit(True))
-    return findings_of(sessions, use).join(sessions, on="session", how="left")
+    return findings_of(sessions, rules).join(sessions, on="session", how="left")
 
 
 def reasons(clicks: list[Click], rules: Rules = RULES, site: Any = (100, 90)) -> list[str]:
@@ -137,13 +141,11 @@ class Bucket:
 
     def close(self) -> None:
         """End the run."""
-        elements, use = self.tester.peekListState("clicks", 0), compiled(self.rules)
-        told = self.tester.peekValueState("held", 0)[1]
-        if not elements:
-            return
-        row = OpenSessions(elements, told, self.meta(), use).close()
-        assert row is not None
-        self.take(row)
+        if elements := self.tester.peekListState("clicks", 0):
+            told = self.tester.peekValueState("held", 0)[1]
+            row = OpenSessions(elements, told, self.meta(), self.rules).close()
+            assert row is not None
+            self.take(row)
 
     def take(self, answer: pd.DataFrame) -> None:
         """Note output rows."""
@@ -151,11 +153,9 @@ class Bucket:
             for name in ("sessions", "findings"):
                 if row[name]:
                     getattr(self, name).extend(from_blob(row[name]).to_dicts())
-            self.counts.append(
-                {name: row[name] for name in row if name not in ("sessions", "findings")}
-            )
+            self.counts.append(row)
 
     def meta(self) -> Meta:
         """The bucket's figures."""
         held = self.tester.peekValueState("held", 0)
-        return Meta(**json.loads(held[0])) if held else Meta()
+        return msgspec.json.decode(held[0], type=Meta) if held else Meta(LowMark())

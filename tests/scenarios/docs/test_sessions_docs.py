@@ -77,7 +77,7 @@ def test_the_pages_rule_file_is_accepted(tmp_path):
     rules = read_rules(file, CLICK_SCHEMA)
 
     assert (rules.visit.gap, rules.visit.visitor) == (900, ("address",))
-    assert [name for name, _ in rules.rules] == [*list(REASONS)[:-1], "scanner"]
+    assert [name for name, *_ in rules.rules] == [*list(REASONS)[:-1], "scanner"]
     words = line.split()[3:]
     assert parse(words).rules.endswith("/my_rules.toml")
     file.write_text(text.replace("errors * 2", "error * 2"), encoding="utf-8")

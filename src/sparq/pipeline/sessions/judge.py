@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from sparq.pipeline.sessions.rules import Compiled, Window
+from sparq.pipeline.sessions.rules import Rules, Window
 
 IDS_KEPT = 5
 """Message ids in a session's row and in a finding: those of its first clicks."""
@@ -37,7 +37,7 @@ def sessions_of(clicks: pl.DataFrame, gap_s: int) -> pl.DataFrame:
 
 
 def judged(
-    clicks: pl.DataFrame, visitors: pl.DataFrame, use: Compiled, site: tuple[int, int]
+    clicks: pl.DataFrame, visitors: pl.DataFrame, rules: Rules, site: tuple[int, int]
 ) -> pl.DataFrame:
     """One row for each session: its columns (`rules.VISIT` and those of the rules).
 
@@ -50,7 +50,7 @@ def judged(
         Also `session`, `visitor`, `id` (of the session), `ids`, and `arrived` of its newest click.
     """
     held = (
-        _with_gaps(clicks, use)
+        _with_gaps(clicks)
         .group_by("session", maintain_order=True)
         .agg(
             pl.col("visitor", "late", "id").first(),
@@ -63,12 +63,12 @@ def judged(
             entry=pl.col("page").filter(PAGE).first(),
             exit=pl.col("page").filter(PAGE).last(),
             ids=pl.col("id").head(IDS_KEPT),
-            **{f"_{name}": made for name, made in use.columns.items()},
+            **{f"_{name}": made for name, made in rules.columns.items()},
         )
-        .rename({f"_{name}": name for name in use.columns})
+        .rename({f"_{name}": name for name in rules.columns})
         .with_columns(seconds=pl.col("last_second") - pl.col("first_second"))
     )
-    for name, where, window in use.windows:
+    for name, where, window in rules.windows:
         found = most_within(clicks.filter(where), window, name)
         held = held.join(found, on="session", how="left", maintain_order="left")
         held = held.with_columns(pl.col(name).fill_null(0))
@@ -84,7 +84,7 @@ def site_figures(sessions: pl.DataFrame, earlier: tuple[int, int]) -> tuple[int,
     return earlier[0] + len(people), earlier[1] + int((people["assets"] > 0).sum())
 
 
-def findings_of(sessions: pl.DataFrame, use: Compiled) -> pl.DataFrame:
+def findings_of(sessions: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """The findings: columns `session`, `reason` and `amount`.
 
     `sessions` are as `judged` returns them, with `over`: whether the session is over.
@@ -93,16 +93,14 @@ def findings_of(sessions: pl.DataFrame, use: Compiled) -> pl.DataFrame:
         sessions.filter(when & (pl.lit(not ended) | pl.col("over"))).select(
             "session", reason=pl.lit(name), amount=amount.cast(pl.Int64)
         )
-        for name, when, amount, ended in use.rules
+        for name, when, amount, ended in rules.rules
     ]
     empty = pl.DataFrame(schema={"session": pl.Int64, "reason": pl.String, "amount": pl.Int64})
     return pl.concat([empty, *rows])
 
 
-def _with_gaps(clicks: pl.DataFrame, use: Compiled) -> pl.DataFrame:
-    """Add the columns `gap` and `same_gap`, if a rule uses them; see rules.toml."""
-    if not {"gap", "same_gap"} & use.used:
-        return clicks
+def _with_gaps(clicks: pl.DataFrame) -> pl.DataFrame:
+    """Add the columns `gap` and `same_gap`; see rules.toml."""
 
     def seconds_since(*group: str) -> pl.Expr:
         is_same = pl.all_horizontal(pl.col(name) == pl.col(name).shift() for name in group)

@@ -14,15 +14,16 @@ minimum of the nsqds' newest event times, not the newest of all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 QUIET_S = 30
 STEP_S = 10
 
 
-@dataclass(slots=True)
-class LowMark:
-    """The low mark of event time; its fields, as JSON, are the whole state that it continues from.
+class LowMark(msgspec.Struct):
+    """The low mark of event time; its fields are the whole state that it continues from.
 
     Attributes:
         low_s: seconds since 1970; 0 before the first click.
@@ -33,26 +34,27 @@ class LowMark:
     """
 
     low_s: int = 0
-    newest_s: dict[str, int] = field(default_factory=dict)
-    seen_ms: dict[str, int] = field(default_factory=dict)
+    newest_s: dict[str, int] = {}
+    seen_ms: dict[str, int] = {}
     clock_ms: int = 0
     batch_ms: int = 0
 
-    def advance(self, marks: dict[str, int], batch_ms: int) -> None:
+    def advance(self, marks: Iterable[Mapping[str, int]], batch_ms: int) -> None:
         """Process one batch.
 
         Args:
-            marks: newest event time of each nsqd in the batch, clamped to its publish time (one
-                click from a wrong clock must not close every visit), in seconds since 1970.
-            batch_ms: the batch's time, in milliseconds since 1970; the same when the batch is
-                replayed (as Spark's `current_timestamp()` is).
+            marks: of each partition, the newest event time of each nsqd, clamped to its publish
+                time (one click from a wrong clock must not close every visit), in s since 1970.
+            batch_ms: the batch's time, in ms since 1970; the same when the batch is replayed (as
+                Spark's `current_timestamp()` is).
         """
         self.clock_ms += min(max(batch_ms - self.batch_ms, 0), STEP_S * 1000)
         self.batch_ms = batch_ms
-        newest = {nsqd: max(at, self.newest_s.get(nsqd, 0)) for nsqd, at in marks.items()}
-        seen = {**self.seen_ms, **dict.fromkeys(marks, self.clock_ms)}
+        for nsqd, at in (pair for one in marks for pair in one.items()):
+            self.newest_s[nsqd] = max(at, self.newest_s.get(nsqd, 0))
+            self.seen_ms[nsqd] = self.clock_ms
         quiet_before = self.clock_ms - QUIET_S * 1000
-        self.seen_ms = {nsqd: at for nsqd, at in seen.items() if at >= quiet_before}
-        self.newest_s = {nsqd: {**self.newest_s, **newest}[nsqd] for nsqd in self.seen_ms}
+        self.seen_ms = {nsqd: at for nsqd, at in self.seen_ms.items() if at >= quiet_before}
+        self.newest_s = {nsqd: self.newest_s[nsqd] for nsqd in self.seen_ms}
         # With no nsqd left the mark stays where it is.
         self.low_s = max(self.low_s, min(self.newest_s.values(), default=0))

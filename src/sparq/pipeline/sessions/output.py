@@ -14,10 +14,12 @@ removes them, since those sessions go on (`spam_analysis`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 import pyarrow as pa
 
-from sparq.pipeline.sessions.rules import Compiled
+from sparq.pipeline.sessions.rules import Rules
 
 OUTPUT_DDL = (
     "sessions BINARY, findings BINARY, found BIGINT, late BIGINT, evicted_visits BIGINT, "
@@ -67,13 +69,13 @@ FINDINGS = pa.schema(
 )
 
 
-def table_rows(rows: pl.DataFrame, schema: pa.Schema, use: Compiled) -> pl.DataFrame:
+def table_rows(rows: pl.DataFrame, schema: pa.Schema, rules: Rules) -> pl.DataFrame:
     """Rows of SESSIONS or FINDINGS, from rows of `judge.judged` with the columns that these add.
 
     Withdrawn findings have nulls.
     """
-    names = [*use.columns]
-    for name, _, window in use.windows:
+    names = [*rules.columns]
+    for name, _, window in rules.windows:
         names += [name, f"{name}_of"] if window.same else [name]
     figures = pl.struct(*names, "site_assets").struct.json_encode()
     ids = [None if some is None else _texts(some) for some in rows["ids"]]
@@ -87,6 +89,5 @@ def table_rows(rows: pl.DataFrame, schema: pa.Schema, use: Compiled) -> pl.DataF
     ).select(schema.names)
 
 
-def _texts(ids: pl.Series) -> list[str]:
-    digits = ids.to_numpy().astype(">u8").tobytes().hex()
-    return [digits[at : at + 16] for at in range(0, len(digits), 16)]
+def _texts(ids: Iterable[int]) -> list[str]:
+    return [f"{one:016x}" for one in ids]

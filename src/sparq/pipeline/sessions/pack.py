@@ -22,16 +22,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import xxhash
 
 from sparq.pipeline.clicks import USUAL, parse_batches
 from sparq.pipeline.enrich import kind, robot
 from sparq.pipeline.reading.schema import Reading
-from sparq.pipeline.sessions.rules import CLICK, KIND, Compiled, Rules, compiled
+from sparq.pipeline.sessions.rules import CLICK, KIND, Rules
+from sparq.pipeline.totals import hashes_of
 
 BUCKETS_PER_PARTITION = 8
 PACKED_DDL = (
@@ -58,28 +56,26 @@ def packer(
     """The function for `mapInArrow`: messages with `batch_ms` in, rows of PACKED_DDL out."""
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        use = compiled(rules)
-        for messages in parse_batches(batches, use.needed, reading):
-            yield packed(messages, use, buckets)
+        for messages in parse_batches(batches, rules.needed, reading):
+            yield packed(messages, rules, buckets)
 
     return pack
 
 
-def packed(messages: pa.Table, use: Compiled, buckets: int) -> pa.RecordBatch:
-    """Pack the parsed messages of a partition: nsqd, id, timestamp, batch_ms, and `use.needed`."""
-    published_s = messages["timestamp"].cast(pa.int64()).to_numpy() // 1_000_000
-    readable = pl.from_arrow(messages.select(["nsqd", "id", "timestamp", *use.needed]))
-    assert isinstance(readable, pl.DataFrame)
-    readable = readable.filter(pl.col("reason").is_null())
-    clicks, visitors, marks = prepared(readable, use)
+def packed(messages: pa.Table, rules: Rules, buckets: int) -> pa.RecordBatch:
+    """Pack the parsed messages of a partition: nsqd, id, timestamp, batch_ms, `rules.needed`."""
+    read = pl.DataFrame(
+        pl.from_arrow(messages.select(["nsqd", "id", "timestamp", "batch_ms", *rules.needed]))
+    )
+    clicks, visitors, marks = prepared(read.filter(pl.col("reason").is_null()), rules)
+    published_s, batch_ms = read.select(pl.col("timestamp").max().dt.epoch("s"), "batch_ms").row(0)
     by_bucket = pl.col("visitor").mod(buckets).alias("bucket")
     columns = [_blobs(frame.with_columns(by_bucket), buckets) for frame in (clicks, visitors)]
-    batch_ms = messages["batch_ms"][0].as_py()
     return pa.record_batch(
         [
             pa.array(range(buckets), pa.int32()),
             pa.array([json.dumps(marks, sort_keys=True)] * buckets, pa.string()),
-            pa.array([int(published_s.max())] * buckets, pa.int64()),
+            pa.array([published_s] * buckets, pa.int64()),
             pa.array([batch_ms] * buckets, pa.int64()),
             *(pa.array(blobs, pa.binary()) for blobs in columns),
         ],
@@ -88,51 +84,37 @@ def packed(messages: pa.Table, use: Compiled, buckets: int) -> pa.RecordBatch:
 
 
 def prepared(
-    messages: pl.DataFrame, use: Compiled
+    messages: pl.DataFrame, rules: Rules
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
     """The clicks in the form of the state, their visitors once each, and the nsqds' marks.
 
     Clicks without the first of the columns that tell visitors apart are left out: they would all be
     one visitor, whose session never ends.
     """
-    names = use.settings.visit.visitor
+    names = rules.visit.visitor
     marks = messages.group_by("nsqd").agg(
         pl.min_horizontal(pl.col("time", "timestamp").dt.epoch("s")).max()
     )
     messages = messages.filter(pl.col(names[0]).is_not_null())
-    short = [
+    texts = messages.select(
         pl.col(name).str.slice(0, TEXT_CHARACTERS_MAX).fill_null("-")
         for name in dict.fromkeys(("address", "user_agent", *names))
-    ]
-    texts = messages.select(short).with_columns(key=pl.concat_str(names, separator="\n"))
-    first = texts.select(at=pl.int_range(pl.len()), key="key").group_by("key").first()
-    hashes = [xxhash.xxh3_64_intdigest(key.encode()) for key in first["key"]]
-    first = first.with_columns(visitor=pl.Series(hashes, dtype=pl.UInt64).reinterpret(signed=True))
-    visitors = texts[first["at"]].select("address", "user_agent", first["visitor"])
+    )
+    keys = texts.select(key=pl.concat_str(names, separator="\n"))["key"].to_arrow()
+    texts = texts.with_columns(visitor=pl.Series(hashes_of(keys)))
+    visitors = texts.unique("visitor", keep="first", maintain_order=True)
     robots = {agent: robot(agent)[0] for agent in visitors["user_agent"].unique()}
     names_of = pl.col("user_agent").replace_strict(robots, return_dtype=pl.String)
-    visitors = visitors.with_columns(robot=names_of).select(list(VISITOR))
-    kinds = {page: kind(page, use.settings.kinds)[0] for page in messages["page"].unique()}
-    keys = texts.select("key").join(first, on="key", how="left", maintain_order="left")
+    kinds = {page: kind(page, rules.kinds)[0] for page in messages["page"].unique()}
     clicks = messages.with_columns(
-        visitor=keys["visitor"],
+        texts["visitor"],
         second=pl.col("time").dt.epoch("s"),
         kind=pl.col("page").replace_strict(kinds, return_dtype=KIND),
-        id=pl.Series(ids_of(messages["id"]), dtype=pl.UInt64),
-    ).with_columns(**{name: made for name, made in use.clicks.items() if name in use.kept})
+        id=pl.col("id").str.to_integer(base=16, dtype=pl.UInt64),
+    ).with_columns(**{name: made for name, made in rules.clicks.items() if name in rules.kept})
     clicks = clicks.with_columns(page=pl.col("page").str.slice(0, TEXT_CHARACTERS_MAX))
-    return clicks.select([*CLICK, *use.kept]), visitors, dict(marks.iter_rows())
-
-
-def ids_of(texts: pl.Series) -> npt.NDArray[np.uint64]:
-    """Message ids, texts of 16 hex digits, as numbers.
-
-    Raises:
-        ValueError: an id does not have 16 hex digits.
-    """
-    for wrong in texts.filter(texts.str.len_bytes() != 16):
-        raise ValueError(f"column id: '{wrong}' is not a message id: it must have 16 hex digits")
-    return np.frombuffer(bytes.fromhex("".join(texts)), ">u8").astype(np.uint64)
+    visitors = visitors.with_columns(robot=names_of).select(list(VISITOR))
+    return clicks.select([*CLICK, *rules.kept]), visitors, dict(marks.iter_rows())
 
 
 def _blobs(rows: pl.DataFrame, buckets: int) -> list[bytes]:

@@ -2,9 +2,7 @@
 
 1. `read_rules` checks everything on empty tables with the real columns, before a query starts. A
    mistake is a RulesError: one sentence that names the place in the file.
-2. `Rules` has only texts and numbers, so it is pickled and compared by value. Each process makes
-   the expressions once (`Compiled`).
-3. Click columns that no expression uses are not stored in the state (`Compiled.kept`).
+2. Click columns that no expression uses are not stored in the state (`Rules.kept`).
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,21 +98,28 @@ PARTS: dict[str, Any] = {
 """The tables of a rule file: what each is or, for those to which users may add, has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rules:
-    """A checked rule file; pairs of a name and its content.
+    """A checked rule file; picklable.
 
     Attributes:
-        types: the columns of a click before packing: names, and their types in Arrow.
+        kinds: the kind of a path by its ending.
+        clicks: columns of a click, by name.
+        columns: aggregates over the clicks of a visit, by name.
+        windows: the name of each, which clicks count for it, and itself.
+        rules: the name of each, when it holds, the amount of evidence, and `ended`.
+        kept: the click columns that the state keeps besides those of CLICK, and their types.
+        needed: the columns of a message that packing needs.
     """
 
     visit: Visit
     kinds: tuple[tuple[str, str], ...]
-    clicks: tuple[tuple[str, str], ...]
-    columns: tuple[tuple[str, str], ...]
-    windows: tuple[tuple[str, Window], ...]
-    rules: tuple[tuple[str, Rule], ...]
-    types: pa.Schema
+    clicks: dict[str, pl.Expr]
+    columns: dict[str, pl.Expr]
+    windows: list[tuple[str, pl.Expr, Window]]
+    rules: list[tuple[str, pl.Expr, pl.Expr, bool]]
+    kept: dict[str, pl.DataType]
+    needed: tuple[str, ...]
 
 
 def read_rules(path: str | Path | None, columns: pa.Schema) -> Rules:
@@ -126,20 +130,17 @@ def read_rules(path: str | Path | None, columns: pa.Schema) -> Rules:
     Raises:
         RulesError: the file cannot be read, or is wrong.
     """
-    held, file = shipped(), str(path or SHIPPED.name)
+    content, file = shipped(), str(path or SHIPPED.name)
     if path:
         try:
             own = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RulesError(f"--rules={path} cannot be read: {error}") from None
-        _lay_over(held, own)
+        _lay_over(content, own)
     try:
-        parts = {name: _typed(name, content) for name, content in held.items()}
-        rules = Rules(**parts, types=columns)
-        _check(rules)
+        return rules_of(content, columns)
     except ValueError as error:
         raise RulesError(f"{file}: {error}") from None
-    return rules
 
 
 def shipped() -> dict[str, Any]:
@@ -177,88 +178,54 @@ def _typed(name: str, content: Any) -> Any:
     return tuple(found)
 
 
-class Compiled:
-    """The expressions of `Rules`, made once in a process.
+def rules_of(content: Mapping[str, Any], columns: pa.Schema) -> Rules:
+    """Check each expression of a file on an empty table with the columns that it may use.
 
-    Attributes:
-        clicks: columns of a click, by name.
-        columns: aggregates over the clicks of a visit.
-        windows: which clicks count for each window, with the window.
-        rules: for each rule, when it holds, the amount of evidence, and `ended`.
+    Raises:
+        ValueError: it is wrong; the text is one sentence that names the place.
     """
-
-    def __init__(self, rules: Rules) -> None:
-        self.settings = rules
-        self.clicks = {name: parse(text) for name, text in rules.clicks}
-        self.columns = {name: parse(text) for name, text in rules.columns}
-        self.windows = [(name, parse(one.where), one) for name, one in rules.windows]
-        self.rules = [
-            (name, parse(one.when), parse(one.amount), one.ended) for name, one in rules.rules
-        ]
-
-    @cached_property
-    def used(self) -> set[str]:
-        """The click columns that a visit's columns and windows use."""
-        made = [*self.columns.values(), *(where for _, where, _ in self.windows)]
-        same = {window.same for _, _, window in self.windows if window.same}
-        return same | {name for one in made for name in one.meta.root_names()}
-
-    @cached_property
-    def kept(self) -> dict[str, pl.DataType]:
-        """The click columns that the state keeps besides those of CLICK, and their types."""
-        columns = _raw(self.settings).with_columns(**self.clicks).schema
-        return {name: columns[name] for name in columns if name in self.used and name not in CLICK}
-
-    @cached_property
-    def needed(self) -> tuple[str, ...]:
-        """The columns of a message that packing needs."""
-        names = {"time", "address", "user_agent", "page", "reason", *self.settings.visit.visitor}
-        for name in self.kept:
-            names |= set(self.clicks[name].meta.root_names()) if name in self.clicks else {name}
-        return tuple(name for name in self.settings.types.names if name in names)
-
-
-@lru_cache(maxsize=8)
-def compiled(rules: Rules) -> Compiled:
-    """The expressions of these rules."""
-    return Compiled(rules)
-
-
-def _check(rules: Rules) -> None:
-    """Check each expression on an empty table with the columns that it may use."""
-    raw = _raw(rules)
-    for name in rules.visit.visitor:
+    parts = {name: _typed(name, one) for name, one in content.items()}
+    raw = pl.DataFrame(pl.from_arrow(columns.empty_table())).drop("reason")
+    raw = raw.with_columns(kind=pl.lit("page", KIND))
+    for name in parts["visit"].visitor:
         if name not in raw.columns:
             raise ValueError(
                 f"visit.visitor: a click has no column {name}{suggestion(name, raw.columns)}"
             )
-    click = dict(raw.schema) | CLICK | GAPS
-    for name, text in rules.clicks:
-        _add(click, name, _type_of(raw, text, f"clicks.{name}"), f"clicks.{name}: a click")
-    clicks, visit = pl.DataFrame(schema=click), dict(VISIT)
-    for name, text in rules.columns:
-        kind = _type_of(clicks, text, f"columns.{name}", aggregate=True)
+    click, clicks, aggregates = dict(raw.schema) | CLICK | GAPS, {}, {}
+    for name, text in parts["clicks"]:
+        clicks[name], kind = _checked(raw, text, f"clicks.{name}")
+        _add(click, name, kind, f"clicks.{name}: a click")
+    empty, visit, windows, rules = pl.DataFrame(schema=click), dict(VISIT), [], []
+    for name, text in parts["columns"]:
+        aggregates[name], kind = _checked(empty, text, f"columns.{name}", aggregate=True)
         _add(visit, name, kind, f"columns.{name}: a visit")
-    for name, window in rules.windows:
-        place = f"windows.{name}"
-        _type_of(clicks, window.where, f"{place}.where", pl.Boolean)
-        _add(visit, name, pl.Int64, f"{place}: a visit")
+    for name, window in parts["windows"]:
+        where, _ = _checked(empty, window.where, f"windows.{name}.where", pl.Boolean)
+        windows.append((name, where, window))
+        _add(visit, name, pl.Int64, f"windows.{name}: a visit")
         if window.same:
-            _type_of(clicks, window.same, f"{place}.same")
+            _checked(empty, window.same, f"windows.{name}.same")
             visit[f"{name}_of"] = pl.String
     visits = pl.DataFrame(schema=visit)
-    for name, rule in rules.rules:
-        _type_of(visits, rule.when, f"rules.{name}.when", pl.Boolean)
-        amount = _type_of(visits, rule.amount, f"rules.{name}.amount")
-        if not amount.is_numeric():
-            raise ValueError(f"rules.{name}.amount must be a number, and is of type {amount}")
-
-
-def _raw(rules: Rules) -> pl.DataFrame:
-    """The columns that expressions of [clicks] may use, without rows."""
-    found = pl.from_arrow(rules.types.empty_table())
-    assert isinstance(found, pl.DataFrame)
-    return found.drop("reason").with_columns(kind=pl.lit("page", KIND))
+    for name, rule in parts["rules"]:
+        when, _ = _checked(visits, rule.when, f"rules.{name}.when", pl.Boolean)
+        amount, kind = _checked(visits, rule.amount, f"rules.{name}.amount")
+        if not kind.is_numeric():
+            raise ValueError(f"rules.{name}.amount must be a number, and is of type {kind}")
+        rules.append((name, when, amount, rule.ended))
+    used = {window.same for _, _, window in windows}
+    for one in (*aggregates.values(), *(where for _, where, _ in windows)):
+        used.update(one.meta.root_names())
+    kept = {name: kind for name, kind in click.items() if name in used - CLICK.keys() - GAPS.keys()}
+    needed = {"time", "address", "user_agent", "page", "reason", *parts["visit"].visitor}
+    for name in kept:
+        needed.update(clicks[name].meta.root_names() if name in clicks else [name])
+    return Rules(
+        **{**parts, "clicks": clicks, "columns": aggregates, "windows": windows, "rules": rules},
+        kept=kept,
+        needed=tuple(name for name in columns.names if name in needed),
+    )
 
 
 def _add(columns: dict[str, Any], name: str, kind: Any, place: str) -> None:
@@ -267,14 +234,14 @@ def _add(columns: dict[str, Any], name: str, kind: Any, place: str) -> None:
     columns[name] = kind
 
 
-def _type_of(
+def _checked(
     empty: pl.DataFrame, text: str, place: str, wanted: Any = None, *, aggregate: bool = False
-) -> pl.DataType:
-    """The type of an expression; ValueError with its place if it is wrong or has another type."""
+) -> tuple[pl.Expr, pl.DataType]:
+    """An expression and its type; ValueError with its place if it is wrong or of another type."""
     try:
         found = type_of(empty, text, aggregate=aggregate)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
     if wanted is not None and found != wanted:
         raise ValueError(f"{place} must be true or false, and is of type {found}")
-    return found
+    return parse(text), found

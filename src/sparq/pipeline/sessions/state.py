@@ -23,19 +23,20 @@ A batch appends its clicks to the list. Reading the list is what costs, so a buc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pandas as pd
 import polars as pl
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of, site_figures
 from sparq.pipeline.sessions.low_mark import LowMark
 from sparq.pipeline.sessions.output import FINDINGS, OUTPUT_DDL, SESSIONS, table_rows
 from sparq.pipeline.sessions.pack import VISITOR, from_blob, to_blob
-from sparq.pipeline.sessions.rules import CLICK, Compiled, Rules, compiled
+from sparq.pipeline.sessions.rules import CLICK, Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,15 +59,11 @@ TOLD: dict[str, Any] = {
 }
 """A finding that was issued: its session, and the amount in its newest revision."""
 
-Element = tuple[int, int, bytes, bytes]
 
-
-@dataclass(slots=True)
-class Meta:
+class Meta(msgspec.Struct):
     """What a bucket knows without reading its clicks.
 
     Attributes:
-        low_mark: the fields of its LowMark.
         batches: number of its batches.
         clicks: number of clicks in the list.
         judged_ms: the time of the batch in which visitors with new clicks were last judged.
@@ -74,7 +71,7 @@ class Meta:
         site: `judge.site_figures` of sessions that are over.
     """
 
-    low_mark: dict[str, Any] = field(default_factory=dict)
+    low_mark: LowMark
     batches: int = 0
     clicks: int = 0
     judged_ms: int = 0
@@ -99,12 +96,11 @@ class SessionsProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does no
         """Process one batch of one bucket: rows of `pack.PACKED_DDL` in, of OUTPUT_DDL out."""
         batch, held = pd.concat(list(rows)), self._held.get()
         batch_ms, published_s = int(batch["batch_ms"].max()), int(batch["published_s"].max())
-        meta = Meta(**json.loads(held[0])) if held else Meta()
+        meta = msgspec.json.decode(held[0], type=Meta) if held else Meta(LowMark())
         told = bytes(held[1]) if held else b""
-        low_mark = LowMark(**meta.low_mark)
-        before_s = low_mark.low_s
-        low_mark.advance(_marks(batch["marks"]), batch_ms)
-        meta.low_mark, meta.batches = asdict(low_mark), meta.batches + 1
+        before_s = meta.low_mark.low_s
+        meta.low_mark.advance(map(json.loads, batch["marks"]), batch_ms)
+        meta.batches += 1
         meta.revision = max(batch_ms, meta.revision + 1)
         pairs = zip(batch["clicks"], batch["visitors"], strict=True)
         # In an order that replays repeat.
@@ -118,31 +114,19 @@ class SessionsProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does no
         is_behind = batch_ms // 1000 - published_s > BEHIND_S
         is_due = batch_ms - meta.judged_ms >= 1000 * self._rules.visit.judge_every
         if meta.clicks and (sweeps or (blobs and is_due and not is_behind)):
-            elements = [
-                (one[0], one[1], bytes(one[2]), bytes(one[3])) for one in self._clicks.get()
-            ]
-            bucket = OpenSessions(elements, told, meta, compiled(self._rules))
+            bucket = OpenSessions(self._clicks.get(), told, meta, self._rules)
             if sweeps:
-                row, left = bucket.sweep(low_mark.low_s, batch_ms)
+                row, left = bucket.sweep(batch_ms)
                 self._clicks.put(left) if left else self._clicks.clear()
             else:
                 row = bucket.judge()
             meta.judged_ms, told = batch_ms, to_blob(bucket.told)
             if row is not None:
                 yield row
-        self._held.update((json.dumps(asdict(meta)), told))
+        self._held.update((msgspec.json.encode(meta).decode(), told))
 
     def close(self) -> None:
         """Do nothing: nothing is held after a batch."""
-
-
-def _marks(texts: Iterable[str]) -> dict[str, int]:
-    """The newest event time of each nsqd, from those of several partitions."""
-    marks: dict[str, int] = {}
-    for text in texts:
-        for nsqd, newest in json.loads(text).items():
-            marks[nsqd] = max(newest, marks.get(nsqd, newest))
-    return marks
 
 
 class OpenSessions:
@@ -154,26 +138,28 @@ class OpenSessions:
         told: the findings that have been issued about open sessions (TOLD).
     """
 
-    def __init__(self, elements: Iterable[Element], told: bytes, meta: Meta, use: Compiled) -> None:
+    def __init__(
+        self, elements: Iterable[Sequence[Any]], told: bytes, meta: Meta, rules: Rules
+    ) -> None:
         clicks, visitors = [], []
         for low_s, batch_ms, some, theirs in elements:
-            frame = from_blob(some)
+            frame = from_blob(bytes(some))
             if "late" not in frame.columns:
-                late = pl.col("second") + use.settings.visit.gap <= low_s
+                late = pl.col("second") + rules.visit.gap <= low_s
                 frame = frame.with_columns(late=late, arrived=pl.lit(batch_ms, pl.Int64))
             # An earlier rule file may have kept other columns.
             kept = {
                 name: (pl.col(name) if name in frame.columns else pl.lit(None)).cast(
                     kind, strict=False
                 )
-                for name, kind in use.kept.items()
+                for name, kind in rules.kept.items()
             }
             clicks.append(frame.select(*CLICK, "late", "arrived", **kept))
-            visitors.append(from_blob(theirs))
-        self._clicks = sessions_of(pl.concat(clicks), use.settings.visit.gap)
+            visitors.append(from_blob(bytes(theirs)))
+        self._clicks = sessions_of(pl.concat(clicks), rules.visit.gap)
         self._visitors = pl.concat(visitors).unique("visitor", keep="first", maintain_order=True)
         self.told = from_blob(told) if told else pl.DataFrame(schema=TOLD)
-        self._meta, self._use = meta, use
+        self._meta, self._rules = meta, rules
 
     def judge(self) -> pd.DataFrame | None:
         """Judge visitors with clicks that have come since `judged_ms`."""
@@ -181,9 +167,9 @@ class OpenSessions:
         clicks = self._clicks.join(new.unique(), on="visitor", how="semi", maintain_order="left")
         return self._put_out(self._judged(clicks).with_columns(ended=pl.lit(None, pl.String)))
 
-    def sweep(self, low_s: int, batch_ms: int) -> tuple[pd.DataFrame | None, list[Element]]:
+    def sweep(self, batch_ms: int) -> tuple[pd.DataFrame | None, list[tuple[Any, ...]]]:
         """Judge all sessions, put out those that are over; also the elements of the rest."""
-        sessions = self._ended(self._judged(self._clicks), low_s, batch_ms)
+        sessions = self._ended(self._judged(self._clicks), batch_ms)
         row = self._put_out(sessions)
         open_ones = sessions.filter(pl.col("ended").is_null()).select("session")
         left = self._clicks.join(open_ones, on="session", how="semi").drop("session")
@@ -199,11 +185,11 @@ class OpenSessions:
         return self._put_out(self._judged(self._clicks).with_columns(ended=pl.lit("run")))
 
     def _judged(self, clicks: pl.DataFrame) -> pl.DataFrame:
-        return judged(clicks, self._visitors, self._use, self._meta.site)
+        return judged(clicks, self._visitors, self._rules, self._meta.site)
 
-    def _ended(self, sessions: pl.DataFrame, low_s: int, batch_ms: int) -> pl.DataFrame:
+    def _ended(self, sessions: pl.DataFrame, batch_ms: int) -> pl.DataFrame:
         """Add `ended`: why a session is over (gap, clicks_max, room), else null."""
-        visit = self._use.settings.visit
+        visit, low_s = self._rules.visit, self._meta.low_mark.low_s
         waited = batch_ms - pl.col("arrived") >= 1000 * visit.late_wait
         quiet = pl.when("late").then(waited).otherwise(pl.col("last_second") + visit.gap <= low_s)
         reason = pl.when(quiet).then(pl.lit("gap"))
@@ -231,8 +217,8 @@ class OpenSessions:
         room = over.filter(pl.col("ended") == "room")
         return pd.DataFrame(
             {
-                "sessions": [to_blob(table_rows(over, SESSIONS, self._use))],
-                "findings": [to_blob(table_rows(findings, FINDINGS, self._use))],
+                "sessions": [to_blob(table_rows(over, SESSIONS, self._rules))],
+                "findings": [to_blob(table_rows(findings, FINDINGS, self._rules))],
                 "found": [len(findings)],
                 "late": [int(over.filter("late")["clicks"].sum())],
                 "evicted_visits": [len(room)],
@@ -246,7 +232,7 @@ class OpenSessions:
         Issued are findings that are new, whose amount has doubled, or has changed and its session
         is over; and as withdrawn, those that do not hold any more.
         """
-        found = findings_of(sessions, self._use).join(sessions, on="session", how="left")
+        found = findings_of(sessions, self._rules).join(sessions, on="session", how="left")
         told = self.told.rename({"amount": "told"})
         found = found.join(told.select("id", "reason", "told"), on=["id", "reason"], how="left")
         changed = pl.col("over") & (pl.col("amount") != pl.col("told"))
@@ -276,24 +262,17 @@ def sessions_stage(packed: DataFrame, rules: Rules) -> DataFrame:
 def closed(spark: SparkSession, checkpoint: str, rules: Rules) -> DataFrame:
     """The output rows for all open sessions in the state of a stopped query."""
     state = spark.read.format("statestore")
+    elements = F.sort_array(F.collect_list("list_element")).alias("elements")
     clicks = state.option("stateVarName", CLICKS).load(checkpoint)
-    held = state.option("stateVarName", HELD).load(checkpoint)
-    rows = clicks.selectExpr("key.bucket", "list_element.*", "NULL AS meta", "NULL AS told")
-    rows = rows.unionByName(held.selectExpr("key.bucket", "value.*"), allowMissingColumns=True)
+    clicks = clicks.groupBy(F.col("key.bucket")).agg(elements)
+    held = state.option("stateVarName", HELD).load(checkpoint).selectExpr("key.bucket", "value.*")
 
-    def close(frame: pd.DataFrame) -> pd.DataFrame:
-        value = frame[frame["meta"].notna()].iloc[0]
-        clicks = frame.loc[frame["clicks"].notna(), ["low_s", "batch_ms", "clicks", "visitors"]]
-        elements = [
-            (int(low_s), int(batch_ms), bytes(some), bytes(theirs))
-            for low_s, batch_ms, some, theirs in clicks.itertuples(index=False)
-        ]
-        if not elements:
-            return pd.DataFrame()
-        meta = Meta(**json.loads(value["meta"]))
-        bucket = OpenSessions(sorted(elements), bytes(value["told"]), meta, compiled(rules))
-        row = bucket.close()
-        assert row is not None
-        return row
+    def close(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for row in (one for frame in frames for one in frame.itertuples()):
+            elements = [tuple(one.values()) for one in row.elements]
+            meta = msgspec.json.decode(row.meta, type=Meta)
+            found = OpenSessions(elements, bytes(row.told), meta, rules).close()
+            assert found is not None
+            yield found
 
-    return rows.groupBy("bucket").applyInPandas(close, OUTPUT_DDL)
+    return held.join(clicks, "bucket").mapInPandas(close, OUTPUT_DDL)
