@@ -52,7 +52,7 @@ def read(
         labels: the visitors that were planted among the clicks.
     """
     place = TablePlace(str(data))
-    _, wrong = audit(place, sum(cluster.message_counts(TOPIC).values()), *published)
+    _, wrong = audit(place, cluster.message_count(TOPIC), *published)
     wrong += problems(data)
     rows, distinct = archived(data)
     sent = len(published[0])

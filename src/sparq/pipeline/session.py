@@ -37,7 +37,6 @@ from sparq.spark.data_source import NsqDataSource
 
 STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 LOOPBACK: Final = "127.0.0.1"
-NAME: Final = "spark.app.name"
 MASTER: Final = "spark.master"
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
@@ -113,9 +112,6 @@ HASTY: Final[Mapping[str, str]] = {
 }
 """Hadoop's options with which a file system gives up within seconds, not minutes."""
 
-CONNECT_SECONDS: Final = 3.0
-"""Time limit for a connection to a standalone master; Spark itself would try for a minute."""
-
 PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
 JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
@@ -129,11 +125,9 @@ class SessionError(Mistake):
 def session(settings: Settings) -> SparkSession:
     """Make the session, with the state store, time zone and memory that the queries need.
 
-    Raises:
-        SettingsError: an option is refused or comes too late to have an effect, the master does not
-            answer, or the data's file system cannot be used.
-        SessionError: Spark does not start.
-        JavaNotFoundError: there is no Java.
+    Raises SettingsError: an option is refused or comes too late to have an effect, the master does
+    not answer, or the data's file system cannot be used; SessionError: Spark does not start;
+    JavaNotFoundError.
     """
     given = explicit(settings)
     named = os.environ.get(PYTHON, "")
@@ -168,21 +162,18 @@ def use_this_python() -> None:
 
 
 def explicit(settings: Settings) -> dict[str, str]:
-    """The options that the user has set, by settings or `--spark`.
-
-    Raises:
-        SettingsError: `--spark` has an option of a flag, or a required one with another value.
-    """
+    """The options that the user has set; SettingsError: one of `--spark` is refused."""
     for key, value in settings.spark:
-        if not key.startswith("spark."):
-            raise SettingsError(
-                f"--spark: {shown(key)} is not a Spark option: these begin with spark."
-            )
-        if key in FLAG_OF:
-            raise SettingsError(f"--spark: {key} has its own flag: write --{FLAG_OF[key]}")
         needed, why = REQUIRED.get(key, (value, ""))
-        if value != needed:
-            raise SettingsError(f"--spark: {key} must be {needed}: {why}")
+        if not key.startswith("spark."):
+            wrong = f"{shown(key)} is not a Spark option: these begin with spark."
+        elif key in FLAG_OF:
+            wrong = f"{key} has its own flag: write --{FLAG_OF[key]}"
+        elif value != needed:
+            wrong = f"{key} must be {needed}: {why}"
+        else:
+            continue
+        raise SettingsError(f"--spark: {wrong}")
     own = {key: getattr(settings, flag.replace("-", "_")) for key, flag in FLAG_OF.items()}
     return {**dict(settings.spark), **{key: str(value) for key, value in own.items() if value}}
 
@@ -190,18 +181,12 @@ def explicit(settings: Settings) -> dict[str, str]:
 def options_for(
     settings: Settings, given: Mapping[str, str], found: Mapping[str, str]
 ) -> dict[str, str]:
-    """The options for making the session.
-
-    Args:
-        settings: the pipeline's settings.
-        given: the options that the user has set.
-        found: the options that the JVM has already, among them its master.
-    """
+    """The options for making the session; the JVM has those of `found`, among them its master."""
     # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
     wanted = {"spark.ui.showConsoleProgress": "false"}
     # Names that Spark's launcher gives to a program without `--name`.
-    if found.get(NAME, "app.py") in ("app.py", "pyspark-shell"):
-        wanted[NAME] = "sparq clicks"
+    if found.get("spark.app.name", "app.py") in ("app.py", "pyspark-shell"):
+        wanted["spark.app.name"] = "sparq clicks"
     defaults = dict(DEFAULTS)
     if found[MASTER].startswith("spark://"):
         # Java leaves unpacked native libraries in its temporary folder if it is killed. An
@@ -222,13 +207,7 @@ def options_for(
 
 
 def _jvm_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Find the driver's JVM or start it; returns its options, which always include the master.
-
-    Raises:
-        SettingsError: the master does not answer, an option comes too late, or Spark Connect is
-            asked for.
-        SessionError: the JVM does not start.
-    """
+    """Find the driver's JVM or start it; returns its options, which always include the master."""
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_API_MODE", "classic") != "classic":
         raise SettingsError(
             "SPARK_REMOTE or SPARK_API_MODE is set: unset it, since the pipeline cannot use Spark"
@@ -262,17 +241,14 @@ def _default_master() -> str:
 
 
 def check_master(master: str) -> None:
-    """Check that one of a standalone master's addresses accepts connections.
-
-    Raises:
-        SettingsError: none does.
-    """
+    """Check that one of a standalone master's addresses accepts connections; else SettingsError."""
     if not master.startswith("spark://"):
         return
     for address in master.removeprefix("spark://").split(","):
         try:
             place = urlsplit(f"//{address}")
-            socket.create_connection((place.hostname, place.port or 0), CONNECT_SECONDS).close()
+            # Spark itself would try for a minute.
+            socket.create_connection((place.hostname, place.port or 0), 3.0).close()
             return
         except (OSError, ValueError) as error:  # ValueError: the port or the name is invalid
             reason = getattr(error, "strerror", None) or str(error)
@@ -280,12 +256,7 @@ def check_master(master: str) -> None:
 
 
 def _start_jvm(launch: Mapping[str, str]) -> None:
-    """Start the driver's JVM, which gets a folder of its own for temporary files.
-
-    Raises:
-        SettingsError: the master does not answer.
-        SessionError: the JVM ends at once.
-    """
+    """Start the driver's JVM, which gets a folder of its own for temporary files."""
     check_master(launch[MASTER])
     java.ensure_java()
     # As a variable it is a default: flags and spark-defaults.conf override it.
@@ -357,11 +328,7 @@ def register_nsq(spark: SparkSession) -> None:
 
 
 def _check_data(spark: SparkSession, data: str) -> None:
-    """Check that Spark has a file system for the data, and can write an empty file there.
-
-    Raises:
-        SettingsError: it has none, or the file cannot be written.
-    """
+    """Check that Spark has a file system for the data, and can write a file; else SettingsError."""
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
     for key, value in HASTY.items():
         hadoop.set(key, value)

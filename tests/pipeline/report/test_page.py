@@ -32,7 +32,6 @@ RUN = {
     **{"findings": {"burst": 3}, "rejected_by_reason": {}},
     "scores": {one: {"found": 3, "planted": 4, **SCORE} for one in ("burst", "all")},
     "top_pages": [{"page": "/" + "x" * 100, "clicks": 7}],
-    "stage_seconds": {"starting": 9.0, "publishing": 20.5, "total": 31.5},
 }
 # The lowest contrast between any visible text and its background, and this text.
 CONTRAST = """() => {

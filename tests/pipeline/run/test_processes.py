@@ -76,18 +76,6 @@ def test_a_port_in_use_is_replaced():
     assert port == free_port(port)
 
 
-def test_only_complete_files_of_the_application_are_read(tmp_path):
-    """A missing or incomplete status file gives an empty status."""
-    (tmp_path / "run").mkdir()
-    app = App(tmp_path)
-    assert {} == app.status()
-    for text, status in (('{"pid": 1', {}), ('{"pid": 1}', {"pid": 1})):
-        (tmp_path / "run" / "app.json").write_text(text)
-        assert status == app.status()
-    app.finish()
-    assert (tmp_path / "run" / "finish").exists()
-
-
 def test_a_mistake_is_the_last_sentence_before_the_application_was_up(tmp_path):
     """The mistake is the last sentence since this start; none after the application was up."""
     says = "import sys; print('sparq pipeline: ' + sys.argv[1], 'noise', sep=chr(10))"
@@ -99,6 +87,8 @@ def test_a_mistake_is_the_last_sentence_before_the_application_was_up(tmp_path):
         assert sentence == app.mistake()
 
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "app.json").write_text('{"pid"')
+    assert sentence == app.mistake()
     (tmp_path / "run" / "app.json").write_text(json.dumps({"pid": app.pid}))
     assert "" == app.mistake()
     app.command = [sys.executable, "-c", "print('noise')"]

@@ -52,32 +52,13 @@ AT_ONCE = [
     Case(f"{NEEDED} --triger=1", ("--triger", "did you mean --trigger?")),
     Case(f"{NEEDED} stray", ("stray", "is not a flag")),
     Case("--data={tmp}/data", ("--lookupd-http-address is missing",)),
-    Case("--lookupd-http-address={lookupd}", ("--data is missing",)),
-    Case(f"{NEEDED} --max-offsets-per-trigger=many", ("--max-offsets-per-trigger=many",)),
-    Case(f"{NEEDED} --max-offsets-per-trigger=0", ("--max-offsets-per-trigger=0", "too small")),
-    Case(f"{NEEDED} --shuffle-partitions=20000", ("--shuffle-partitions=20000", "too large")),
-    Case(f"{NEEDED} --trigger=soon", ("--trigger=soon", "write 5 (seconds)")),
-    Case(f"{NEEDED} --queries=archiv", ("--queries=archiv", "did you mean archive?")),
-    Case(f"{NEEDED} --topic=a/b", ("--topic=a/b", "is not a valid topic name")),
-    Case(
-        f"{NEEDED} --metrics-channel=archive",
-        ("--metrics-channel", "give each query a channel of its own"),
-    ),
-    Case(f"{NEEDED} --driver-memory=1", ("--driver-memory=1", "is not a size")),
-    Case(f"{NEEDED} --metrics-address=4180", ("--metrics-address=4180", "is not an address")),
-    Case(f"{NEEDED} --config={{tmp}}/none.toml", ("--config", "none.toml")),
     Case(f"{NEEDED} --config={{tmp}}", ("--config", "{tmp}")),
     Case(f"{NEEDED} --config={{tmp}}/key.toml", ("key.toml", "colour", "did you mean columns?")),
     Case(f"{NEEDED} --config={{tmp}}/bytes.toml", ("--config", "bytes.toml")),
-    Case("--data=s3a:bucket --lookupd-http-address={lookupd}", ("--data=s3a:bucket", "s3a://")),
     Case(f"{NEEDED} --lookupd-http-address=nowhere", ("--lookupd-http-address=nowhere",)),
-    Case(f"{NEEDED} --master=locale", ("--master=locale", "is not a master")),
-    Case(f"{NEEDED} --source=tls_v2=true", ("--source", "tls_v2", "did you mean tls_v1?")),
-    Case(f"{NEEDED} --source=topic=x", ("--source: topic has a flag of its own",)),
-    Case(f"{NEEDED} --source=startingOffsets=first", ("--source", "startingOffsets", "first")),
     Case(f"{NEEDED} --source=tls_root_ca_file=/no/ca.pem", ("--source", "/no/ca.pem")),
 ]
-"""Found by parsing the flags alone."""
+"""Found by parsing the flags alone; tests of settings and command have all others."""
 
 ADDRESSES = [
     Case("--data={tmp}/data --lookupd-http-address={free}", ("--lookupd-http-address", "{free}")),

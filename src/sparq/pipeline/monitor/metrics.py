@@ -75,13 +75,15 @@ GAUGES: Final = {
     "logs_out_of_reach": "Logs being read whose nsqd did not answer: their lag is unknown",
 }
 STATE: Final = {
-    "state_rows": "Rows in the operator's state",
-    "state_memory_bytes": "Memory used by its state stores",
-    "state_disk_bytes": "Size of RocksDB's files of the state",
-    "state_updated_rows": "Rows of the state written by the newest batch",
-    "state_removed_rows": "Rows of the state removed by the newest batch",
-    "state_commit_seconds": "Time to commit the state, summed over its tasks",
+    "state_rows": ("numRowsTotal", "Rows in the operator's state"),
+    "state_memory_bytes": ("memoryUsedBytes", "Memory used by its state stores"),
+    "state_disk_bytes": ("rocksdbSstFileSize", "Size of RocksDB's files of the state"),
+    "state_updated_rows": ("numRowsUpdated", "Rows of the state written by the newest batch"),
+    "state_removed_rows": ("numRowsRemoved", "Rows of the state removed by the newest batch"),
+    "state_commit_seconds": ("commitTimeMs", "Time to commit the state, summed over its tasks"),
 }
+"""Figures of a stateful operator: Spark's name for each, and its meaning."""
+
 PARTS: Final = (
     "Duration of each part of a batch, by Spark's names: latestOffset, queryPlanning and so on"
 )
@@ -90,18 +92,11 @@ DURATION: Final = "Duration of batches, from the trigger to the commit"
 
 @dataclass
 class _Known:
-    """What is known of a query, and so of its checkpoint, in this process.
-
-    Attributes:
-        name: its name, or its id if it has none.
-        run_id: id of its newest run; events of an older run may arrive after the newest has begun.
-        batch_id, logs_out_of_reach: of its newest batch; -1 before the first.
-        starts, rows: runs begun, and messages read.
-    """
+    """What is known of a query, and so of its checkpoint, in this process."""
 
     name: str
-    run_id: str = ""
-    batch_id: int = -1
+    run_id: str = ""  # of the newest run; events of an older one may come after it has begun
+    batch_id: int = -1  # of the newest batch, as logs_out_of_reach
     logs_out_of_reach: int = 0
     starts: int = 0
     rows: int = 0
@@ -119,7 +114,9 @@ class QueryMetrics:
 
         self._counters: dict[str, Counter] = made(Counter, {**COUNTERS, **COUNTS})
         self._gauges: dict[str, Gauge] = made(Gauge, GAUGES)
-        self._state: dict[str, Gauge] = made(Gauge, STATE, "operator", "place")
+        self._state: dict[str, Gauge] = made(
+            Gauge, {name: text for name, (_, text) in STATE.items()}, "operator", "place"
+        )
         (self._parts,) = made(Counter, {"batch_part_seconds": PARTS}, "part").values()
         durations = partial(Histogram, buckets=DURATION_BOUNDS)
         (self._durations,) = made(durations, {"batch_duration_seconds": DURATION}).values()
@@ -158,32 +155,33 @@ class QueryMetrics:
         known.rows += rows
         seconds = progress["durationMs"][WHOLE] / 1000
         ended_s = _time_of(progress["timestamp"]) + seconds
+        # Spark leaves the key out if nothing was observed.
+        observed = progress.get("observedMetrics", {}).values()
+        published = [row[NEWEST_PUBLISHED] for row in observed if row.get(NEWEST_PUBLISHED)]
         self._set(
             name,
             heard_timestamp_seconds=ended_s,
             batch_id=batch_id,
             rows_per_second=rows / seconds if seconds else 0,
             lag_messages=behind,
-            lag_seconds=_age_seconds(progress, ended_s),
+            # Not negative, even if a publisher's clock is ahead.
+            lag_seconds=max(ended_s - max(published), 0) if published else None,
             logs_out_of_reach=out_of_reach,
         )
         self._durations.labels(name).observe(seconds)
         for part, millis in progress["durationMs"].items():
             if part != WHOLE:
                 self._parts.labels(name, part).inc(millis / 1000)
-        for count, number in (("batches", 1), ("rows", rows), *_counts_of(progress)):
-            self.counted(name, count, number)
+        self.counted(name, "batches", 1)
+        self.counted(name, "rows", rows)
+        for figures in observed:
+            for count in COUNTS.keys() & figures.keys():
+                self.counted(name, count, figures[count] or 0)
         for place, state in enumerate(progress["stateOperators"]):
-            figures = {
-                "state_rows": state["numRowsTotal"],
-                "state_memory_bytes": state["memoryUsedBytes"],
-                "state_disk_bytes": state.get("customMetrics", {}).get("rocksdbSstFileSize"),
-                "state_updated_rows": state["numRowsUpdated"],
-                "state_removed_rows": state["numRowsRemoved"],
-                "state_commit_seconds": state["commitTimeMs"] / 1000,
-            }
-            for figure, value in figures.items():
-                if value is not None:  # the state is not in RocksDB
+            values = {**state, **state.get("customMetrics", {})}
+            for figure, (key, _) in STATE.items():
+                if key in values:  # all, if the state is in RocksDB
+                    value = values[key] / (1000 if key.endswith("Ms") else 1)
                     self._state[figure].labels(name, state["operatorName"], place).set(value)
 
     def rested(self, event: Mapping[str, Any]) -> None:
@@ -235,34 +233,11 @@ def lag(progress: Progress) -> tuple[int | None, int]:
     return behind, out_of_reach
 
 
-def _observed(progress: Progress) -> list[Mapping[str, Any]]:
-    # Spark leaves the key out if nothing was observed.
-    return list(progress.get("observedMetrics", {}).values())
-
-
-def _age_seconds(progress: Progress, ended_s: float) -> float | None:
-    """Lag in seconds: not negative, even if a publisher's clock is ahead."""
-    times = [row[NEWEST_PUBLISHED] for row in _observed(progress) if row.get(NEWEST_PUBLISHED)]
-    return max(ended_s - max(times), 0.0) if times else None
-
-
-def _counts_of(progress: Progress) -> Iterator[tuple[str, int]]:
-    """The counts of COUNTS that the query observed in this batch."""
-    for row in _observed(progress):
-        for name in COUNTS.keys() & row.keys():
-            yield name, int(row[name] or 0)
-
-
 @contextmanager
 def served(registry: CollectorRegistry, address: str) -> Iterator[str | None]:
-    """Serve the metrics; yields their URL, None without an address.
+    """Serve the metrics at `host:port`; yields their URL, or None for an empty address.
 
-    Args:
-        registry: the metrics to serve.
-        address: `host:port`; port 0 selects any free one. Empty: they are not served.
-
-    Raises:
-        Mistake: the server cannot listen there; the text names option, address and reason.
+    Port 0 is any free one. Raises Mistake: the server cannot listen there.
     """
     place = split(address)
     if place is None:

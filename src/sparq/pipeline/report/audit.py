@@ -29,15 +29,10 @@ Labels = Mapping[tuple[str, str], frozenset[str]]
 def audit(
     data: TablePlace, logged: int, acknowledged: Hashes | None, resent: Hashes
 ) -> tuple[dict[str, int], list[str]]:
-    """Check that each message of the topic's logs is in the tables, once.
+    """Check that each message is in the tables, once; the topic's logs have taken `logged`.
 
     Returns the figures of `audit.sql` by name, and a sentence for each rule that does not hold.
-
-    Args:
-        data: the data folder.
-        logged: number of messages that the topic's logs have taken.
-        acknowledged, resent: see `compare`. None: the clicks did not come from the publisher
-            (`sparq up`), and bodies are not compared.
+    With None for `acknowledged`, bodies are not compared.
     """
     tables = {table.name: scan(data, table) for table in TABLES}
     found = dict(pl.SQLContext(tables).execute(SQL).collect(engine="streaming").iter_rows())

@@ -56,6 +56,7 @@ WHERE = """
   nsqlookupd  {lookupd.tcp} (HTTP {lookupd.http})
   nsqd        {nsqds}
   nsqadmin    http://{admin}/
+  Spark       once it has started, {data}/run/app.json has the addresses of its UI and metrics
 
   publish a click, or a whole log:
     curl -d '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120 "-" \
@@ -99,7 +100,6 @@ class PipelineRun:
         self.published = PublishProgress()
         self.labels: Labels | None = None
         self.failure: Exception | None = None
-        self.stage_seconds: dict[str, float] = {}
         self.stage = ""
         self.began = self._shown_at = time.monotonic()
 
@@ -117,9 +117,7 @@ class PipelineRun:
             self.say(f"deleted the output of the last run in {self.data}")
 
     def enter(self, stage: str) -> None:
-        """Begin a stage: record how long the last one took, and write the state."""
-        if self.stage:
-            self.stage_seconds[self.stage] = self.seconds() - sum(self.stage_seconds.values())
+        """Begin a stage."""
         self.stage = stage
         self.write_state()
 
@@ -206,18 +204,16 @@ class PipelineRun:
         """
         self.enter("publishing")
         publishing.start()
-        drained = 0
-        while drained < 2:
+        depths = None
+        while self.stage == "publishing" or depths is None or any(depths.values()):
+            time.sleep(POLL_SECONDS)
             self.watch()
-            depths = self.cluster.depths(self.settings.topic, self.settings.channels.values())
-            self.show(depths or {})
             if self.stage == "publishing" and not publishing.is_alive():
                 if self.failure is not None:
                     raise RunError(f"publishing failed: {self.failure}")
                 self.enter("draining")
-            is_drained = depths is not None and not any(depths.values())
-            drained = drained + 1 if self.stage == "draining" and is_drained else 0
-            time.sleep(POLL_SECONDS)
+            depths = self.cluster.depths(self.settings.topic, self.settings.channels.values())
+            self.show(depths or {})
         self.enter("closing")
         self.app.finish()
         while not self.watch():
@@ -271,7 +267,7 @@ def _audited(runner: PipelineRun, source: str) -> tuple[dict[str, Any], dict[str
         "source": source,
         "published": runner.published.acknowledged,
         "resent": runner.published.resent,
-        "logged": sum(runner.cluster.message_counts(runner.settings.topic).values()),
+        "logged": runner.cluster.message_count(runner.settings.topic),
         "restarts": runner.restarts,
     }
     # Anonymized clicks are stored without the bodies that would be compared.
@@ -280,10 +276,8 @@ def _audited(runner: PipelineRun, source: str) -> tuple[dict[str, Any], dict[str
     records = acknowledged, read_hashes(runner.run_dir / RESENT)
     place = TablePlace(str(runner.data))
     report, figures = report_of(place, facts, records, runner.labels)
-    seconds = {**runner.stage_seconds, "total": runner.seconds()}
-    report["seconds"] = round(seconds["total"], 1)
-    report["stage_seconds"] = {name: round(value, 1) for name, value in seconds.items()}
-    report["clicks_per_second"] = round(report["archived"] / seconds["total"])
+    report["seconds"] = round(runner.seconds(), 1)
+    report["clicks_per_second"] = round(report["archived"] / runner.seconds())
     return report, figures
 
 
@@ -303,17 +297,11 @@ def up(data: Path, config: str = "") -> int:
             places = {"nsqds": nsqds, "first": cluster.nsqds[0].http, "data": data}
             places |= {"lookupd": cluster.lookupd, "admin": cluster.members[-1].http}
             sys.stdout.write(WHERE.format(topic=runner.settings.topic, **places))
+            sys.stdout.flush()
             runner.enter("running")
-            shown_pid = None
             with suppress(KeyboardInterrupt):
                 while True:
                     runner.watch()
-                    figures = app.status()
-                    if figures.get("pid") != shown_pid and figures.get("ui"):
-                        # The addresses may change with a restart.
-                        shown_pid, ui, served = figures["pid"], figures["ui"], figures["metrics"]
-                        sys.stdout.write(f"  Spark       {ui}\n  metrics     {served}\n\n")
-                    sys.stdout.flush()
                     time.sleep(POLL_SECONDS)
             runner.say("stopping: closing open visits (Ctrl-C again: leave them open)")
             runner.enter("closing")

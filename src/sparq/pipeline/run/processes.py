@@ -162,16 +162,16 @@ class LocalCluster:
             depths[channel["channel_name"]] += channel["depth"]
         return depths if len(found) == len(self.nsqds) else None
 
-    def message_counts(self, topic: str) -> dict[str, int]:
-        """Messages that each nsqd's log of the topic has ever taken, incl. dropped segments.
+    def message_count(self, topic: str) -> int:
+        """Messages that the nsqds' logs of the topic have ever taken, incl. dropped segments.
 
         Raises OSError: an nsqd cannot be reached; RemoteError: it does not have the topic.
         """
-        counts = {}
+        count = 0
         for member in self.nsqds:
             with closing(RangeReader(member.tcp, user_agent="sparq pipeline")) as reader:
-                counts[member.name] = reader.ends(topic).end_ordinal
-        return counts
+                count += reader.ends(topic).end_ordinal
+        return count
 
 
 def _start(members: Sequence[Daemon]) -> None:
@@ -198,13 +198,9 @@ class App(SupervisedProcess):
         self._logged = self.log.stat().st_size if self.log.exists() else 0
         super().start()
 
-    def status(self) -> dict[str, Any]:
-        """The newest `app.json`; empty before the application has written it."""
-        return read_json(self._run / "app.json")
-
     def mistake(self) -> str:
         """The application's message if it ended before it had started up; otherwise empty."""
-        if self.status().get("pid") == self.pid:
+        if read_json(self._run / "app.json").get("pid") == self.pid:
             return ""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(self._logged)
