@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -170,15 +171,9 @@ def test_a_mistake_in_the_file_is_one_sentence(text: str, sentence: str, file) -
 
     assert found.startswith(f"config file {path}: {sentence}")
     assert "hush" not in found
-
-
-def test_an_unreadable_file_is_named_in_the_error(file) -> None:
-    """A missing file and one that is not TOML are errors that name the file."""
-    path = file("topic = ")
-    for reason in ("Invalid value", f"open {path}: no such file"):
-        sentence = f"--config: failed to load config file {path} - {reason}"
-        assert refused(*NEEDED, f"--config={path}").startswith(sentence)
-        path.unlink(missing_ok=True)
+    path.unlink()
+    sentence = f"--config: failed to load config file {path} - open {path}: no such file"
+    assert sentence in refused(*NEEDED, f"--config={path}")
 
 
 @pytest.mark.parametrize(
@@ -227,22 +222,11 @@ def test_the_applications_result_is_the_exit_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The application's result is the exit status; an error or Ctrl-C prints no traceback."""
-
-    class Application:
-        ends: list[int | BaseException]
-
-        def run(self, settings: Settings) -> int:
-            assert os.path.abspath("data") == settings.data
-            end = self.ends.pop()
-            if isinstance(end, BaseException):
-                raise end
-            return end
-
-    application = Application()
-    application.ends = [KeyboardInterrupt(), SettingsError("--data=x: no"), 7]
-    monkeypatch.setitem(sys.modules, APPLICATION, application)
+    run = Mock(side_effect=[7, SettingsError("--data=x: no"), KeyboardInterrupt])
+    monkeypatch.setitem(sys.modules, APPLICATION, Mock(run=run))
 
     assert [7, 1, 130] == [main(NEEDED) for _ in range(3)]
+    assert os.path.abspath("data") == run.call_args.args[0].data
     assert "sparq pipeline: --data=x: no\nstopped\n" == capsys.readouterr().err
     assert 1 == main([*NEEDED, "--trigger=soon"])
     assert capsys.readouterr().err.startswith("sparq pipeline: --trigger=soon: write 5 (sec")

@@ -85,6 +85,7 @@ def test_a_batch_sets_all_figures(metrics):
         ("state_rows", "transformWithStateInPandasExec", "0"): 48,
         ("state_memory_bytes", "transformWithStateInPandasExec", "0"): 1_000_000,
         ("state_disk_bytes", "transformWithStateInPandasExec", "0"): 4_000_000,
+        ("state_commit_seconds", "transformWithStateInPandasExec", "0"): 0.25,
     }
     assert expected == {key: found.get((f"sparq_query_{key[0]}", *key[1:])) for key in expected}
 

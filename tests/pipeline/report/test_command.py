@@ -38,12 +38,8 @@ def test_a_period_and_a_file_are_chosen(folder, tmp_path):
 
 def test_the_page_of_a_run_has_its_section(folder):
     """A data folder that `sparq run` has made has facts about the run."""
-    (folder / "run").mkdir()
-    for name, value in (
-        ("run/state.json", {"mode": "run"}),
-        ("report.json", {**RUN, "source": "my log", "restarts": ["spark"]}),
-    ):
-        (folder / name).write_text(json.dumps(value))
+    report = {**RUN, "source": "my log", "restarts": ["spark"]}
+    (folder / "report.json").write_text(json.dumps(report))
     assert 0 == sparq(["report", "--data", str(folder)])
     page = (folder / "report.html").read_text()
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from deltalake.exceptions import DeltaError
 from polars.exceptions import PolarsError
 
-from sparq.pipeline import folders
 from sparq.pipeline.folders import read_json
 from sparq.pipeline.report.figures import figures_of
 from sparq.pipeline.report.page import page_of
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         words.error(f"--data={given.data}: {error}")
     if not figures["clicks"]:
         words.error(f"--data={given.data}: there are no clicks of this period")
-    run = read_json(folder / "report.json") if folders.mode(folder) == "run" else {}
+    run = read_json(folder / "report.json")
     made = given.output or (folder if folder.is_dir() else Path()) / "report.html"
     page = page_of(run.get("source", given.data), figures, run)
     made.write_text(page, encoding="utf-8")

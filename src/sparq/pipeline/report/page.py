@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import unicodedata
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any, Final
@@ -75,14 +74,10 @@ def text_of(report: Mapping[str, Any]) -> str:
 def visible(text: str) -> Markup:
     """Text of a click, cut, and isolated from the text direction around it.
 
-    A character that is invisible (a control character, a direction mark, a lone surrogate) is shown
-    as its number.
+    A character that is not printable, such as a direction mark, is shown as its number.
     """
     cut = text if len(text) <= CHARACTERS_MAX else f"{text[: CHARACTERS_MAX - 3]}..."
-    shown = (
-        one if unicodedata.category(one)[0] != "C" else one.encode("unicode_escape").decode()
-        for one in cut
-    )
+    shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in cut)
     return Markup("<bdi>{}</bdi>").format("".join(shown))
 
 
