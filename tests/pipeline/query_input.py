@@ -11,7 +11,7 @@ from sparq.pipeline.publish import MESSAGE_DDL
 PUBLISHED = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def message_table(bodies, first=0, nsqds=("a", "b")):
+def message_table(bodies, first=0, nsqds=("a", "b"), published=PUBLISHED):
     """Messages with the source's columns; 50 of each nsqd in turn."""
     places = range(first, first + len(bodies))
     return pa.table(
@@ -19,7 +19,7 @@ def message_table(bodies, first=0, nsqds=("a", "b")):
             "nsqd": pa.array([nsqds[at // 50 % len(nsqds)] for at in places], pa.string()),
             "id": pa.array([f"{at:016x}" for at in places], pa.string()),
             "index": pa.array(list(places), pa.int64()),
-            "timestamp": pa.array([PUBLISHED] * len(bodies), pa.timestamp("us", "UTC")),
+            "timestamp": pa.array([published] * len(bodies), pa.timestamp("us", "UTC")),
             "body": pa.array(bodies, pa.binary()),
         }
     )

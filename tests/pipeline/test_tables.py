@@ -89,15 +89,14 @@ def test_a_batch_of_which_a_table_is_missing_is_completed(
     """A driver that dies between the commits of two tables leaves a batch that is completed."""
     commit = tables.commit
 
-    def killed(table, added, transaction):
+    def killed(table, *rest):
         if table.metadata().name == "all":
             raise KeyboardInterrupt
-        commit(table, added, transaction)
+        commit(table, *rest)
 
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(tables, "commit", killed)
-        with pytest.raises(KeyboardInterrupt):
-            tables_of(spark, tmp_path).write(batches[0], 0, split)
+        tables_of(spark, tmp_path).write(batches[0], 0, split)
     assert ([], 100) == (indexes(tmp_path, "all"), len(indexes(tmp_path, "odd")))
     tables_of(spark, tmp_path).write(batches[0], 0, split)
 
@@ -217,17 +216,20 @@ def test_a_column_can_be_added_later(spark, query, batches, tmp_path):
     assert 400 == table.delta.to_pyarrow_table()["more"].null_count
 
 
-def test_a_table_with_other_columns_or_partitions_is_refused(spark, tmp_path):
+@pytest.mark.parametrize(
+    ("index", "by", "sentence"),
+    [
+        (pa.string(), ["date"], r"column index of .*odd has type .*string.* instead of"),
+        (pa.int64(), [], r"odd is not partitioned by date: name another folder"),
+    ],
+)
+def test_a_table_with_other_columns_or_partitions_is_refused(spark, tmp_path, index, by, sentence):
     """A table with another column type, or without partitions, raises ValueError."""
-    for number, type_ in enumerate((pa.string(), pa.int64())):
-        schema = pa.schema([("index", type_), TIME, ("date", pa.date32())])
-        by = ["date"] if number == 0 else []
-        DeltaTable.create(str(tmp_path / str(number) / "odd"), schema, partition_by=by)
+    schema = pa.schema([("index", index), TIME, ("date", pa.date32())])
+    DeltaTable.create(str(tmp_path / "odd"), schema, partition_by=by)
 
-    with pytest.raises(ValueError, match=r"column index of .*0/odd has type .*string.* instead of"):
-        Tables(spark, str(tmp_path / "0"), [ODD])
-    with pytest.raises(ValueError, match=r"1/odd is not partitioned by date: name another folder"):
-        Tables(spark, str(tmp_path / "1"), [ODD])
+    with pytest.raises(ValueError, match=sentence):
+        Tables(spark, str(tmp_path), [ODD])
 
 
 def written_files(folder, parts, size=1 << 20):
@@ -239,42 +241,40 @@ def written_files(folder, parts, size=1 << 20):
     return [batch.to_pylist() for batch in batches]
 
 
-def test_a_day_is_one_in_utc(tmp_path):
-    """A day has its first and its last microsecond; rows keep their order."""
-    times = [AT + timedelta(microseconds=1), AT, AT - timedelta(days=1), AT + timedelta(days=1), AT]
-    rows = pa.table({"index": range(5), "time": pa.array(times, TIME.type), "body": [b"x"] * 5})
+def test_a_file_is_of_one_day_in_utc_and_has_statistics(tmp_path):
+    """A day has its first and its last microsecond; rows keep their order.
+
+    The log has number of rows, and bounds of times and indexes, never of texts.
+    """
+    shifts = [{"microseconds": 1}, {}, {"days": -1}, {}, {"hours": -1}]
+    times = pa.array([AT + timedelta(**shift) for shift in shifts], TIME.type)
+    rows = pa.table({"index": [0, 1, 2, None, 4], "time": times, "body": [b"a"] * 5})
     (found,) = written_files(tmp_path, [{"all": rows}, {"odd": rows.slice(0, 0)}])
     indexes = {
         one["path"][:15]: pq.read_table(tmp_path / "all" / one["path"])["index"].to_pylist()
         for one in found
     }
+    (file,) = [one for one in found if one["path"].startswith("date=2026-03-02")]
 
-    assert {"date=2026-03-01": [2], "date=2026-03-02": [1, 4], "date=2026-03-03": [0, 3]} == indexes
+    assert indexes == {
+        "date=2026-03-01": [2], "date=2026-03-02": [1, None, 4], "date=2026-03-03": [0],
+    }  # fmt: skip
+    assert {
+        "numRecords": 3,
+        "minValues": {"index": 1, "time": "2026-03-02T22:59:59.999999Z"},
+        "maxValues": {"index": 4, "time": "2026-03-02T23:59:59.999999Z"},
+        "nullCount": {"index": 1, "time": 0},
+    } == json.loads(file["stats"])
+    assert (tmp_path / "all" / file["path"]).stat().st_size == file["bytes"]
 
 
 def test_files_are_cut_by_their_size(tmp_path):
     """After `size` bytes of rows of any table new files begin."""
     rows = pa.table({"index": [1], "time": pa.array([AT], TIME.type), "body": [b"x" * 1000]})
     parts = [{"all": rows}, {"odd": rows}, {"all": rows}, {"odd": rows.slice(0, 0)}]
-    (tmp_path / "more").mkdir()
+    for size, expected in ((1 << 20, [["all", "odd"]]), (2_000, [["all", "odd"], ["all"]])):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        written = written_files(folder, parts, size)
 
-    def tables_in(folder, size):
-        return [[one["table"] for one in flush] for flush in written_files(folder, parts, size)]
-
-    assert [["all", "odd"]] == tables_in(tmp_path, 1 << 20)
-    assert [["all", "odd"], ["all"]] == tables_in(tmp_path / "more", 2_000)
-
-
-def test_a_file_has_statistics_of_its_times(tmp_path):
-    """The log has number of rows, and bounds of times and indexes, never of texts."""
-    times = pa.array([AT, AT, AT + timedelta(hours=-1)], TIME.type)
-    rows = pa.table({"index": [0, None, 3], "time": times, "body": [b"a"] * 3})
-    ((file,),) = written_files(tmp_path, [{"all": rows}])
-
-    assert {
-        "numRecords": 3,
-        "minValues": {"index": 0, "time": "2026-03-02T22:59:59.999999Z"},
-        "maxValues": {"index": 3, "time": "2026-03-02T23:59:59.999999Z"},
-        "nullCount": {"index": 1, "time": 0},
-    } == json.loads(file["stats"])
-    assert (tmp_path / "all" / file["path"]).stat().st_size == file["bytes"]
+        assert expected == [[one["table"] for one in flush] for flush in written]

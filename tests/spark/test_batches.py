@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from sparq.protocol import commands
 from sparq.spark.batches import Backlog, admit, share, share_bytes
 from sparq.spark.errors import DataLossError
 from sparq.spark.offsets import Key
@@ -18,38 +17,7 @@ from sparq.spark.options import NO_LIMIT, OptionError, ReadLimits
 from tests.spark.range_server import at, key
 from tests.spark.reading import indexes, rows_of
 
-NEVER = math.inf
 """Seconds since the last batch, if there was none yet."""
-
-
-def messages(**counts: int) -> dict[str, Backlog]:
-    """Backlogs that fit the byte limit completely."""
-    return {key: Backlog(count, count) for key, count in counts.items()}
-
-
-WAITING = ReadLimits(messages_min=8, delay_seconds=5)
-
-
-@pytest.mark.parametrize(
-    ("limits", "backlogs", "waited", "expected"),
-    [
-        (ReadLimits(), messages(a=3, b=4), 0, {"a": 3, "b": 4}),
-        (ReadLimits(messages_max=4), messages(a=3, b=9), 0, {"a": 1, "b": 3}),
-        (WAITING, messages(a=3, b=4), 4.9, {}),
-        (WAITING, messages(a=3, b=5), 0, {"a": 3, "b": 5}),
-        (WAITING, messages(a=3, b=4), 5, {"a": 3, "b": 4}),
-        (WAITING, messages(a=1), NEVER, {"a": 1}),
-        (WAITING, messages(a=0), NEVER, {}),
-        (WAITING._replace(messages_max=8), messages(a=20), 0, {"a": 8}),
-        # A batch that reaches maxBytesPerTrigger is not held back.
-        (WAITING, {"a": Backlog(5, 2), "b": Backlog(2, 2)}, 0, {"a": 2, "b": 2}),
-    ],
-)
-def test_a_batch_waits_for_a_minimum_of_messages_or_a_maximum_delay(
-    limits, backlogs, waited, expected
-):
-    """minOffsetsPerTrigger holds a batch back until maxTriggerDelay has passed since the last."""
-    assert expected == admit(backlogs, limits, waited)
 
 
 backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 10_000))
@@ -99,7 +67,7 @@ counted = st.dictionaries(
         st.integers(0, 80),
         st.sampled_from([0.0, 2.0]),
     ),
-    st.sampled_from([0.0, 1.0, 2.0, NEVER]),
+    st.sampled_from([0.0, 1.0, 2.0, math.inf]),
 )
 def test_a_batch_is_held_back_or_as_large_as_all_limits_allow(backlogs, limits, waited):
     """A batch is either held back or reads as much as all limits together allow."""
@@ -136,15 +104,6 @@ def test_a_query_starts_at_starting_offsets(servers, readers):
         assert {first.ordinal_at(expected[0]), expected[1]} == {
             place["ordinal"] for place in initial.values()
         }
-
-
-def test_a_query_may_start_at_a_timestamp(servers, readers):
-    """startingTimestamp overrides startingOffsets; nsqd gets it in nanoseconds."""
-    reader = readers(startingTimestamp="1763687000000")
-
-    assert {key(server): server.end for server in servers} == indexes(reader.initialOffset())
-    asked = [heard for heard in servers[0].heard if isinstance(heard, commands.ReadEnds)]
-    assert 1763687000000000000 == asked[-1].value
 
 
 def test_offsets_outside_every_log_are_refused(servers, readers):
@@ -206,30 +165,6 @@ def test_messages_deleted_before_they_were_read_are_data_loss(servers, readers, 
     end = follower.latestOffset(start, ALL)
     assert [b"1a", b"1b"] == [body for _, body in rows_of(follower, start, end)]
     assert 1 == sum(lost in line for line in caplog.messages)
-
-
-def test_an_nsqd_named_as_lost_is_given_up_and_counted(servers, readers, caplog):
-    """lostNsqds gives up an nsqd's log although failOnDataLoss is set; without it, it is read."""
-    second = servers[1]
-    planned = readers(maxOffsetsPerTrigger="4")
-    start = planned.initialOffset()
-    end = planned.latestOffset(start, planned.getDefaultReadLimit())
-    assert 6 == end[key(second)]["seen"]
-    second.stop()
-
-    reader = readers(lostNsqds=second.address)
-    rows = rows_of(reader, start, end)
-    latest = reader.latestOffset(end, ALL)
-    rows += rows_of(reader, end, latest)
-    assert [b"0a", b"0b", b"1a", b"1b"] == [body for _, body in rows]
-    assert {"index": 2, "ordinal": 2, "seen": 6, "gone": True} == latest[key(second)]
-    where = f"of topic clicks at nsqd {second.address} are lost: the option lostNsqds gives"
-    for lost in ("2 messages", "all messages from index 2 on, at least 4,"):
-        assert 1 == sum(f"{lost} {where}" in line for line in caplog.messages), caplog.messages
-
-    second.start()
-    reader = readers()
-    assert 4 == len(rows_of(reader, latest, reader.latestOffset(latest, ALL)))
 
 
 def test_a_gap_of_indexes_is_no_data_loss(servers, readers):

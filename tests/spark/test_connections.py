@@ -20,7 +20,7 @@ from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from sparq.spark.offsets import TopicSelection
 from sparq.spark.options import ClusterOptions
 from tests.client.certificates import certificates, server_context
-from tests.spark.range_server import RangeServer, at, key
+from tests.spark.range_server import RangeServer, key
 from tests.spark.reading import Follower, indexes, rows_of
 from tests.support.servers import free_port, spawn_nsqd
 
@@ -50,23 +50,18 @@ class Lookupd:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def set_producers(self, *addresses: tuple[str, int]) -> None:
-        """Answer with these producers."""
-        producers = [{"broadcast_address": host, "tcp_port": port} for host, port in addresses]
-        self.body = json.dumps({"channels": [], "producers": producers}).encode()
-
-    def set_nodes(self, **topics: dict[str, bool]) -> None:
-        """Answer with these nsqds, port 1, each with its topics and whether they are tombstoned."""
+    def serve(self, *nsqds: tuple[str, int], **topics: dict[str, bool]) -> None:
+        """Answer with these nsqds; `topics` of each has its topics, and if they are tombstoned."""
         producers = [
             {
                 "broadcast_address": host,
-                "tcp_port": 1,
-                "topics": list(found),
-                "tombstones": list(found.values()),
+                "tcp_port": port,
+                "topics": [*topics.get(host, ())],
+                "tombstones": [*topics.get(host, {}).values()],
             }
-            for host, found in topics.items()
+            for host, port in [*nsqds, *((host, 1) for host in topics)]
         ]
-        self.body = json.dumps({"producers": producers}).encode()
+        self.body = json.dumps({"channels": [], "producers": producers}).encode()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -112,7 +107,7 @@ def test_without_nsqlookupd_every_topic_is_at_every_nsqd():
 
 def test_nsqlookupd_is_asked_for_the_topic(lookupd):
     """/lookup gives the producers' TCP addresses, also of IPv6; the topic name is URL-encoded."""
-    lookupd.set_producers(("a", 4150), ("::1", 4152))
+    lookupd.serve(("a", 4150), ("::1", 4152))
     found = finder(TopicSelection(("t#ephemeral",)), lookupd.address)
 
     assert ["a:4150", "[::1]:4152"] == addresses(found)
@@ -125,7 +120,7 @@ def test_several_topics_need_one_request(lookupd):
     So does a sink, which uses all nsqds: its topic need not exist yet.
     """
     plain = {"x2": False, "x#ephemeral": False}
-    lookupd.set_nodes(a={"x1": False, "y": False, "x2": True}, b=plain)
+    lookupd.serve(a={"x1": False, "y": False, "x2": True}, b=plain)
     for topics, expected in (
         (TopicSelection((), "x.*", several=True), [("a:1", "x1"), ("b:1", "x2")]),
         (TopicSelection(("x2", "y"), several=True), [("a:1", "y"), ("b:1", "x2")]),
@@ -139,12 +134,12 @@ def test_several_topics_need_one_request(lookupd):
 def test_a_forgotten_topic_returns_when_nsqlookupd_lists_it(lookupd):
     """A forgotten topic of an nsqd returns only when nsqlookupd lists it again."""
     found = finder(TopicSelection((), ".*", several=True), lookupd.address)
-    lookupd.set_nodes(a={"x": False, "y": False})
+    lookupd.serve(a={"x": False, "y": False})
     first, second = found.found()
-    lookupd.set_nodes(a={"y": False})
+    lookupd.serve(a={"y": False})
     found.forget(first)
     assert (second,) == found.found()
-    lookupd.set_nodes(a={"x": False})
+    lookupd.serve(a={"x": False})
 
     assert (second, first) == found.found()
 
@@ -158,9 +153,9 @@ def test_nsqds_that_are_no_longer_listed_are_kept(lookupd):
     ok, lookupd.status, lookupd.body = lookupd.status, 404, b'{"message":"TOPIC_NOT_FOUND"}'
     assert [] == addresses(found)
     lookupd.status = ok
-    lookupd.set_producers(("a", 1))
+    lookupd.serve(("a", 1))
     assert ["a:1"] == addresses(found)
-    lookupd.set_producers(("b", 2))
+    lookupd.serve(("b", 2))
     assert ["a:1", "b:2"] == addresses(found)
     for lookupd.status, lookupd.body in ((404, b'{"message":"TOPIC_NOT_FOUND"}'), (500, b"")):
         assert ["a:1", "b:2"] == addresses(found)
@@ -175,7 +170,7 @@ def test_the_answer_of_one_nsqlookupd_of_two_is_enough(lookupd):
     with pytest.raises(OSError, match=f"(?s){gone}.*{lookupd.address}: status 500"):
         found.found()
     lookupd.status = 200
-    lookupd.set_producers(("a", 1))
+    lookupd.serve(("a", 1))
 
     assert ["a:1"] == addresses(found)
 
@@ -194,7 +189,7 @@ def test_an_https_nsqlookupd_is_verified_and_gets_the_secret(tmp_path):
     files = certificates(tmp_path)
     for cert, trusted in ((files.server, True), (files.stranger, False)):
         running = Lookupd(server_context(files, cert))
-        running.set_producers(("127.0.0.1", 4150))
+        running.serve(("127.0.0.1", 4150))
         url = f"https://{running.address}/behind/lookup"
         layers = {"tls_root_ca_file": str(files.authority), "auth_secret": "open sesame"}
         found = finder(CLICKS, url, **layers)
@@ -257,23 +252,6 @@ def test_a_newer_query_on_the_channel_ends_the_older(servers, readers):
         older.latestOffset(end, ALL)
     newer.commit(end)
     assert 2 == servers[1].committed
-
-
-def test_another_program_at_a_moved_nsqds_old_address_does_not_end_a_query(
-    servers, readers, tmp_path
-):
-    """A log that has moved is read although another program now answers at its old address.
-
-    A test of recorded checkpoints failed occasionally when another nsqd used the port for HTTP.
-    """
-    first, _ = servers
-    with spawn_nsqd(tmp_path) as nsqd, RangeServer(ranges=0) as plain:
-        for stranger in (nsqd.http, plain.address):
-            start, end = (at(first, index, stranger) for index in (201, 204))
-            reader = readers(first)
-
-            assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
-            assert [] == rows_of(reader, end, reader.latestOffset(end, ALL))
 
 
 def test_another_program_at_an_nsqds_address_does_not_end_a_query(servers, readers):

@@ -201,14 +201,3 @@ def test_with_several_topics_a_key_has_its_topic():
     )
     assert [True, False] == [one.reads(key) for key in (old, new)]
     assert [True, True] == [two.reads(key) for key in (old, new)]
-
-
-def test_a_topic_selection_has_a_readable_form():
-    """A selection's text, as errors and log lines use it."""
-    found = (
-        TopicSelection(("a",)),
-        TopicSelection(("a", "b"), several=True),
-        TopicSelection((), "a.*", several=True),
-    )
-
-    assert ["topic a", "topics a, b", "topic that matches a.*"] == [str(each) for each in found]

@@ -1,6 +1,5 @@
 """A range gives every message exactly once despite failures, or reports what is missing."""
 
-import gc
 import logging
 import re
 import threading
@@ -50,30 +49,12 @@ def bodies(wanted: Range, *, fails: bool = True, timeout_ms: int = 20_000) -> li
     return found
 
 
-def test_a_range_may_begin_within_a_stored_batch(server):
-    """A range may begin and end within a stored batch."""
-    assert bodies(range_of(server)) == ALL
-    assert bodies(range_of(server, 1, server.end - 1)) == ALL[1:-1]
-
-
 @pytest.mark.parametrize("answered", [0, 1, 3])
 def test_a_broken_connection_loses_and_repeats_no_row(server, answered):
     """After a lost connection the read continues: no row is missing or returned twice."""
     server.hang_up_after["Read"] = answered
 
     assert bodies(range_of(server)) == ALL
-
-
-def test_a_read_continues_after_a_restart_of_nsqd(server):
-    """A read continues after its nsqd was away for a while."""
-    pieces = read_range(range_of(server), ["body"], ClusterOptions((), (), 20_000))
-    found = next(pieces).column(0).to_pylist()
-    server.stop()
-    threading.Timer(0.3, server.start).start()
-    for rows in pieces:
-        found += rows.column(0).to_pylist()
-
-    assert found == ALL
 
 
 def test_waiting_ends_at_the_time_limit(server):
@@ -171,23 +152,6 @@ def test_a_read_waits_until_the_log_reaches_its_range(server):
     threading.Timer(0.2, grow).start()
 
     assert bodies(wanted) == ALL
-
-
-def test_settle_freezes_garbage_collection_only_in_a_spark_task(monkeypatch):
-    """`freeze_loaded_objects` calls `gc.freeze` once, and only in a Spark task."""
-    frozen = []
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
-    ranges.freeze_loaded_objects.cache_clear()
-    ranges.freeze_loaded_objects()
-    assert not frozen
-
-    ranges.freeze_loaded_objects.cache_clear()
-    monkeypatch.setattr(ranges.TaskContext, "get", object)
-    ranges.freeze_loaded_objects()
-    ranges.freeze_loaded_objects()
-    ranges.freeze_loaded_objects.cache_clear()
-
-    assert [True] == frozen
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

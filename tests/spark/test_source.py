@@ -117,13 +117,6 @@ def test_a_new_nsqd_is_added_in_its_own_batch(servers, readers, options):
     assert (0 if options else 6) == len(read)
 
 
-def test_partitions_works_as_a_readers_first_call(servers, readers):
-    """partitions() works as a reader's first call: after a crash Spark calls nothing before it."""
-    start, end = at(servers[1], 2), at(servers[1], 5)
-
-    assert [b"0c", b"1a", b"1b"] == bodies_of(readers(), start, end)
-
-
 def test_the_first_batch_begins_again_where_it_began(servers, readers):
     """The first batch has the same rows when it runs again, although `latest` has moved on.
 
@@ -234,19 +227,18 @@ def batch_rows(reader: NsqBatchReader) -> list[bytes]:
     ]
 
 
-def test_a_batch_read_returns_everything_and_uses_no_channel(servers):
-    """A batch read returns all messages and sends no ATTACH: it uses no channel."""
-    assert 10 == len(batch_rows(batch_reader(*servers)))
-    assert not any(isinstance(heard, commands.Attach) for heard in servers[0].heard)
-
-
 def test_starting_and_ending_offsets_limit_a_batch_read(servers):
-    """startingOffsets and endingOffsets limit the read to the messages between them."""
+    """startingOffsets and endingOffsets limit the read; without them it returns all messages.
+
+    It sends no ATTACH: it uses no channel.
+    """
     begin, end = f'{{"{servers[1].address}": 1}}', f'{{"{key(servers[1])}": 4}}'
 
     assert [b"0b", b"0c", b"1a"] == batch_rows(
         batch_reader(servers[1], startingOffsets=begin, endingOffsets=end)
     )
+    assert 10 == len(batch_rows(batch_reader(*servers)))
+    assert not any(isinstance(heard, commands.Attach) for heard in servers[0].heard)
 
 
 def test_ending_offsets_outside_the_log_are_refused(servers):

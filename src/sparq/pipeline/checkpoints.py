@@ -31,10 +31,10 @@ def is_unfinished(files: FileSystem, checkpoint: str) -> bool:
 
 
 def shuffle_partitions(files: FileSystem, checkpoint: str) -> int | None:
-    """The number of shuffle partitions of a query, which Spark fixes at its first batch.
+    """The number of shuffle partitions of a query, which Spark fixes at its first batch, or None.
 
-    None before that. The second line of each file of the offset log has it: a JSON object whose
-    `conf` holds the settings that a query keeps over restarts.
+    The second line of each file of the offset log has it: JSON whose `conf` holds the settings that
+    a query keeps over restarts.
     """
     newest = newest_batch(files, f"{checkpoint}/offsets")
     if newest < 0:

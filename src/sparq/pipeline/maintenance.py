@@ -3,17 +3,15 @@
 A query does this for its tables between two batches; executors merge, the driver commits.
 
 1. A merge replaces small files by a large one in one commit, marked as one that changes no rows:
-   readers that follow a table as a stream see nothing new. A table of partial rows is summed up by
-   it (`Table.summed`). Writers that add files at the same time are not disturbed.
+   readers that follow a table as a stream see nothing new. Writers that add files at the same time
+   are not disturbed. If it is killed, it has either taken effect or left files that do not count.
 2. A merge is bounded (`MERGE_BYTES`), so it delays the next batch by seconds at most. A file is
    merged with others of its size, so it is rewritten a few times, however many batches there are,
    and a day that is written to has at most FAN files of each size.
-3. If two merges run at the same time, the second to commit is refused, since each commit has
-   a transaction of MERGES. `deltalake`'s own `optimize.compact` drops such a transaction and lets
-   two merges replace the same files (seen with 1.6.6), so their rows are in the table twice. It is
-   therefore not used here, and must not be used on a table that a query writes.
-4. If it is killed at any point, a merge has either taken effect or left files that do not count.
-5. Files that have not counted for KEEP_S are deleted, whether they were replaced or left behind by
+3. Of two merges at the same time, the second to commit is refused, since each has a transaction of
+   MERGES. `deltalake`'s own `optimize.compact` has none and lets two merges replace the same files
+   (seen with 1.6.6), so their rows are in the table twice: never use it on a pipeline's table.
+4. Files that have not counted for KEEP_S are deleted, whether they were replaced or left behind by
    a task. The query's own batch is never among them: it is not writing one at that time.
 """
 

@@ -1,8 +1,4 @@
-"""What queries read from nsqd and publish to it: the stream of a channel, the topics for results.
-
-Executors publish results, from the files that the batch has just written, at least once: a batch
-that is run again publishes the content of its files again.
-"""
+"""What queries read from nsqd and publish to it: a channel as a stream, topics for results."""
 
 from __future__ import annotations
 
@@ -38,12 +34,7 @@ def messages(spark: SparkSession, channel: str, options: Mapping[str, str]) -> D
 
 @dataclass(frozen=True, slots=True)
 class ResultTopics:
-    """The topics for results.
-
-    Attributes:
-        options: options of the sink `nsq`: the addresses.
-        minutes, rejected, findings: names of topics.
-    """
+    """The names of the topics for results; `options` of the sink `nsq` have the addresses."""
 
     options: dict[str, str] = field(default_factory=dict)
     minutes: str = "clicks.metrics"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from sparq.pipeline.checkpoints import readable_as_state
 from sparq.pipeline.clicks import USUAL
 from sparq.pipeline.maintenance import OPEN, remove_action
 from sparq.pipeline.sessions import output, state
-from sparq.pipeline.sessions.pack import PACKED_DDL, packer
+from sparq.pipeline.sessions.pack import PACKED_DDL, pack
 from sparq.pipeline.sink import Output, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import Table, Tables, Written, files_of, transact
@@ -52,7 +53,9 @@ def packed(messages: DataFrame, rules: Rules, buckets: int, reading: Reading = U
     """A stream of messages as packed rows: one pass over their text, on the executors."""
     # Spark keeps this time in its offset log, so a repeated batch has the same.
     timed = messages.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
-    return timed.mapInArrow(packer(rules, buckets, reading), PACKED_DDL)
+    return timed.mapInArrow(
+        partial(pack, rules=rules, buckets=buckets, reading=reading), PACKED_DDL
+    )
 
 
 def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:

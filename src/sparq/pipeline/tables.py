@@ -3,10 +3,8 @@
     <data>/clicks/date=2026-03-02/<query>-<batch>-<random>.parquet    written by executors
     <data>/clicks/_delta_log                                          which files count
 
-A query defines each of its tables as a `Table`. What runs on the executors is one function,
-`split`: it gets the rows of a partition as Arrow batches, and yields the rows of each table. So the
-rows of several tables come out of one pass over a batch. `sink.Sink` is the function for
-foreachBatch that writes and maintains them.
+A query defines its tables (`Table`), and `split`: executors make the rows of all of them in one
+pass over a batch. `sink.Sink` is the function for foreachBatch that writes and maintains them.
 
 1. Exactly once: a batch is one commit of each table, with a Delta transaction: the application is
    the query's id, its version the batch's number. A batch that Spark repeats is recognised by it.
@@ -14,8 +12,7 @@ foreachBatch that writes and maintains them.
    Names are random, so files of a killed, repeated or speculative task are never mistaken for
    another task's files. The driver gets one row per file, never rows of tables.
 3. If two drivers run one query, because one was presumed dead, the second to commit a batch is
-   refused, since a transaction of the same application came in between. It then finds the batch in
-   the table, and its own files do not count.
+   refused. It then finds the batch in the table, and its own files do not count.
 4. A column that a later version or another setting adds is added to the table; older rows have null
    there. A column with another type is refused.
 5. `date` DATE is the day of a row's time in UTC, whatever the session's time zone is.
@@ -59,22 +56,20 @@ KEEP_S = 600
 """How long files stay that merges have replaced, for readers that are still reading them."""
 
 PROPERTIES = {
-    # A batch a second makes 86,400 commits a day. A reader lists the log, and reads the commits
-    # since the last checkpoint.
+    # A batch a second makes 86,400 commits a day; a reader lists the log.
     "delta.logRetentionDuration": f"interval {KEEP_S} seconds",
     "delta.deletedFileRetentionDuration": f"interval {KEEP_S} seconds",
     "delta.checkpointInterval": "50",
 }
 
 WRITTEN_DDL = "table STRING, path STRING, bytes BIGINT, stats STRING"
-"""A file that a task has written: `path` is relative to the table's folder, `stats` JSON as in a
-Delta log."""
+"""A file: `path` is relative to the table's folder, `stats` JSON as in a Delta log."""
 
 _QUERY_ID = "sql.streaming.queryId"
 """The property in which Spark keeps the id of a streaming query, from its checkpoint."""
 
 Split = Callable[[Iterable[pa.RecordBatch]], Iterator[Mapping[str, pa.Table]]]
-"""Turns the batches of one partition into rows by the name of their table; runs on executors."""
+"""Turns the batches of one partition into rows by the name of their table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +80,7 @@ class Table:
         name: its folder below the data folder.
         schema: its columns without `date`.
         time: the column of type timestamp[us, UTC], never null, whose day is `date`.
-        summed: for a table of partial rows: sums up rows that belong together, when their files are
-            merged; None: all rows are kept.
+        summed: sums up partial rows when their files are merged; None: all rows are kept.
     """
 
     name: str
@@ -133,8 +127,7 @@ class TableFile(NamedTuple):
 class Tables:
     """The tables that one query writes, in the order of their commits.
 
-    The last one should get rows from nearly every batch: if it has a batch, the others do, too, and
-    the batch is skipped.
+    The last one should get rows from nearly every batch: a batch that it has is skipped.
 
     Raises:
         ValueError: a folder holds a table with other columns or partitions.
@@ -153,9 +146,9 @@ class Tables:
     ) -> dict[str, Written]:
         """Write one micro-batch into the tables, also if it is repeated.
 
-        Returns what the tables have of this batch, by name, in either case; a table without rows of
-        the batch is left out. With `always` the plan is also executed if the tables have the batch:
-        a query with state needs that, since Spark writes the state of a batch only then.
+        Returns what the tables have of this batch, by name; one without rows of it is left out.
+        With `always` the plan is also executed if the tables have the batch: Spark writes the state
+        of a batch only then.
 
         Raises:
             RuntimeError: the caller is not a streaming query.
@@ -207,14 +200,11 @@ class Tables:
 def read(
     spark: SparkSession, data: str, name: str, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """A table as a DataFrame, in any Spark, also without Delta's jars.
+    """A table below the folder `data` as a DataFrame, in any Spark, also without Delta's jars.
 
     Fixes the files to read when it is called: read again to see later batches, and within KEEP_S.
+    `options` are storage options of `deltalake`, in addition to Spark's configuration of S3.
 
-    Args:
-        spark: a session with its own JVM.
-        data: the data folder, a path or a URI of any Hadoop file system.
-        options: storage options of `deltalake`, in addition to Spark's configuration of S3.
     Raises:
         deltalake.exceptions.TableNotFoundError: there is no such table.
     """
@@ -354,10 +344,9 @@ def write_files(
     prefix: str,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Write rows into files, one file per table and day; rows of WRITTEN_DDL, one per file.
+    """Write rows into files, one per table and day, in turns of `buffer_bytes` of rows.
 
-    The files' names begin with the prefix. After `buffer_bytes` of rows of all tables, new files
-    begin.
+    Returns rows of WRITTEN_DDL, one per file.
     """
     held: dict[str, list[pa.Table]] = {}
     held_bytes = 0

@@ -34,10 +34,7 @@ def partial_table(
 def summed(
     rows: pa.Table, schema: pa.Schema, keys: tuple[str, ...], how: Mapping[str, str]
 ) -> pa.Table:
-    """The rows, one for each combination of keys, ordered by keys; see `partial_table`.
-
-    Lists are held as one value per element, 8 bytes for a hash; the caller bounds the rows.
-    """
+    """The rows, one for each combination of keys, ordered by keys; see `partial_table`."""
     import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
 
     def combined(name: str) -> pl.Expr:

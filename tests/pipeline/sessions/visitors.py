@@ -22,6 +22,7 @@ from sparq.pipeline.sessions.low_mark import LowMark
 from sparq.pipeline.sessions.pack import from_blob, packed
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import Meta, OpenSessions, SessionsProcessor
+from tests.pipeline.query_input import message_table
 
 RULES = read_rules(None, CLICK_SCHEMA)
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -57,18 +58,8 @@ def messages(
     nsqd: str = "a",
 ) -> pa.Table:
     """Lines as messages of one nsqd with `batch_ms`, as the packer's reader gets them."""
-    numbers = range(first, first + len(lines))
-    times = [published_s * 1_000_000] * len(lines)
-    return pa.table(
-        {
-            "nsqd": pa.array([nsqd] * len(lines), pa.string()),
-            "id": pa.array([f"{number:016x}" for number in numbers], pa.string()),
-            "index": pa.array(numbers, pa.int64()),
-            "timestamp": pa.array(times, pa.timestamp("us", "UTC")),
-            "body": pa.array(lines, pa.binary()),
-            "batch_ms": pa.array([batch_ms] * len(lines), pa.int64()),
-        }
-    )
+    table = message_table(lines, first, (nsqd,), datetime.fromtimestamp(published_s, UTC))
+    return table.append_column("batch_ms", pa.array([batch_ms] * len(lines), pa.int64()))
 
 
 def packed_rows(table: pa.Table, rules: Rules = RULES, buckets: int = 1) -> pd.DataFrame:

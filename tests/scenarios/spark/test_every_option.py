@@ -47,7 +47,7 @@ EFFECTS = {
     "failOnDataLoss": "spark/test_batches.py::"
     "test_messages_deleted_before_they_were_read_are_data_loss",
     "firstOffsetsPerTrigger": "spark/test_source.py::test_batches_grow_while_messages_are_left",
-    "lostNsqds": "spark/test_batches.py::test_an_nsqd_named_as_lost_is_given_up_and_counted",
+    "lostNsqds": "test_nsqds_fail.py::test_an_nsqd_that_is_lost_for_good_is_given_up_by_name",
     "max_msg_size": "spark/test_sink.py::test_a_message_must_fit_an_mpub",
     "max_body_size": "spark/test_sink.py::test_a_message_must_fit_an_mpub",
     "max_req_timeout": "spark/test_sink.py::test_a_row_that_cannot_become_a_message_is_refused",

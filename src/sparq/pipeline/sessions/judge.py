@@ -24,8 +24,7 @@ def sessions_of(clicks: pl.DataFrame, gap_s: int) -> pl.DataFrame:
     Args:
         clicks: columns of `rules.CLICK`, those that the rules use, `late`, and `arrived`: the time
             of the batch in which the click came, in ms.
-        gap_s: seconds without a click of the visitor that end a session. Late clicks make sessions
-            of their own.
+        gap_s: seconds without a click of the visitor that end a session.
     """
     clicks = clicks.sort("visitor", "late", "second", "id")
     begins = (

@@ -3,13 +3,12 @@
 Two nsqds are not in step: one may be read minutes after the other. The low mark is therefore the
 minimum of the nsqds' newest event times, not the newest of all.
 
-1. The mark is a function of the batches only. So a replay repeats it, and all buckets of a query,
-   which see the same batches, have the same low mark. It never goes back.
+1. The mark is a function of the batches only: a replay repeats it, and all buckets of a query have
+   the same. It never goes back.
 2. An nsqd that has sent no click for more than QUIET_S no longer holds the mark back, and is
    removed. It joins again with its next click, like a new nsqd. So the stored state stays small.
-3. QUIET_S counts only time between batches, at most STEP_S for each pair. With the plain difference
-   of two batch times, the first batch after a pause of the query treated every nsqd as quiet except
-   those that it happened to contain. The limit also makes jumps of the clock harmless.
+3. QUIET_S counts only time between batches, at most STEP_S for each pair: a pause of the query, or
+   a jump of the clock, must not make every nsqd quiet.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class LowMark(msgspec.Struct):
 
     Attributes:
         low_s: seconds since 1970; 0 before the first click.
-        newest_s: the newest event time of each nsqd that is not quiet.
-        seen_ms: time of the last click of each of these nsqds, on the clock `clock_ms`.
+        newest_s, seen_ms: of each nsqd that is not quiet, its newest event time, and the time of
+            its last click on the clock `clock_ms`.
         clock_ms: time that has passed in batches, each step at most STEP_S.
         batch_ms: time of the newest batch.
     """
@@ -40,13 +39,9 @@ class LowMark(msgspec.Struct):
     batch_ms: int = 0
 
     def advance(self, marks: Iterable[Mapping[str, int]], batch_ms: int) -> None:
-        """Process one batch.
+        """Process one batch of this time, with each partition's newest event time of each nsqd.
 
-        Args:
-            marks: of each partition, the newest event time of each nsqd, clamped to its publish
-                time (one click from a wrong clock must not close every visit), in s since 1970.
-            batch_ms: the batch's time, in ms since 1970; the same when the batch is replayed (as
-                Spark's `current_timestamp()` is).
+        These are clamped to the publish time: one click from a wrong clock must not close visits.
         """
         self.clock_ms += min(max(batch_ms - self.batch_ms, 0), STEP_S * 1000)
         self.batch_ms = batch_ms

@@ -7,9 +7,6 @@ newest counts, unless it is withdrawn. In SQL:
         SELECT *, row_number() OVER (PARTITION BY session, reason ORDER BY revision DESC) AS place
         FROM findings
     ) WHERE place = 1 AND NOT withdrawn
-
-Rows about sessions that were open at the end of a run are in files of their own. The next start
-removes them, since those sessions go on (`spam_analysis`).
 """
 
 from __future__ import annotations
@@ -70,10 +67,7 @@ FINDINGS = pa.schema(
 
 
 def table_rows(rows: pl.DataFrame, schema: pa.Schema, rules: Rules) -> pl.DataFrame:
-    """Rows of SESSIONS or FINDINGS, from rows of `judge.judged` with the columns that these add.
-
-    Withdrawn findings have nulls.
-    """
+    """Rows of SESSIONS or FINDINGS, from rows of `judge.judged` with the columns that these add."""
     names = [*rules.columns]
     for name, _, window in rules.windows:
         names += [name, f"{name}_of"] if window.same else [name]

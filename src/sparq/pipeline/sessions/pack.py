@@ -8,8 +8,7 @@
                         that the rules use, as an Arrow stream; empty if there are none
     visitors BINARY     each of their visitors once: VISITOR
 
-1. A bucket without clicks gets its row, too: all buckets of a query see the same marks, and compute
-   the same low mark (`low_mark`).
+1. A bucket without clicks gets its row, too: all buckets of a query see the same marks.
 2. The number of buckets follows from the number of shuffle partitions, which Spark freezes in the
    checkpoint at the first start; it never depends on the current number of cores.
 3. A visitor is a hash of 64 bits, equal in all processes and versions.
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import polars as pl
@@ -50,16 +49,12 @@ def bucket_count(shuffle_partitions: int) -> int:
     return BUCKETS_PER_PARTITION * shuffle_partitions
 
 
-def packer(
-    rules: Rules, buckets: int, reading: Reading = USUAL
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: messages with `batch_ms` in, rows of PACKED_DDL out."""
-
-    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for messages in parse_batches(batches, rules.needed, reading):
-            yield packed(messages, rules, buckets)
-
-    return pack
+def pack(
+    batches: Iterable[pa.RecordBatch], rules: Rules, buckets: int, reading: Reading = USUAL
+) -> Iterator[pa.RecordBatch]:
+    """Messages with `batch_ms` of a partition as rows of PACKED_DDL."""
+    for messages in parse_batches(batches, rules.needed, reading):
+        yield packed(messages, rules, buckets)
 
 
 def packed(messages: pa.Table, rules: Rules, buckets: int) -> pa.RecordBatch:

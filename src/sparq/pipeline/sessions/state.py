@@ -64,8 +64,7 @@ class Meta(msgspec.Struct):
     """What a bucket knows without reading its clicks.
 
     Attributes:
-        batches: number of its batches.
-        clicks: number of clicks in the list.
+        batches, clicks: how many it has had; how many are in the list.
         judged_ms: the time of the batch in which visitors with new clicks were last judged.
         revision: of the findings issued last.
         site: `judge.site_figures` of sessions that are over.
