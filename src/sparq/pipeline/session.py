@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
@@ -245,14 +244,12 @@ def check_master(master: str) -> None:
     if not master.startswith("spark://"):
         return
     for address in master.removeprefix("spark://").split(","):
-        try:
-            place = urlsplit(f"//{address}")
+        host, _, port = address.rpartition(":")
+        with suppress(OSError, ValueError):  # ValueError: the port or the name is invalid
             # Spark itself would try for a minute.
-            socket.create_connection((place.hostname, place.port or 0), 3.0).close()
+            socket.create_connection((host, int(port)), 3.0).close()
             return
-        except (OSError, ValueError) as error:  # ValueError: the port or the name is invalid
-            reason = getattr(error, "strerror", None) or str(error)
-    raise SettingsError(f"--master={master}: nothing answers there ({reason})")
+    raise SettingsError(f"--master={master}: nothing answers there")
 
 
 def _start_jvm(launch: Mapping[str, str]) -> None:
