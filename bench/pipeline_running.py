@@ -17,11 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-
 from bench import pipeline_clicks
 from bench.pipeline_clicks import TOPIC
 from bench.pipeline_processes import POLL_SECONDS, BenchError
+from sparq.pipeline.run.processes import LocalCluster
 from sparq.program.supervised import SupervisedProcess
 
 QUERIES = ("archive", "metrics", "spam_analysis")
@@ -56,47 +55,31 @@ class Running:
     ) -> None:
         self.data = folder / "data"
         self.log = folder / "app.log"
-        self._folder = folder
         self._queries = queries
-        self._count = nsqds
         self._flags = flags
-        self._stack = ExitStack()
-        self._nsqds: list[NsqdServer] = []
+        self._cluster = LocalCluster(folder / "logs", folder, nsqds)
         self.application = SupervisedProcess(
             "sparq pipeline", [], self.log, environment=os.environ | LOOPBACK
         )
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True)
-        with self._stack:
-            self._lookupd: Server = self._stack.enter_context(spawn_nsqlookupd(self._folder))
-            for number in range(1, self._count + 1):
-                nsqd = spawn_nsqd(
-                    self._folder,
-                    f"--node-id={number}",
-                    lookupds=(self._lookupd,),
-                    name=f"nsqd-{number}",
-                )
-                self._nsqds.append(self._stack.enter_context(nsqd))
-                nsqd.post(f"/topic/create?topic={TOPIC}")
-                for query in self._queries:
-                    nsqd.post(f"/channel/create?topic={TOPIC}&channel={query}")
-            self._stack = self._stack.pop_all()
+        self._cluster.start(TOPIC, self._queries)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._stack:
-            self.application.stop(END_SECONDS)
+        with ExitStack() as stack:
+            stack.callback(self._cluster.stop)
+            stack.callback(self.application.stop, END_SECONDS)
 
     @property
     def nsqds(self) -> list[str]:
         """The nsqds' TCP addresses."""
-        return [nsqd.tcp for nsqd in self._nsqds]
+        return [nsqd.tcp for nsqd in self._cluster.nsqds]
 
     def start(self) -> None:
         """Start the application."""
         command = [sys.executable, "-m", "sparq.cli", "pipeline", "--data", self.data.as_uri()]
-        command += ["--lookupd-http-address", self._lookupd.http, "--topic", TOPIC]
+        command += ["--lookupd-http-address", self._cluster.lookupd.http, "--topic", TOPIC]
         command += ["--queries", ",".join(self._queries), "--metrics-address", "", *self._flags]
         note("sparq pipeline starts")
         self.application.command = command
@@ -120,18 +103,12 @@ class Running:
         return text[-LOG_CHARACTERS:]
 
     def depths(self) -> dict[str, int]:
-        """Return the number of messages each query has left to read, over all nsqds.
-
-        Includes the messages that a new topic holds until nsqlookupd has returned its channels.
-        """
+        """Return the number of messages each query has left to read, over all nsqds."""
         self.check()
-        sums = dict.fromkeys(self._queries, 0)
-        for nsqd in self._nsqds:
-            stats = nsqd.get_json(f"/stats?format=json&include_clients=false&topic={TOPIC}")
-            topic = stats["topics"][0]
-            for channel in topic["channels"]:
-                sums[channel["channel_name"]] += topic["depth"] + channel["depth"]
-        return sums
+        depths = self._cluster.depths(TOPIC, self._queries)
+        if depths is None:
+            raise BenchError("an nsqd does not answer")
+        return depths
 
     def wait(self, is_done: Callable[[dict[str, int]], bool]) -> dict[str, int]:
         """Wait until `is_done` accepts the depths; return them.

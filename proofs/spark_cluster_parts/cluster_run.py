@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import http.client
 import random
 import subprocess
 import time
@@ -156,13 +155,7 @@ class ClusterRun:
         return Result(wrong, self.kills, self.notes, found)
 
     def _start(self) -> None:
-        self.nsq.start()
-        for member in self.nsq.nsqds:
-            paths = [f"/topic/create?topic={TOPIC}"]
-            paths += [f"/channel/create?topic={TOPIC}&channel={name}" for name in QUERIES]
-            for path in paths:
-                status, body = member.request("POST", path)
-                assert status == http.client.OK, f"{member.name} refuses {path}: {body!r}"
+        self.nsq.start(TOPIC, QUERIES)
         self.spark.start()
         if self.failures is not None:
             self.failures.want()

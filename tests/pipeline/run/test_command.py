@@ -12,16 +12,11 @@ from sparq.pipeline.run.command import PipelineRun
 
 
 class Cluster:
-    """Two nsqds whose state and answers a test sets."""
+    """A cluster whose dead members a test sets."""
 
     def __init__(self):
-        self.nsqds = [
-            SimpleNamespace(name=name, tcp="127.0.0.1:1") for name in ("nsqd-1", "nsqd-2")
-        ]
+        self.nsqds = [SimpleNamespace(tcp="127.0.0.1:1")]
         self.dead = []
-
-    def start(self):
-        pass
 
     def restart_dead(self):
         if isinstance(self.dead, Exception):
@@ -125,21 +120,6 @@ def test_progress_is_shown_every_few_seconds(run, capsys, monkeypatch):
     known, unknown = capsys.readouterr().err.splitlines()
     assert known.endswith("s] draining: published 5,000 | still to read: archive 0, metrics 4,000")
     assert unknown.endswith("still to read: unknown")
-
-
-def test_a_refused_topic_request_ends_the_run(run):
-    """The error names the nsqd, the request and its answer."""
-    asked = []
-
-    def request(_method, path):
-        asked.append(path)
-        return (200, b"") if path.startswith("/topic") else (400, b"INVALID_CHANNEL")
-
-    for nsqd in run.cluster.nsqds:
-        nsqd.request = request
-    with pytest.raises(RunError, match=r"nsqd-1 refused /channel/create\?.*: 400 INVALID_CHANNEL"):
-        run.start()
-    assert "/topic/create?topic=clicks" == asked[0]
 
 
 def test_the_settings_file_is_handed_on(tmp_path):

@@ -28,18 +28,17 @@ def cluster(tmp_path):
 
 def test_a_killed_nsqd_is_restarted(cluster, tmp_path):
     """A killed nsqd comes back on its ports with its data."""
-    cluster.start()
+    cluster.start("clicks", ["archive"])
     first, second = cluster.nsqds
     records = {name: tmp_path / name for name in ("acknowledged", "resent")}
     asyncio.run(publish([b"click"] * 10, [first.tcp], "clicks", **records))
-    first.request("POST", "/channel/create?topic=clicks&channel=archive")
     os.kill(first.process.pid, signal.SIGKILL)
     first.process.wait(10)
 
     assert ["nsqd-1"] == cluster.restart_dead()
-    assert cluster.depths("clicks", ["archive"]) is None  # the other has no topic
-    second.request("POST", "/topic/create?topic=clicks")
-    assert {"archive": 10, "other": 0} == cluster.depths("clicks", ["archive", "other"])
+    assert {"archive": 10} == cluster.depths("clicks", ["archive"])
+    second.request("POST", "/topic/delete?topic=clicks")
+    assert cluster.depths("clicks", ["archive"]) is None
     state = cluster.state()
     assert (2, second.process.pid) == (state["nsqd-1"]["starts"], state["nsqd-2"]["pid"])
 
@@ -52,6 +51,9 @@ def test_the_error_names_a_member_that_cannot_start(cluster):
         cluster.start()
 
     assert [0] * 4 == [member.pid for member in cluster.members]
+    cluster.nsqds[1].command.pop()
+    with pytest.raises(RunError, match=r"nsqd-1 refused /channel/.*: 400 .*INVALID_ARG_CHANNEL"):
+        cluster.start("clicks", ["a+b"])
 
 
 def test_nsqadmin_acts_and_keeps_an_audit_log(cluster, capfd):

@@ -110,13 +110,10 @@ def show(line):
 def published(folder, count, *first):
     """Yield the program, with an nsqd that has clicks."""
     cluster = LocalCluster(folder, folder, nsqds=1)
-    cluster.start()
+    cluster.start(TOPIC, QUERIES)
     program = Pipeline(cluster.lookupd.http, folder, *first)
     try:
         (nsqd,) = cluster.nsqds
-        nsqd.request("POST", f"/topic/create?topic={TOPIC}")
-        for query in QUERIES:
-            nsqd.request("POST", f"/channel/create?topic={TOPIC}&channel={query}")
         files = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
         asyncio.run(publish(generate(count, seed=5).lines, [nsqd.tcp], TOPIC, **files))
         program.run_dir.mkdir()

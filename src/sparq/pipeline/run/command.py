@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import os
 import sys
 import threading
@@ -82,7 +81,9 @@ class PipelineRun:
         self, data: Path, config: str = "", flags: Sequence[str] = (), mode: str = "run"
     ) -> None:
         self.data, self.run_dir, self.mode = data, data / "run", mode
-        self.cluster = LocalCluster(data / "logs", data, has_admin=mode == "up")
+        self.cluster = LocalCluster(
+            data / "logs", data, has_standard_ports=True, has_admin=mode == "up"
+        )
         words = [f"--data={data}", f"--run-dir={self.run_dir}", "--once=false", *flags]
         words += [f"--lookupd-http-address={self.cluster.lookupd.http}"]
         words += [f"--config={config}"] if config else []
@@ -133,24 +134,13 @@ class PipelineRun:
         write_json(self.run_dir / "state.json", state)
 
     def start(self) -> None:
-        """Start the application and the cluster side by side, and create the topic.
-
-        Raises RunError: a process does not start.
-        """
+        """Start the application and the cluster side by side. Raises RunError: one fails."""
         self.enter("starting")
         # From the last end of `sparq up`: with it the application would end at once.
         (self.run_dir / "finish").unlink(missing_ok=True)
         self.app.start()  # it looks for nsqlookupd only when Spark has started
-        self.cluster.start()
-        # Before the first click is published, so that each channel gets all of them.
-        topic = f"topic={self.settings.topic}"
-        channels = [f"channel={channel}" for channel in self.settings.channels.values()]
-        paths = [f"/topic/create?{topic}", *(f"/channel/create?{topic}&{one}" for one in channels)]
-        for member in self.cluster.nsqds:
-            for path in paths:
-                status, body = member.request("POST", path)
-                if status != http.client.OK:
-                    raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")
+        # Channels come before the first click, so that each gets all of them.
+        self.cluster.start(self.settings.topic, self.settings.channels.values())
 
     def watch(self) -> bool:
         """Restart processes that have died; True once the application has ended by itself.

@@ -1,6 +1,6 @@
 """The processes of a run: nsqlookupd, nsqds, the Spark application, and for `sparq up` nsqadmin.
 
-1. The standard ports are used if they are free, otherwise any free ones. A process that is started
+1. `sparq run` and `sparq up` use the standard ports if these are free. A process that is started
    again keeps its ports and data.
 2. Every process started here is ended here. Nothing else is touched.
 3. nsqadmin listens on this machine only, and every user of the machine may administer, which is its
@@ -14,8 +14,8 @@ import json
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from itertools import chain
+from contextlib import ExitStack, closing, suppress
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +39,26 @@ MISTAKE = "sparq pipeline: "
 
 def free_port(standard: int = 0) -> int:
     """This port if no process of this machine listens on it, otherwise any other such port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, standard))
-        except OSError:
-            probe.bind((HOST, 0))
+    with socket.socket() as probe, suppress(OSError):
+        # Connections that have ended a moment ago do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, bool(standard))
+        probe.bind((HOST, standard))
         return int(probe.getsockname()[1])
+    return free_port()
 
 
 class Daemon(SupervisedDaemon):
     """One of NSQ's daemons: nsqlookupd, an nsqd, or nsqadmin.
 
-    Its name begins with the program's. `ports` are its standard ports for HTTP and for TCP clients,
-    which nsqadmin has not; its flags lack its addresses.
+    Its name begins with the program's. Its ports are for HTTP and for TCP clients, which nsqadmin
+    has not; its flags lack its addresses.
     """
 
     def __init__(self, name: str, log: Path, ports: Sequence[int], flags: Sequence[str]) -> None:
         command = [sys.executable, "-m", f"sparq.{name.partition('-')[0]}", *flags]
-        used = [free_port(port) for port in ports]
-        super().__init__(name, command, log, used[0])
-        self.tcp = f"{HOST}:{used[-1]}"
-        flags_of_ports = zip(("--http-address", "--tcp-address"), used, strict=False)
+        super().__init__(name, command, log, ports[0])
+        self.tcp = f"{HOST}:{ports[-1]}"
+        flags_of_ports = zip(("--http-address", "--tcp-address"), ports, strict=False)
         self.command += [f"{flag}={HOST}:{port}" for flag, port in flags_of_ports]
 
     def wait_until_ready(self) -> None:
@@ -77,35 +75,55 @@ class LocalCluster:
         members: all processes, in the order in which they start.
     """
 
-    def __init__(self, logs: Path, data: Path, nsqds: int = 2, *, has_admin: bool = False) -> None:
-        self._folders = [logs]
-        self.lookupd = Daemon("nsqlookupd", logs / "nsqlookupd.log", LOOKUPD_PORTS, [])
-        self.nsqds = []
-        for number in range(nsqds):
-            folder = data / f"nsqd-{number + 1}"
-            flags = [
+    def __init__(
+        self,
+        logs: Path,
+        data: Path,
+        nsqds: int = 2,
+        *,
+        has_standard_ports: bool = False,
+        has_admin: bool = False,
+    ) -> None:
+        def daemon(name: str, standard: Iterable[int], *flags: str) -> Daemon:
+            ports = [free_port(port if has_standard_ports else 0) for port in standard]
+            return Daemon(name, logs / f"{name}.log", ports, flags)
+
+        self._folders = [logs, *(data / f"nsqd-{number + 1}" for number in range(nsqds))]
+        self.lookupd = daemon("nsqlookupd", LOOKUPD_PORTS)
+        self.nsqds = [
+            daemon(
+                folder.name,
+                [port + number * PORT_STEP for port in NSQD_PORTS],
                 *(f"--data-path={folder}", f"--broadcast-address={HOST}"),
                 f"--lookupd-tcp-address={self.lookupd.tcp}",
                 # By default two could get the same hash, and message ids must be unique.
                 f"--node-id={number + 1}",
-            ]
-            ports = [port + number * PORT_STEP for port in NSQD_PORTS]
-            self.nsqds.append(Daemon(folder.name, logs / f"{folder.name}.log", ports, flags))
-            self._folders.append(folder)
+            )
+            for number, folder in enumerate(self._folders[1:])
+        ]
         self.members = [self.lookupd, *self.nsqds]
         if has_admin:
-            flags = [f"--lookupd-http-address={self.lookupd.http}"]
-            flags += [f"--audit-log={logs / 'nsqadmin_audit.log'}"]
-            self.members.append(Daemon("nsqadmin", logs / "nsqadmin.log", [ADMIN_PORT], flags))
+            lookupd = f"--lookupd-http-address={self.lookupd.http}"
+            audit_log = f"--audit-log={logs / 'nsqadmin_audit.log'}"
+            self.members.append(daemon("nsqadmin", [ADMIN_PORT], lookupd, audit_log))
 
-    def start(self) -> None:
-        """Start all processes. Raises RunError: one does not start; then none is left running."""
+    def start(self, topic: str = "", channels: Iterable[str] = ()) -> None:
+        """Start all processes, and create a topic with channels on each nsqd.
+
+        Raises RunError: one does not start, or refuses that; then none is left running.
+        """
+        paths = [f"/topic/create?topic={topic}"] if topic else []
+        paths += [f"/channel/create?topic={topic}&channel={channel}" for channel in channels]
         for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
         try:
             self.lookupd.start()
             self.lookupd.wait_until_ready()  # an nsqd that finds none tries again only later
             _start(self.members[1:])
+            for member, path in product(self.nsqds, paths):
+                status, body = member.request("POST", path)
+                if status != http.client.OK:
+                    raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")
         except BaseException:
             self.stop()
             raise
