@@ -11,11 +11,10 @@ It is called like small_batches.py.
 import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from proofs import small_batches
-from sparq.pipeline import app
+from sparq.pipeline import channels
 from sparq.spark.data_source import NsqDataSource
 from sparq.spark.source import NsqStreamReader
 
@@ -43,17 +42,10 @@ class UnplannedSource(NsqDataSource):
     def streamReader(self, schema: Any) -> UnplannedReader:
         """Return the usual reader, as an `UnplannedReader`."""
         reader = super().streamReader(schema)
-        return UnplannedReader(reader._options, reader._columns)
-
-
-def register_unplanned(spark: SparkSession) -> None:
-    """The format `nsq`, as the pipeline registers it for each query, but for its reader.
-
-    Spark copies a class of the main module as it is.
-    """
-    spark.dataSource.register(UnplannedSource)
+        return UnplannedReader(reader._options, reader._columns, reader._function)
 
 
 if __name__ == "__main__":
-    setattr(app, "register_nsq", register_unplanned)  # noqa: B010 - a replacement
+    # Spark copies a class of the main module as it is.
+    setattr(channels, "NsqDataSource", UnplannedSource)  # noqa: B010 - a replacement
     sys.exit(small_batches.main(sys.argv[1:], "proofs.controls.unplanned_reader"))

@@ -10,7 +10,7 @@ from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.sink import Sink
 from tests.pipeline.query_input import forget_last_commit
-from tests.pipeline.stored import stored
+from tests.pipeline.stored import files_by, process, stored
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,8 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
 
     Rejected messages of 1 MB, of control characters or binary data, too, fit their topic.
     """
-    topics = ResultTopics({"nsqd_tcp_addresses": cluster.nsqds[0].tcp})
+    names = {"rejected": "clicks.rejected"}
+    topics = ResultTopics({"nsqd_tcp_addresses": cluster.nsqds[0].tcp}, names)
     lines = generate(300, seed=3).lines
     bad = [b"\x01" * 1_000_000, b"\xff" * 1_000_000, b'"' * 1_000_000, b"x"]
     lines[20:20], lines[250:250] = bad[:2], bad[2:]
@@ -45,7 +46,7 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
 
     def run():
         sink = Sink(spark, str(tmp_path), archive.output(), topics, counted=counts.append)
-        stream.run(lambda messages: messages, sink)
+        stream.run(files_by(sink.tables, archive.split), sink)
 
     run()
     published = on_topic(cluster)
@@ -66,7 +67,7 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
 def test_a_column_without_values_has_nulls_of_its_type(spark, query, messages, tmp_path):
     """A column without any value has nulls of its type, such as the common format's user agent."""
     line = b'192.0.2.1 - - [02/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1'
-    Sink(spark, str(tmp_path), archive.output())(messages([line] * 3), 0)
+    process(Sink(spark, str(tmp_path), archive.output()), messages([line] * 3), 0, archive.split)
     found = stored(tmp_path, "clicks")
 
     assert 3 == len(found) == found["user_agent"].null_count
@@ -76,9 +77,10 @@ def test_a_column_without_values_has_nulls_of_its_type(spark, query, messages, t
 def test_the_users_columns_are_stored(spark, query, messages, tmp_path):
     """A column of the user's own is a column of the table, also one that is added later."""
     body = b'{"time": "2026-03-02T10:00:00Z", "price": 1.5}'
-    Sink(spark, str(tmp_path), archive.output())(messages([body]), 0)
+    process(Sink(spark, str(tmp_path), archive.output()), messages([body]), 0, archive.split)
     reading = Reading(columns=(("price", "price: double"),))
-    Sink(spark, str(tmp_path), archive.output(reading))(messages([body], first=1), 1)
+    output = archive.output(reading)
+    process(Sink(spark, str(tmp_path), output), messages([body], first=1), 1, output.split)
     found = DeltaTable(tmp_path / "clicks").to_pyarrow_table(columns=["index", "price"])
 
     assert [None, 1.5] == found.sort_by("index")["price"].to_pylist()

@@ -12,6 +12,7 @@ from sparq.pipeline import archive, files
 from sparq.pipeline.settings import SettingsError
 from sparq.pipeline.sink import Sink
 from tests.pipeline.query_input import forget_last_commit
+from tests.pipeline.stored import files_by
 
 MIB = 1 << 20
 
@@ -39,7 +40,8 @@ class Logs:
         rows = files.file_messages(self.spark, str(place or self.folder))
         sink = Sink(self.spark, str(self.data), archive.output())
         checkpoint = f"{self.data}/checkpoint/files/archive"
-        query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+        written = files_by(sink.tables, archive.split)(rows)
+        query = written.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
         query.trigger(availableNow=True).start().awaitTermination()
 
     def rows(self, *columns):

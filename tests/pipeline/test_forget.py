@@ -19,7 +19,7 @@ from sparq.pipeline.spam_analysis import SESSIONS
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import add_action, files_of, opened, transact, write_files
 from sparq.pipeline.totals import hashes_of
-from tests.pipeline.stored import stored
+from tests.pipeline.stored import process, stored
 
 GONE, NEAR = "203.0.113.7", "203.0.113.77"
 LINE = '%s - - [02/Mar/2026:10:00:0%d +0000] "GET %s HTTP/1.1" 200 9 "-" "%s"'
@@ -38,11 +38,13 @@ def data(spark, query, messages, tmp_path):
     """A data folder whose tables have older versions, merged files and files of a killed task."""
     own = MetricTable(OwnMetric("addresses", "count(distinct address)"), CLICK_SCHEMA)
     folder = str(tmp_path)
-    sinks = [Sink(spark, folder, one) for one in (archive.output(), metrics.output([own]))]
+    outputs = [archive.output(), metrics.output([own])]
+    sinks = [(Sink(spark, folder, one), one.split) for one in outputs]
     for number in range(2):
-        for sink in sinks:
-            sink(messages([line.encode() for line in LINES], first=number * len(LINES)), number)
-    for sink in sinks:
+        for sink, split in sinks:
+            lines = [line.encode() for line in LINES]
+            process(sink, messages(lines, first=number * len(LINES)), number, split)
+    for sink, _ in sinks:
         for table in sink.tables.opened.values():
             table.delta.update_incremental()
             assert merge(spark, table, files_of(table.delta))
@@ -130,7 +132,7 @@ def test_a_file_without_a_commit_is_waited_for(spark, messages, data, capsys, mo
     assert pauses
     assert f"{data}/clicks: waiting for a batch to commit its files\n" == capsys.readouterr().err
     sink = Sink(spark, str(data), archive.output())
-    sink(messages([line.encode() for line in LINES], first=6), 1)
+    process(sink, messages([line.encode() for line in LINES], first=6), 1, archive.split)
 
     assert [] == files_with(data, GONE)
 

@@ -11,6 +11,7 @@ from sparq.pipeline import maintenance
 from sparq.pipeline.maintenance import CLEAN_S, FAN, KEEP_S, MIB, Maintenance, due, merge
 from sparq.pipeline.tables import TableFile, Tables, files_of
 from tests.pipeline.conftest import QUERY
+from tests.pipeline.stored import put
 from tests.pipeline.test_tables import (
     ODD,
     between_files_and_commit,
@@ -78,7 +79,7 @@ def test_a_merge_keeps_all_rows_and_changes_none(spark, query, batches, tmp_path
     """
     written, other = tables_of(spark, tmp_path), tables_of(spark, tmp_path)
     for number, batch in enumerate(batches):
-        written.write(batch, number, split)
+        put(written, batch, number, split)
     late = other.opened["all"]
     late.delta.update_incremental()
     chosen = files_of(late.delta)
@@ -101,17 +102,17 @@ def test_a_merge_that_comes_between_does_not_disturb_a_batch(
 ):
     """A merge and another query's batch between a batch's files and its commit do no harm."""
     first, second = tables_of(spark, tmp_path), tables_of(spark, tmp_path)
-    first.write(batches[0], 0, split)
-    first.write(batches[1], 1, split)
+    put(first, batches[0], 0, split)
+    put(first, batches[1], 1, split)
 
     def others():
         query("22222222-bbbb")
-        second.write(batches[1], 7, split)
+        put(second, batches[1], 7, split)
         query(QUERY)
         assert merge_all(spark, second, "all")
 
     between_files_and_commit(monkeypatch, others)
-    first.write(batches[2], 2, split)
+    put(first, batches[2], 2, split)
 
     assert Counter([*range(600), *range(200, 400)]) == Counter(indexes(tmp_path, "all"))
 
@@ -124,7 +125,7 @@ def test_many_batches_leave_few_files(spark, query, batches, tmp_path):
     written = Tables(spark, str(tmp_path), [ODD])
     cared, began_s = Maintenance(written), time.time()
     for number in range(FAN):
-        written.write(batches[0].coalesce(1), number, split_odd)
+        put(written, batches[0].coalesce(1), number, split_odd)
         cared.between_batches(spark, began_s + number * maintenance.CHECK_S)
     orphan = tmp_path / "odd" / "date=2026-11-21" / "11111111-9-x.parquet"
     orphan.write_bytes(b"")

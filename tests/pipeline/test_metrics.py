@@ -19,7 +19,7 @@ from sparq.pipeline.sink import Sink
 from sparq.pipeline.tables import files_of
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit
-from tests.pipeline.stored import stored, summed_up
+from tests.pipeline.stored import files_by, process, stored, summed_up
 
 SIZE, BATCH = 1200, 500
 LINE = '%s - - [%s +0000] "GET %s HTTP/1.1" %s %s "-" "%s"'
@@ -42,11 +42,11 @@ class FailsOnce(ResultTopics):
 
     published = 0
 
-    def publish(self, topic, bodies):
+    def publish(self, result, bodies):
         FailsOnce.published += 1
         if FailsOnce.published == 2:
             raise ConnectionError("killed")
-        super().publish(topic, bodies)
+        super().publish(result, bodies)
 
 
 def counted(bodies):
@@ -108,14 +108,17 @@ def test_failed_and_repeated_batches_leave_the_figures_exact(spark, query_input,
     for at in range(0, SIZE, BATCH):
         query.add(bodies[at : at + BATCH])
 
+    names = {"metrics": "clicks.metrics"}
+
     def run(topics):
-        query.run(lambda rows: rows, Sink(spark, str(tmp_path), metrics.output(), topics))
+        sink = Sink(spark, str(tmp_path), metrics.output(), topics)
+        query.run(files_by(sink.tables, metrics.split), sink)
 
     with pytest.raises(Exception, match="killed"):
-        run(FailsOnce(options))
-    run(ResultTopics(options))
+        run(FailsOnce(options, names))
+    run(ResultTopics(options, names))
     forget_last_commit(query.checkpoint)
-    run(ResultTopics(options))
+    run(ResultTopics(options, names))
     minutes, pages = counted(bodies)
     published, newest, revisions = on_topic(spark, cluster), {}, defaultdict(list)
     for row in published:
@@ -138,7 +141,7 @@ def test_merged_rows_give_the_same_figures(spark, query, messages, tmp_path):
     bodies = generate(600, 7).lines
     sink = Sink(spark, str(tmp_path), metrics.output())
     for number, at in enumerate(range(0, 600, 200)):
-        sink(messages(bodies[at : at + 200], first=at), number)
+        process(sink, messages(bodies[at : at + 200], first=at), number, metrics.split)
     before = len(DeltaTable(tmp_path / "minutes").to_pyarrow_table())
     for table in sink.tables.opened.values():
         table.delta.update_incremental()
@@ -185,11 +188,13 @@ def test_the_users_metrics_are_tables(spark, query, messages, tmp_path):
     """A metric over a column of the user's own is written with the others, batch by batch."""
     reading = Reading(columns=(("price", "price: double"), ("region", "geo.region: string")))
     own = MetricTable(OwnMetric("revenue", "sum(price)", ("region",)), click_schema(reading))
-    sink = Sink(spark, str(tmp_path), metrics.output([own], reading))
+    output = metrics.output([own], reading)
+    sink = Sink(spark, str(tmp_path), output)
     body = '{"time": "2026-03-02T10:00:00Z", "price": %s, "geo": {"region": "%s"}}'
     sales = [(1.5, "DE"), (2.5, "FR"), (4, "DE")]
     for number in range(2):
-        sink(messages([(body % sale).encode() for sale in sales], first=3 * number), number)
+        bodies = [(body % sale).encode() for sale in sales]
+        process(sink, messages(bodies, first=3 * number), number, output.split)
     rows = DeltaTable(tmp_path / "metric_revenue").to_pyarrow_table()
     found = own.table.summed(rows).to_pylist()
 

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.sessions.output import OUTPUT_DDL
 from sparq.pipeline.sink import Sink
+from tests.pipeline.stored import process
 
 
 def test_old_days_of_sessions_and_findings_are_dropped(spark, query, tmp_path):
@@ -23,7 +24,7 @@ def test_old_days_of_sessions_and_findings_are_dropped(spark, query, tmp_path):
             )
         blobs.append(stream.getvalue())
     sink = Sink(spark, str(tmp_path), spam_analysis.OUTPUT, keep_days=30)
-    sink(spark.createDataFrame([(*blobs, 0, 0, 0, 0)], OUTPUT_DDL), 0)
+    process(sink, spark.createDataFrame([(*blobs, 0, 0, 0, 0)], OUTPUT_DDL), 0, spam_analysis.split)
 
     for name in ("sessions", "findings"):
         kept = DeltaTable(tmp_path / name).to_pyarrow_table()["first_time"].to_pylist()

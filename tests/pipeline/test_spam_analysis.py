@@ -8,16 +8,18 @@ import pytest
 
 from sparq.demo.generator import generate
 from sparq.pipeline import spam_analysis
+from sparq.pipeline.channels import with_batch_time
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.report.audit import scores
 from sparq.pipeline.report.figures import newest_findings, scan
-from sparq.pipeline.sessions.pack import bucket_count
+from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.sink import Sink
 from sparq.pipeline.storage import TablePlace
 from tests.pipeline.query_input import forget_last_commit
+from tests.pipeline.stored import files_by
 
 SIZE, BATCH = 8000, 1000
 RULES = read_rules(None, CLICK_SCHEMA)
@@ -26,8 +28,8 @@ RULES = read_rules(None, CLICK_SCHEMA)
 class Kept(ResultTopics):
     """Topics that keep what is published."""
 
-    def publish(self, topic, bodies):
-        assert topic == self.findings
+    def publish(self, result, bodies):
+        assert "spam" == result
         PUBLISHED.extend(json.loads(bytes(row.body)) for row in bodies.collect())
 
 
@@ -43,7 +45,7 @@ class Ran:
 
     def sink(self):
         """The sink of a new start."""
-        sink = Sink(self.query.spark, str(self.folder), spam_analysis.OUTPUT, Kept())
+        sink = Sink(self.query.spark, str(self.folder), spam_analysis.OUTPUT, Kept({}, {}))
         spam_analysis.reopen(sink, "topic")
         return sink
 
@@ -52,10 +54,16 @@ class Ran:
         for at in range(first, end, BATCH):
             self.query.add(self.day.lines[at : at + BATCH])
 
-    def run(self, sink):
-        """Process all batches."""
-        stage = partial(spam_analysis.packed, rules=RULES, buckets=bucket_count(2))
-        self.query.run(lambda messages: sessions_stage(stage(messages), RULES), sink)
+    def run(self, sink, process=None):
+        """Process all batches; process: instead of the sink itself."""
+        packing = partial(pack, rules=RULES, buckets=bucket_count(2))
+        write = files_by(sink.tables, spam_analysis.split)
+
+        def plan(messages):
+            packed = with_batch_time(messages.mapInArrow(packing, PACKED_DDL))
+            return write(sessions_stage(packed, RULES))
+
+        self.query.run(plan, process or sink)
 
     def end(self):
         """End the run."""
@@ -84,7 +92,7 @@ def ran(spark, tmp_path_factory):
             raise ConnectionError("killed")
 
     with pytest.raises(Exception, match="killed"):
-        run.run(fails_in_batch_2)
+        run.run(failing, fails_in_batch_2)
     run.run(run.sink())
     forget_last_commit(run.query.checkpoint)
     run.run(run.sink())

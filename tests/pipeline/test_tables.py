@@ -16,6 +16,7 @@ from sparq.pipeline.tables import Table, Tables, files_of, rows_of, write_files
 from tests.pipeline.conftest import QUERY
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.report.sample_tables import add
+from tests.pipeline.stored import put
 
 AT = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
 TIME = pa.field("time", pa.timestamp("us", "UTC"))
@@ -49,7 +50,7 @@ def test_one_pass_writes_several_tables(spark, query, batches, tmp_path):
     folder = tmp_path / "some data"
     written = tables_of(spark, folder)
     for number, batch in enumerate(batches):
-        found = written.write(batch, number, split)
+        found = put(written, batch, number, split)
 
         assert {"odd": (number + 1, 100), "all": (number + 1, 200)} == {
             name: (one.version, one.rows) for name, one in found.items()
@@ -72,13 +73,13 @@ def test_a_repeated_batch_changes_nothing(spark, query, batches, tmp_path):
     With `always` it is executed, and the files that it writes do not count.
     """
     for number, batch in enumerate([*batches, batches[0].where("false")]):
-        first = tables_of(spark, tmp_path).write(batch, number, split)
+        first = put(tables_of(spark, tmp_path), batch, number, split)
         before = files(tmp_path)
 
-        assert first == tables_of(spark, tmp_path).write(batch, number, split)
+        assert first == put(tables_of(spark, tmp_path), batch, number, split)
         assert before == files(tmp_path)
     assert {} == first
-    tables_of(spark, tmp_path).write(batches[0], 0, split, always=True)
+    put(tables_of(spark, tmp_path), batches[0], 0, split, always=True)
     assert before < files(tmp_path)
     assert list(range(600)) == indexes(tmp_path, "all")
 
@@ -96,9 +97,9 @@ def test_a_batch_of_which_a_table_is_missing_is_completed(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(tables, "commit", killed)
-        tables_of(spark, tmp_path).write(batches[0], 0, split)
+        put(tables_of(spark, tmp_path), batches[0], 0, split)
     assert ([], 100) == (indexes(tmp_path, "all"), len(indexes(tmp_path, "odd")))
-    tables_of(spark, tmp_path).write(batches[0], 0, split)
+    put(tables_of(spark, tmp_path), batches[0], 0, split)
 
     assert list(range(200)) == indexes(tmp_path, "all")
     assert list(range(1, 200, 2)) == indexes(tmp_path, "odd")
@@ -124,10 +125,10 @@ def test_of_two_drivers_with_the_same_batch_one_commits(
 
     def go_on():
         for number, batch in enumerate(batches):
-            living.write(batch, number, split)
+            put(living, batch, number, split)
 
     between_files_and_commit(monkeypatch, go_on)
-    dead.write(batches[0], 0, split)
+    put(dead, batches[0], 0, split)
 
     assert list(range(600)) == indexes(tmp_path, "all")
     assert list(range(1, 600, 2)) == indexes(tmp_path, "odd")
@@ -142,14 +143,14 @@ def test_a_repeat_is_found_when_old_commits_are_gone(spark, query, batches, tmp_
     monkeypatch.setitem(tables.PROPERTIES, "delta.checkpointInterval", "2")
     monkeypatch.setitem(tables.PROPERTIES, "delta.logRetentionDuration", "interval 0 seconds")
     written = tables_of(spark, tmp_path)
-    written.write(batches[0], 0, split)
+    put(written, batches[0], 0, split)
     query("22222222-bbbb")
     for number in range(5):
-        written.write(batches[1], number, split)
+        put(written, batches[1], number, split)
     query(QUERY)
     maintenance.Maintenance(written).between_batches(spark)
     assert not (tmp_path / "all" / "_delta_log" / f"{1:020}.json").exists()
-    tables_of(spark, tmp_path).write(batches[0], 0, split)
+    put(tables_of(spark, tmp_path), batches[0], 0, split)
 
     assert 200 + 5 * 200 == len(indexes(tmp_path, "all"))
 
@@ -169,7 +170,7 @@ def test_a_lost_commit_of_spark(spark, query_input, tmp_path, monkeypatch, has_t
 
     def run():
         written = tables_of(spark, tmp_path / "data")
-        stream.run(lambda rows: rows, lambda rows, number: written.write(rows, number, split))
+        stream.run(lambda rows: rows, lambda rows, number: put(written, rows, number, split))
 
     run()
     forget_last_commit(stream.checkpoint)
@@ -184,7 +185,7 @@ def test_a_lost_commit_of_spark(spark, query_input, tmp_path, monkeypatch, has_t
 def test_tables_are_refused_outside_a_streaming_query(spark, batches, tmp_path):
     """Outside a streaming query nothing is written: repeats could not be found."""
     with pytest.raises(RuntimeError, match="only be written by foreachBatch of a streaming query"):
-        tables_of(spark, tmp_path).write(batches[0], 0, split)
+        put(tables_of(spark, tmp_path), batches[0], 0, split)
 
 
 def test_a_dataset_filters_by_columns_without_bounds(tmp_path):
@@ -205,9 +206,9 @@ def test_a_column_can_be_added_later(spark, query, batches, tmp_path):
         for parts in split(batches):
             yield {"all": parts["all"].append_column("more", pa.array(["x"] * len(parts["all"])))}
 
-    tables_of(spark, tmp_path).write(batches[0], 0, split)
-    Tables(spark, str(tmp_path), [grown]).write(batches[1], 1, with_more)
-    tables_of(spark, tmp_path).write(batches[2], 2, split)
+    put(tables_of(spark, tmp_path), batches[0], 0, split)
+    put(Tables(spark, str(tmp_path), [grown]), batches[1], 1, with_more)
+    put(tables_of(spark, tmp_path), batches[2], 2, split)
     more = tables.read(spark, str(tmp_path), "all").groupBy("more").count().collect()
 
     assert {None: 400, "x": 200} == {row["more"]: row["count"] for row in more}

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-from proofs.controls import unplanned_reader
-from proofs.controls.unplanned_reader import UnplannedReader
+from proofs.controls.unplanned_reader import UnplannedReader, UnplannedSource
 from proofs.spark import PipelineRun, driver_pids
 
-from sparq.pipeline import app
+from sparq.pipeline import channels
 from sparq.spark.source import NsqStreamReader
 
 
@@ -81,18 +81,15 @@ def test_the_unplanned_reader_reads_beyond_plans_it_did_not_make(
 
     assert [{"log": 1}, {"log": 50}] == planned.partitions({"log": 1}, {"log": 50})
     assert [{"log": 1}, {"log": 90}] == rerun.partitions({"log": 1}, {"log": 50})
-    assert "nsq" == unplanned_reader.UnplannedSource.name()
+    assert "nsq" == UnplannedSource.name()
 
 
 def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application registers the format through the function that the control replaces."""
+    """The queries' sources are made of the class that the control replaces."""
     registered: list[type] = []
-    session = SimpleNamespace(dataSource=SimpleNamespace(register=registered.append))
-    pipeline = object.__new__(app.Application)
-    monkeypatch.setattr(pipeline, "spark", session, raising=False)
-    monkeypatch.setattr(app, "register_nsq", unplanned_reader.register_unplanned)
+    session = Mock(dataSource=SimpleNamespace(register=registered.append))
+    monkeypatch.setattr(channels, "NsqDataSource", UnplannedSource)
+    monkeypatch.setattr(channels, "_counting", lambda *given: given)
+    channels.channel(session, {"queryName": "archive"}, iter, "body BINARY")
 
-    with pytest.raises(AttributeError, match="settings"):
-        pipeline._plan("archive")
-
-    assert [unplanned_reader.UnplannedSource] == registered
+    assert [True] == [issubclass(one, UnplannedSource) for one in registered]

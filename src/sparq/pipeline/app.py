@@ -34,26 +34,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F
 
 from sparq.daemon.prometheus_text import process_registry
-from sparq.pipeline import archive, metrics, spam_analysis
+from sparq.pipeline import archive, channels, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, newest_batch, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster
-from sparq.pipeline.files import file_messages
 from sparq.pipeline.folders import write_json
-from sparq.pipeline.monitor.listener import WRITTEN, ProgressListener, observed
+from sparq.pipeline.monitor.listener import ProgressListener, observed
 from sparq.pipeline.monitor.metrics import QueryMetrics, served
 from sparq.pipeline.own_metrics import MetricTable
-from sparq.pipeline.publish import ResultTopics, messages
+from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import click_schema
-from sparq.pipeline.session import prepare_for_queries, register_nsq, session
-from sparq.pipeline.sessions.pack import bucket_count
+from sparq.pipeline.session import prepare_for_queries, session
+from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError, cluster_options
 from sparq.pipeline.sink import Sink
 from sparq.pipeline.storage import place_of
+from sparq.pipeline.tables import WRITTEN_DDL
 from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -131,38 +130,38 @@ class Application:
             self._begin(name)
 
     def _plan(self, name: str) -> PipelineQuery:
-        register_nsq(self.spark)
         settings, reading, topics = self.settings, self.settings.reading, None
-        if named := settings.result_topics:
-            options = cluster_options(settings)
-            topics = ResultTopics(options, named["metrics"], named["rejected"], named["spam"])
+        if settings.result_topics:
+            topics = ResultTopics(cluster_options(settings), settings.result_topics)
         sink_of = partial(
             Sink, self.spark, settings.data, topics=topics, keep_days=settings.keep_days
         )
-        if settings.files:
-            read = file_messages(self.spark, settings.files)
-        else:
-            read = messages(self.spark, settings.channels[name], self._source_options(name))
         if name == archive.QUERY:
-            rejected = partial(self.figures.counted, name, "rejected")
-            sink = sink_of(archive.output(reading), counted=rejected)
-            rows = observed(read, newest_published=F.col("timestamp"))
-            return PipelineQuery(rows, sink)
+            output = archive.output(reading)
+            sink = sink_of(output, counted=partial(self.figures.counted, name, "rejected"))
+            return PipelineQuery(self._read(name, sink.tables.writer(output.split)), sink)
         if name == metrics.QUERY:
-            sink = sink_of(metrics.output(metric_tables(settings), reading))
-            rows = observed(read, newest_published=F.col("timestamp"))
-            return PipelineQuery(rows, sink)
+            output = metrics.output(metric_tables(settings), reading)
+            sink = sink_of(output)
+            return PipelineQuery(self._read(name, sink.tables.writer(output.split)), sink)
         # Fixed at the query's first start, whatever the cores are now.
         frozen = shuffle_partitions(self._files(), self._checkpoint(name))
         buckets = bucket_count(frozen or int(self.spark.conf.get(PARTITIONS) or 0))
-        packed = spam_analysis.packed(read, self.rules, buckets, reading)
-        packed = observed(packed, newest_published=F.timestamp_seconds("published_s"))
-        stage = sessions_stage(packed, self.rules)
-        rows = observed(stage, WRITTEN, **spam_analysis.counts_to_observe())
+        packing = partial(pack, rules=self.rules, buckets=buckets, reading=reading)
+        packed = self._read(name, packing, PACKED_DDL)
+        stage = sessions_stage(channels.with_batch_time(packed), self.rules)
+        found = observed(stage, **spam_analysis.counts_to_observe())
         sink = sink_of(spam_analysis.OUTPUT)
+        rows = found.mapInArrow(sink.tables.writer(spam_analysis.split), WRITTEN_DDL)
         source = "files" if settings.files else "topic"
         spam_analysis.reopen(sink, source)
         return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self.rules, source))
+
+    def _read(self, name: str, function: channels.Function, schema: str = WRITTEN_DDL) -> DataFrame:
+        """What a function makes of a query's messages."""
+        if self.settings.files:
+            return channels.files(self.spark, self.settings.files, function, schema)
+        return channels.channel(self.spark, self._source_options(name), function, schema)
 
     def _files(self) -> FileSystem:
         """The file system of the data folder, in which checkpoints are, too."""
@@ -190,6 +189,7 @@ class Application:
         return {
             **begin,
             "topic": self.settings.topic,
+            "channel": self.settings.channels[name],
             "queryName": name,
             "firstOffsetsPerTrigger": str(min(FIRST_OFFSETS, most)),
             "maxOffsetsPerTrigger": str(most),
@@ -203,7 +203,6 @@ class Application:
         trigger: dict[str, Any] = {"processingTime": self.settings.trigger}
         if last or self.settings.once:
             trigger = {"availableNow": True}
-        register_nsq(self.spark)
         # A scheduler pool of its own: a long job of one query leaves task slots to the others.
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         query.run = (

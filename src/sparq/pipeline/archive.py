@@ -62,7 +62,7 @@ def split(
 def output(reading: Reading = click.USUAL) -> Output:
     """The tables and messages of this query."""
     tables = [REJECTED, clicks_table(reading)]
-    return Output(tables, partial(split, reading=reading), REJECTED.name, as_json)
+    return Output(tables, partial(split, reading=reading), REJECTED.name, "rejected", as_json)
 
 
 def as_json(row: dict[str, Any], _: int) -> bytes:

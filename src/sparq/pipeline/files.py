@@ -1,4 +1,4 @@
-"""Log files as messages: each line of new files, once, with the columns of `publish.MESSAGE_DDL`.
+"""Log files as messages: each line of new files, once, as rows of MESSAGE_DDL.
 
     nsqd       the file's address, as a URI
     id         16 hex digits: a hash of the address, plus `index`
@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from sparq.pipeline.publish import MESSAGE_DDL
 from sparq.pipeline.settings import SettingsError
 from sparq.pipeline.totals import hashes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+MESSAGE_DDL = "nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP, body BINARY"
 BATCH_BYTES = 64 << 20
 """Files of about this size are a batch, at least one; .gz files have five to twenty times as many
 bytes of text."""

@@ -107,7 +107,9 @@ def visitor_hashes(addresses: pa.ChunkedArray, agents: pa.ChunkedArray) -> pa.In
 def output(own: Sequence[MetricTable] = (), reading: Reading = USUAL) -> Output:
     """The tables and messages of this query, the user's metrics included."""
     tables = [*(one.table for one in own), PAGES, MINUTES]
-    return Output(tables, partial(split, own=tuple(own), reading=reading), MINUTES.name, as_json)
+    return Output(
+        tables, partial(split, own=tuple(own), reading=reading), MINUTES.name, "metrics", as_json
+    )
 
 
 def as_json(row: dict[str, Any], revision: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The function for foreachBatch of each query: a batch into tables, then messages to a topic.
+"""The function for foreachBatch of each query: its files into tables, then messages to a topic.
 
 Messages are made by one executor from the files that the batch has written, at least once: a batch
 that is run again is published again. Of a table of partial rows, the totals so far are published of
@@ -32,14 +32,15 @@ class Output:
 
     Attributes:
         tables, split, always: see `Tables`.
-        published: the name of the table of which messages are published; its topic's name in
-            ResultTopics is the same.
+        published: the name of the table of which messages are published.
+        result: the kind of result that they are (`ResultTopics`).
         as_json: a row, and the version of the table that has it, as a message.
     """
 
     tables: Sequence[Table]
     split: Split
     published: str
+    result: str
     as_json: Callable[[dict[str, Any], int], bytes]
     always: bool = False
 
@@ -68,9 +69,9 @@ class Sink:
         self._output, self._topics, self._counted = output, topics, counted
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Process one micro-batch."""
+        """Process one micro-batch, of rows that `Tables.writer` yields."""
         output, spark = self._output, rows.sparkSession
-        written = self.tables.write(rows, batch_id, output.split, always=output.always)
+        written = self.tables.write(rows, batch_id, always=output.always)
         new = written.get(output.published)
         self._counted(new.rows if new else 0)
         if new:
@@ -94,7 +95,7 @@ class Sink:
                     yield pa.record_batch([pa.array(encoded, pa.binary())], names=["body"])
 
         made = spark.range(0, 1, 1, 1).mapInArrow(bodies, BODY_DDL)
-        self._topics.publish(getattr(self._topics, name), made)
+        self._topics.publish(self._output.result, made)
 
 
 def new_rows(

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,19 +26,16 @@ from deltalake import Transaction
 from pyspark.sql import functions as F
 
 from sparq.pipeline.checkpoints import readable_as_state
-from sparq.pipeline.clicks import USUAL
 from sparq.pipeline.maintenance import OPEN, remove_action
 from sparq.pipeline.sessions import output, state
-from sparq.pipeline.sessions.pack import PACKED_DDL, pack
 from sparq.pipeline.sink import Output, Sink
 from sparq.pipeline.storage import place_of
-from sparq.pipeline.tables import Table, Tables, Written, files_of, transact
+from sparq.pipeline.tables import WRITTEN_DDL, Table, Tables, Written, files_of, transact
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
-    from sparq.pipeline.reading.schema import Reading
     from sparq.pipeline.sessions.rules import Rules
 
 QUERY = "spam_analysis"
@@ -47,15 +43,6 @@ SESSIONS = Table("sessions", output.SESSIONS, "first_time")
 FINDINGS = Table("findings", output.FINDINGS, "first_time")
 CLOSING = "sparq end of run"
 """Name of the application of all commits of open sessions in the Delta log."""
-
-
-def packed(messages: DataFrame, rules: Rules, buckets: int, reading: Reading = USUAL) -> DataFrame:
-    """A stream of messages as packed rows: one pass over their text, on the executors."""
-    # Spark keeps this time in its offset log, so a repeated batch has the same.
-    timed = messages.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
-    return timed.mapInArrow(
-        partial(pack, rules=rules, buckets=buckets, reading=reading), PACKED_DDL
-    )
 
 
 def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
@@ -74,7 +61,8 @@ def close(sink: Sink, rules: Rules, source: str, spark: SparkSession, checkpoint
     """
     with readable_as_state(place_of(spark, checkpoint)) as readable:
         rows = state.closed(spark, readable, rules)
-        added = sink.tables.add_files(rows, split, f"{OPEN}{source}-")
+        writer = sink.tables.writer(split, f"{OPEN}{source}-")
+        added = sink.tables.added(rows.mapInArrow(writer, WRITTEN_DDL))
     _replace_open(sink.tables, source, added)
     new = Written(0, [one.path for one in added.get(FINDINGS.name, [])], 0)
     if new.files:
@@ -114,4 +102,4 @@ def as_json(row: dict[str, Any], _: int) -> bytes:
 
 
 # Always: Spark writes the state of a batch only if its plan is executed.
-OUTPUT = Output([FINDINGS, SESSIONS], split, FINDINGS.name, as_json, always=True)
+OUTPUT = Output([FINDINGS, SESSIONS], split, FINDINGS.name, "spam", as_json, always=True)

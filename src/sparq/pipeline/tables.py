@@ -4,7 +4,8 @@
     <data>/clicks/_delta_log                                          which files count
 
 A query defines its tables (`Table`), and `split`: executors make the rows of all of them in one
-pass over a batch. `sink.Sink` is the function for foreachBatch that writes and maintains them.
+pass over a batch. `Tables.writer` also writes them into files, and `sink.Sink` is the function for
+foreachBatch that commits and maintains these.
 
 1. Exactly once: a batch is one commit of each table, with a Delta transaction: the application is
    the query's id, its version the batch's number. A batch that Spark repeats is recognised by it.
@@ -39,6 +40,7 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
+from pyspark import TaskContext
 
 from sparq.pipeline.storage import TablePlace, place_of
 
@@ -67,6 +69,7 @@ WRITTEN_DDL = "table STRING, path STRING, bytes BIGINT, stats STRING"
 
 _QUERY_ID = "sql.streaming.queryId"
 """The property in which Spark keeps the id of a streaming query, from its checkpoint."""
+_BATCH_ID = "streaming.sql.batchId"
 
 Split = Callable[[Iterable[pa.RecordBatch]], Iterator[Mapping[str, pa.Table]]]
 """Turns the batches of one partition into rows by the name of their table."""
@@ -141,10 +144,24 @@ class Tables:
             place = data_place.of(table.name)
             self.opened[table.name] = OpenTable(table, place, opened(place, table))
 
-    def write(
-        self, rows: DataFrame, batch_id: int, split: Split, *, always: bool = False
-    ) -> dict[str, Written]:
-        """Write one micro-batch into the tables, also if it is repeated.
+    def writer(
+        self, split: Split, prefix: str = ""
+    ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        """The function that writes the rows of a partition into files: see `write_files`.
+
+        Args:
+            split: makes the rows of each table.
+            prefix: of the files' names; empty: that of the streaming query's batch.
+        """
+        targets = {name: (one.definition, one.place) for name, one in self.opened.items()}
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from write_files(split(batches), targets, prefix or _prefix_of_task())
+
+        return run
+
+    def write(self, files: DataFrame, batch_id: int, *, always: bool = False) -> dict[str, Written]:
+        """Commit the files of a micro-batch, rows of `writer`, also if it is repeated.
 
         Returns what the tables have of this batch, by name; one without rows of it is left out.
         With `always` the plan is also executed if the tables have the batch: Spark writes the state
@@ -152,43 +169,38 @@ class Tables:
 
         Raises:
             RuntimeError: the caller is not a streaming query.
-            FileNotFoundError: see `add_files`.
+            FileNotFoundError: see `added`.
             deltalake.exceptions.CommitFailedError: other programs keep changing a table's columns.
         """
-        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        query = files.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if not query:
             raise RuntimeError("a table can only be written by foreachBatch of a streaming query")
-        prefix = f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-"
+        prefix = _prefix(query, batch_id)
         *_, last = self.opened.values()
         added: dict[str, list[AddAction]] = {}
         if always or not has_batch(last.delta, query, batch_id):
-            added = self.add_files(rows, split, prefix)
+            added = self.added(files)
         found = {}
         for name, (_, _, table) in self.opened.items():
             if name in added and not has_batch(table, query, batch_id):
                 commit(table, added[name], Transaction(query, batch_id))
             # Read from the table: an earlier attempt or another driver may have committed.
-            files = [one for one in files_of(table) if one.name.startswith(prefix)]
-            if files:
-                rows_count = sum(one.rows for one in files)
-                found[name] = Written(table.version(), [one.path for one in files], rows_count)
+            own = [one for one in files_of(table) if one.name.startswith(prefix)]
+            if own:
+                paths = [one.path for one in own]
+                found[name] = Written(table.version(), paths, sum(one.rows for one in own))
         return found
 
-    def add_files(self, rows: DataFrame, split: Split, prefix: str) -> dict[str, list[AddAction]]:
-        """Write rows into files whose names begin with a prefix; returns what to commit, by table.
+    def added(self, files: DataFrame) -> dict[str, list[AddAction]]:
+        """Let executors write the files that `writer` yields; returns what to commit, by table.
 
         Raises:
             FileNotFoundError: it took so long that another program has deleted the files, since no
                 commit named them.
         """
-        targets = {name: (one.definition, one.place) for name, one in self.opened.items()}
-
-        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from write_files(split(batches), targets, prefix)
-
         began = time.monotonic()
         added: dict[str, list[AddAction]] = {}
-        for row in rows.mapInArrow(run, WRITTEN_DDL).collect():
+        for row in files.collect():
             added.setdefault(row["table"], []).append(add_action(row.asDict()))
         if time.monotonic() - began > KEEP_S / 2:
             for name, actions in added.items():
@@ -336,6 +348,19 @@ def day_of(path: str) -> str:
 
 
 # The executors' part: files
+
+
+def _prefix(query: str, batch_id: int | str) -> str:
+    """What the names of the files of a query's batch begin with."""
+    return f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-"
+
+
+def _prefix_of_task() -> str:
+    """The prefix for the batch that this task belongs to."""
+    context = TaskContext.get()
+    assert context is not None
+    query, batch_id = map(context.getLocalProperty, (_QUERY_ID, _BATCH_ID))
+    return _prefix(query or "", batch_id or "")
 
 
 def write_files(

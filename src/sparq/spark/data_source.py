@@ -4,9 +4,11 @@ The readers and writers are in `source` and `sink`; they are created only when S
 """
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+from pyspark.cloudpickle import dumps
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -24,6 +26,8 @@ from sparq.spark.source import (
 
 COLUMNS: Final = {field.name: field.dataType.simpleString() for field in from_arrow_schema(SCHEMA)}
 """The columns of a read and their types in Spark."""
+
+Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow pyspark
@@ -125,10 +129,48 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         check_peers(options.cluster, options.topics)
         return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 
+    @classmethod
+    def mapped(
+        cls, name: str, columns: Sequence[str], function: Mapped, schema: str
+    ) -> "type[NsqDataSource]":
+        """A source with the same options, whose rows a function makes of the messages.
+
+        `mapInArrow` after the source gives the same rows, but Spark then takes all messages from
+        one Python process and hands them to another. Here the function runs in the task that reads
+        the messages, and Spark only sees what it yields: two thirds of the computing time for a
+        function that writes clicks into files.
+
+        Args:
+            name: the format's name; register the class with `spark.dataSource.register`.
+            columns: the columns that the function gets.
+            function: gets the record batches of a partition, and yields record batches; it is
+                pickled with cloudpickle.
+            schema: the columns that it yields, as DDL.
+        """
+        # Pickled apart: processes of Spark that only plan a query need not load its modules.
+        pickled = dumps(function)
+
+        class MappedSource(cls):  # type: ignore[misc, valid-type] # mypy takes cls for a variable
+            __doc__ = cls.__doc__
+
+            @classmethod
+            def name(cls) -> str:
+                return name
+
+            def schema(self) -> str:
+                super().schema()
+                return schema
+
+            def _what(self, _: Any) -> tuple[Sequence[str], bytes | None]:
+                return columns, pickled
+
+        return MappedSource
+
     def streamReader(self, schema: StructType) -> NsqStreamReader | RefusedStreamReader:
         """Create a reader that follows topics' logs as they grow."""
         try:
-            return NsqStreamReader(SourceOptions.of(self.options, stream=True), _columns(schema))
+            options = SourceOptions.of(self.options, stream=True)
+            return NsqStreamReader(options, *self._what(schema))
         except OptionError as error:
             return RefusedStreamReader(error)
 
@@ -136,7 +178,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         """Create a reader of the messages that topics' logs hold."""
         options = SourceOptions.of(self.options, stream=False)
         made = NsqFilteredReader if options.pushes_predicates else NsqBatchReader
-        return made(options, _columns(schema))
+        return made(options, *self._what(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NsqWriter:
         """Create a writer that publishes rows."""
@@ -148,6 +190,10 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         """Create a writer that publishes the rows of each micro-batch."""
         del overwrite  # a stream's output mode says nothing about a topic
         return NsqStreamWriter(self._sink_options(), published_columns(schema))
+
+    def _what(self, schema: StructType) -> tuple[Sequence[str], bytes | None]:
+        """The columns to decode, and the function for their rows."""
+        return _columns(schema), None
 
     def _sink_options(self) -> SinkOptions:
         options = SinkOptions.of(self.options)

@@ -29,6 +29,7 @@ from datetime import UTC, datetime, timedelta
 from logging import getLogger
 from typing import Any, Final, NamedTuple, NoReturn
 
+from pyspark.cloudpickle import loads
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
@@ -76,11 +77,20 @@ Found = dict[Key, LogPosition]
 
 
 class NsqReader:
-    """Plans ranges in the driver and reads them in the executors, with these columns in order."""
+    """Plans ranges in the driver and reads them in the executors.
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    Args:
+        options: the source's options.
+        columns: those to decode, in order.
+        function: turns a range's rows into others, pickled (`NsqDataSource.mapped`); None: none.
+    """
+
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[str], function: bytes | None = None
+    ) -> None:
         self._options = options
         self._columns = tuple(columns)
+        self._function = function
         # Made at first use, in the driver only: readers are pickled for the executors.
         self._connected: BatchPlanner | None = None
 
@@ -99,7 +109,8 @@ class NsqReader:
         if partition.value is None:
             return iter(())  # Spark's partition of a batch read that planned none
         cluster, fails = self._options.cluster, self._options.fail_on_data_loss
-        return read_range(partition.value, self._columns, cluster, fails=fails)
+        rows = read_range(partition.value, self._columns, cluster, fails=fails)
+        return iter(loads(self._function)(rows)) if self._function else rows
 
     def _plan(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The messages between two offsets, split into partitions."""
@@ -116,8 +127,10 @@ class NsqStreamReader(
 ):
     """Reads topics' logs as they grow, and holds the channel in each topic meanwhile."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        super().__init__(options, columns)
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[str], function: bytes | None = None
+    ) -> None:
+        super().__init__(options, columns, function)
         self._initial: Found | None = None
         self._is_resumed = False
         self._reported: dict[str, object] | None = None
@@ -422,8 +435,10 @@ def _microseconds(predicate: Any) -> int | None:
 class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy skips pyspark
     """Reads the messages of topics' logs between two positions."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        super().__init__(options, columns)
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[str], function: bytes | None = None
+    ) -> None:
+        super().__init__(options, columns, function)
         self._times = TimeBounds()
 
     def partitions(self) -> list[InputPartition]:

@@ -54,12 +54,10 @@ def messages(
     lines: list[bytes],
     first: int = 0,
     published_s: int = BEGIN_S,
-    batch_ms: int = 0,
     nsqd: str = "a",
 ) -> pa.Table:
-    """Lines as messages of one nsqd with `batch_ms`, as the packer's reader gets them."""
-    table = message_table(lines, first, (nsqd,), datetime.fromtimestamp(published_s, UTC))
-    return table.append_column("batch_ms", pa.array([batch_ms] * len(lines), pa.int64()))
+    """Lines as messages of one nsqd, as the packer gets them."""
+    return message_table(lines, first, (nsqd,), datetime.fromtimestamp(published_s, UTC))
 
 
 def packed_rows(table: pa.Table, rules: Rules = RULES, buckets: int = 1) -> pd.DataFrame:
@@ -111,10 +109,11 @@ class Bucket:
     def lines(self, lines: list[bytes], nsqd: str = "a", published_s: int | None = None) -> None:
         """Process a batch of lines."""
         published_s = self.batch_ms // 1000 if published_s is None else published_s
-        table = messages(lines, self.messages, published_s, self.batch_ms, nsqd)
+        table = messages(lines, self.messages, published_s, nsqd)
+        rows = packed_rows(table, self.rules).assign(batch_ms=self.batch_ms)
         self.messages += len(lines)
         self.batch_ms += 1000
-        self.take(self.tester.testInPandas(0, packed_rows(table, self.rules)))
+        self.take(self.tester.testInPandas(0, rows))
 
     def sweep(self) -> None:
         """Process batches of messages that are no clicks, until the bucket has swept."""

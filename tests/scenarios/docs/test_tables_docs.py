@@ -15,6 +15,7 @@ from sparq.pipeline import archive, metrics, own_metrics
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.sink import Sink
 from tests.pipeline.query_input import message_table
+from tests.pipeline.stored import process
 from tests.scenarios.docs import pipeline_page
 
 TEXT = (pipeline_page.ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
@@ -28,9 +29,9 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     lines = "".join(pipeline_page.blocks("Start", "")).encode().splitlines()
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "11111111-aaaa")
     for output in (archive.output(), metrics.output()):
-        write = Sink(spark, str(folder / "data"), output)
+        sink = Sink(spark, str(folder / "data"), output)
         for at, line in enumerate(lines):
-            write(spark.createDataFrame(message_table([line], at)), at)
+            process(sink, spark.createDataFrame(message_table([line], at)), at, output.split)
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
     before = os.getcwd()
     os.chdir(folder)

@@ -3,7 +3,8 @@
     ProgressListener(QueryMetrics(registry)).add_to(spark)
 
 1. It starts no job: it costs one call through Spark's gateway per batch.
-2. Spark's progress has no publish times and no late clicks. A query adds them by `observed`.
+2. Spark's progress has no publish times and no late clicks. Queries observe them (`channels`,
+   `observed`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparq.pipeline.monitor.metrics import NEWEST_PUBLISHED, QueryMetrics
-
-READ, WRITTEN = "sparq_read", "sparq_written"
-"""Names of observations: within a query each must be different."""
+from sparq.pipeline.monitor.metrics import QueryMetrics
 
 WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
 
@@ -60,23 +58,13 @@ class ProgressListener:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
 
-def observed(
-    rows: DataFrame, name: str = READ, *, newest_published: Column | None = None, **counts: Column
-) -> DataFrame:
-    """Add figures of each batch, for the listener, to a stream of rows.
+def observed(rows: DataFrame, **counts: Column) -> DataFrame:
+    """Add counts of each batch, for the listener, to a stream of rows.
 
-    The maximum publish time is right even if a batch's plan is executed more than once. A sum is
-    not: the code after this must execute the plan of the rows once per batch (in `foreachBatch`:
-    after `persist`).
+    A sum is right only if the plan of the rows is executed once per batch.
 
     Args:
         rows: the stream.
-        name: name of the observation; a different one for each call within a query.
-        newest_published: for each row, the timestamp at which its newest message was published.
         counts: by name of `metrics.COUNTS`: the whole number of each row to sum up.
     """
-    figures = [F.sum(column).alias(count) for count, column in counts.items()]
-    if newest_published is not None:
-        micros = F.unix_micros(newest_published.cast("timestamp"))
-        figures.append((F.max(micros) / 1e6).alias(NEWEST_PUBLISHED))
-    return rows.observe(name, *figures)
+    return rows.observe("sparq_written", *(F.sum(one).alias(name) for name, one in counts.items()))

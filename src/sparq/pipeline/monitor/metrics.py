@@ -12,7 +12,7 @@ They are made from Spark's progress of a batch (the JSON of a `StreamingQueryPro
    out of reach.
 2. *Lag in seconds*: the end of the batch minus the publish time of the newest message that it read.
    So it is the age of the newest message whose result is visible. Spark's progress has no publish
-   times: a query reports them as NEWEST_PUBLISHED of an observation (`listener.observed`).
+   times: a query reports them as NEWEST_PUBLISHED of an observation (`channels`).
 3. Counters start at 0 with the process. A batch is counted once, even if Spark reports it twice.
 4. A figure that is not known has no sample: unknown is not 0.
 5. Labels never contain text from clicks, and their number does not grow with the number of clicks.
@@ -38,6 +38,9 @@ Progress = Mapping[str, Any]
 PREFIX: Final = "sparq_query_"
 DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 """Bounds of a batch's duration in seconds: from a small batch to one that needs attention."""
+
+MESSAGES: Final = "messages"
+"""Name in an observation: the number of messages read. Spark's own count is of other rows."""
 
 NEWEST_PUBLISHED: Final = "newest_published_s"
 """Name in an observation: maximum publish time of the messages read, in seconds since 1970."""
@@ -145,18 +148,20 @@ class QueryMetrics:
     def progressed(self, progress: Progress) -> None:
         """Record a finished batch."""
         known = self._known[progress["id"]]
-        name, batch_id, rows = known.name, progress["batchId"], progress["numInputRows"]
+        name, batch_id = known.name, progress["batchId"]
         if known.batch_id >= batch_id:
             return  # a query that was started again repeats its last batch
         # The process may be new, and the query not: it continues from a checkpoint.
         self.counted(name, "restarts", known.batch_id < 0 < batch_id and known.starts == 1)
         behind, out_of_reach = lag(progress)
         known.batch_id, known.logs_out_of_reach = batch_id, out_of_reach
-        known.rows += rows
         seconds = progress["durationMs"][WHOLE] / 1000
         ended_s = _time_of(progress["timestamp"]) + seconds
         # Spark leaves the key out if nothing was observed.
         observed = progress.get("observedMetrics", {}).values()
+        read = [row[MESSAGES] or 0 for row in observed if MESSAGES in row]
+        rows = sum(read) if read else progress["numInputRows"]
+        known.rows += rows
         published = [row[NEWEST_PUBLISHED] for row in observed if row.get(NEWEST_PUBLISHED)]
         self._set(
             name,

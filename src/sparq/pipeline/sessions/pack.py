@@ -3,7 +3,6 @@
     bucket INT          0 .. buckets - 1, the key of the stateful stage
     marks STRING        JSON {nsqd: newest event time in s, clamped to publish time}
     published_s BIGINT  newest publish time of the partition, s since 1970
-    batch_ms BIGINT     time of the batch, ms since 1970, equal when the batch is replayed
     clicks BINARY       the partition's clicks of this bucket, columns of `rules.CLICK` and those
                         that the rules use, as an Arrow stream; empty if there are none
     visitors BINARY     each of their visitors once: VISITOR
@@ -31,9 +30,7 @@ from sparq.pipeline.sessions.rules import CLICK, KIND, Rules
 from sparq.pipeline.totals import hashes_of
 
 BUCKETS_PER_PARTITION = 8
-PACKED_DDL = (
-    "bucket INT, marks STRING, published_s BIGINT, batch_ms BIGINT, clicks BINARY, visitors BINARY"
-)
+PACKED_DDL = "bucket INT, marks STRING, published_s BIGINT, clicks BINARY, visitors BINARY"
 VISITOR: dict[str, Any] = {
     "visitor": pl.Int64,
     "address": pl.String,
@@ -52,18 +49,16 @@ def bucket_count(shuffle_partitions: int) -> int:
 def pack(
     batches: Iterable[pa.RecordBatch], rules: Rules, buckets: int, reading: Reading = USUAL
 ) -> Iterator[pa.RecordBatch]:
-    """Messages with `batch_ms` of a partition as rows of PACKED_DDL."""
+    """Messages of a partition as rows of PACKED_DDL."""
     for messages in parse_batches(batches, rules.needed, reading):
         yield packed(messages, rules, buckets)
 
 
 def packed(messages: pa.Table, rules: Rules, buckets: int) -> pa.RecordBatch:
-    """Pack the parsed messages of a partition: nsqd, id, timestamp, batch_ms, `rules.needed`."""
-    read = pl.DataFrame(
-        pl.from_arrow(messages.select(["nsqd", "id", "timestamp", "batch_ms", *rules.needed]))
-    )
+    """Pack the parsed messages of a partition: nsqd, id, timestamp, `rules.needed`."""
+    read = pl.DataFrame(pl.from_arrow(messages.select(["nsqd", "id", "timestamp", *rules.needed])))
     clicks, visitors, marks = prepared(read.filter(pl.col("reason").is_null()), rules)
-    published_s, batch_ms = read.select(pl.col("timestamp").max().dt.epoch("s"), "batch_ms").row(0)
+    published_s = read.select(pl.col("timestamp").max().dt.epoch("s")).item()
     by_bucket = pl.col("visitor").mod(buckets).alias("bucket")
     columns = [_blobs(frame.with_columns(by_bucket), buckets) for frame in (clicks, visitors)]
     return pa.record_batch(
@@ -71,10 +66,9 @@ def packed(messages: pa.Table, rules: Rules, buckets: int) -> pa.RecordBatch:
             pa.array(range(buckets), pa.int32()),
             pa.array([json.dumps(marks, sort_keys=True)] * buckets, pa.string()),
             pa.array([published_s] * buckets, pa.int64()),
-            pa.array([batch_ms] * buckets, pa.int64()),
             *(pa.array(blobs, pa.binary()) for blobs in columns),
         ],
-        names=["bucket", "marks", "published_s", "batch_ms", "clicks", "visitors"],
+        names=["bucket", "marks", "published_s", "clicks", "visitors"],
     )
 
 
