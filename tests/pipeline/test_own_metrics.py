@@ -81,10 +81,10 @@ def test_rows_are_grouped_and_filtered():
         ),
         ({"value": "sum(page)"}, "metrics.m: value=sum(page): page is no number"),
         ({"value": "count((SELECT 1))"}, "an expression may not contain the word SELECT"),
-        ({"value": "sum(*)"}, "metrics.m: value=sum(*): only count takes *"),
+        ({"value": "sum(*)"}, "value=sum(*) is no aggregate: write sum(x), count(*)"),
         ({"value": "sum(price +)"}, "metrics.m: value=price +: unable to parse"),
         ({"value": "sum(price)", "by": ("land",)}, "metrics.m: by: no column land"),
-        ({"value": "count(*)", "where": "status"}, "metrics.m: where=status: it is not true or"),
+        ({"value": "count(*)", "where": "status"}, "metrics.m: where=status must be true or false"),
         ({"value": "median(price)"}, "value=median(price) is no aggregate: write sum(x), count(*)"),
     ],
 )

@@ -5,8 +5,7 @@
 1. Each value is worked out once per text of a batch, and kept for the next batches.
 2. Nothing is asked over a network. Robots are those of `crawler-user-agents`, and programs whose
    user agent has a word of robots or libraries: of 558 user agents of a real log, each of the two
-   knows ten that the other does not. Devices are those of `ua-parser`, countries and networks
-   those of MMDB files that the user names.
+   knows ten that the other does not.
 3. With `anonymize`, addresses lose their last bits here, before anything is stored.
 """
 
@@ -15,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -26,35 +26,31 @@ from sparq.pipeline.reading.schema import ENRICHMENTS, Reading
 
 KEPT: Final = 65_536
 """Number of texts whose values a process keeps, for each group."""
-IPV4_BITS, IPV6_BITS = 24, 48
+IPV6_BITS = 48
 
 SEARCH: Final = {
-    **{"google": "google", "bing": "bing", "duckduckgo": "duckduckgo", "yahoo": "yahoo"},
-    **{"yandex": "yandex", "baidu": "baidu", "ecosia": "ecosia", "startpage": "startpage"},
-    **{"qwant": "qwant", "naver": "naver", "seznam": "seznam", "sogou": "sogou", "kagi": "kagi"},
+    **{name: name for name in ("google", "bing", "duckduckgo", "yahoo", "yandex", "baidu")},
+    **{name: name for name in ("ecosia", "startpage", "qwant", "naver", "seznam", "sogou", "kagi")},
     **{"search.brave": "brave", "googlequicksearchbox": "google"},
 }
 """Search engines by a label of the referrer's host (or two of them, with a point)."""
-AI: Final = ("chatgpt", "chat.openai", "perplexity", "claude", "gemini.google", "copilot.microsoft")
-SOCIAL: Final = (
-    *("facebook", "instagram", "twitter", "x.com", "t.co", "linkedin", "lnkd", "reddit", "youtube"),
-    *("pinterest", "news.ycombinator", "t.me", "bsky", "tiktok", "threads", "vk", "whatsapp"),
-)
-MAIL: Final = ("mail.google", "outlook.live", "mail.yahoo", "android.gm", "webmail", "mail")
+CLASSES: Final = {
+    "ai": "chatgpt chat.openai perplexity claude gemini.google copilot.microsoft",
+    "mail": "mail.google outlook.live mail.yahoo android.gm webmail mail",
+    "search": " ".join(SEARCH),
+    "social": "facebook instagram twitter x.com t.co linkedin lnkd reddit youtube pinterest"
+    " news.ycombinator t.me bsky tiktok threads vk whatsapp",
+}
+"""Labels of hosts by the class of a referrer; the first class that has one counts."""
 
-ASSETS: Final = frozenset(
-    (
-        *("css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "svg", "webp", "avif", "ico"),
-        *("bmp", "woff", "woff2", "ttf", "otf", "eot", "mp4", "webm", "mp3", "ogg", "wav", "wasm"),
-        "webmanifest",
-    )
-)
-FILES: Final = frozenset(
-    (
-        *("txt", "xml", "rdf", "csv", "pdf", "doc", "docx", "xls", "xlsx", "zip", "gz", "tgz"),
-        *("bz2", "xz", "7z", "rpm", "deb", "jar", "exe", "dmg", "iso", "apk"),
-    )
-)
+_ENDINGS: Final = {
+    "asset": "css js mjs map png jpg jpeg gif svg webp avif ico bmp woff woff2 ttf otf eot mp4 webm"
+    " mp3 ogg wav wasm webmanifest",
+    "file": "txt xml rdf csv pdf doc docx xls xlsx zip gz tgz bz2 xz 7z rpm deb jar exe dmg iso"
+    " apk",
+}
+ENDINGS: Final = {one: kind for kind, endings in _ENDINGS.items() for one in endings.split()}
+"""Kinds of requests by the ending of their path."""
 KINDS: Final = ("page", "asset", "api", "feed", "file")
 _FEED: Final = re.compile(r"/(?:feed|rss|atom)(?:/|\.xml|$)|\.(?:rss|atom)$", re.IGNORECASE)
 _API: Final = re.compile(r"^/(?:api|graphql|rest|rpc|v\d+)(?:/|$)|\.json$", re.IGNORECASE)
@@ -70,7 +66,7 @@ _DECLARED: Final = re.compile(
     r"|node-fetch|axios|apachebench|mediapartners|externalhit|preview|\+https?://",
     re.IGNORECASE,
 )
-_PART_OF_NAME: Final = re.compile(r"[\w./+:-]")
+_WORDS: Final = re.compile(r"[\w./+:-]+")
 ROBOT_CHARACTERS_MAX: Final = 60
 
 Values = tuple[str | None, ...]
@@ -87,14 +83,11 @@ def source(referer: str | None, site: tuple[str, ...]) -> Values:
         return "other", None
     if host in site:
         return "internal", None
-    labels = f".{host}."
-    for group, names in (("ai", AI), ("mail", MAIL)):
-        if any(f".{name}." in labels for name in names):
-            return group, None
-    engine = next((engine for name, engine in SEARCH.items() if f".{name}." in labels), None)
-    if engine:
-        return "search", engine
-    return ("social" if any(f".{name}." in labels for name in SOCIAL) else "other"), None
+    for group, names in CLASSES.items():
+        found = next((name for name in names.split() if f".{name}." in f".{host}."), None)
+        if found:
+            return group, SEARCH.get(found)
+    return "other", None
 
 
 @lru_cache(KEPT)
@@ -129,39 +122,15 @@ def device(agent: str | None) -> Values:
     return ("desktop" if system else "other"), browser, system
 
 
-@lru_cache(1)
-def _robot_patterns() -> list[tuple[re.Pattern[str], list[re.Pattern[str]]]]:
-    """The list's patterns in groups: one pattern for a group, and each of them."""
-    from crawleruseragents import CRAWLER_USER_AGENTS_DATA as DATA  # noqa: PLC0415 - 1 MB of JSON
-
-    patterns = [one["pattern"] for one in DATA]
-    groups = [patterns[at : at + 50] for at in range(0, len(patterns), 50)]
-    return [(re.compile("|".join(one)), list(map(re.compile, one))) for one in groups]
-
-
 @lru_cache(KEPT)
 def robot(agent: str | None) -> Values:
     """The name of a robot, as its user agent writes it; None for others."""
-    if not agent:
-        return (None,)
-    for whole, patterns in _robot_patterns():
-        if whole.search(agent):
-            found = next(one for one in (one.search(agent) for one in patterns) if one)
-            return (found[0].strip(" /(;") or found.re.pattern,)
-    return (_declared(agent),)
+    import crawleruseragents as known  # noqa: PLC0415 - 1 MB of JSON
 
-
-def _declared(agent: str) -> str | None:
-    """The whole word in a user agent that says what it is; None if it may be a browser."""
-    found = _DECLARED.search(agent)
-    if not found:
-        return None
-    start, end = found.span()
-    while start > 0 and _PART_OF_NAME.match(agent[start - 1]):
-        start -= 1
-    while end < len(agent) and _PART_OF_NAME.match(agent[end]):
-        end += 1
-    return agent[start:end][:ROBOT_CHARACTERS_MAX]
+    if agent and known.is_crawler(agent):
+        return (known.CRAWLER_PATTERNS.case_sensitive.search(agent)[0].strip(" /(;"),)
+    words = (word for word in _WORDS.findall(agent or "") if _DECLARED.search(word))
+    return (next((word[:ROBOT_CHARACTERS_MAX] for word in words), None),)
 
 
 @lru_cache(KEPT)
@@ -177,7 +146,7 @@ def kind(page: str | None, own: tuple[tuple[str, str], ...] = ()) -> Values:
         return ("feed",)
     if _API.search(page):
         return ("api",)
-    return ("asset" if ending in ASSETS else "file" if ending in FILES else "page",)
+    return (ENDINGS.get(ending, "page"),)
 
 
 @lru_cache(8)
@@ -214,31 +183,16 @@ def _looked_up(address: str | None, path: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-@lru_cache(KEPT)
-def anonymized(text: str | None) -> str | None:
-    """An address without its last bits: 24 of IPv4 and 48 of IPv6 stay; so in any text."""
-    if text is None:
-        return None
-    try:
-        found = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return without_addresses(text)
-    bits = IPV4_BITS if found.version == 4 else IPV6_BITS
-    return str(ipaddress.ip_network(f"{found}/{bits}", strict=False).network_address)
-
-
-def without_addresses(text: str) -> str:
-    """A text in which each address has lost its last bits."""
-    text = _IPV4.sub(r"\1.0", text)
-    return _IPV6.sub(_shortened, text)
+def anonymized(text: str) -> str:
+    """A text in which each address has lost its last bits: 24 of IPv4 and 48 of IPv6 stay."""
+    return _IPV6.sub(_shortened, _IPV4.sub(r"\1.0", text))
 
 
 def _shortened(found: re.Match[str]) -> str:
-    try:
-        ipaddress.ip_address(found[0])
-    except ValueError:
-        return found[0]
-    return anonymized(found[0]) or ""
+    with suppress(ValueError):
+        network = ipaddress.ip_network(f"{found[0]}/{IPV6_BITS}", strict=False)
+        return str(network.network_address)
+    return found[0]
 
 
 # By group: the column that it reads, and its function.
@@ -259,15 +213,14 @@ class Enricher:
     def __init__(self, reading: Reading) -> None:
         self._anonymize = reading.anonymize
         self._groups = {name: _GROUPS[name] for name in reading.groups}
-        for name, value in (
-            ("source", reading.site_hosts),
-            ("country", reading.country_file),
-            ("network", reading.network_file),
+        for name, values in (
+            ("source", {"site": reading.site_hosts}),
+            ("country", {"path": reading.country_file}),
+            ("network", {"path": reading.network_file}),
         ):
             if name in self._groups:
                 column, function = self._groups[name]
-                key = "site" if name == "source" else "path"
-                self._groups[name] = column, partial(function, **{key: value})
+                self._groups[name] = column, partial(function, **values)
 
     def inputs(self, columns: Sequence[str]) -> set[str]:
         """The columns that must be read to make some columns."""
@@ -295,15 +248,15 @@ class Enricher:
 
     def bodies(self, bodies: pa.BinaryArray, reasons: pa.ChunkedArray) -> pa.BinaryArray:
         """Messages without addresses: none of a click, and others with shortened addresses."""
-        masked = [
-            None if reason is None or b"\\u" in body else _masked(body)
-            for body, reason in zip(bodies.to_pylist(), reasons.to_pylist(), strict=True)
-        ]
-        return pa.array(masked, pa.binary())
+        return pa.array(
+            (
+                None
+                if reason is None or b"\\u" in body
+                else anonymized(body.decode("utf-8", "replace")).encode()
+                for body, reason in zip(bodies.to_pylist(), reasons.to_pylist(), strict=True)
+            ),
+            pa.binary(),
+        )
 
     def _wanted(self, columns: Sequence[str]) -> list[str]:
         return [group for group in self._groups if set(ENRICHMENTS[group]) & set(columns)]
-
-
-def _masked(body: bytes) -> bytes:
-    return without_addresses(body.decode("utf-8", "replace")).encode()

@@ -21,51 +21,42 @@ if TYPE_CHECKING:
 SUBQUERY: Final = re.compile(r"\b(select|table|values|with|from\s+\w+\s*\()\b", re.IGNORECASE)
 
 
-def parse(text: str) -> pl.Expr:
-    """Parse an expression.
-
-    Raises:
-        ValueError: it is none, or contains a subquery. The text is one sentence.
-    """
-    import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
-
-    if found := SUBQUERY.search(text):
-        raise ValueError(f"an expression may not contain the word {found[1].upper()}")
-    try:
-        return pl.sql_expr(text.strip())
-    # Not all errors of the parser are polars' own: some are panics.
-    except Exception as error:
-        raise ValueError(first_line(error)) from None
-
-
-def type_of(empty: pl.DataFrame, text: str, *, aggregate: bool = False) -> pl.DataType:
-    """The type of an expression over the columns of a frame without rows.
+def checked(
+    empty: pl.DataFrame, text: str, place: str, wanted: Any = None, *, aggregate: bool = False
+) -> tuple[pl.Expr, pl.DataType]:
+    """An expression over the columns of a frame without rows, and its type.
 
     With `aggregate` it must make one value of all rows, otherwise one of each.
 
     Raises:
-        ValueError: it is wrong, or uses an unknown column. The text is one sentence.
+        ValueError: it is wrong, uses an unknown column, or has another type than the wanted one.
+            The text is one sentence that begins with the place.
     """
     import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
 
-    made = parse(text)
-    for name in made.meta.root_names():
-        if name not in empty.columns:
-            raise ValueError(f"no column {name}{suggestion(name, empty.columns)}")
     try:
+        if word := SUBQUERY.search(text):
+            raise ValueError(f"an expression may not contain the word {word[1].upper()}")
+        made = pl.sql_expr(text.strip())
+        for name in made.meta.root_names():
+            if name not in empty.columns:
+                raise ValueError(f"no column {name}{suggestion(name, empty.columns)}")
         if aggregate:
             found = empty.group_by(pl.lit(0)).agg(made.alias("it"))["it"].dtype
+            if isinstance(found, pl.List):
+                raise ValueError("it gives a value for each row: it must aggregate them")
         else:
             # Two rows of nulls: an aggregate, which would give all rows one value, gives one row.
             column = empty.clear(2).select(made.alias("it"))["it"]
             found = column.dtype
             if len(column) == 1 and made.meta.root_names():
                 raise ValueError("it may not aggregate")
-    except (pl.exceptions.PolarsError, TypeError) as error:
-        raise ValueError(first_line(error)) from None
-    if aggregate and isinstance(found, pl.List):
-        raise ValueError("it gives a value for each row: it must aggregate them")
-    return found
+    # Not all errors of the parser are polars' own: some are panics.
+    except Exception as error:
+        raise ValueError(f"{place}: {str(error).strip().splitlines()[0]}") from None
+    if wanted is not None and found != wanted:
+        raise ValueError(f"{place} must be true or false, and is of type {found}")
+    return made, found
 
 
 def typed(value: Any, kind: Any, place: str) -> Any:
@@ -84,8 +75,3 @@ def typed(value: Any, kind: Any, place: str) -> Any:
     except msgspec.ValidationError as error:
         text, _, inside = str(error).partition(" - at `$")
         raise ValueError(f"{place}{inside.rstrip('`')}: {text}") from None
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text."""
-    return str(error).strip().splitlines()[0]

@@ -19,18 +19,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from sparq.pipeline.expressions import parse, type_of, typed
+from sparq.pipeline.expressions import checked, typed
 from sparq.pipeline.tables import Table
 from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
 from sparq.program.mistakes import shown, suggestion
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _VALUE: Final = re.compile(
@@ -64,15 +61,17 @@ class OwnMetric(msgspec.Struct, frozen=True):
         """Check what needs no columns."""
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"{shown(self.name)} is no name: use a-z, 0-9 and _, a letter first")
-        if not _VALUE.fullmatch(self.value):
+        found = _VALUE.fullmatch(self.value)
+        if not found or (found[3] == "*" and self.parts[0] != "count"):
             raise ValueError(f"value={shown(self.value)} is no aggregate: write {_FORMS}")
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The aggregate's name and what it is of; `*` for all rows."""
+        """The aggregate's name and what it is of; `count(*)` counts times, which no click lacks."""
         found = _VALUE.fullmatch(self.value)
         assert found is not None
-        return f"{found[1].lower()}{' distinct' if found[2] else ''}", found[3]
+        aggregate = f"{found[1].lower()}{' distinct' if found[2] else ''}"
+        return aggregate, "time" if found[3] == "*" else found[3]
 
 
 def from_toml(tables: Mapping[str, Any]) -> tuple[OwnMetric, ...]:
@@ -104,24 +103,20 @@ class MetricTable:
 
         self.metric = metric
         empty = pl.DataFrame(pl.from_arrow(clicks.empty_table())).drop("reason")
+        place, (aggregate, inner) = f"metrics.{metric.name}", metric.parts
         for name in metric.by:
             if name not in empty.columns:
                 close = suggestion(name, empty.columns) or ": name one of the columns of clicks"
-                raise ValueError(f"metrics.{metric.name}: by: no column {shown(name)}{close}")
-        aggregate, inner = metric.parts
-        if inner == "*" and aggregate != "count":
-            raise self._wrong("value", metric.value, "only count takes *")
-        if metric.where and self._type_of(empty, "where", metric.where) != pl.Boolean:
-            raise self._wrong("where", metric.where, "it is not true or false")
-        kind = pl.Int64() if inner == "*" else self._type_of(empty, "value", inner)
-        is_number = kind.is_numeric() or kind == pl.Boolean
-        if not aggregate.startswith("count") and not is_number:
-            raise self._wrong("value", metric.value, f"{shown(inner)} is no number")
-        used = [*metric.by]
-        for text in (inner, metric.where):
-            used += parse(text).meta.root_names() if text not in ("", "*") else []
+                raise ValueError(f"{place}: by: no column {shown(name)}{close}")
+        value, kind = checked(empty, inner, f"{place}: value={shown(inner)}")
+        if not aggregate.startswith("count") and not (kind.is_numeric() or kind == pl.Boolean):
+            raise ValueError(f"{place}: value={shown(metric.value)}: {shown(inner)} is no number")
+        used = [*metric.by, *value.meta.root_names()]
+        if metric.where:
+            where = f"{place}: where={shown(metric.where)}"
+            used += checked(empty, metric.where, where, pl.Boolean)[0].meta.root_names()
         self.columns = tuple(dict.fromkeys(name for name in used if name != "time"))
-        number = pa.float64() if kind.is_float() or kind.is_decimal() else pa.int64()
+        number = pa.float64() if kind.is_float() or kind.is_decimal() else _INT
         values = [pa.field(name, its or number) for name, _, _, its in _COLUMNS[aggregate]]
         how = {name: each for name, _, each, _ in _COLUMNS[aggregate]}
         keys = [MINUTE, *(clicks.field(name) for name in metric.by)]
@@ -136,8 +131,7 @@ class MetricTable:
         if self.metric.where:
             frame = frame.filter(pl.sql_expr(self.metric.where))
         aggregate, inner = self.metric.parts
-        # No minute is null.
-        value = pl.col("minute") if inner == "*" else pl.sql_expr(inner)
+        value = pl.sql_expr(inner)
         if aggregate == "count distinct":
             texts = frame.select(value.cast(pl.String).alias("x"))["x"].to_arrow()
             frame = frame.with_columns(pl.Series("x", hashes_of(texts.cast(pa.string()))))
@@ -146,12 +140,3 @@ class MetricTable:
             getattr(value, method)().alias(name) for name, method, _, _ in _COLUMNS[aggregate]
         )
         return to_arrow(found, self.table.schema)
-
-    def _type_of(self, empty: pl.DataFrame, key: str, text: str) -> pl.DataType:
-        try:
-            return type_of(empty, text)
-        except ValueError as error:
-            raise self._wrong(key, text, str(error)) from None
-
-    def _wrong(self, key: str, text: str, reason: str) -> ValueError:
-        return ValueError(f"metrics.{self.metric.name}: {key}={shown(text)}: {reason}")

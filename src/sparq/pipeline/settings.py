@@ -22,11 +22,11 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.addresses import networks
-from sparq.pipeline.reading.formats import GROUPS
 from sparq.program.flag_types import PEER, STRING, FlagType, choice
 from sparq.program.flags import Flag, flags_of, option
-from sparq.program.mistakes import Mistake, shown
+from sparq.program.mistakes import Mistake, one_of, shown, suggestion
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import MILLISECOND, parse_duration
 from sparq.protocol.names import NAME_SIZE_MAX, is_ephemeral, is_valid_name
@@ -48,14 +48,13 @@ FIRST_OFFSETS: Final = 20_000
 BATCH_BYTES: Final = "256m"
 """Maximum stored bytes in a batch: a Python worker needs about five times its partition's bytes."""
 
-SET_BY_PIPELINE: Final = {
+_SET_BY_PIPELINE: Final = {
     *("topic", "topics", "topicspattern", "channel", "lookupd_http_addresses"),
     *("nsqd_tcp_addresses", "maxoffsetspertrigger"),
 }
 """Options of the source, in lower case, that have flags of their own."""
 
-UNITS: Final = {"ms": "ms|milliseconds?", "s": "s|seconds?", "m": "m|min|minutes?", "h": "h|hours?"}
-"""NSQ's units of time, and Spark's words for them."""
+_COLUMN: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
 class SettingsError(Mistake):
@@ -70,28 +69,50 @@ def _text(name: str, read: Callable[[str], str]) -> FlagType:
     return STRING._replace(name=name, parse=read, coerce=lambda value: read(STRING.coerce(value)))
 
 
-def _matching(name: str, pattern: str, reason: str) -> FlagType:
-    """A kind of texts that are empty or match; Spark checks them in detail."""
-
+def _checked(name: str, is_right: Callable[[str], Any], reason: str) -> FlagType:
     def check(text: str) -> None:
-        if text and not re.fullmatch(pattern, text):
+        if not is_right(text):
             raise ValueError(reason)
 
     return STRING._replace(name=name, check=check)
 
 
-def _name(what: str, *, lasting: bool = True) -> FlagType:
-    """A kind of names; others than `lasting` ones may be ephemeral or empty."""
+def _pairs(name: str, check: Callable[[str, str], None] = lambda *_: None) -> FlagType:
+    """A kind of pairs, each given as KEY=VALUE or as a tuple."""
 
-    def check(text: str) -> None:
-        if (text or lasting) and not is_valid_name(text):
-            raise ValueError(
-                f"is not a valid {what} name: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
-            )
-        if lasting and is_ephemeral(text):
-            raise ValueError(f"is ephemeral: use a durable {what}, or a restart would lose clicks")
+    def read(given: Any) -> tuple[str, str]:
+        key, equals, value = given.partition("=") if isinstance(given, str) else ("", "", "")
+        if isinstance(given, tuple):
+            key, value = given
+        elif not equals:
+            raise ValueError("write KEY=VALUE")
+        check(key.strip(), value)
+        return key.strip(), value
 
-    return STRING._replace(name="name", check=check)
+    return FlagType(name, read, read, str)
+
+
+def _check_field(name: str, path: str) -> None:
+    if name not in formats.FIELDS_OF_CLICK:
+        close = suggestion(name, formats.FIELDS_OF_CLICK)
+        close = close or f": use {one_of(formats.FIELDS_OF_CLICK)}"
+        raise ValueError(f"{shown(name)} is no field of a click{close}")
+    if not path:
+        raise ValueError(f"{name} has no path: write keys with points between them")
+
+
+def _check_column(name: str, text: str) -> None:
+    schema = import_module("sparq.pipeline.reading.schema")  # it loads Arrow
+    if not _COLUMN.fullmatch(name):
+        raise ValueError(f"{shown(name)} is no name of a column: use a-z, 0-9 and _")
+    if name in (*schema.CLICK_SCHEMA.names, *sum(schema.ENRICHMENTS.values(), ())):
+        raise ValueError(f"{name} is a column of every click: choose another name, or use [click]")
+    path, kind = schema.path_and_type(text)
+    if not path or kind not in schema.TYPES:
+        types = ", ".join(schema.TYPES)
+        raise ValueError(
+            f'{name} = {shown(text)} is not "path: type" with one of the types {types}'
+        )
 
 
 def _place(text: str) -> str:
@@ -105,9 +126,8 @@ def _place(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    odd = next((one for one in text if one in "*?[]{}\\" or one < " "), "")
-    if odd:
-        raise ValueError(f"readers would take {shown(odd)} for a pattern: rename the folder")
+    if odd := re.search(r"[*?\[\]{}\\\x00-\x1f]", text):
+        raise ValueError(f"readers would take {shown(odd[0])} for a pattern: rename the folder")
     return _place(text)
 
 
@@ -119,9 +139,8 @@ def _local_path(text: str) -> str:
 
 def _interval(given: Any) -> str:
     """A time for Spark's triggers, from a number of seconds, Spark's words or NSQ's units."""
-    text = str(given).strip().lower()
-    for unit, words in UNITS.items():
-        text = re.sub(rf"\s*(?<![a-z])(?:{words})(?![a-z])\s*", unit, text)
+    text = re.sub(r"\s*(ms|mi(?=lli)|[smh])[a-z]*\s*", r"\1", str(given).strip().lower())
+    text = text.replace("mi", "ms")
     try:
         duration_ms = parse_duration(text if text[-1:].isalpha() else f"{text}s") // MILLISECOND
     except ValueError:
@@ -133,22 +152,17 @@ def _interval(given: Any) -> str:
 
 def utc_text(text: str) -> str:
     """A time as ISO 8601 in UTC; one such as `-2h` is that long ago."""
+    if not text:
+        return ""
     try:
         if text.startswith("-"):
             hours = re.sub(r"(\d+)d", lambda days: f"{24 * int(days[1])}h", text[1:])
             ago = timedelta(milliseconds=parse_duration(hours) / MILLISECOND)
             return (datetime.now(UTC) - ago).isoformat()
-        if not text:
-            return ""
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("write 2026-11-21T10:00:00Z, or -2h") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-
-
-def _lookupd(text: str) -> str:
-    lookupd_url(text)
-    return text
 
 
 def _host(text: str) -> str:
@@ -167,31 +181,37 @@ def _mmdb(text: str) -> str:
     return path
 
 
-def _pair(given: Any) -> tuple[str, str]:
-    """Key and value of KEY=VALUE, or of a tuple with both."""
-    if isinstance(given, tuple):
-        return given
-    key, equals, value = given.partition("=") if isinstance(given, str) else ("", "", "")
-    if not equals:
-        raise ValueError("write KEY=VALUE")
-    return key.strip(), value
-
-
-def _pairs(name: str) -> FlagType:
-    return FlagType(name, _pair, _pair, str)
-
-
+DATA: Final = _text("URI", _data)
+URI: Final = _text("URI", _place)
 FILE: Final = _text("file", _local_path)
 MMDB: Final = _text("file", _mmdb)
+TIME: Final = _text("time", utc_text)
+HOSTS: Final = _text("host,...", _host)
+LOOKUPD: Final = _text("host:port", lambda text: lookupd_url(text) and text)
 INTERVAL: Final = FlagType("interval", _interval, _interval, str)
-CHANNEL: Final = _name("channel")
-RESULT_TOPIC: Final = _name("topic", lasting=False)
-HEAP: Final = _matching(
-    "size", r"[1-9]\d*[kmgtKMGT]b?", "is not a size: write a whole number with a unit, such as 512m"
+FORMAT: Final = choice(formats.AUTO, *formats.NAMES, name="name")
+LOG_FORMAT: Final = STRING._replace(check=lambda text: text and formats.nginx_form(text))
+W3C_FIELDS: Final = STRING._replace(check=lambda text: text and formats.w3c(text))
+CLICK: Final = _pairs("FIELD=PATH", _check_field)
+COLUMNS: Final = _pairs("NAME=PATH:TYPE", _check_column)
+NETWORKS: Final = STRING._replace(name="network,...", check=lambda text: networks([text]))
+ENRICH: Final = choice(*formats.GROUPS, name="name,...")
+CHOSEN: Final = choice(*QUERIES, name="name,...")
+_NAME: Final = f"is not a valid name: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
+LASTING: Final = _checked(
+    "name",
+    lambda text: is_valid_name(text) and not is_ephemeral(text),
+    f"{_NAME}, without #ephemeral",
 )
-MASTER: Final = _matching(
+RESULT_TOPIC: Final = _checked("name", lambda text: not text or is_valid_name(text), _NAME)
+HEAP: Final = _checked(
+    "size",
+    re.compile(r"([1-9]\d*[kmgtKMGT]b?)?").fullmatch,
+    "is not a size: write a whole number with a unit, such as 512m",
+)
+MASTER: Final = _checked(
     "master",
-    r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+",
+    re.compile(r"|local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+").fullmatch,
     "is not a master: use local[*], spark://host:7077, yarn or k8s://https://host:443",
 )
 
@@ -207,126 +227,71 @@ class Settings:
         SettingsError: a value is missing or wrong, or two values contradict each other.
     """
 
-    data: str = option(
-        "",
-        "folder for output and checkpoints: a path, or a URI such as s3a://...",
-        kind=_text("URI", _data),
-    )
+    data: str = option("", "folder or URI (s3a://...) for output and checkpoints", kind=DATA)
     lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd to find nsqds with: host:port or URL",
-        kind=_text("host:port", _lookupd),
-        name="lookupd-http-address",
+        (), "nsqlookupd: host:port or URL", kind=LOOKUPD, name="lookupd-http-address"
     )
     files: str = option(
         "",
-        "log files to read in place of the topic: a path, a folder or a pattern in quotes, plain or"
-        " .gz, on any file system",
-        kind=_text("path", _place),
+        "log files to read in place of the topic: path, folder, 'pattern'",
+        kind=URI,
         name="from",
     )
     since: str = option(
-        "",
-        "time at which new checkpoints begin in the topic: ISO, or -2h (default: all messages)",
-        kind=_text("time", utc_text),
+        "", "time at which new checkpoints begin in the topic: ISO or -2h (default: all)", kind=TIME
     )
-    topic: str = option(TOPIC, "topic to read clicks from", kind=_name("topic"))
-    archive_channel: str = option("archive", "channel of the archive query", kind=CHANNEL)
-    metrics_channel: str = option("metrics", "channel of the metrics query", kind=CHANNEL)
-    spam_analysis_channel: str = option(
-        "spam_analysis", "channel of the spam_analysis query", kind=CHANNEL
-    )
-    format: str = option("auto", "format of the messages; auto: found for each message")
+    topic: str = option(TOPIC, "topic to read clicks from", kind=LASTING)
+    archive_channel: str = option("archive", "channel of this query", kind=LASTING)
+    metrics_channel: str = option("metrics", "channel of this query", kind=LASTING)
+    spam_analysis_channel: str = option("spam_analysis", "channel of this query", kind=LASTING)
+    format: str = option(formats.AUTO, "format of messages; auto: found for each", kind=FORMAT)
     log_format: str = option(
-        "",
-        "format string of nginx, GoAccess or Apache that describes the lines, in place of --format",
+        "", "format string of nginx, GoAccess or Apache, in place of --format", kind=LOG_FORMAT
     )
-    fields: str = option("", "fields of a W3C log: its #Fields line (default those of IIS)")
+    fields: str = option("", "#Fields line of a W3C log (default that of IIS)", kind=W3C_FIELDS)
     click: tuple[tuple[str, str], ...] = option(
-        (), "where a field of a click is in JSON, such as path=page.url", kind=_pairs("FIELD=PATH")
+        (), "where a field of a click is in JSON, such as path=page.url", kind=CLICK
     )
     columns: tuple[tuple[str, str], ...] = option(
-        (),
-        'further column, such as order_id="order.id: bigint"',
-        kind=_pairs("NAME=PATH:TYPE"),
+        (), 'further column, such as order_id="order.id: bigint"', kind=COLUMNS
     )
     trusted_proxies: tuple[str, ...] = option(
-        (),
-        "networks of proxies whose X-Forwarded-For counts, or private",
-        kind=STRING._replace(name="network,...", check=lambda text: networks([text])),
+        (), "networks of proxies whose X-Forwarded-For counts, or private", kind=NETWORKS
     )
     enrich: tuple[str, ...] = option(
-        GROUPS,
-        "groups of columns to add to clicks, separated by commas; empty: none",
-        kind=choice(*GROUPS, name="name,..."),
+        formats.GROUPS, "groups of columns to add to clicks; empty: none", kind=ENRICH
     )
     site_hosts: tuple[str, ...] = option(
-        (),
-        "hosts of the site: referrers from them are internal",
-        kind=_text("host,...", _host),
+        (), "hosts of the site: referrers from them are internal", kind=HOSTS
     )
-    country_file: str = option("", "MMDB file with countries; adds the column country", kind=MMDB)
-    network_file: str = option(
-        "", "MMDB file with autonomous systems; adds the column network", kind=MMDB
-    )
+    country_file: str = option("", "MMDB file with countries, for the column country", kind=MMDB)
+    network_file: str = option("", "MMDB file with networks, for the column network", kind=MMDB)
     anonymize: bool = option(
         False, "store addresses without their last bits, and no original clicks"
     )
-    queries: tuple[str, ...] = option(
-        QUERIES, "queries to run, separated by commas", kind=choice(*QUERIES, name="name,...")
-    )
-    publish: bool = option(
-        True, "also publish the results to topics; --no-publish: write files only"
-    )
-    metrics_topic: str = option(
-        "", "topic for metrics per minute (default <topic>.metrics)", kind=RESULT_TOPIC
-    )
-    rejected_topic: str = option(
-        "",
-        "topic for messages that are not clicks (default <topic>.rejected)",
-        kind=RESULT_TOPIC,
-    )
-    spam_topic: str = option(
-        "", "topic for spam findings (default <topic>.spam)", kind=RESULT_TOPIC
-    )
-    rules: str = option(
-        "", "TOML file with changes to the rules of the spam_analysis query", kind=FILE
-    )
+    queries: tuple[str, ...] = option(QUERIES, "queries to run", kind=CHOSEN)
+    publish: bool = option(True, "publish results to topics; --no-publish: write files only")
+    metrics_topic: str = option("", "topic (default <topic>.metrics)", kind=RESULT_TOPIC)
+    rejected_topic: str = option("", "topic (default <topic>.rejected)", kind=RESULT_TOPIC)
+    spam_topic: str = option("", "topic of findings (default <topic>.spam)", kind=RESULT_TOPIC)
+    rules: str = option("", "TOML file with changes to the rules of spam_analysis", kind=FILE)
     trigger: str = option(
-        "1 second",
-        "time between the starts of two batches, such as 2 (seconds) or 500 milliseconds",
-        kind=INTERVAL,
+        "1 second", "time between the starts of two batches, such as 2 or 500ms", kind=INTERVAL
     )
-    once: bool = option(
-        False, "process the messages that are there, then end; the next run continues from there"
-    )
-    max_offsets_per_trigger: int = option(
-        OFFSETS,
-        "maximum number of messages in a batch; batches are small at first, and grow while a query"
-        " is behind",
-        least=1,
-    )
-    keep_days: int = option(
-        0,
-        "days of rows to keep in the tables, by the time of each row (UTC); 0: all",
-        least=0,
-    )
+    once: bool = option(False, "process the messages that are there, then end")
+    max_offsets_per_trigger: int = option(OFFSETS, "maximum number of messages in a batch", least=1)
+    keep_days: int = option(0, "days of rows to keep, by their time (UTC); 0: all", least=0)
     own_metrics: tuple[OwnMetric, ...] = ()  # the tables [metrics.NAME] of the file
     master: str = option(
-        "",
-        "Spark's master: local[4], spark://host:7077, yarn, k8s://... (default: that of"
-        " spark-submit or spark-defaults.conf, else local[*])",
-        kind=MASTER,
+        "", "Spark's master (default that of spark-defaults.conf, else local[*])", kind=MASTER
     )
     driver_memory: str = option(
-        "",
-        "heap of the driver (default a quarter of the machine's memory, at least 1g, at most 8g)",
-        kind=HEAP,
+        "", "heap of the driver (default a quarter of the memory, 1g to 8g)", kind=HEAP
     )
     executor_memory: str = option("", "heap of each executor on a cluster (default 1g)", kind=HEAP)
     shuffle_partitions: int = option(
         0,
-        "number of partitions of the state, fixed at the first start; 0: the number of cores",
+        "partitions of the state, fixed at the first start; 0: number of cores",
         least=0,
         most=10_000,
     )
@@ -335,8 +300,7 @@ class Settings:
     )
     source: tuple[tuple[str, str], ...] = option(
         (),
-        "option of the data source nsq, such as tls_root_ca_file=ca.pem; put secrets into the"
-        " --config file",
+        "option of the source nsq; keep secrets in --config",
         kind=_pairs("KEY=VALUE"),
         secret=True,
     )
@@ -344,31 +308,13 @@ class Settings:
         METRICS_ADDRESS, 'host:port to serve Prometheus metrics on; "": none', kind=PEER
     )
     run_dir: str = option(
-        "",
-        "local folder in which the application writes its state (app.json); create"
-        " the file `finish` there to end it",
-        kind=_text("folder", _local_path),
+        "", "local folder for the application's state; create `finish` in it to end it", kind=FILE
     )
 
     def __post_init__(self) -> None:
         """Check the values and give each its one spelling."""
         for flag in flags():
-            self._set(flag.field, _settled(flag, getattr(self, flag.field)))
-        for flag in flags():
-            if flag.kind is RESULT_TOPIC and not getattr(self, flag.field):
-                name = f"{self.topic}.{flag.field.removesuffix('_topic')}"
-                self._set(flag.field, _settled(flag, name))
-        self._check_combinations()
-        try:
-            self._check_source()
-            self.reading  # noqa: B018 - checks its values
-        except ValueError as error:
-            raise SettingsError(f"--{error}") from None
-
-    def _set(self, field: str, value: Any) -> None:
-        object.__setattr__(self, field, value)
-
-    def _check_combinations(self) -> None:
+            object.__setattr__(self, flag.field, _settled(flag, getattr(self, flag.field)))
         if not self.data:
             raise SettingsError("--data is missing: name the folder for output and checkpoints")
         if not self.queries:
@@ -379,27 +325,27 @@ class Settings:
             names = (f"--{query.replace('_', '-')}-channel" for query in self.channels)
             raise SettingsError(f"{', '.join(names)}: give each query a channel of its own")
         for result, topic in self.result_topics.items():
-            if topic == self.topic:
-                raise SettingsError(
-                    f"--{result}-topic={topic} is the topic of the clicks: use another topic for"
-                    " results"
-                )
+            if topic == self.topic or not is_valid_name(topic):
+                why = "is the topic of the clicks: use another topic for results"
+                why = why if topic == self.topic else _NAME
+                raise SettingsError(f"--{result}-topic={topic} {why}")
+        self._check_source()
 
     def _check_source(self) -> None:
-        """Check the options of the source by its own checks. Raises ValueError: one is wrong."""
+        """Check the options of the source by its own checks."""
         if not self.source:
             return
         given = dict(self.source)
         options = import_module("sparq.spark.options")
+        place = {"topic": "t", "channel": "c", "lookupd_http_addresses": METRICS_ADDRESS}
         try:
             for key in given:
-                if key.lower() in SET_BY_PIPELINE:
+                if key.lower() in _SET_BY_PIPELINE:
                     raise ValueError(f"{key} has a flag of its own: see --help")
             options.check_names(given)
-            place = {"topic": "t", "channel": "c", "lookupd_http_addresses": METRICS_ADDRESS}
             options.SourceOptions.of({**given, **place}, stream=True)
         except ValueError as error:
-            raise ValueError(f"source: {error}") from None
+            raise SettingsError(f"--source: {error}") from None
 
     @property
     def reading(self) -> Reading:
@@ -418,7 +364,10 @@ class Settings:
         """The topic of each published kind of result: metrics, rejected, spam."""
         if not self.publish or (self.files and not self.lookupd_http_addresses):
             return {}
-        return {result: getattr(self, f"{result}_topic") for result in RESULTS}
+        return {
+            result: getattr(self, f"{result}_topic") or f"{self.topic}.{result}"
+            for result in RESULTS
+        }
 
     @property
     def is_local(self) -> bool:
@@ -441,7 +390,7 @@ def flags() -> tuple[Flag, ...]:
 
 def is_pairs(flag: Flag) -> bool:
     """Whether a setting consists of pairs, which are tables in the file and may be secret."""
-    return flag.kind.parse is _pair
+    return "=" in flag.kind.name
 
 
 def _settled(flag: Flag, value: Any) -> Any:

@@ -133,17 +133,3 @@ def test_fields_of_w3c_are_an_option():
 
         assert (200, 17, 0.031, "www.example") == (
             row["status"], row["bytes"], row["duration"], row["vhost"])  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    {
-        '$remote_addr "$request"': "has no time: write .time_local",
-        "%h %r": "has no time",
-        "$time_local $remote_addr$status": "has no character between remote_addr and status",
-    }.items(),
-)
-def test_a_wrong_format_string_is_one_sentence(text, reason):
-    """A format string without a time, or with two fields side by side, is refused."""
-    with pytest.raises(ValueError, match=reason):
-        Reading(log_format=text)

@@ -65,16 +65,16 @@ def _dash(value):
 
 def _columns(one, **other):
     """The columns that nearly all formats have."""
-    return {
-        "time": one.time,
-        "address": one.address,
-        "method": one.method,
-        "page": one.target.partition("?")[0],
-        "status": one.status,
-        "bytes": one.size or 0,
-        "reason": None,
-        **other,
-    }
+    page = one.target.partition("?")[0]
+    places = {"address": one.address, "path": one.target, "page": page}
+    counts = {"status": one.status, "bytes": one.size or 0, "reason": None}
+    return {"time": one.time, "method": one.method, **places, **counts, **other}
+
+
+def _of_json(one, found, **other):
+    """A line of JSON, and its columns: texts are those of the request."""
+    texts = {"vhost": HOST, "referer": one.referer, "user_agent": one.agent}
+    return json.dumps(found, ensure_ascii=bool(one.number % 3)), _columns(one, **texts, **other)
 
 
 def _escaped(text):
@@ -88,7 +88,7 @@ def common(one):
         f'{one.address} - {_dash(one.user)} [{at}] "{one.method} {one.target} HTTP/1.1"'
         f" {_dash(one.status)} {_dash(one.size)}"
     )
-    return line, _columns(one, path=one.target, user=_dash(one.user), protocol="HTTP/1.1")
+    return line, _columns(one, user=_dash(one.user), protocol="HTTP/1.1")
 
 
 def combined(one):
@@ -120,7 +120,7 @@ def haproxy(one):
         f' 1/1/1/1/0 0/0 {{1wt.eu}} {{}} "{one.method} {one.target} HTTP/1.1"'
     )
     at = one.time.replace(microsecond=655_000)
-    return line, _columns(one, time=at, duration=0.109, path=one.target)
+    return line, _columns(one, duration=0.109) | {"time": at}
 
 
 def haproxy_asap(one):
@@ -131,30 +131,28 @@ def haproxy_asap(one):
 
 def alb(one):
     """AWS: access logs of an Application Load Balancer."""
-    at = f"{one.time:%Y-%m-%dT%H:%M:%S}.186641Z"
-    agent = _escaped(one.agent)
+    at, agent = one.time.replace(microsecond=186_641), _escaped(one.agent)
+    url = f"https://{HOST}:443{one.target}"
     line = (
-        f"https {at} app/lb/50dc {one.address}:2817 10.0.0.1:80 0.000 0.071 0.000"
-        f" {_dash(one.status)} 200 34 {one.size or 0}"
-        f' "{one.method} https://{HOST}:443{one.target} HTTP/2.0" "{agent}" ECDHE TLSv1.2'
-        ' arn:aws:x "Root=1-58337262-36d2" "shop.example" "-" 0 2026-02-28T22:22:48.364000Z'
-        ' "forward" "-" "-" "10.0.0.1:80" "200" "-" "-" TID_1234'
+        f"https {at:%Y-%m-%dT%H:%M:%S.%f}Z app/lb/50dc {one.address}:2817 10.0.0.1:80 0.000 0.071"
+        f' 0.000 {_dash(one.status)} 200 34 {one.size or 0} "{one.method} {url} HTTP/2.0" "{agent}"'
+        ' ECDHE TLSv1.2 arn:aws:x "Root=1-58337262-36d2" "shop.example" "-" 0'
+        ' 2026-02-28T22:22:48.364000Z "forward" "-" "-" "10.0.0.1:80" "200" "-" "-" TID_1234'
     )
-    at = one.time.replace(microsecond=186_641)
-    return line, _columns(one, time=at, duration=0.071, user_agent=agent, protocol="HTTP/2.0")
+    texts = {"user_agent": agent, "protocol": "HTTP/2.0", "path": url}
+    return line, _columns(one, duration=0.071) | texts | {"time": at}
 
 
 def elb(one):
     """AWS: access logs of a Classic Load Balancer."""
-    at = f"{one.time:%Y-%m-%dT%H:%M:%S}.945958Z"
-    agent = _escaped(one.agent)
+    at, agent = one.time.replace(microsecond=945_958), _escaped(one.agent)
+    url = f"http://{HOST}:80{one.target}"
     line = (
-        f"{at} my-lb {one.address}:2817 10.0.0.1:80 0.000073 0.001048 0.000057"
-        f" {_dash(one.status)} 200 0 {one.size or 0}"
-        f' "{one.method} http://{HOST}:80{one.target} HTTP/1.1" "{agent}" - -'
+        f"{at:%Y-%m-%dT%H:%M:%S.%f}Z my-lb {one.address}:2817 10.0.0.1:80 0.000073 0.001048"
+        f" 0.000057 {_dash(one.status)} 200 0 {one.size or 0}"
+        f' "{one.method} {url} HTTP/1.1" "{agent}" - -'
     )
-    at = one.time.replace(microsecond=945_958)
-    return line, _columns(one, time=at, duration=0.001048, user_agent=agent)
+    return line, _columns(one, duration=0.001048) | {"user_agent": agent, "path": url, "time": at}
 
 
 def s3(one):
@@ -166,10 +164,11 @@ def s3(one):
         f' "{one.method} {one.target} HTTP/1.1" {_dash(one.status)} - {_dash(one.size)} - 7 -'
         f' "{referer}" "{agent}"'
     )
+    columns = _columns(one, duration=0.007, user_agent=agent, referer=referer)
     if one.number % 2:
         line += f" - s9lzHYr= SigV4 ECDHE AuthHeader {HOST} TLSv1.2 arn:aws:s3 Yes"
-    columns = _columns(one, duration=0.007, user_agent=agent, referer=referer)
-    return line, columns | ({"vhost": HOST} if one.number % 2 else {})
+        columns["vhost"] = HOST
+    return line, columns
 
 
 def cloudfront(one):
@@ -183,7 +182,7 @@ def cloudfront(one):
         *("-", "TLSv1.2", "ECDHE", "Hit", "HTTP/2.0", "-", "-", "11040", "0.001", "Hit"),
         *("text/html", "78", "-", "-"),
     )
-    columns = _columns(one, path=one.target, vhost=HOST, duration=0.25, protocol="HTTP/2.0")
+    columns = _columns(one, vhost=HOST, duration=0.25, protocol="HTTP/2.0")
     columns |= {"referer": _dash(one.referer), "user_agent": _dash(one.agent)}
     return "\t".join(values), columns
 
@@ -196,7 +195,7 @@ def w3c(one):
         f"{one.time:%Y-%m-%d %H:%M:%S} 10.0.0.1 {one.method} {stem} {query or '-'} 443"
         f" {_dash(one.user)} {one.address} {agent} {one.referer or '-'} {one.status or 0} 0 0 15"
     )
-    columns = _columns(one, path=one.target, user=_dash(one.user), duration=0.015, bytes=0)
+    columns = _columns(one, user=_dash(one.user), duration=0.015) | {"bytes": 0}
     return line, columns | {"user_agent": one.agent or "-", "referer": one.referer or "-"}
 
 
@@ -209,10 +208,7 @@ def nginx_json(one):
         **{"request_time": "0.005", "http_referer": one.referer, "http_user_agent": one.agent},
         **{"host": HOST, "upstream_addr": "10.0.0.9:80"},
     }
-    return json.dumps(found, ensure_ascii=False), _columns(
-        one, path=one.target, vhost=HOST, referer=one.referer, user_agent=one.agent,
-        duration=0.005, extra='{"upstream_addr":"10.0.0.9:80"}',
-    )  # fmt: skip
+    return _of_json(one, found, duration=0.005, extra='{"upstream_addr":"10.0.0.9:80"}')
 
 
 def apache_json(one):
@@ -223,29 +219,24 @@ def apache_json(one):
         **{"request": stem, "query": mark + query, "method": one.method, "status": one.status},
         **{"userAgent": one.agent, "referer": one.referer, "bytes": one.size},
     }
-    columns = _columns(one, path=one.target, vhost=HOST, referer=one.referer, user_agent=one.agent)
-    return json.dumps(found), columns
+    return _of_json(one, found)
 
 
 def caddy(one):
     """Caddy's access log, as in its documentation."""
     headers = {"User-Agent": [one.agent], "Referer": [one.referer], "Accept": ["*/*"]}
-    headers = {name: value for name, value in headers.items() if value != [None]}
     found = {
         **{"level": "info", "ts": one.time.timestamp(), "logger": "http.log.access"},
         "msg": "handled request",
         "request": {
             **{"remote_ip": "10.0.0.1", "remote_port": "41342", "client_ip": one.address},
             **{"proto": "HTTP/2.0", "method": one.method, "host": HOST, "uri": one.target},
-            "headers": headers,
+            "headers": {name: value for name, value in headers.items() if value != [None]},
         },
         **{"bytes_read": 0, "user_id": one.user or "", "duration": 0.000929675},
         **{"size": one.size or 0, "status": one.status or 0, "resp_headers": {"Server": ["Caddy"]}},
     }
-    return json.dumps(found), _columns(
-        one, path=one.target, vhost=HOST, referer=one.referer, user_agent=one.agent,
-        duration=0.000929675, protocol="HTTP/2.0",
-    )  # fmt: skip
+    return _of_json(one, found, duration=0.000929675, protocol="HTTP/2.0")
 
 
 def traefik_json(one):
@@ -259,50 +250,37 @@ def traefik_json(one):
         **{"request_User-Agent": one.agent, "request_Referer": one.referer},
         "time": one.time.isoformat(),
     }
-    at = one.time.replace(microsecond=123_456)
-    return json.dumps(found), _columns(
-        one, time=at, path=one.target, vhost=HOST, referer=one.referer, user_agent=one.agent,
-        duration=0.007, user=one.user or "-",
-    )  # fmt: skip
+    line, columns = _of_json(one, found, duration=0.007, user=one.user or "-")
+    return line, columns | {"time": one.time.replace(microsecond=123_456)}
 
 
 def ecs(one):
     """Elastic Common Schema: objects, or, in every second line, keys with points."""
     found = {
-        "@timestamp": one.time.isoformat(),
-        "ecs": {"version": "8.11.0"},
-        "client": {"ip": one.address, "port": 1234},
-        "event": {"duration": 5_000_000, "outcome": "success"},
-        "http": {
-            "request": {"method": one.method, "referrer": one.referer},
-            "response": {"status_code": one.status, "body": {"bytes": one.size}},
-        },
-        "url": {"original": one.target, "domain": HOST},
-        "user_agent": {"original": one.agent},
+        **{"@timestamp": one.time.isoformat(), "ecs.version": "8.11.0"},
+        **{"client.ip": one.address, "client.port": 1234, "event.duration": 5_000_000},
+        **{"http.request.method": one.method, "http.request.referrer": one.referer},
+        **{"http.response.status_code": one.status, "http.response.body.bytes": one.size},
+        **{"url.original": one.target, "url.domain": HOST, "user_agent.original": one.agent},
     }
-    found = _dotted(found) if one.number % 2 else found
-    return json.dumps(found), _columns(
-        one, path=one.target, vhost=HOST, referer=one.referer, user_agent=one.agent, duration=0.005
-    )
+    return _of_json(one, found if one.number % 2 else _nested(found), duration=0.005)
 
 
-def _dotted(found, before=""):
-    dotted = {}
-    for key, value in found.items():
-        name = f"{before}{key}"
-        dotted |= _dotted(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return dotted
+def _nested(found):
+    nested = {}
+    for path, value in found.items():
+        *above, key = path.split(".")
+        below = nested
+        for name in above:
+            below = below.setdefault(name, {})
+        below[key] = value
+    return nested
 
 
 WRITERS = {
-    **{
-        "common": [common],
-        "combined": [combined],
-        "vhost": [vhost],
-        "haproxy": [haproxy, haproxy_asap],
-    },
-    **{"traefik": [traefik, traefik_json], "alb": [alb], "elb": [elb], "s3": [s3]},
-    **{"cloudfront": [cloudfront], "w3c": [w3c], "json": [nginx_json, apache_json]},
+    **{"common": [common], "combined": [combined], "vhost": [vhost], "w3c": [w3c]},
+    **{"haproxy": [haproxy, haproxy_asap], "traefik": [traefik, traefik_json], "alb": [alb]},
+    **{"elb": [elb], "s3": [s3], "cloudfront": [cloudfront], "json": [nginx_json, apache_json]},
     **{"caddy": [caddy], "ecs": [ecs]},
 }
 """By name of the format."""

@@ -67,7 +67,9 @@ def test_every_number_of_the_report_equals_a_count_of_the_file(ran, counted):
     assert report["published"] == report["logged"] == total
     assert report["archived"] == report["distinct"] == len(clicks)
     assert report["rejected"] == len(unreadable)
-    assert report["rejected_by_reason"] == {"the user agent is never closed": len(unreadable)}
+    assert report["rejected_by_reason"] == {
+        "no user_agent after referer in the line": len(unreadable)
+    }
     assert report["metrics_clicks"] == len(clicks)
     assert (report["resent"], report["exactly_once"]) == (0, True)
     assert report["minutes"] == len(minutes)

@@ -8,87 +8,74 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
-import polars as pl
+import numpy as np
+import pyarrow as pa
 
 from sparq.pipeline.reading import formats
-from sparq.pipeline.reading.formats import FIELDS_OF_CLICK
-from sparq.pipeline.reading.schema import Reading
+from sparq.pipeline.reading.own_columns import fitting
+from sparq.pipeline.reading.schema import Found, Reading
 
-_DURATIONS: Final = tuple(name for name in FIELDS_OF_CLICK if name.startswith("duration"))
-NUMBERS: Final = ("time", "status", "bytes", *_DURATIONS)
+Values = Sequence[Any]
+
 _WRONG: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_SIMPLE: Final = {str, int, float, type(None)}
 
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder().decode
 
 
-class JsonClicks(NamedTuple):
-    """Objects of one format.
-
-    Attributes:
-        rows: the numbers of their bodies.
-        format: None: the bodies are no JSON objects, and have no values.
-        fields: the fields of a click that any of them has: texts and numbers, or None.
-        own: by name the user's columns that any of them has, with values of any type.
-        extras: of each object the other values, as JSON; empty: there are none.
-    """
-
-    rows: Sequence[int]
-    format: str | None
-    fields: dict[str, Sequence[Any]]
-    own: dict[str, Sequence[Any]]
-    extras: list[bytes | None]
-
-
 class JsonReader:
-    """Reads JSON messages in the formats of a setting."""
+    """Reads JSON messages in the formats of a setting; it has none if that is for lines."""
 
     def __init__(self, reading: Reading) -> None:
-        mapped = {name: (path,) for name, path in reading.click}
-        self._own = {name: path for name, (path, _) in reading.own.items()}
-        self._formats = [
-            one._replace(paths={**one.paths, **mapped})
-            for one in formats.JSON
-            if reading.format in (formats.AUTO, one.name)
+        mapped = {name: [path] for name, path in reading.click}
+        self._own = reading.own
+        self.formats = [
+            (
+                name,
+                [set(one.split()) for one in marks],
+                {**{field: one.split() for field, one in paths.items()}, **mapped},
+            )
+            for name, marks, paths in formats.JSON
+            if reading.format in (formats.AUTO, name) and not reading.log_format
         ]
 
-    def read(self, bodies: Sequence[bytes]) -> Iterator[JsonClicks]:
-        """Read objects, those of a format together."""
-        found = _decoded(bodies)
-        objects = {row: one for row, one in enumerate(found) if type(one) is dict}
-        if len(objects) < len(found):
-            yield JsonClicks(
-                [row for row in range(len(found)) if row not in objects], None, {}, {}, []
-            )
+    def read(self, bodies: Sequence[bytes]) -> Iterator[Found]:
+        """Read the messages that are objects, those of a format together."""
+        objects = {row: one for row, one in enumerate(_decoded(bodies)) if type(one) is dict}
         # Objects of a program have the same keys.
-        numbers = {keys: self._format(set(keys)) for keys in set(map(tuple, objects.values()))}
-        rows: dict[int, Sequence[int]] = dict.fromkeys(numbers.values(), tuple(objects))
-        if len(rows) > 1:
-            for number in rows:
-                rows[number] = [
-                    row for row, one in objects.items() if numbers[tuple(one)] == number
-                ]
-        for number, some in rows.items():
-            name, _, paths = self._formats[number]
-            root = _Place([objects[row] for row in some])
-            fields = {field: _taken(root, several, field) for field, several in paths.items()}
-            own = {column: _taken(root, (path,), "") for column, path in self._own.items()}
-            yield JsonClicks(some, name, _given(fields), _given(own), root.rests())
+        of_keys = {keys: self._format(set(keys)) for keys in set(map(tuple, objects.values()))}
+        rows_of: dict[int, list[int]] = {number: [*objects] for number in of_keys.values()}
+        if len(rows_of) > 1:
+            rows_of = {number: [] for number in rows_of}
+            for row, one in objects.items():
+                rows_of[of_keys[tuple(one)]].append(row)
+        for number, rows in rows_of.items():
+            name, _, paths = self.formats[number]
+            root = _Place([objects[row] for row in rows])
+            fields = {
+                field: root.take(several, stays=field == "forwarded")
+                for field, several in paths.items()
+            }
+            own, misfits = {}, np.zeros(len(rows), np.int32)
+            for column, (path, kind) in self._own.items():
+                own[column] = root.take([path], kind)
+                for place in root.at(path):
+                    pairs = zip(place.values, own[column], strict=True)
+                    misfits += [fit is None and value is not None for value, fit in pairs]
+            yield Found(np.array(rows), name, fields, own, misfits, root.extras())
 
     def _format(self, keys: set[str]) -> int:
         """The number of the first format whose marks are among the keys of an object."""
-        marked = (
-            number
-            for number, one in enumerate(self._formats)
-            if any(mark <= keys for mark in one.marks)
-        )
-        return next(marked, len(self._formats) - 1)
+        for number, (_, marks, _) in enumerate(self.formats):
+            if any(mark <= keys for mark in marks):
+                return number
+        return len(self.formats) - 1
 
 
 def _decoded(bodies: Sequence[bytes]) -> list[Any]:
@@ -104,40 +91,29 @@ def _decoded(bodies: Sequence[bytes]) -> list[Any]:
         gc.enable()
 
 
-def _given(columns: Mapping[str, Sequence[Any] | None]) -> dict[str, Sequence[Any]]:
-    return {name: values for name, values in columns.items() if values is not None}
-
-
 class _Place:
     """One place in all objects.
 
     Attributes:
         values: what each object has there; None: nothing, or null.
-        kinds: the types of values.
-        taken: the rows whose values are in a column; None: all rows.
     """
 
-    def __init__(self, values: Sequence[Any]) -> None:
-        kinds = set(map(type, values))
+    def __init__(self, values: Values) -> None:
         self.values = values
-        self.kinds = kinds - {type(None)}
-        self.taken: set[int] | None = set()
-        self._is_dicts = kinds == {dict}
+        self._kinds = set(map(type, values))
         self._keys: set[str] = set()
-        if dict in self.kinds:
+        if dict in self._kinds:
             self._keys.update(*(one for one in values if type(one) is dict))
         self._below: dict[str, _Place] = {}
+        self._left: Values | None = values  # what is in no column; None: nothing
 
     def at(self, path: str) -> Iterator[_Place]:
         """The places at a path of keys and of numbers in lists; keys may have points."""
-        if self._has(path):
-            yield self._child(path)
-        for point in re.finditer(r"\.", path):
-            if self._has(path[: point.start()]):
-                yield from self._child(path[: point.start()]).at(path[point.end() :])
-
-    def _has(self, key: str) -> bool:
-        return key in self._keys or (list in self.kinds and key.isdecimal())
+        for end in (len(path), *(point.start() for point in re.finditer(r"\.", path))):
+            key = path[:end]
+            if key in self._keys or (list in self._kinds and key.isdecimal()):
+                below = self._child(key)
+                yield from [below] if end == len(path) else below.at(path[end + 1 :])
 
     def _child(self, key: str) -> _Place:
         if key not in self._below:
@@ -148,28 +124,63 @@ class _Place:
             self._below[key] = _Place(values)
         return self._below[key]
 
-    def rests(self) -> list[bytes | None]:
-        """Of each object what is in no column; empty: nothing."""
-        if all(key in self._below and self._below[key].taken is None for key in self._keys):
-            return []
-        self._remove_taken()
-        return [encode(one) if one else None for one in self.values]
+    def take(
+        self, paths: Sequence[str], kind: pa.DataType | None = None, *, stays: bool = False
+    ) -> Values:
+        """The first value of each object along some paths that fits; empty: no object has one.
 
-    def _remove_taken(self) -> None:
-        """Remove what is in columns, and what is empty then. A list of several stays whole."""
+        Args:
+            paths: where the value may be.
+            kind: the type that it must have; None: it is a text or a number.
+            stays: it is not only in a column, but also in `extra`.
+        """
+        found: Values = []
+        for place in (place for path in paths for place in self.at(path)):
+            values = place.values
+            if kind is not None:
+                values = fitting(values, kind)
+            elif not place._kinds <= _SIMPLE:
+                values = [one if type(one) in _SIMPLE else None for one in values]
+            if found:
+                both = list(zip(found, values, strict=True))
+                found = [one if before is None else before for before, one in both]
+                values = [one if before is None else None for before, one in both]
+            else:
+                found = values
+            if not stays:
+                place._take(values)
+        return found
+
+    def _take(self, taken: Values) -> None:
+        if taken is self.values:
+            self._left = None
+        elif self._left is not None:
+            pairs = zip(self._left, taken, strict=True)
+            self._left = [value if fit is None else None for value, fit in pairs]
+
+    def extras(self) -> list[bytes | None]:
+        """Of each object what is in no column; empty: nothing."""
+        if all(key in self._below and self._below[key]._left is None for key in self._keys):
+            return []
+        return [encode(one) if one else None for one in self._rests() or []]
+
+    def _rests(self) -> Values | None:
+        """What is in no column, without what is empty then. A list of several stays whole."""
         for key, below in self._below.items():
-            below._remove_taken()
-            if self._is_dicts and below.taken is None:
+            left = below._rests()
+            if left is None and self._kinds == {dict}:
                 for one in self.values:
                     one.pop(key, None)
                 continue
-            for row, (one, value) in enumerate(zip(self.values, below.values, strict=True)):
-                nothing = value is None or (value in ({}, []) and below._below)
-                if below.taken is None or row in below.taken or nothing:
+            for row, one in enumerate(self.values):
+                if left is None or left[row] is None:
                     if type(one) is dict:
                         one.pop(key, None)
-                    elif type(one) is list and len(one) == 1 and value is not None:
+                    elif key == "0" and type(one) is list and len(one) == 1:
                         one.clear()
+        if self._below and self._left:
+            return [None if one in ({}, []) else one for one in self._left]
+        return self._left
 
 
 def _item(found: Any, key: str) -> Any:
@@ -177,71 +188,3 @@ def _item(found: Any, key: str) -> Any:
         return found.get(key)
     is_there = type(found) is list and key.isdecimal() and int(key) < len(found)
     return found[int(key)] if is_there else None
-
-
-def _taken(root: _Place, paths: Sequence[str], name: str) -> Sequence[Any] | None:
-    """The first value of each object along some paths that fits a field; None: there are none.
-
-    Args:
-        root: the objects.
-        paths: where the value may be.
-        name: of the field; "": one of the user, which takes any value.
-    """
-    found: Sequence[Any] | None = None
-    for place in (place for path in paths for place in root.at(path)):
-        values = _fitting(place, name)
-        if found is None and values is place.values:
-            found, rows = values, None
-        else:
-            before = found or [None] * len(values)
-            rows = {
-                row for row, value in enumerate(values) if value is not None and before[row] is None
-            }
-            found = [values[row] if row in rows else one for row, one in enumerate(before)]
-        if name != "forwarded":
-            place.taken = None if rows is None or place.taken is None else place.taken | rows
-    return found
-
-
-def _fitting(place: _Place, name: str) -> Sequence[Any]:
-    """The values in the form that a field takes; None for those that do not fit."""
-    if not name or place.kinds <= {str} or (name in NUMBERS and place.kinds <= {str, int, float}):
-        return place.values
-    fit = _number if name in NUMBERS else _text
-    return [fit(value) for value in place.values]
-
-
-def _number(value: Any) -> str | int | float | None:
-    is_number = isinstance(value, str | int | float) and not isinstance(value, bool)
-    return value if is_number else None
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, str | int | float) else None
-
-
-def series(values: Sequence[Any], name: str) -> pl.Series:
-    """Values of a field as texts or as numbers; as texts where there are both."""
-    if name in NUMBERS:
-        kinds = set(map(type, values)) - {type(None)}
-        with suppress(OverflowError):
-            if kinds == {int}:
-                return pl.Series(values, dtype=pl.Int64)
-        if kinds <= {int, float} and name in _DURATIONS:
-            return pl.Series(values, dtype=pl.Float64, strict=False)
-        values = [one if one is None or isinstance(one, str) else repr(one) for one in values]
-    return pl.Series(values, dtype=pl.String)
-
-
-def put_at(found: dict[str, Any], path: str, value: Any) -> None:
-    """Put a value back at its path, or, where that is taken, at the path as one key."""
-    below = found
-    *above, key = path.split(".")
-    for one in above:
-        below = below.setdefault(one, {})
-        if not isinstance(below, dict):
-            below, key = found, path
-            break
-    below[key] = value

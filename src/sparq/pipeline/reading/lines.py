@@ -8,19 +8,20 @@ users of several words and further words at the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
+from urllib.parse import unquote
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from sparq.pipeline.reading import formats
-from sparq.pipeline.reading.formats import CAPTURES, IGNORED, SYSLOG, Field, Parts
-from sparq.pipeline.reading.schema import Reading
-
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+from sparq.pipeline.reading.formats import CAPTURES, FIELDS, IGNORED, OPTIONAL, SYSLOG
+from sparq.pipeline.reading.own_columns import fitting
+from sparq.pipeline.reading.schema import Found, Reading, Rows
 
 REST: Final = "rest"
 """The key in `extra` of the text after the last field of a format."""
@@ -62,25 +63,7 @@ _FORMS: Final = {
 }
 _WORDS: Final = {"address": _ADDRESS, "user": _USER}
 
-# To explain why a line has no format of a web server: the first prefix that fails gives the reason.
-_HEAD: Final = r'\S+(?: [^\s"]+){2,12}?'
-_AFTER_TIME: Final = rf"{_HEAD} \[[^\[\]]+\] "
-_AFTER_REQUEST: Final = rf'{_AFTER_TIME}"{_QUOTED}" '
-_AFTER_SIZE: Final = rf"{_AFTER_REQUEST}(?:\d{{3}}|-) (?:\d+|-)"
-_WEB_PREFIXES: Final = (
-    (_HEAD, "not an access-log line and not JSON"),
-    (_AFTER_TIME, "no time in brackets after address, identity and user"),
-    (rf'{_AFTER_TIME}"', "no quoted request after the time"),
-    (_AFTER_REQUEST, "the request is never closed"),
-    (rf"{_AFTER_REQUEST}(?:\d{{3}}|-) ", "the status is not three digits"),
-    (rf"{_AFTER_SIZE}(?: |\Z)", "the size is not a number"),
-    (rf'{_AFTER_SIZE}(?: [^"\s]+)*(?: "{_QUOTED}"|\Z)', "the referer is never closed"),
-    (rf'{_AFTER_SIZE} "{_QUOTED}" "', "the user agent is missing"),
-    (rf'{_AFTER_SIZE} "{_QUOTED}" "{_QUOTED}"', "the user agent is never closed"),
-)
 
-
-@dataclass(frozen=True)
 class LineFormat:
     """A format with its patterns.
 
@@ -89,50 +72,52 @@ class LineFormat:
         names: of the patterns' groups; the careful pattern has one more, REST.
         usual: a pattern for lines without anything unusual, which have no other usual pattern.
         careful: one for all lines of this format.
-        prefixes: the careful pattern up to each field, to explain what is wrong with a line.
     """
 
-    name: str
-    names: tuple[str, ...]
-    usual: str
-    careful: str
-    prefixes: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, name: str, parts: Parts) -> LineFormat:
-        """The patterns of a format."""
-        text, optional = "", 0
-        names, prefixes = [], []
-        for at, part in enumerate(parts):
-            after = parts[at + 1] if at + 1 < len(parts) else ""
-            if isinstance(part, str):
-                literal = _escaped(part)
-                if isinstance(after, Field) and after.is_optional:
-                    # What closes the field before stays outside of the optional part.
-                    literal = re.sub(r"(?=\s|\Z)", "(?:", literal, count=1)
-                    optional += 1
-                text += literal
-                continue
-            before = str(parts[at - 1] if at else "")[-1:]
-            form = _form(part, before, after[:1] if isinstance(after, str) else "")
-            if part.name in (IGNORED, SYSLOG):
-                text += f"(?:{form})"
-            else:
-                text += f"({form})"
-                names.append(part.name)
-            prefixes.append((part.name, _careful(text) + ")?" * optional))
-        text += ")?" * optional
-        careful = rf"^{_careful(text)}{_rest(parts)}[\r\n]*$"
-        return cls(name, (*names, REST), rf"^{text}[\r\n]*$", careful, tuple(prefixes))
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self._text = name, text
+        pattern, names = _pattern(text)
+        if "\t" in text:
+            rest = r"((?:\t[^\n\x01]*)?)"
+        elif text.endswith('"'):  # further words may be in quotes, too
+            rest = rf'((?: (?:"{_QUOTED}"|[^" \x00-\x1f]+))*)'
+        else:
+            rest = r'((?: [^" \x00-\x1f]+)*)'
+        self.names = (*names, REST)
+        self.usual = rf"{pattern}[\r\n]*$"
+        self.careful = rf"{_careful(pattern)}{rest}[\r\n]*$"
 
     def mistake(self, line: str) -> str:
-        """Why a line does not have this format."""
+        """Why a line does not have this format: the first field that it does not have."""
         before = ""
-        for name, prefix in self.prefixes:
-            if not _compiled(prefix).match(line):
+        for found in formats.FIELD.finditer(self._text.partition(OPTIONAL)[0]):
+            end = found.end() + (self._text[found.end() :][:1] in ('"', "]"))
+            name = found[1] or found[2]
+            if not _compiled(_careful(_pattern(self._text[:end])[0])).match(line):
                 return f"no {name}{before} in the line"
             before = f" after {name}"
-        return "the line goes on in an unknown form"
+        return f"the line goes on in an unknown form{before}"
+
+
+@lru_cache(256)
+def _pattern(text: str) -> tuple[str, list[str]]:
+    """The usual pattern of a format string, without an end, and the names of its groups."""
+    pattern, at, optional, names = "^", 0, 0, []
+    for found in formats.FIELD.finditer(text):
+        literal = re.escape(text[at : found.start()].replace(OPTIONAL, ""))
+        if OPTIONAL in text[: found.start()]:
+            # What closes the field before stays outside of the optional part.
+            literal = re.sub(r"(?=\\\s|\Z)", "(?:", literal, count=1)
+            optional += 1
+        name, at = found[1] or found[2], found.end()
+        after = text[at : at + 2].replace(OPTIONAL, "")[:1]
+        form = _form(name, text[: found.start()][-1:], after)
+        if name in (IGNORED, SYSLOG):
+            pattern += f"{literal}(?:{form})"
+        else:
+            pattern += f"{literal}({form})"
+            names.append(name)
+    return pattern + re.escape(text[at:]) + ")?" * optional, names
 
 
 def _careful(usual: str) -> str:
@@ -146,53 +131,37 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([.^$*+?{}\[\]|()\\])", r"\\\1", text)
-
-
-def _form(part: Field, before: str, after: str) -> str:
+def _form(name: str, before: str, after: str) -> str:
     """The pattern of a field between two characters ("" at the ends)."""
-    if part.name in _FORMS:
-        return _FORMS[part.name]
+    if name in _FORMS:
+        return _FORMS[name]
     if before == after == '"':
         return _QUOTED
     if (before, after) == ("[", "]"):
         return _BRACKETED
-    if after == " " and part.ours in _WORDS:
-        return _WORDS[part.ours]
     if after in (" ", ""):
-        return _WORD
+        return _WORDS.get(FIELDS.get(name, ""), _WORD)
     if after == ":":  # which an address of IPv6 has, too
         return r"[^ \x00-\x1f]*"
-    return r"[^\t\x01]*" if after == "\t" else rf"[^{_escaped(after)}\x00-\x1f]*"
-
-
-def _rest(parts: Parts) -> str:
-    """What may follow the last field: words, and words in quotes if the last field was quoted."""
-    if any(isinstance(one, str) and "\t" in one for one in parts):
-        return r"((?:\t[^\n\x01]*)?)"
-    quoted = isinstance(parts[-1], str) and parts[-1].endswith('"')
-    return rf'((?: (?:"{_QUOTED}"|[^" \x00-\x1f]+))*)' if quoted else r'((?: [^" \x00-\x1f]+)*)'
+    return r"[^\t\x01]*" if after == "\t" else rf"[^{re.escape(after)}\x00-\x1f]*"
 
 
 class LineReader:
-    """Reads lines in the formats of a setting."""
+    """Reads lines in the formats of a setting; without any, if the setting is a JSON format."""
 
     def __init__(self, reading: Reading) -> None:
-        named = [(name, formats.parsed(text)) for name, text in formats.LINES]
+        named = [one for one in formats.LINES if reading.format in (formats.AUTO, one[0])]
         if reading.fields:
-            named = [one for one in named if one[0] != "w3c"]
-            named.append(("w3c", formats.w3c(reading.fields)))
+            w3c = formats.w3c(reading.fields)
+            named = [(name, w3c if name == "w3c" else text) for name, text in named]
         if reading.log_format:
-            named = [(formats.LOG_FORMAT, formats.parsed(reading.log_format))]
-        elif reading.format != formats.AUTO:
-            named = [one for one in named if one[0] == reading.format]
-        self._is_web = not reading.log_format and any(name == "common" for name, _ in named)
-        self._formats = [LineFormat.of(name, parts) for name, parts in named]
-        self._recent = list(self._formats)
+            named = [(formats.LOG_FORMAT, formats.nginx_form(reading.log_format))]
+        self.formats = [LineFormat(name, text) for name, text in named]
+        self._recent = list(self.formats)
+        self._own = {path: (name, kind) for name, (path, kind) in reading.own.items()}
 
-    def read(self, texts: pl.Series) -> Iterator[tuple[Rows, str, dict[str, pl.Series]]]:
-        """The lines that have a format: their rows, its name, and the texts of its fields."""
+    def read(self, texts: pl.Series) -> Iterator[Found]:
+        """Read the lines that have a format, those of a format together."""
         left = np.arange(len(texts))
         counts = {}
         for one in self._recent:
@@ -205,40 +174,72 @@ class LineReader:
             if counts[id(one)]:
                 rows, left = left[is_found.to_numpy()], left[~is_found.to_numpy()]
                 groups = (found.filter(is_found) if len(left) else found).get_columns()
-                yield rows, one.name, dict(zip(one.names, groups, strict=False))
+                yield self._found(rows, one.name, dict(zip(one.names, groups, strict=False)))
         # What was frequent is tried first in the next batch.
         self._recent.sort(key=lambda one: -counts.get(id(one), 0))
-        careful: dict[LineFormat, list[tuple[int, tuple[str | None, ...]]]] = {}
+        careful = defaultdict(list)
         for row, line in zip(left.tolist(), texts.gather(left), strict=True):
-            matches = ((one, _compiled(one.careful).match(line)) for one in self._formats)
-            for one, match in matches:
-                if match:
-                    careful.setdefault(one, []).append((row, match.groups()))
+            for one in self.formats:
+                if match := _compiled(one.careful).match(line):
+                    careful[one].append((row, *match.groups()))
                     break
         for one, lines in careful.items():
-            columns = zip(*(texts for _, texts in lines), strict=True)
+            found_rows, *columns = zip(*lines, strict=True)
             fields = [pl.Series(column, dtype=pl.String) for column in columns]
             fields[-1] = fields[-1].str.strip_chars()
-            yield (
-                np.array([row for row, _ in lines]),
-                one.name,
-                dict(zip(one.names, fields, strict=True)),
-            )
+            pairs = zip(one.names, fields, strict=True)
+            yield self._found(np.array(found_rows), one.name, dict(pairs))
+
+    def _found(self, rows: Rows, name: str, texts: Mapping[str, pl.Series]) -> Found:
+        """The fields of a click among the texts, the user's columns, and the others."""
+        ours: dict[str, pl.Series] = {}
+        own: dict[str, list[Any]] = {}
+        others: dict[str, Sequence[str | None]] = {}
+        misfits = np.zeros(len(rows), np.int32)
+        for key, one in texts.items():
+            field = FIELDS.get(key, "")
+            if field:
+                ours[field] = one
+            left: Sequence[str | None] = []
+            if key in self._own:
+                column, kind = self._own[key]
+                given = [None if text in _EMPTY else text for text in one]
+                own[column] = fitting(given, kind)
+                left = [
+                    text if fit is None else None
+                    for text, fit in zip(given, own[column], strict=True)
+                ]
+                misfits += [text is not None for text in left]
+            elif field in ("", "forwarded") and not one.is_in(_EMPTY).fill_null(True).all():
+                left = one.to_list()
+            if any(left):
+                others[field or key] = left
+        extras: list[bytes | None] = []
+        for values in zip(*others.values(), strict=True):
+            pairs = zip(others, values, strict=True)
+            some = {key: text for key, text in pairs if text is not None and text not in _EMPTY}
+            extras.append(msgspec.json.encode(some) if some else None)
+        if "date" in ours:
+            ours["time"] = ours.pop("date") + " " + ours.pop("clock")
+        if "user_agent_plus" in ours:
+            plus = ours.pop("user_agent_plus")
+            ours["user_agent"] = plus.str.replace_all("+", " ", literal=True)
+        if "user_agent_percent" in ours:
+            percent = ours.pop("user_agent_percent")
+            ours["user_agent"] = percent.map_elements(unquote, pl.String)
+        return Found(rows, name, ours, own, misfits, extras)
 
     def mistake(self, line: str) -> str:
         """Why a line has none of the formats."""
         if not line.strip(" "):
             return "the message is empty"
-        if "\x01" in line:
-            return "the line has a control character"
         if line.startswith("#"):
             return "a comment in a log, not a click"
-        if not self._is_web:
-            return min((one.mistake(line) for one in self._formats), key=len)
-        failed = (why for prefix, why in _WEB_PREFIXES if not _compiled(prefix).match(line))
-        return next(failed, "the line goes on in an unknown form")
+        combined = [one for one in self.formats if one.name == "combined"]
+        return (combined or self.formats)[-1].mistake(line)
 
 
+_EMPTY: Final = ("-", "")  # what a line has in place of a value
 _METHOD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 section 5.6.2
 _USUAL_REQUEST: Final = r"^([A-Z]+) (/[^ \x00-\x1f]*) (HTTP/[0-9](?:\.[0-9])?)$"
 _DARK: Final = r"[^ \t-\r]"  # no whitespace

@@ -8,41 +8,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import unquote
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.addresses import Network, visitor
-from sparq.pipeline.reading.formats import FIELDS
-from sparq.pipeline.reading.json import JsonReader, encode, series
-from sparq.pipeline.reading.lines import LineReader, Rows, request_parts
-from sparq.pipeline.reading.own_columns import own_columns, with_extra
-from sparq.pipeline.reading.schema import Reading, click_schema
+from sparq.pipeline.reading.json import JsonReader
+from sparq.pipeline.reading.lines import LineReader, request_parts
+from sparq.pipeline.reading.schema import CLICK_SCHEMA, Found, Reading, Rows
 from sparq.pipeline.reading.times import all_micros
 
-_ADDRESS: Final = r"^[0-9A-Za-z._:%\[\]-]+$"
-ADDRESS_BYTES_MAX: Final = 255
 _ORIGIN: Final = r"^(?i:https?)://[^/]*"
-_STATUS: Final = r"^[0-9]{3}$"
-_NO_STATUS: Final = ("-", "", "0", "-1")
-_SIZE: Final = r"^[0-9]{1,18}$"
-_EMPTY: Final = ("-", "")  # what a line has in place of a value
-_SCALES: Final = {"duration": 1.0, "duration_ms": 1e-3, "duration_us": 1e-6, "duration_ns": 1e-9}
-_OURS: Final = frozenset(FIELDS.values())
+_SECONDS: Final = {"duration": 1.0, "duration_ms": 1e-3, "duration_us": 1e-6, "duration_ns": 1e-9}
+_NUMBERS: Final = {"time": pl.Int64, "misfits": pl.Int32, "duration": pl.Float64}
+_TEXTS: Final = [one for one in (*CLICK_SCHEMA.names, "forwarded") if one not in _NUMBERS]
 
-Part = tuple[Rows, pl.DataFrame]
-"""Messages that were read together: their numbers in the batch, and their fields.
-
-Fields are those of a click as texts or numbers, `time` in microseconds, and `format`, `extra`,
-`reason`, `misfits` and the user's columns. Any may be missing.
-"""
+_STATUS, _DURATION = pl.col("status"), pl.col("duration")
+_HAS_STATUS: Final = ~_STATUS.is_in(["-", "", "0", "-1"])
+_REASONS: Final = (
+    (pl.col("time").is_null(), "no time, or not a valid one"),
+    (
+        ~pl.col("address").str.contains(r"^[0-9A-Za-z._:%\[\]-]{1,255}$"),
+        "the address is neither an IP address nor a name",
+    ),
+    (_HAS_STATUS & ~_STATUS.str.contains("^[0-9]{3}$"), "the status is not three digits"),
+    (~pl.col("bytes").str.contains("^(?:[0-9]{1,18}|-)$"), "the size is not a number"),
+)
+_CLICK: Final = {
+    "page": pl.col("path").str.splitn("?", 2).struct.field("field_0"),
+    "status": pl.when(_HAS_STATUS).then(_STATUS.cast(pl.Int32, strict=False)),
+    "bytes": pl.col("bytes").cast(pl.Int64, strict=False).fill_null(0),
+    "duration": pl.when((_DURATION >= 0) & _DURATION.is_finite()).then(_DURATION),
+    "misfits": pl.col("misfits").fill_null(0),
+    "reason": pl.coalesce("reason", *(pl.when(odd).then(pl.lit(why)) for odd, why in _REASONS)),
+}
 
 
 class ClickReader:
@@ -50,15 +55,14 @@ class ClickReader:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._schema = click_schema(reading)
-        self._own = {path: name for name, (path, _) in reading.own.items()}
-        is_auto = reading.format == formats.AUTO
-        names = {name for name, _ in formats.LINES}
-        json_names = {one.name for one in formats.JSON}
-        is_lines = is_auto or bool(reading.log_format) or reading.format in names
-        self._lines = LineReader(reading) if is_lines else None
-        is_json = not reading.log_format and (is_auto or reading.format in json_names)
-        self._json = JsonReader(reading) if is_json else None
+        self._lines, self._json = LineReader(reading), JsonReader(reading)
+        own = [pa.field(name, kind) for name, (_, kind) in reading.own.items()]
+        *fields, extra, misfits, reason = CLICK_SCHEMA
+        self._schema = pa.schema([*fields, *own, extra, misfits, reason])
+        types = {**dict.fromkeys(_TEXTS, pl.String), **_NUMBERS}
+        self._nothing = pl.DataFrame(schema=types).hstack(
+            pl.DataFrame(pl.from_arrow(pa.schema(own).empty_table())).get_columns()
+        )
 
     def read(self, bodies: pa.BinaryArray, columns: Collection[str] | None = None) -> pa.Table:
         """The clicks of messages.
@@ -67,120 +71,81 @@ class ClickReader:
             bodies: one message each.
             columns: the columns to return, in the schema's order; None: all.
         """
-        wanted = pa.schema([one for one in self._schema if columns is None or one.name in columns])
         parts = list(self._parts(bodies))
-        if not parts:
-            return wanted.empty_table()
-        _, fields = parts[0]
+        frames = (frame for _, frame in parts)
+        fields = pl.concat([self._nothing, *frames], how="diagonal")
         if len(parts) > 1:
-            fields = pl.concat([part for _, part in parts], how="diagonal_relaxed")
-            order = np.concatenate([rows for rows, _ in parts])
-            back = np.empty(len(order), np.int64)
-            back[order] = np.arange(len(order))
-            fields = fields[back]
-        fields = _with_visitors(_with_requests(fields), self._reading.proxies)
-        found = fields.select(_expressions(tuple(fields.schema.items())))
-        if not found["page"].str.starts_with("/").all():
-            found = found.with_columns(page=_without_origin(pl.col("page")))
-        if found["reason"].null_count() < len(found):
+            fields = fields[np.argsort(np.concatenate([rows for rows, _ in parts]))]
+        fields = _with_visitors(fields, self._reading.proxies)
+        fields = fields.with_columns(**_CLICK).select(self._schema.names)
+        if not fields["page"].str.starts_with("/").all():
+            fields = fields.with_columns(page=_without_origin(pl.col("page")))
+        if fields["reason"].null_count() < len(fields):
             is_click = pl.col("reason").is_null()
-            found = found.select(pl.when(is_click).then(pl.exclude("reason")), "reason")
-        missing = set(wanted.names) - set(found.columns)
-        made = [
-            pa.nulls(len(found), one.type)
-            if one.name in missing
-            else found[one.name].to_arrow(compat_level=pl.CompatLevel.oldest()).cast(one.type)
-            for one in wanted
-        ]
-        return pa.Table.from_arrays(made, schema=wanted)
+            fields = fields.select(pl.when(is_click).then(pl.exclude("reason")), "reason")
+        wanted = pa.schema([one for one in self._schema if columns is None or one.name in columns])
+        found = fields.select(wanted.names).to_arrow(compat_level=pl.CompatLevel.oldest())
+        return found.cast(wanted)
 
-    def _parts(self, bodies: pa.BinaryArray) -> Iterator[Part]:
-        rows = np.arange(len(bodies))
-        is_json = np.full(len(bodies), self._lines is None)
-        if self._lines is not None and self._json is not None and len(bodies):
+    def _parts(self, bodies: pa.BinaryArray) -> Iterator[tuple[Rows, pl.DataFrame]]:
+        """Messages that were read together: their numbers in the batch, and their columns."""
+        is_json = np.full(len(bodies), not self._lines.formats)
+        if self._lines.formats and self._json.formats:
             is_json = pc.starts_with(bodies, "{").to_numpy(zero_copy_only=False)
-        if self._lines is not None and not is_json.all():
-            lines = rows[~is_json]
-            texts = _texts(bodies.filter(pa.array(~is_json)) if is_json.any() else bodies)
+        lines = np.flatnonzero(~is_json)
+        reasons: dict[int, str] = {}
+        if len(lines):
+            texts = _texts(bodies.take(pa.array(lines)) if is_json.any() else bodies)
             left = np.ones(len(lines), bool)
-            for some, name, fields in self._lines.read(texts):
-                left[some] = False
-                yield self._of_lines(lines[some], name, fields)
-            reasons: dict[int, str] = {}
-            for row, text in zip(lines[left], texts.filter(pl.Series(left)), strict=True):
-                if self._json is not None and text.lstrip(" \t\r\n")[:1] == "{":
+            for found in self._lines.read(texts):
+                left[found.rows] = False
+                yield lines[found.rows], self._frame(found)
+            for row, text in zip(lines[left].tolist(), texts.filter(pl.Series(left)), strict=True):
+                if self._json.formats and text.lstrip(" \t\r\n")[:1] == "{":
                     is_json[row] = True
                 else:
                     reasons[row] = self._lines.mistake(text.rstrip("\r\n"))
-            if reasons:
-                yield np.array(list(reasons)), pl.DataFrame({"reason": [*reasons.values()]})
-        if self._json is not None and is_json.any():
-            some = rows[is_json]
-            for found in self._json.read(bodies.take(pa.array(some)).to_pylist()):
-                places = some[list(found.rows)]
-                if found.format is None:
-                    why = pl.repeat("the JSON is not one valid object", len(places), eager=True)
-                    yield places, pl.DataFrame({"reason": why})
-                else:
-                    yield self._part(places, found.format, found.fields, found.own, found.extras)
+        objects = np.flatnonzero(is_json)
+        if len(objects):
+            is_json = is_json.copy()
+            for found in self._json.read(bodies.take(pa.array(objects)).to_pylist()):
+                is_json[objects[found.rows]] = False
+                yield objects[found.rows], self._frame(found)
+            others = np.flatnonzero(is_json).tolist()
+            reasons.update(dict.fromkeys(others, "the JSON is not one valid object"))
+        if reasons:
+            rows = sorted(reasons)
+            yield np.array(rows), pl.DataFrame({"reason": [reasons[row] for row in rows]})
 
-    def _of_lines(self, rows: Rows, name: str, fields: dict[str, pl.Series]) -> Part:
-        """Lines of a format."""
-        ours = {FIELDS[key]: one for key, one in fields.items() if key in FIELDS}
-        others = {
-            FIELDS.get(key, key): one.to_list()
-            for key, one in fields.items()
-            if key not in self._own
-            and FIELDS.get(key, "forwarded") == "forwarded"
-            and not one.is_in(_EMPTY).fill_null(True).all()
-        }
-        extras: list[bytes | None] = []
-        for texts in zip(*others.values(), strict=True):
-            pairs = zip(others, texts, strict=True)
-            found = {key: text for key, text in pairs if text is not None and text not in _EMPTY}
-            extras.append(encode(found) if found else None)
-        own = {
-            self._own[key]: [None if text in _EMPTY else text for text in one]
-            for key, one in fields.items()
-            if key in self._own
-        }
-        if "date" in ours:
-            day = ours["date"] + " " + ours["clock"]
-            ours["time"] = ours["time"].fill_null(day) if "time" in ours else day
-        return self._part(rows, name, ours, own, extras)
-
-    def _part(
-        self,
-        rows: Rows,
-        name: str,
-        fields: Mapping[str, Sequence[Any] | pl.Series],
-        own: Mapping[str, Sequence[Any]],
-        extras: list[bytes | None],
-    ) -> Part:
-        columns = {
-            key: one if isinstance(one, pl.Series) else series(one, key)
-            for key, one in fields.items()
-            if key != "time"
-        }
-        columns["format"] = pl.repeat(name, len(rows), eager=True)
-        if "time" in fields:
-            times = list(fields["time"])
-            micros = all_micros(times)
-            columns["time"] = pl.Series(micros, dtype=pl.Int64)
-            if None in micros:
-                why = {True: "the time is missing", False: "the time is not a time"}
-                pairs = zip(times, micros, strict=True)
-                reasons = [why[text is None] if one is None else None for text, one in pairs]
-                columns["reason"] = pl.Series(reasons, dtype=pl.String)
-        else:
-            columns["reason"] = pl.repeat("the time is missing", len(rows), eager=True)
-        if self._own:
-            extras = extras or [None] * len(rows)
-            empty = {name: [None] * len(rows) for name in self._reading.own}
-            columns |= own_columns({**empty, **own}, extras, self._reading)
-        if extras:
-            columns["extra"] = pl.Series(extras, dtype=pl.Binary).cast(pl.String)
-        return rows, pl.DataFrame(columns)
+    def _frame(self, found: Found) -> pl.DataFrame:
+        """Messages of a format with columns of a click, as texts, and the user's columns."""
+        size = len(found.rows)
+        given = {name: values for name, values in found.fields.items() if len(values)}
+        times = all_micros(given.pop("time", ()))
+        fields = {name: _series(values) for name, values in given.items()}
+        columns = {name: one for name, one in fields.items() if name in _TEXTS}
+        columns["format"] = pl.repeat(found.format, size, eager=True)
+        columns["time"] = pl.Series(times or [None] * size, dtype=pl.Int64)
+        if "request" in fields:
+            parts = request_parts(fields["request"])
+            for name, part in zip(("method", "path", "protocol"), parts, strict=True):
+                columns[name] = part.fill_null(fields[name]) if name in fields else part
+        if "query" in fields and "path" in columns:
+            path, query = columns["path"], fields["query"].str.strip_prefix("?")
+            is_apart = ~query.is_in(["", "-"]) & ~path.str.contains("?", literal=True)
+            columns["path"] = (path + "?" + query).zip_with(is_apart.fill_null(False), path)
+        for name, seconds in _SECONDS.items():
+            if name in fields:
+                one = fields[name].cast(pl.Float64, strict=False) * seconds
+                columns["duration"] = columns.get("duration", one).fill_null(one)
+        for name, values in found.own.items():
+            kind = self._reading.own[name][1]
+            columns[name] = pl.Series(pa.array(values or [None] * size, kind))
+        if found.misfits.any():
+            columns["misfits"] = pl.Series(found.misfits)
+        if found.extras:
+            columns["extra"] = pl.Series(found.extras, dtype=pl.Binary).cast(pl.String)
+        return pl.DataFrame(columns)
 
 
 def _texts(bodies: pa.BinaryArray) -> pl.Series:
@@ -191,97 +156,35 @@ def _texts(bodies: pa.BinaryArray) -> pl.Series:
         return pl.Series([one.decode("utf-8", "replace") for one in bodies.to_pylist()])
 
 
-def _with_requests(fields: pl.DataFrame) -> pl.DataFrame:
-    """Add method, path and protocol of the request lines, where they are not given."""
-    if "request" not in fields.columns:
-        return fields
-    parts = request_parts(fields["request"])
-    return fields.with_columns(
-        (part.fill_null(fields[name]) if name in fields.columns else part).alias(name)
-        for name, part in zip(("method", "path", "protocol"), parts, strict=True)
-    )
+def _series(values: Sequence[Any] | pl.Series) -> pl.Series:
+    """Values of a field as texts."""
+    if isinstance(values, pl.Series):
+        return values
+    for kind in (pl.String, pl.Int64):
+        with suppress(TypeError, OverflowError):  # not all values are of this kind
+            return pl.Series(values, dtype=kind).cast(pl.String)
+    return pl.Series(values, dtype=pl.String, strict=False)
 
 
 def _with_visitors(fields: pl.DataFrame, proxies: Sequence[Network]) -> pl.DataFrame:
     """Choose one address where there are several; the connection's then goes to `extra`."""
-    given = [name for name in ("address", "forwarded") if name in fields.columns]
-    if not given:
-        return fields
-    address = fields[given[0]].fill_null(fields[given[-1]])
-    several = address.str.contains(",", literal=True)
-    if proxies and "forwarded" in given:
-        several |= fields["forwarded"].is_not_null()
-    odd = several.fill_null(False).arg_true()
+    peers, passed, extra = fields["address"], fields["forwarded"], fields["extra"]
+    address = peers.fill_null(passed)
+    several = address.str.contains(",", literal=True).fill_null(False)
+    odd = (several | passed.is_not_null() if proxies else several).arg_true()
     if not len(odd):
-        return fields.with_columns(address.alias("address"))
-    nothing = pl.repeat(None, len(fields), dtype=pl.String, eager=True)
-    peers, passed, extras = (
-        (fields[name] if name in fields.columns else nothing).gather(odd).to_list()
-        for name in ("address", "forwarded", "extra")
-    )
-    found = [visitor(*both, proxies) for both in zip(peers, passed, strict=True)]
-    kept = [
-        with_extra(extra, "peer", peer).decode() if peer and peer != one else extra
-        for one, peer, extra in zip(found, peers, extras, strict=True)
-    ]
-    extra = fields["extra"] if "extra" in fields.columns else nothing
+        return fields.with_columns(address=address)
+    found, extras = [], []
+    columns = (one.gather(odd).to_list() for one in (peers, passed, extra))
+    for peer, others, rest in zip(*columns, strict=True):
+        found.append(visitor(peer, others, proxies))
+        kept = {"peer": peer} if peer and peer != found[-1] else {}
+        whole = {**msgspec.json.decode(rest or "{}"), **kept}
+        extras.append(msgspec.json.encode(whole).decode() if kept else rest)
     return fields.with_columns(
-        address.scatter(odd, pl.Series(found, dtype=pl.String)).alias("address"),
-        extra.scatter(odd, pl.Series(kept, dtype=pl.String)).alias("extra"),
+        address=address.scatter(odd, pl.Series(found, dtype=pl.String)),
+        extra=extra.scatter(odd, pl.Series(extras, dtype=pl.String)),
     )
-
-
-@lru_cache(64)
-def _expressions(schema: tuple[tuple[str, pl.DataType], ...]) -> list[pl.Expr]:
-    """The columns of a click and its reason, from fields with these names and types."""
-    types = dict(schema)
-
-    def text(name: str) -> pl.Expr:
-        if name not in types:
-            return pl.lit(None, dtype=pl.String)
-        return pl.col(name) if types[name] == pl.String else pl.col(name).cast(pl.String)
-
-    path, query = text("path"), text("query").str.strip_prefix("?")
-    if "query" in types:
-        is_apart = ~query.is_in(["", "-"]) & ~path.str.contains("?", literal=True)
-        path = pl.when(is_apart).then(path + "?" + query).otherwise(path)
-    agents = [text("user_agent")]
-    if "user_agent_plus" in types:
-        agents.append(pl.col("user_agent_plus").str.replace_all("+", " ", literal=True))
-    if "user_agent_percent" in types:
-        agents.append(pl.col("user_agent_percent").map_elements(unquote, pl.String))
-    status, size, address = text("status"), text("bytes"), text("address")
-    has_status = ~status.is_in(_NO_STATUS)
-    seconds = [
-        pl.col(name).cast(pl.Float64, strict=False) * scale
-        for name, scale in _SCALES.items()
-        if name in types
-    ]
-    known = [pl.when((one >= 0) & one.is_finite()).then(one) for one in seconds]
-    is_odd = ~address.str.contains(_ADDRESS) | (address.str.len_bytes() > ADDRESS_BYTES_MAX)
-    reasons = (
-        (is_odd, "the address is neither an IP address nor a name"),
-        (has_status & ~status.str.contains(_STATUS), "the status is not three digits"),
-        (~(size.str.contains(_SIZE) | (size == "-")), "the size is not a number"),
-    )
-    reason = text("reason")
-    for is_wrong, why in reasons:
-        reason = pl.coalesce(reason, pl.when(is_wrong).then(pl.lit(why)))
-    columns = {
-        "time": pl.col("time") if "time" in types else pl.lit(None, dtype=pl.Int64),
-        **{name: text(name) for name in ("address", "user", "vhost", "method", "protocol")},
-        "path": path,
-        "page": path.str.splitn("?", 2).struct.field("field_0"),
-        "status": pl.when(has_status).then(status.cast(pl.Int32, strict=False)),
-        "bytes": size.cast(pl.Int64, strict=False).fill_null(0),
-        "referer": text("referer"),
-        "user_agent": pl.coalesce(*agents),
-        "duration": pl.coalesce(*known) if known else pl.lit(None, dtype=pl.Float64),
-        "misfits": pl.col("misfits") if "misfits" in types else pl.lit(0, dtype=pl.Int32),
-        "reason": reason,
-    }
-    others = [name for name in types if name not in _OURS and name not in columns]
-    return [*(one.alias(name) for name, one in columns.items()), *map(pl.col, others)]
 
 
 def _without_origin(page: pl.Expr) -> pl.Expr:

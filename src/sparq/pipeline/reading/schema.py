@@ -1,20 +1,26 @@
 """What is read, and into which columns: the settings `Reading`, and the schema of a click.
 
-Nothing here loads polars; settings are checked in a driver or command line that only needs names.
+Nothing here loads polars, which a driver or a command line need not load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.addresses import Network, networks
-from sparq.program.mistakes import one_of, shown, suggestion
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+Counts = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 CLICK_SCHEMA: Final = pa.schema(
     [
@@ -51,46 +57,16 @@ ENRICHMENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The columns that `sparq.pipeline.enrich` adds, by group; all are strings."""
 
-TAKEN: Final = (*CLICK_SCHEMA.names, *(name for group in ENRICHMENTS.values() for name in group))
-"""Names that no column of the user can have."""
-
-_TYPES: Final = dict(
-    zip(
-        formats.TYPES,
-        (
-            *(pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.date32()),
-            pa.timestamp("us", "UTC"),
-        ),
-        strict=True,
-    )
-)
+TYPES: Final = {
+    **{"string": pa.string(), "boolean": pa.bool_(), "int": pa.int32(), "bigint": pa.int64()},
+    **{"double": pa.float64(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")},
+}
+"""Types of the user's columns, by their names in Spark SQL."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How messages are read.
-
-    Attributes:
-        format: "auto", which decides for each message, or one of `formats.NAMES`.
-        fields: the names of a W3C log's `#Fields:` line (IIS), separated by spaces; empty: those
-            that IIS writes by default.
-        log_format: a format string of nginx (`$remote_addr ...`), GoAccess (`%h ...`) or Apache;
-            empty: none. It replaces `format`.
-        click: pairs of our name and a path in the user's JSON, such as ("path", "page.url").
-        columns: pairs of a column's name and its path and type, such as ("order_id",
-            "order.id: bigint"). In a line, the path is a field's name in the format string.
-        trusted_proxies: networks, or "private" for all private ones. Of the addresses that a
-            click passed, the last one outside of them is the visitor's.
-
-        enrich: groups of further columns, of `formats.GROUPS`.
-        site_hosts: hosts of the site itself: a referrer with one of them is internal.
-        country_file: an MMDB file with countries, which gives the column `country`; empty: none.
-        network_file: one with autonomous systems, for the column `network`; empty: none.
-        anonymize: addresses lose their last bits before anything is stored.
-
-    Raises:
-        ValueError: a value is wrong; the text is one sentence that begins with its name.
-    """
+    """How messages are read: the settings of these names, which `Settings` has checked."""
 
     format: str = formats.AUTO
     fields: str = ""
@@ -104,32 +80,11 @@ class Reading:
     network_file: str = ""
     anonymize: bool = False
 
-    def __post_init__(self) -> None:
-        """Check all values."""
-        known = (formats.AUTO, *formats.NAMES)
-        if self.format not in known:
-            close = suggestion(self.format, known) or f": use {one_of(known)}"
-            raise ValueError(f"format={shown(self.format)} is unknown{close}")
-        checks: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
-            ("fields=", self.fields, formats.w3c),
-            ("log-format=", self.log_format, formats.parsed),
-            ("click: ", self.click, formats.check_click),
-            ("columns: ", self.columns, partial(formats.check_columns, taken=TAKEN)),
-            ("trusted-proxies=", self.trusted_proxies, networks),
-        )
-        for name, value, check in checks:
-            try:
-                if value:
-                    check(value)
-            except ValueError as error:
-                text = shown(value) if isinstance(value, str) else ""
-                raise ValueError(f"{name}{text} {error}".replace(":  ", ": ")) from None
-
     @cached_property
     def own(self) -> dict[str, tuple[str, pa.DataType]]:
         """Path and type of each of the user's columns."""
-        found = {name: formats.path_and_type(text) for name, text in self.columns}
-        return {name: (path, _TYPES[kind]) for name, (path, kind) in found.items()}
+        found = {name: path_and_type(text) for name, text in self.columns}
+        return {name: (path, TYPES[kind]) for name, (path, kind) in found.items()}
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -141,6 +96,32 @@ class Reading:
     def proxies(self) -> tuple[Network, ...]:
         """The networks of `trusted_proxies`."""
         return networks(self.trusted_proxies)
+
+
+class Found(NamedTuple):
+    """Messages of one format that were read together.
+
+    Attributes:
+        rows: their numbers in the batch.
+        format: its name.
+        fields: by field of a click, the texts or numbers of the messages; empty: none has any.
+        own: by name, the user's columns, likewise.
+        misfits: of each message, the number of values that do not fit the type of their column.
+        extras: of each message all other values, as JSON; empty: none has any.
+    """
+
+    rows: Rows
+    format: str
+    fields: Mapping[str, Sequence[Any] | pl.Series]
+    own: Mapping[str, Sequence[Any]]
+    misfits: Counts
+    extras: list[bytes | None]
+
+
+def path_and_type(text: str) -> tuple[str, str]:
+    """The parts of "order.id: bigint"; without a type it is a string."""
+    path, colon, kind = text.rpartition(":")
+    return (path.strip(), kind.strip()) if colon else (text.strip(), "string")
 
 
 def click_schema(reading: Reading) -> pa.Schema:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -19,14 +20,9 @@ _END: Final = 253_402_300_800 * MICROS  # 10000-01-01: from there on years have 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _OFFSET_MAX: Final = timedelta(hours=18)
-_MONTHS: Final = {
-    name: number
-    for number, name in enumerate(
-        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1
-    )
-}
+_MONTHS: Final = {name.lower(): number for number, name in enumerate(calendar.month_abbr)}
 _CLF: Final = re.compile(
-    r"(\d\d)/([A-Za-z]{3})/(\d{4})[: ](\d\d:\d\d:\d\d)(\.\d{1,9})?(?: ?([+-]\d\d:?\d\d|Z))?",
+    r"(\d\d)/([A-Za-z]{3})/(\d{4})[: ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: ?([+-]\d\d:?\d\d|Z))?",
     re.ASCII,
 )
 _ISO: Final = re.compile(
@@ -54,7 +50,7 @@ def event_micros(value: object) -> int | None:
         try:
             return _MINUTES[minute] + _SECONDS[value[at : at + 3]]
         except KeyError:
-            micros = _text_micros(value)
+            micros = _text_micros(value.strip("[]"))
         second = _SECONDS.get(value[at : at + 3])
         if micros is not None and second is not None and value[at + 3 : at + 4] not in (".", ","):
             if len(_MINUTES) >= MINUTES_KEPT:
@@ -67,31 +63,21 @@ def event_micros(value: object) -> int | None:
 
 
 def _text_micros(text: str) -> int | None:
-    text = text.strip("[]")
-    found = _CLF.fullmatch(text)
-    if found:
-        day, name, year, clock, fraction, offset = found.groups("")
-        month = _MONTHS.get(name.lower(), 0)
-        text = f"{year}-{month:02}-{day}T{clock}{fraction}{offset}"
-    if found or _ISO.fullmatch(text):
-        return _iso_micros(text)
     if _NUMBER.fullmatch(text):
         return _epoch_micros(int(text) if text.isdecimal() else float(text))
-    return None
-
-
-def _iso_micros(text: str) -> int | None:
+    if found := _CLF.fullmatch(text):
+        day, name, year, clock, offset = found.groups("")
+        text = f"{year}-{_MONTHS.get(name.lower(), 0):02}-{day}T{clock}{offset}"
+    elif not _ISO.fullmatch(text):
+        return None
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         return None
-    offset = at.utcoffset()
-    if offset is None:
-        at = at.replace(tzinfo=UTC)
-    elif abs(offset) > _OFFSET_MAX:
-        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
     micros = (at - _EPOCH) // _MICROSECOND
-    return micros if 0 <= micros < _END else None
+    is_within = abs(at.utcoffset() or timedelta()) <= _OFFSET_MAX and 0 <= micros < _END
+    return micros if is_within else None
 
 
 def _epoch_micros(number: float) -> int | None:

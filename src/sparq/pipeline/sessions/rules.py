@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from sparq.pipeline.enrich import KINDS
-from sparq.pipeline.expressions import parse, type_of, typed
+from sparq.pipeline.expressions import checked, typed
 from sparq.program.mistakes import Mistake, suggestion
 
 SHIPPED = Path(__file__).with_name("rules.toml")
@@ -194,23 +194,23 @@ def rules_of(content: Mapping[str, Any], columns: pa.Schema) -> Rules:
             )
     click, clicks, aggregates = dict(raw.schema) | CLICK | GAPS, {}, {}
     for name, text in parts["clicks"]:
-        clicks[name], kind = _checked(raw, text, f"clicks.{name}")
+        clicks[name], kind = checked(raw, text, f"clicks.{name}")
         _add(click, name, kind, f"clicks.{name}: a click")
     empty, visit, windows, rules = pl.DataFrame(schema=click), dict(VISIT), [], []
     for name, text in parts["columns"]:
-        aggregates[name], kind = _checked(empty, text, f"columns.{name}", aggregate=True)
+        aggregates[name], kind = checked(empty, text, f"columns.{name}", aggregate=True)
         _add(visit, name, kind, f"columns.{name}: a visit")
     for name, window in parts["windows"]:
-        where, _ = _checked(empty, window.where, f"windows.{name}.where", pl.Boolean)
+        where, _ = checked(empty, window.where, f"windows.{name}.where", pl.Boolean)
         windows.append((name, where, window))
         _add(visit, name, pl.Int64, f"windows.{name}: a visit")
         if window.same:
-            _checked(empty, window.same, f"windows.{name}.same")
+            checked(empty, window.same, f"windows.{name}.same")
             visit[f"{name}_of"] = pl.String
     visits = pl.DataFrame(schema=visit)
     for name, rule in parts["rules"]:
-        when, _ = _checked(visits, rule.when, f"rules.{name}.when", pl.Boolean)
-        amount, kind = _checked(visits, rule.amount, f"rules.{name}.amount")
+        when, _ = checked(visits, rule.when, f"rules.{name}.when", pl.Boolean)
+        amount, kind = checked(visits, rule.amount, f"rules.{name}.amount")
         if not kind.is_numeric():
             raise ValueError(f"rules.{name}.amount must be a number, and is of type {kind}")
         rules.append((name, when, amount, rule.ended))
@@ -232,16 +232,3 @@ def _add(columns: dict[str, Any], name: str, kind: Any, place: str) -> None:
     if name in columns:
         raise ValueError(f"{place} has a column of this name already")
     columns[name] = kind
-
-
-def _checked(
-    empty: pl.DataFrame, text: str, place: str, wanted: Any = None, *, aggregate: bool = False
-) -> tuple[pl.Expr, pl.DataType]:
-    """An expression and its type; ValueError with its place if it is wrong or of another type."""
-    try:
-        found = type_of(empty, text, aggregate=aggregate)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-    if wanted is not None and found != wanted:
-        raise ValueError(f"{place} must be true or false, and is of type {found}")
-    return parse(text), found
