@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from sparq.demo.generator import Generated, generate
-from sparq.pipeline.report.audit import Hashes, read_hashes
+from sparq.pipeline.report.audit import Hashes, read_records
 from sparq.pipeline.run.publishing import publish
 
 TOPIC = "clicks"
@@ -47,7 +47,7 @@ class Feed(threading.Thread):
         self.failure: Exception | None = None
         self._lines = lines
         self._nsqds = nsqds
-        self._files = folder / "acknowledged", folder / "resent"
+        self._folder = folder
         self._allowed = 0
         self._ended = False
         self._news = threading.Condition()
@@ -83,8 +83,7 @@ class Feed(threading.Thread):
 
     def written_down(self) -> tuple[Hashes, Hashes]:
         """Return the records that the audit needs."""
-        acknowledged, resent = self._files
-        return read_hashes(acknowledged), read_hashes(resent)
+        return read_records(self._folder)
 
     def run(self) -> None:
         """Run the thread."""
@@ -92,15 +91,11 @@ class Feed(threading.Thread):
             while not self.is_over and self._may_go_on():
                 began = time.monotonic()
                 part = self._lines[self.published : min(self.published + SLICE, self._allowed)]
-                asyncio.run(self._publish(part))
+                asyncio.run(publish(part, self._nsqds, TOPIC, self._folder))
                 self.published += len(part)
                 time.sleep(max(0.0, began + len(part) / CLICKS_PER_SECOND - time.monotonic()))
         except Exception as error:  # the thread that waits for the clicks raises it
             self.failure = error
-
-    async def _publish(self, part: Sequence[bytes]) -> None:
-        acknowledged, resent = self._files
-        await publish(part, self._nsqds, TOPIC, acknowledged=acknowledged, resent=resent)
 
     def _may_go_on(self) -> bool:
         with self._news:

@@ -40,7 +40,7 @@ def make(path: Path) -> None:
         folder = Path(name)
         cluster = LocalCluster(folder / "logs", folder)
         cluster.start()
-        nsqds, note = [nsqd.tcp for nsqd in cluster.nsqds], folder / "notes"
+        nsqds = [nsqd.tcp for nsqd in cluster.nsqds]
         flags = [f"--data={folder / 'data'}", f"--lookupd-http-address={cluster.lookupd.http}"]
         program = SupervisedProcess(
             "sparq pipeline",
@@ -50,7 +50,7 @@ def make(path: Path) -> None:
         )
         try:
             clicks = generate(5_000).lines
-            asyncio.run(publish(clicks, nsqds, "clicks", acknowledged=note, resent=note))
+            asyncio.run(publish(clicks, nsqds, "clicks", folder))
             program.start()
             # Java writes the archive after the program's Python has ended.
             deadline = time.monotonic() + SECONDS

@@ -30,8 +30,7 @@ def test_a_killed_nsqd_is_restarted(cluster, tmp_path):
     """A killed nsqd comes back on its ports with its data."""
     cluster.start("clicks", ["archive"])
     first, second = cluster.nsqds
-    records = {name: tmp_path / name for name in ("acknowledged", "resent")}
-    asyncio.run(publish([b"click"] * 10, [first.tcp], "clicks", **records))
+    asyncio.run(publish([b"click"] * 10, [first.tcp], "clicks", tmp_path))
     os.kill(first.process.pid, signal.SIGKILL)
     first.process.wait(10)
 

@@ -8,18 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.client import PublishError
-from sparq.pipeline.report.audit import hashes, read_hashes
+from sparq.pipeline.report.audit import hashes, read_records
 from sparq.pipeline.run import publishing
 from sparq.pipeline.run.publishing import PublishProgress, batches, publish, read_lines
 from tests.client.scripted import scripted
 from tests.support.servers import free_port, spawn_nsqd
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture
-def records(tmp_path):
-    """The paths of the two files, as arguments of `publish`."""
-    return {name: tmp_path / name for name in ("acknowledged", "resent")}
 
 
 def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path):
@@ -46,7 +40,7 @@ def test_batches_keep_order_and_limits(sizes):
         assert len(batch) == 1 or sum(map(len, batch)) <= publishing.BATCH_BYTES
 
 
-async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path, records):
+async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path):
     """All are recorded as acknowledged; those without an answer are recorded as re-sent, too."""
     bodies = [b"click %d" % number for number in range(40_000)]
     progress = PublishProgress()
@@ -57,17 +51,18 @@ async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path, records):
 
     with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
         killing = asyncio.create_task(kill(two))
-        done = await publish(bodies, [one.tcp, two.tcp], "clicks", **records, progress=progress)
+        done = await publish(bodies, [one.tcp, two.tcp], "clicks", tmp_path, progress)
         await killing
         stored = one.get_json("/stats?format=json&topic=clicks")["topics"][0]["message_count"]
 
     assert done is progress
-    assert sorted(read_hashes(records["acknowledged"]).tobytes()) == sorted(hashes(bodies))
-    assert (40_000, done.resent) == (done.acknowledged, len(read_hashes(records["resent"])))
+    acknowledged, resent = read_records(tmp_path)
+    assert sorted(acknowledged.tobytes()) == sorted(hashes(bodies))
+    assert (40_000, done.resent) == (done.acknowledged, len(resent))
     assert 0 < stored < 40_000
 
 
-async def test_a_send_without_an_answer_is_recorded(records):
+async def test_a_send_without_an_answer_is_recorded(tmp_path):
     """A send that got no answer is recorded as re-sent: nsqd may have stored it."""
     answers = [None, b"OK"]
     async with scripted() as [nsqd]:
@@ -80,14 +75,14 @@ async def test_a_send_without_an_answer_is_recorded(records):
             return text
 
         nsqd.on_publish = answer
-        done = await publish([b"click"], [nsqd.address], "clicks", **records)
+        done = await publish([b"click"], [nsqd.address], "clicks", tmp_path)
 
     assert (2, PublishProgress(1, 1)) == (len(sent), done)
-    assert hashes([b"click"]) == records["resent"].read_bytes()
+    assert [hashes([b"click"])] * 2 == [found.tobytes() for found in read_records(tmp_path)]
 
 
-async def test_without_an_nsqd_publishing_fails(records):
+async def test_without_an_nsqd_publishing_fails(tmp_path):
     """Without an nsqd, publishing fails after timeout_seconds."""
     nowhere = [f"127.0.0.1:{free_port()}"]
     with pytest.raises(PublishError, match="publish timed out"):
-        await publish([b"click"], nowhere, "clicks", **records, timeout_seconds=0.1)
+        await publish([b"click"], nowhere, "clicks", tmp_path, timeout_seconds=0.1)

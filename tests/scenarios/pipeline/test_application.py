@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from sparq.demo.generator import generate
-from sparq.pipeline.report.audit import audit, read_hashes
+from sparq.pipeline.report.audit import audit, read_records
 from sparq.pipeline.run.processes import LocalCluster
 from sparq.pipeline.run.publishing import publish
 from sparq.pipeline.storage import TablePlace
@@ -90,9 +90,8 @@ def is_readable(body):
 
 def published(cluster, folder, bodies):
     """Publish bodies; return the records of what was acknowledged and resent."""
-    notes = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
-    asyncio.run(publish(bodies, [one.tcp for one in cluster.nsqds], "clicks", **notes))
-    return read_hashes(notes["acknowledged"]), read_hashes(notes["resent"])
+    asyncio.run(publish(bodies, [one.tcp for one in cluster.nsqds], "clicks", folder))
+    return read_records(folder)
 
 
 def test_a_restart_needs_only_the_checkpoint(cluster, tmp_path):

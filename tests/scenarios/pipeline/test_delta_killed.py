@@ -114,8 +114,7 @@ def published(folder, count, *first):
     program = Pipeline(cluster.lookupd.http, folder, *first)
     try:
         (nsqd,) = cluster.nsqds
-        files = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
-        asyncio.run(publish(generate(count, seed=5).lines, [nsqd.tcp], TOPIC, **files))
+        asyncio.run(publish(generate(count, seed=5).lines, [nsqd.tcp], TOPIC, folder))
         program.run_dir.mkdir()
         yield program
     finally:

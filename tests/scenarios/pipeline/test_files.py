@@ -42,11 +42,10 @@ def test_files_and_the_topic_since_a_time_are_the_whole(tmp_path):
     cluster.start()
     try:
         nsqds = [one.tcp for one in cluster.nsqds]
-        notes = {name: tmp_path / name for name in ("acknowledged", "resent")}
-        asyncio.run(publish(bodies[:1000], nsqds, "clicks", **notes))
+        asyncio.run(publish(bodies[:1000], nsqds, "clicks", tmp_path))
         time.sleep(0.01)
         since = datetime.now(UTC).isoformat()
-        asyncio.run(publish(bodies[1000:], nsqds, "clicks", **notes))
+        asyncio.run(publish(bodies[1000:], nsqds, "clicks", tmp_path))
         topic = (f"--lookupd-http-address={cluster.lookupd.http}", f"--since={since}")
         ran = [pipeline(*topic), pipeline("--from", tmp_path / "logs" / "*.log*"), pipeline(*topic)]
     finally:

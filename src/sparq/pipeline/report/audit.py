@@ -21,6 +21,9 @@ from sparq.pipeline.storage import TablePlace
 
 SQL = Path(__file__).with_name("audit.sql").read_text(encoding="utf-8")
 HASH_DTYPE = "<u8"
+RECORDS = ("acknowledged", "resent")
+"""Files with a hash for each publish with OK, and for each further send without an answer."""
+
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 Labels = Mapping[tuple[str, str], frozenset[str]]
 """(address, user agent) -> the reasons for which a visitor was planted."""
@@ -66,9 +69,10 @@ def hashes(bodies: list[bytes]) -> bytes:
     return np.array([xxhash.xxh3_64_intdigest(body) for body in bodies], HASH_DTYPE).tobytes()
 
 
-def read_hashes(path: Path) -> Hashes:
-    """Read the hashes of one of the audit's files; none if there is no file."""
-    return np.fromfile(path, HASH_DTYPE) if path.exists() else np.empty(0, HASH_DTYPE)
+def read_records(folder: Path) -> tuple[Hashes, Hashes]:
+    """The hashes in the files RECORDS of a folder."""
+    acknowledged, resent = (np.fromfile(folder / name, HASH_DTYPE) for name in RECORDS)
+    return acknowledged, resent
 
 
 def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from sparq.demo.generator import Day
 from sparq.pipeline import folders
 from sparq.pipeline.command import parse
 from sparq.pipeline.folders import RunError, write_json
-from sparq.pipeline.report.audit import Labels, read_hashes, report_of
+from sparq.pipeline.report.audit import Labels, read_records, report_of
 from sparq.pipeline.report.page import page_of, text_of
 from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_lines
@@ -46,7 +46,6 @@ METRICS_PORT = 4180
 RESTARTS_MAX = 50
 POLL_SECONDS = 0.25
 SHOW_SECONDS = 5.0
-ACKNOWLEDGED, RESENT = "acknowledged", "resent"
 STOP_SECONDS = 120.0
 BEHIND_SPARK = 10
 """The niceness of the publishing thread: Spark's start, which takes longer, goes first."""
@@ -175,15 +174,8 @@ class PipelineRun:
             else:
                 day = Day(count, seed)
                 self.labels, bodies = day.labels, day.lines()
-            published = publish(
-                bodies,
-                [member.tcp for member in self.cluster.nsqds],
-                self.settings.topic,
-                acknowledged=self.run_dir / ACKNOWLEDGED,
-                resent=self.run_dir / RESENT,
-                progress=self.published,
-            )
-            asyncio.run(published)
+            nsqds, topic = [one.tcp for one in self.cluster.nsqds], self.settings.topic
+            asyncio.run(publish(bodies, nsqds, topic, self.run_dir, self.published))
         except Exception as error:
             self.failure = error
 
@@ -260,10 +252,9 @@ def _audited(runner: PipelineRun, source: str) -> tuple[dict[str, Any], dict[str
         "logged": runner.cluster.message_count(runner.settings.topic),
         "restarts": runner.restarts,
     }
+    acknowledged, resent = read_records(runner.run_dir)
     # Anonymized clicks are stored without the bodies that would be compared.
-    is_compared = not runner.settings.reading.anonymize
-    acknowledged = read_hashes(runner.run_dir / ACKNOWLEDGED) if is_compared else None
-    records = acknowledged, read_hashes(runner.run_dir / RESENT)
+    records = None if runner.settings.reading.anonymize else acknowledged, resent
     place = TablePlace(str(runner.data))
     report, figures = report_of(place, facts, records, runner.labels)
     report["seconds"] = round(runner.seconds(), 1)

@@ -1,12 +1,8 @@
 """Publishes clicks to the topic: batch by batch over several nsqds, until all are acknowledged.
 
-For the audit it records in two files what was acknowledged and what was sent again:
-
-1. `acknowledged` gets the hash of every body that nsqd has acknowledged with OK, once for each time
-   it was published.
-2. `resent` gets the hash of every body whose publish got no answer and was sent again, once for
-   each such send. The logs may hold the body that many times more often, and no other body more
-   often than it was published.
+For the audit it records in two files (`audit.RECORDS`) the hash of each body that nsqd has
+acknowledged, and of each that was sent again because a send got no answer. The logs may hold the
+latter that many times more often, and no other body more often than it was published.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparq.client import Producer
-from sparq.pipeline.report.audit import hashes
+from sparq.pipeline.report.audit import RECORDS, hashes
 
 BATCH_COUNT = 500
 """Messages of one MPUB: enough to be cheap, far below the maximum size of a body."""
@@ -70,15 +66,14 @@ async def publish(
     bodies: Iterable[bytes],
     nsqds: list[str],
     topic: str,
-    *,
-    acknowledged: Path,
-    resent: Path,
+    folder: Path,
     progress: PublishProgress | None = None,
+    *,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PublishProgress:
     """Publish all bodies to the topic, spread over the nsqds, which are TCP addresses.
 
-    While one is away, the others get all messages. Hashes are appended to the two files; the
+    While one is away, the others get all messages. Hashes are appended to files in the folder; the
     progress is updated after each batch, and returned. Raises PublishError: no nsqd accepted a
     batch within the timeout; RemoteError: nsqd refused one.
     """
@@ -94,6 +89,7 @@ async def publish(
 
     waiting = batches(bodies)
     async with Producer(nsqds, publish_timeout=timeout_seconds) as producer:
+        acknowledged, resent = (folder / name for name in RECORDS)
         with acknowledged.open("ab") as accepted, resent.open("ab") as sent_again:
             senders = [asyncio.create_task(send_all()) for _ in range(UNDER_WAY)]
             try:
