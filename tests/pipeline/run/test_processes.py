@@ -39,7 +39,7 @@ def test_a_killed_nsqd_is_restarted(cluster, tmp_path):
     second.request("POST", "/topic/delete?topic=clicks")
     assert cluster.depths("clicks", ["archive"]) is None
     state = cluster.state()
-    assert (2, second.process.pid) == (state["nsqd-1"]["starts"], state["nsqd-2"]["pid"])
+    assert (2, second.process.pid) == (first.starts, state["nsqd-2"]["pid"])
 
 
 def test_the_error_names_a_member_that_cannot_start(cluster):

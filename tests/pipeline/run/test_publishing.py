@@ -81,8 +81,9 @@ async def test_a_send_without_an_answer_is_recorded(tmp_path):
     assert [hashes([b"click"])] * 2 == [found.tobytes() for found in read_records(tmp_path)]
 
 
-async def test_without_an_nsqd_publishing_fails(tmp_path):
-    """Without an nsqd, publishing fails after timeout_seconds."""
+async def test_without_an_nsqd_publishing_fails(tmp_path, monkeypatch):
+    """Without an nsqd, publishing fails after TIMEOUT_SECONDS."""
+    monkeypatch.setattr(publishing, "TIMEOUT_SECONDS", 0.1)
     nowhere = [f"127.0.0.1:{free_port()}"]
     with pytest.raises(PublishError, match="publish timed out"):
-        await publish([b"click"], nowhere, "clicks", tmp_path, timeout_seconds=0.1)
+        await publish([b"click"], nowhere, "clicks", tmp_path)

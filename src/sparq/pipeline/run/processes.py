@@ -144,16 +144,8 @@ class LocalCluster:
         return [member.name for member in dead]
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """By name: process ids, addresses and numbers of starts."""
-        return {
-            one.name: {
-                "pid": one.pid or None,
-                "http": one.http,
-                "tcp": one.tcp,
-                "starts": one.starts,
-            }
-            for one in self.members
-        }
+        """The process ids and addresses by name."""
+        return {one.name: {"pid": one.pid or None, "http": one.http} for one in self.members}
 
     def topics(self, topic: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(nsqd, its part of `/stats` for the topic) for each nsqd that has the topic.

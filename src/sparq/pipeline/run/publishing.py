@@ -68,14 +68,12 @@ async def publish(
     topic: str,
     folder: Path,
     progress: PublishProgress | None = None,
-    *,
-    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PublishProgress:
     """Publish all bodies to the topic, spread over the nsqds, which are TCP addresses.
 
     While one is away, the others get all messages. Hashes are appended to files in the folder; the
     progress is updated after each batch, and returned. Raises PublishError: no nsqd accepted a
-    batch within the timeout; RemoteError: nsqd refused one.
+    batch within TIMEOUT_SECONDS; RemoteError: nsqd refused one.
     """
     done = progress or PublishProgress()
 
@@ -88,7 +86,7 @@ async def publish(
             done.acknowledged += len(batch)
 
     waiting = batches(bodies)
-    async with Producer(nsqds, publish_timeout=timeout_seconds) as producer:
+    async with Producer(nsqds, publish_timeout=TIMEOUT_SECONDS) as producer:
         acknowledged, resent = (folder / name for name in RECORDS)
         with acknowledged.open("ab") as accepted, resent.open("ab") as sent_again:
             senders = [asyncio.create_task(send_all()) for _ in range(UNDER_WAY)]
