@@ -44,16 +44,13 @@ def lock(data: Path) -> IO[str]:
     try:
         data.mkdir(parents=True, exist_ok=True)
         held = (data / ".lock").open("w")
-    except OSError as error:
-        raise RunError(f"--data {data} cannot be written: {error.strerror}") from error
-    try:
         # The system releases it when the process ends, however it ends.
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         held.close()
-        raise RunError(
-            f"another run is using {data}: wait for its end, or name another --data"
-        ) from error
+        raise RunError(f"another run is using {data}: wait, or name another --data") from error
+    except OSError as error:
+        raise RunError(f"--data {data} cannot be written: {error.strerror}") from error
     return held
 
 

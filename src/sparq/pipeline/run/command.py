@@ -111,18 +111,9 @@ class PipelineRun:
         """Print a line for people."""
         sys.stderr.write(f"[{self.seconds():5.1f} s] {text}\n")
 
-    def clear(self) -> None:
-        """Delete the output of an earlier run."""
-        if folders.clear(self.data):
-            self.say(f"deleted the output of the last run in {self.data}")
-
     def enter(self, stage: str) -> None:
-        """Begin a stage."""
+        """Begin a stage, or go on with it: write `run/state.json`."""
         self.stage = stage
-        self.write_state()
-
-    def write_state(self) -> None:
-        """Write `run/state.json`."""
         state = {
             "mode": self.mode,
             "stage": self.stage,
@@ -133,7 +124,12 @@ class PipelineRun:
         write_json(self.run_dir / "state.json", state)
 
     def start(self) -> None:
-        """Start the application and the cluster side by side. Raises RunError: one fails."""
+        """Start the application and the cluster side by side. Raises RunError: one fails.
+
+        The output of an earlier `sparq run` is deleted.
+        """
+        if (self.mode == "run" or folders.mode(self.data) == "run") and folders.clear(self.data):
+            self.say(f"deleted the output of the last run in {self.data}")
         self.enter("starting")
         # From the last end of `sparq up`: with it the application would end at once.
         (self.run_dir / "finish").unlink(missing_ok=True)
@@ -159,7 +155,7 @@ class PipelineRun:
         if dead:
             self.restarts += dead
             self.say(f"restarted: {', '.join(dead)}")
-            self.write_state()
+            self.enter(self.stage)
         if len(self.restarts) > RESTARTS_MAX:
             raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
         return status == 0
@@ -225,7 +221,6 @@ def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = ""
     if missing := sorted(set(QUERIES) - set(runner.settings.queries)):
         raise RunError(f"--config: sparq run audits all queries: add {', '.join(missing)}")
     with folders.lock(data):
-        runner.clear()
         try:
             runner.start()
             arguments = clicks, count, seed
@@ -270,8 +265,6 @@ def up(data: Path, config: str = "") -> int:
     runner = PipelineRun(data, config, mode="up")
     app, cluster = runner.app, runner.cluster
     with folders.lock(data):
-        if folders.mode(data) == "run":
-            runner.clear()
         try:
             runner.start()
             nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
