@@ -39,7 +39,6 @@ from sparq.pipeline.reading.reader import ClickReader
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import (
     Table,
-    add_action,
     commit,
     files_of,
     opened,
@@ -114,7 +113,7 @@ def opened_table(folder: Path, batches: int) -> OpenedTable:
     rows = pa.table({"time": [DAY] * 10, "clicks": range(10)}, schema=DAYS_SCHEMA)
     for number in range(batches):
         written = write_files([{"day": rows}], {"day": (definition, place)}, f"bench-{number}-")
-        added = [add_action(row) for one in written for row in one.to_pylist()]
+        added = [row for one in written for row in one.to_pylist()]
         commit(table, added, Transaction("bench", number))
         if number % maintenance.CHECK_S == 0:
             _merge_due(place, table, now_s + number)

@@ -17,7 +17,7 @@ from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.sink import Sink
 from sparq.pipeline.spam_analysis import SESSIONS
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import add_action, files_of, opened, transact, write_files
+from sparq.pipeline.tables import files_of, opened, transact, write_files
 from sparq.pipeline.totals import hashes_of
 from tests.pipeline.stored import process, stored
 
@@ -107,7 +107,7 @@ def test_rows_about_open_sessions_stay_in_files_of_their_own(tmp_path):
     rows = [{"address": address, "first_time": at} for address in (GONE, NEAR)]
     part = {"sessions": pa.Table.from_pylist(rows, SESSIONS.schema)}
     (written,) = write_files([part], {"sessions": (SESSIONS, place)}, f"{OPEN}topic-")
-    transact(table, [add_action(row) for row in written.to_pylist()], Transaction("end", 1))
+    transact(table, Transaction("end", 1), written.to_pylist())
 
     assert 1 == forget.forget(TablePlace(str(tmp_path)), ForgottenVisitor(GONE), keep_s=0)
     (file,) = files_of(place.table())

@@ -29,16 +29,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import RemoveAction
 
 from sparq.pipeline.tables import (
-    DAY,
     KEEP_S,
     WRITTEN_DDL,
     OpenTable,
     TableFile,
     Tables,
-    add_action,
     files_of,
     rows_of,
     schema_of,
@@ -180,21 +177,9 @@ def replace_files(
     """
     if not {one.path for one in old} <= {one.path for one in files_of(table)}:
         return False
-    added = [add_action(row, data_change=data_change) for row in written]
-    removed = [remove_action(one, data_change=data_change) for one in old]
+    transaction = Transaction(MERGES, table.version())
     try:
-        transact(table, [*added, *removed], Transaction(MERGES, table.version()))
+        transact(table, transaction, written, old, data_change=data_change)
     except CommitFailedError:
         return False
     return True
-
-
-def remove_action(file: TableFile, *, data_change: bool = True) -> RemoveAction:
-    """The log's entry for a file that no longer counts."""
-    return RemoveAction(
-        path=file.path,
-        size=file.size,
-        partition_values={DAY.name: file.day},
-        deletion_timestamp=time.time_ns() // 1_000_000,
-        data_change=data_change,
-    )

@@ -26,14 +26,13 @@ from deltalake import Transaction
 from pyspark.sql import functions as F
 
 from sparq.pipeline.checkpoints import readable_as_state
-from sparq.pipeline.maintenance import OPEN, remove_action
+from sparq.pipeline.maintenance import OPEN
 from sparq.pipeline.sessions import output, state
 from sparq.pipeline.sink import Output, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import WRITTEN_DDL, Table, Tables, Written, files_of, transact
 
 if TYPE_CHECKING:
-    from deltalake.transaction import AddAction
     from pyspark.sql import Column, SparkSession
 
     from sparq.pipeline.sessions.rules import Rules
@@ -64,7 +63,7 @@ def close(sink: Sink, rules: Rules, source: str, spark: SparkSession, checkpoint
         writer = sink.tables.writer(split, f"{OPEN}{source}-")
         added = sink.tables.added(rows.mapInArrow(writer, WRITTEN_DDL))
     _replace_open(sink.tables, source, added)
-    new = Written(0, [one.path for one in added.get(FINDINGS.name, [])], 0)
+    new = Written(0, [one["path"] for one in added.get(FINDINGS.name, [])], 0)
     if new.files:
         sink.publish(spark, new)
 
@@ -74,15 +73,13 @@ def reopen(sink: Sink, source: str) -> None:
     _replace_open(sink.tables, source, {})
 
 
-def _replace_open(tables: Tables, source: str, added: Mapping[str, list[AddAction]]) -> None:
+def _replace_open(tables: Tables, source: str, added: Mapping[str, list[dict[str, Any]]]) -> None:
     """Replace the rows about open sessions by other files."""
     for name, (_, _, table) in tables.opened.items():
         table.update_incremental()
         own = [one for one in files_of(table) if one.name.startswith(f"{OPEN}{source}-")]
-        old = list(map(remove_action, own))
-        if old or added.get(name):
-            actions = [*old, *added.get(name, [])]
-            transact(table, actions, Transaction(CLOSING, table.version()))
+        if own or name in added:
+            transact(table, Transaction(CLOSING, table.version()), added.get(name, ()), own)
 
 
 def counts_to_observe() -> dict[str, Column]:

@@ -177,7 +177,7 @@ class Tables:
             raise RuntimeError("a table can only be written by foreachBatch of a streaming query")
         prefix = _prefix(query, batch_id)
         *_, last = self.opened.values()
-        added: dict[str, list[AddAction]] = {}
+        added: dict[str, list[dict[str, Any]]] = {}
         if always or not has_batch(last.delta, query, batch_id):
             added = self.added(files)
         found = {}
@@ -191,21 +191,21 @@ class Tables:
                 found[name] = Written(table.version(), paths, sum(one.rows for one in own))
         return found
 
-    def added(self, files: DataFrame) -> dict[str, list[AddAction]]:
-        """Let executors write the files that `writer` yields; returns what to commit, by table.
+    def added(self, files: DataFrame) -> dict[str, list[dict[str, Any]]]:
+        """Let executors write the files that `writer` yields; returns these rows by table.
 
         Raises:
             FileNotFoundError: it took so long that another program has deleted the files, since no
                 commit named them.
         """
         began = time.monotonic()
-        added: dict[str, list[AddAction]] = {}
+        added: dict[str, list[dict[str, Any]]] = {}
         for row in files.collect():
-            added.setdefault(row["table"], []).append(add_action(row.asDict()))
+            added.setdefault(row["table"], []).append(row.asDict())
         if time.monotonic() - began > KEEP_S / 2:
-            for name, actions in added.items():
-                for one in actions:
-                    self.opened[name].place.files().open_input_file(one.path).close()
+            for name, written in added.items():
+                for one in written:
+                    self.opened[name].place.files().open_input_file(one["path"]).close()
         return added
 
 
@@ -254,18 +254,17 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
         configuration={**PROPERTIES, "delta.dataSkippingStatsColumns": ",".join(bounded)},
         storage_options=place.options or None,
     )
-    if table.metadata().partition_columns != [DAY.name]:
-        raise ValueError(
-            f"the Delta table {place.address} is not partitioned by {DAY.name}: name another folder"
-        )
     known = {field.name: field.type for field in table.schema().fields}
     fields = Schema.from_arrow(schema).fields
-    for field in fields:
-        if known.get(field.name, field.type) != field.type:
-            raise ValueError(
-                f"column {field.name} of the Delta table {place.address} has type"
-                f" {known[field.name]} instead of {field.type}: name another folder"
-            )
+    wrong = [
+        f"its column {field.name} has type {known[field.name]} instead of {field.type}"
+        for field in fields
+        if known.get(field.name, field.type) != field.type
+    ]
+    if table.metadata().partition_columns != [DAY.name]:
+        wrong.append(f"it is not partitioned by {DAY.name}")
+    if wrong:
+        raise ValueError(f"{place.address} is another Delta table, name another folder: {wrong[0]}")
     missing = [field for field in fields if field.name not in known]
     if missing:
         table.alter.add_columns(missing)
@@ -300,31 +299,44 @@ def has_batch(table: DeltaTable, query: str, batch_id: int) -> bool:
     return newest is not None and newest >= batch_id
 
 
-def commit(table: DeltaTable, added: list[AddAction], transaction: Transaction) -> None:
+def commit(table: DeltaTable, added: Iterable[Mapping[str, Any]], transaction: Transaction) -> None:
     """Make files count, unless the table has the transaction by now; updates the table.
 
     Raises:
         deltalake.exceptions.CommitFailedError: other programs keep changing the columns.
     """
     try:
-        transact(table, added, transaction)
+        transact(table, transaction, added)
     except CommitFailedError:
         table.update_incremental()
         if not has_batch(table, transaction.app_id, transaction.version):
-            transact(table, added, transaction)
+            transact(table, transaction, added)
 
 
 def transact(
-    table: DeltaTable, actions: Sequence[AddAction | RemoveAction], transaction: Transaction
+    table: DeltaTable,
+    transaction: Transaction,
+    added: Iterable[Mapping[str, Any]] = (),
+    removed: Iterable[TableFile] = (),
+    *,
+    data_change: bool = True,
 ) -> None:
-    """One commit; the table is then in its newest version.
+    """One commit of files, added (rows of WRITTEN_DDL) and removed; updates the table.
 
     Raises:
         deltalake.exceptions.CommitFailedError: a commit since the opened version has a transaction
             of the same application or has changed the columns. Other commits do not matter.
     """
+    now_ms = time.time_ns() // 1_000_000
+    actions: list[AddAction | RemoveAction] = []
+    for path, size, stats in ((one["path"], one["bytes"], one["stats"]) for one in added):
+        day = {DAY.name: day_of(path)}
+        actions.append(AddAction(path, size, day, now_ms, data_change, stats))
+    for path, size, *_ in removed:
+        day = {DAY.name: day_of(path)}
+        actions.append(RemoveAction(path, data_change, now_ms, size, day))
     table.create_write_transaction(
-        list(actions),
+        actions,
         mode="append",
         schema=table.schema(),
         partition_by=[DAY.name],
@@ -333,13 +345,6 @@ def transact(
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
     )
     table.update_incremental()
-
-
-def add_action(row: Mapping[str, Any], *, data_change: bool = True) -> AddAction:
-    """The log's entry for a file, given the row of WRITTEN_DDL from its writer."""
-    path, now_ms = row["path"], time.time_ns() // 1_000_000
-    days = {DAY.name: day_of(path)}
-    return AddAction(path, row["bytes"], days, now_ms, data_change, row["stats"])
 
 
 def day_of(path: str) -> str:

@@ -7,7 +7,7 @@ from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.reading.formats import GROUPS
 from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import add_action, opened, transact, write_files
+from sparq.pipeline.tables import opened, transact, write_files
 from tests.pipeline.query_input import message_table
 from tests.pipeline.sessions.visitors import Bucket
 
@@ -36,5 +36,5 @@ def add(data, tables, parts, name="batch"):
     delta = {table.name: opened(place, table) for table, place in targets.values()}
     added = [row for batch in write_files(parts, targets, f"{name}-") for row in batch.to_pylist()]
     for table_name, table in delta.items():
-        actions = [add_action(row) for row in added if row["table"] == table_name]
-        transact(table, actions, Transaction(name, 0))
+        rows = [row for row in added if row["table"] == table_name]
+        transact(table, Transaction(name, 0), rows)

@@ -36,6 +36,7 @@ CLICK: dict[str, Any] = {
 """Columns of a click in the state: hash of its visitor, event time since 1970, `id` of its
 message. Columns that the rules use follow."""
 
+EXPRESSION = str | Literal[False]
 GAPS: dict[str, Any] = {"gap": pl.Int64, "same_gap": pl.Int64}
 
 VISIT: dict[str, Any] = {
@@ -87,15 +88,8 @@ class Rule(msgspec.Struct, frozen=True):
     enabled: bool = True
 
 
-PARTS: dict[str, Any] = {
-    "visit": Visit,
-    "kinds": Literal[KINDS],
-    "clicks": str | Literal[False],
-    "columns": str | Literal[False],
-    "windows": Window,
-    "rules": Rule,
-}
-"""The tables of a rule file: what each is or, for those to which users may add, has."""
+PARTS = ("visit", "kinds", "clicks", "columns", "windows", "rules")
+"""The tables of a rule file; to all but the first, users may add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +132,9 @@ def read_rules(path: str | Path | None, columns: pa.Schema) -> Rules:
             raise RulesError(f"--rules={path} cannot be read: {error}") from None
         _lay_over(content, own)
     try:
+        for name in content:
+            if name not in PARTS:
+                raise ValueError(f"{name} is unknown{suggestion(name, PARTS)}")
         return rules_of(content, columns)
     except ValueError as error:
         raise RulesError(f"{file}: {error}") from None
@@ -161,21 +158,16 @@ def _lay_over(held: dict[str, Any], own: Mapping[str, Any]) -> None:
             held[key] = value
 
 
-def _typed(name: str, content: Any) -> Any:
-    """A table of the file with types; of those to which users may add, what is switched on."""
-    if name not in PARTS:
-        raise ValueError(f"{name} is unknown{suggestion(name, PARTS)}")
-    kind = PARTS[name]
-    if kind is Visit:
-        return typed(content, kind, name)
-    found = []
-    for key, value in typed(content, dict[str, Any], name).items():
-        if name != "kinds" and not NAME.fullmatch(key):
-            raise ValueError(f"{name}.{key} must have a name of a-z, 0-9 and _")
-        one = typed(value, kind, f"{name}.{key}")
+def _entries(content: Mapping[str, Any], part: str, kind: Any) -> dict[str, Any]:
+    """What is switched on of a table of the file, each of this type."""
+    found = {}
+    for name, value in typed(content[part], dict[str, Any], part).items():
+        if part != "kinds" and not NAME.fullmatch(name):
+            raise ValueError(f"{part}.{name} must have a name of a-z, 0-9 and _")
+        one = typed(value, kind, f"{part}.{name}")
         if one is not False and getattr(one, "enabled", True):
-            found.append((key, one))
-    return tuple(found)
+            found[name] = one
+    return found
 
 
 def rules_of(content: Mapping[str, Any], columns: pa.Schema) -> Rules:
@@ -184,23 +176,23 @@ def rules_of(content: Mapping[str, Any], columns: pa.Schema) -> Rules:
     Raises:
         ValueError: it is wrong; the text is one sentence that names the place.
     """
-    parts = {name: _typed(name, one) for name, one in content.items()}
+    limits = typed(content["visit"], Visit, "visit")
     raw = pl.DataFrame(pl.from_arrow(columns.empty_table())).drop("reason")
     raw = raw.with_columns(kind=pl.lit("page", KIND))
-    for name in parts["visit"].visitor:
+    for name in limits.visitor:
         if name not in raw.columns:
             raise ValueError(
                 f"visit.visitor: a click has no column {name}{suggestion(name, raw.columns)}"
             )
     click, clicks, aggregates = dict(raw.schema) | CLICK | GAPS, {}, {}
-    for name, text in parts["clicks"]:
+    for name, text in _entries(content, "clicks", EXPRESSION).items():
         clicks[name], kind = checked(raw, text, f"clicks.{name}")
         _add(click, name, kind, f"clicks.{name}: a click")
     empty, visit, windows, rules = pl.DataFrame(schema=click), dict(VISIT), [], []
-    for name, text in parts["columns"]:
+    for name, text in _entries(content, "columns", EXPRESSION).items():
         aggregates[name], kind = checked(empty, text, f"columns.{name}", aggregate=True)
         _add(visit, name, kind, f"columns.{name}: a visit")
-    for name, window in parts["windows"]:
+    for name, window in _entries(content, "windows", Window).items():
         where, _ = checked(empty, window.where, f"windows.{name}.where", pl.Boolean)
         windows.append((name, where, window))
         _add(visit, name, pl.Int64, f"windows.{name}: a visit")
@@ -208,7 +200,7 @@ def rules_of(content: Mapping[str, Any], columns: pa.Schema) -> Rules:
             checked(empty, window.same, f"windows.{name}.same")
             visit[f"{name}_of"] = pl.String
     visits = pl.DataFrame(schema=visit)
-    for name, rule in parts["rules"]:
+    for name, rule in _entries(content, "rules", Rule).items():
         when, _ = checked(visits, rule.when, f"rules.{name}.when", pl.Boolean)
         amount, kind = checked(visits, rule.amount, f"rules.{name}.amount")
         if not kind.is_numeric():
@@ -218,14 +210,12 @@ def rules_of(content: Mapping[str, Any], columns: pa.Schema) -> Rules:
     for one in (*aggregates.values(), *(where for _, where, _ in windows)):
         used.update(one.meta.root_names())
     kept = {name: kind for name, kind in click.items() if name in used - CLICK.keys() - GAPS.keys()}
-    needed = {"time", "address", "user_agent", "page", "reason", *parts["visit"].visitor}
+    needed = {"time", "address", "user_agent", "page", "reason", *limits.visitor}
     for name in kept:
         needed.update(clicks[name].meta.root_names() if name in clicks else [name])
-    return Rules(
-        **{**parts, "clicks": clicks, "columns": aggregates, "windows": windows, "rules": rules},
-        kept=kept,
-        needed=tuple(name for name in columns.names if name in needed),
-    )
+    kinds = tuple(_entries(content, "kinds", Literal[KINDS]).items())
+    needed_names = tuple(name for name in columns.names if name in needed)
+    return Rules(limits, kinds, clicks, aggregates, windows, rules, kept, needed_names)
 
 
 def _add(columns: dict[str, Any], name: str, kind: Any, place: str) -> None:
