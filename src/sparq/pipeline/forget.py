@@ -28,7 +28,7 @@ from pyarrow.fs import FileSelector, FileType
 
 from sparq.pipeline.maintenance import replace_files, rewrite
 from sparq.pipeline.metrics import visitor_hashes
-from sparq.pipeline.storage import TablePlace, add_data_flags, place_of_flags
+from sparq.pipeline.storage import TablePlace, parsed
 from sparq.pipeline.tables import KEEP_S, files_of, schema_of
 from sparq.pipeline.totals import hashes_of
 from sparq.tools.parser import ToolParser, VersionAction
@@ -149,11 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit status."""
     words = ToolParser(prog=PROGRAM, description="Delete an address or a visitor from the tables.")
     words.add_argument("--version", action=VersionAction)
-    add_data_flags(words)
     words.add_argument("--address", required=True, help="the address, as the tables have it")
     words.add_argument("--user-agent", help="only the visitor with this user agent, word for word")
-    given = words.parse_args(arguments)
-    visitor = ForgottenVisitor(given.address, given.user_agent)
-    changed = forget(place_of_flags(words, given), visitor)
+    given, place = parsed(words, arguments)
+    changed = forget(place, ForgottenVisitor(given.address, given.user_agent))
     sys.stdout.write(f"forgotten: {changed:,} files were changed\n")
     return 0

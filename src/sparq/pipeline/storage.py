@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,26 +69,26 @@ class TablePlace:
         return {path: at.timestamp() for path, at in times.items() if not path.startswith("_")}
 
 
-def add_data_flags(words: ArgumentParser) -> None:
-    """Add the flags of a program that reads the tables: --data and --storage-option."""
+def parsed(words: ArgumentParser, arguments: Sequence[str] | None) -> tuple[Namespace, TablePlace]:
+    """The flags of a program that reads the tables, and the data folder that they name.
+
+    Adds --data and --storage-option. A mistake ends the program with one sentence.
+    """
     words.add_argument("--data", required=True, help="the data folder: a path or a URI")
     words.add_argument(
         "--storage-option", action="append", default=[], metavar="KEY=VALUE",
         help="option of the storage, such as AWS_REGION=eu-central-1; may be repeated",
     )  # fmt: skip
-
-
-def place_of_flags(words: ArgumentParser, given: Namespace) -> TablePlace:
-    """The data folder that the flags name; a mistake ends the program with one sentence."""
+    given = words.parse_args(arguments)
     try:
         options = dict(one.split("=", 1) for one in given.storage_option)
     except ValueError:
         words.error("--storage-option needs the form KEY=VALUE")
     if re.match(r"[a-z0-9]+:", given.data):
-        return TablePlace(given.data.rstrip("/"), options)
+        return given, TablePlace(given.data.rstrip("/"), options)
     if not Path(given.data).is_dir():
         words.error(f"--data={given.data}: no such folder")
-    return TablePlace(str(Path(given.data).absolute()), options)
+    return given, TablePlace(str(Path(given.data).absolute()), options)
 
 
 def place_of(

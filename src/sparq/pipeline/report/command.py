@@ -21,7 +21,7 @@ from sparq.pipeline.folders import read_json
 from sparq.pipeline.report.figures import figures_of
 from sparq.pipeline.report.page import page_of
 from sparq.pipeline.settings import utc_text
-from sparq.pipeline.storage import add_data_flags, place_of_flags
+from sparq.pipeline.storage import parsed
 from sparq.tools.parser import ToolParser, VersionAction
 
 PROGRAM = "sparq report"
@@ -39,7 +39,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the program; returns the exit status."""
     words = ToolParser(prog=PROGRAM, description="Make a page about the clicks of any period.")
     words.add_argument("--version", action=VersionAction)
-    add_data_flags(words)
     since, until = "begin here: -7d, -2h, 2026-11-20 or 2026-11-20T10:00, in UTC", "end before it"
     words.add_argument("--since", type=time_of, metavar="TIME", help=since)
     words.add_argument("--until", type=time_of, metavar="TIME", help=until)
@@ -47,8 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     words.add_argument("--output", type=Path, metavar="FILE", help=output)
     # argparse would take the -7d of `--since -7d` for a flag.
     joined = re.sub(r"(--since|--until)\0-", r"\1=-", "\0".join(arguments))
-    given = words.parse_args(joined.split("\0"))
-    place = place_of_flags(words, given)
+    given, place = parsed(words, joined.split("\0"))
     folder = Path(place.address)
     try:
         figures = figures_of(place, given.since, given.until)
