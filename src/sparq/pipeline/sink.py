@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from sparq.pipeline.maintenance import Maintenance
 from sparq.pipeline.publish import BODY_DDL, ResultTopics
-from sparq.pipeline.tables import Split, Table, Tables, Written, overlapping, rows_of
+from sparq.pipeline.tables import Split, Table, Tables, overlapping, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,26 +72,25 @@ class Sink:
         """Process one micro-batch, of rows that `Tables.writer` yields."""
         output, spark = self._output, rows.sparkSession
         written = self.tables.write(rows, batch_id, always=output.always)
-        new = written.get(output.published)
-        self._counted(new.rows if new else 0)
+        new = written.get(output.published, [])
+        self._counted(sum(one.rows for one in new))
         if new:
-            self.publish(spark, new)
+            self.publish(spark, [one.path for one in new])
         self._maintenance.between_batches(spark)
 
-    def publish(self, spark: SparkSession, new: Written) -> None:
-        """Publish what was written into the table that is published."""
+    def publish(self, spark: SparkSession, new: list[str]) -> None:
+        """Publish the rows of files that were written into the table that is published."""
         if self._topics is None:
             return
         name, encode = self._output.published, self._output.as_json
         definition, place, delta = self.tables.opened[name]
-        files = new.files
-        if definition.summed is not None:
-            files = overlapping(delta, definition.time, files)
+        version, summed = delta.version(), definition.summed is not None
+        files = overlapping(delta, definition.time, new) if summed else new
 
         def bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for _ in batches:
-                for rows in new_rows(place, definition, new.files, files):
-                    encoded = [encode(row, new.version) for row in rows.to_pylist()]
+                for rows in new_rows(place, definition, new, files):
+                    encoded = [encode(row, version) for row in rows.to_pylist()]
                     yield pa.record_batch([pa.array(encoded, pa.binary())], names=["body"])
 
         made = spark.range(0, 1, 1, 1).mapInArrow(bodies, BODY_DDL)

@@ -30,7 +30,7 @@ from sparq.pipeline.maintenance import OPEN
 from sparq.pipeline.sessions import output, state
 from sparq.pipeline.sink import Output, Sink
 from sparq.pipeline.storage import place_of
-from sparq.pipeline.tables import WRITTEN_DDL, Table, Tables, Written, files_of, transact
+from sparq.pipeline.tables import WRITTEN_DDL, Table, Tables, files_of, transact
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -63,9 +63,8 @@ def close(sink: Sink, rules: Rules, source: str, spark: SparkSession, checkpoint
         writer = sink.tables.writer(split, f"{OPEN}{source}-")
         added = sink.tables.added(rows.mapInArrow(writer, WRITTEN_DDL))
     _replace_open(sink.tables, source, added)
-    new = Written(0, [one["path"] for one in added.get(FINDINGS.name, [])], 0)
-    if new.files:
-        sink.publish(spark, new)
+    if FINDINGS.name in added:
+        sink.publish(spark, [one["path"] for one in added[FINDINGS.name]])
 
 
 def reopen(sink: Sink, source: str) -> None:

@@ -100,14 +100,6 @@ class OpenTable(NamedTuple):
     delta: DeltaTable
 
 
-class Written(NamedTuple):
-    """What a batch has written into a table: the version that has it, its files, their rows."""
-
-    version: int
-    files: list[str]
-    rows: int
-
-
 class TableFile(NamedTuple):
     """A file that counts; `path` is relative to the table's folder."""
 
@@ -160,21 +152,19 @@ class Tables:
 
         return run
 
-    def write(self, files: DataFrame, batch_id: int, *, always: bool = False) -> dict[str, Written]:
-        """Commit the files of a micro-batch, rows of `writer`, also if it is repeated.
+    def write(
+        self, files: DataFrame, batch_id: int, *, always: bool = False
+    ) -> dict[str, list[TableFile]]:
+        """Commit the files of a micro-batch of a streaming query, rows of `writer`.
 
-        Returns what the tables have of this batch, by name; one without rows of it is left out.
-        With `always` the plan is also executed if the tables have the batch: Spark writes the state
-        of a batch only then.
+        Returns what the tables have of this batch, by name, also if it is repeated. With `always`
+        the plan is also executed if they have the batch: Spark writes its state only then.
 
         Raises:
-            RuntimeError: the caller is not a streaming query.
             FileNotFoundError: see `added`.
             deltalake.exceptions.CommitFailedError: other programs keep changing a table's columns.
         """
         query = files.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        if not query:
-            raise RuntimeError("a table can only be written by foreachBatch of a streaming query")
         prefix = _prefix(query, batch_id)
         *_, last = self.opened.values()
         added: dict[str, list[dict[str, Any]]] = {}
@@ -185,10 +175,7 @@ class Tables:
             if name in added and not has_batch(table, query, batch_id):
                 commit(table, added[name], Transaction(query, batch_id))
             # Read from the table: an earlier attempt or another driver may have committed.
-            own = [one for one in files_of(table) if one.name.startswith(prefix)]
-            if own:
-                paths = [one.path for one in own]
-                found[name] = Written(table.version(), paths, sum(one.rows for one in own))
+            found[name] = [one for one in files_of(table) if one.name.startswith(prefix)]
         return found
 
     def added(self, files: DataFrame) -> dict[str, list[dict[str, Any]]]:
