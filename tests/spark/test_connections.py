@@ -97,14 +97,6 @@ def addresses(found: NsqdDiscovery) -> list[str]:
     return [place.address for place in found.found()]
 
 
-def test_without_nsqlookupd_every_topic_is_at_every_nsqd():
-    """Without nsqlookupd, every given topic is expected at every given nsqd."""
-    topics = TopicSelection(("a", "b"), several=True)
-    found = NsqdDiscovery(ClusterOptions(("h:1", "h:2"), (), 1), topics)
-
-    assert [("h:1", "a"), ("h:1", "b"), ("h:2", "a"), ("h:2", "b")] == list(found.found())
-
-
 def test_nsqlookupd_is_asked_for_the_topic(lookupd):
     """/lookup gives the producers' TCP addresses, also of IPv6; the topic name is URL-encoded."""
     lookupd.serve(("a", 4150), ("::1", 4152))

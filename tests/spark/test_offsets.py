@@ -167,13 +167,7 @@ def test_by_default_the_number_of_messages_determines_the_parts():
 @pytest.mark.parametrize(
     ("topics", "read", "not_read"),
     [
-        (TopicSelection(("clicks",)), ["clicks"], ["click", "clicks2", ""]),
         (TopicSelection(("a", "b"), several=True), ["a", "b"], ["ab"]),
-        (
-            TopicSelection((), "clicks_.*", several=True),
-            ["clicks_", "clicks_de"],
-            ["x_clicks_de", "clicks"],
-        ),
         (TopicSelection((), "a|b.", several=True), ["a", "bc"], ["b", "ac", "aa"]),
         (TopicSelection((), ".*", several=True), ["a"], ["a#ephemeral"]),
     ],

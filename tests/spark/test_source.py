@@ -139,22 +139,6 @@ def test_the_first_batch_begins_again_where_it_began(servers, readers):
 # tests the arithmetic; the tests here use it with logs.
 
 
-def test_max_bytes_per_trigger_limits_a_batch(servers, readers):
-    """maxBytesPerTrigger limits a batch to whole extents, at least one of each log."""
-    first = servers[0]
-    for number in range(6):
-        first.add([bytes([number]) * 500])
-    for given, counts in (
-        ({"maxBytesPerTrigger": str(2 * first.size_of(2))}, [5, 2, 2, 1]),
-        ({"maxBytesPerTrigger": "1"}, [2, 2, 1, 1, 1, 1, 1, 1]),
-        ({"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, [1] * 10),
-        ({"maxBytesPerTrigger": "1m"}, [10]),
-    ):
-        assert counts == [len(rows) for rows in drain(readers(first, **given))]
-    (once,) = drain(readers(first, maxBytesPerTrigger="1"), ALL)  # trigger once
-    assert 10 == len(once)
-
-
 def test_batches_grow_while_messages_are_left(servers, readers):
     """Batches begin with firstOffsetsPerTrigger, and grow fourfold up to maxOffsetsPerTrigger."""
     server = servers[1]

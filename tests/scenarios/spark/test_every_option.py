@@ -39,7 +39,7 @@ EFFECTS = {
     "pushDownPredicate": "test_reads.py::test_predicates_on_the_time_are_pushed_down",
     "maxOffsetsPerTrigger": "spark/test_source.py::"
     "test_a_limit_applies_to_every_batch_and_all_rows_are_read_once",
-    "maxBytesPerTrigger": "spark/test_source.py::test_max_bytes_per_trigger_limits_a_batch",
+    "maxBytesPerTrigger": "test_reads.py::test_the_bytes_of_micro_batches_are_limited",
     "minOffsetsPerTrigger": "spark/test_source.py::test_a_batch_waits_for_the_minimum_of_messages",
     "maxTriggerDelay": "spark/test_source.py::test_a_batch_waits_for_the_minimum_of_messages",
     "minPartitions": "spark/test_batches.py::test_a_range_is_cut_into_equal_parts",
