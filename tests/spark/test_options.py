@@ -162,7 +162,7 @@ WAITING = {"minOffsetsPerTrigger": "7"}
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"maxOffsetsPerTRIGGER": " 7 "}, ReadLimits(messages_max=7)),
+        ({"maxOffsetsPerTRIGGER": " 7 "}, ReadLimits(messages_max=7, messages_first=7)),
         (WAITING, ReadLimits(messages_min=7, delay_seconds=900)),
         *(
             (WAITING | {"maxTriggerDelay": text}, ReadLimits(messages_min=7, delay_seconds=seconds))

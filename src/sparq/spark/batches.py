@@ -122,9 +122,7 @@ class Span(NamedTuple):
     """One log's part of a batch.
 
     Attributes:
-        key: the log's key in the offset.
-        topic: its topic.
-        address: the nsqd to read it from.
+        key, topic, address: of the log: its key in the offset, its topic, the nsqd to read it from.
         first_ordinal: messages in the log before the batch.
         begin: the first position that the log still has; `end` if all of the span is lost.
         end: where the span ends.
@@ -265,10 +263,7 @@ class BatchPlanner:
     ) -> dict[Key, Backlog]:
         """The backlog of each log, from where it was found to where it may be read.
 
-        Args:
-            found: how far each log has been read.
-            stops: the ends up to which it may be read; missing logs are unreachable.
-            bytes_max: maximum bytes of all logs together; 0: no limit.
+        A log without `stops` is unreachable. `bytes_max` are of all logs together; 0: no limit.
         """
         counts = {key: max(0, stop.end_ordinal - found[key].ordinal) for key, stop in stops.items()}
         if not bytes_max:

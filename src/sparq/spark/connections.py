@@ -179,10 +179,8 @@ def check_peers(cluster: ClusterOptions, topics: TopicSelection | None) -> None:
     Nothing is created. Daemons that do not answer are not reported: the query waits for them.
 
     Raises:
-        WrongPeerError: there is another daemon, or another of its ports, at an address.
-        NoRangesError: an nsqd does not support range reading.
-        RemoteError: an nsqd refuses a sink's secret.
-        TlsError, AuthRequiredError: an nsqd does not offer TLS, is not trusted, or requires AUTH.
+        WrongPeerError, NoRangesError, RemoteError, TlsError, AuthRequiredError: as the
+            documentation of `NsqDataSource` says.
     """
     with contextlib.suppress(OSError):
         NsqdDiscovery(cluster, topics).found()
@@ -205,13 +203,12 @@ class TopicConnection:
     """One topic at one nsqd.
 
     Attributes:
-        address: the nsqd's ``host:port``.
-        topic: the topic.
-        reader: the connection to the nsqd.
+        address, topic, reader: the nsqd's ``host:port``, the topic, the connection to the nsqd.
         attached: the attachment, with the log's ends at the last request and the channel's cursor;
             None while the nsqd is unreachable or lacks the topic.
         failure: why the nsqd is unreachable; None while it is reachable.
         log: the id of the log when the nsqd was last reachable; empty before that.
+        retry_at: when it is tried again, in seconds of the monotonic clock.
         given_up: the query does not wait for it until it is back.
     """
 
@@ -222,13 +219,8 @@ class TopicConnection:
         self.failure: Exception | None = None
         self.log = ""
         self.given_up = False
-        self._retry_at = float("-inf")
+        self.retry_at = float("-inf")
         self._pause = RETRY_FIRST_SECONDS
-
-    @property
-    def due(self) -> bool:
-        """Whether the nsqd is not attached and its retry pause is over."""
-        return self.attached is None and time.monotonic() >= self._retry_at
 
     def may_have(self, key: Key) -> bool:
         """Whether a log may be here, as far as the last contact tells."""
@@ -274,7 +266,7 @@ class TopicConnection:
         """Close the connection and do not reopen it for this long."""
         self.reader.close()
         self.attached, self.failure = None, None
-        self._retry_at = time.monotonic() + seconds
+        self.retry_at = time.monotonic() + seconds
 
 
 class TopicConnections:
@@ -311,9 +303,11 @@ class TopicConnections:
         silent: dict[str, OSError] = {}
         # A copy: `_miss` removes members.
         for member in list(self._members.values()):
-            if member.due and member.address in silent:
+            if member.attached is not None or time.monotonic() < member.retry_at:
+                continue
+            if member.address in silent:
                 member.down(silent[member.address])
-            elif member.due:
+            else:
                 self._open(member)
                 if isinstance(member.failure, OSError):
                     silent[member.address] = member.failure
@@ -392,8 +386,7 @@ class TopicConnections:
         except OSError as error:
             member.down(error)
         except (WrongPeerError, NoRangesError) as error:
-            # An address of the options or of nsqlookupd that never was a sparq nsqd: a mistake to
-            # report.
+            # An address given or found that never was a sparq nsqd: a mistake to report.
             if TopicAt(member.address, member.topic) in self._found and not member.log:
                 raise
             # It was an nsqd before, or only a checkpoint names it: another program has its port.
@@ -402,8 +395,7 @@ class TopicConnections:
             if member.log and may_pass(refusal):
                 member.down(refusal)
                 return
-            # nsqd has no code of its own for a missing topic: the text tells it from other
-            # refusals.
+            # nsqd has no code of its own for a missing topic: the text tells.
             if refusal.code != "E_RANGE_FAILED" or "not found" not in refusal.text:
                 raise
             self._miss(member)
@@ -436,8 +428,7 @@ class TopicConnections:
             except (OSError, RemoteError) as error:
                 # A refusal means that the topic was deleted; the next refresh finds that out.
                 member.down(error)
-                # Only a timeout takes long; a refused connection fails at once, also for other
-                # topics.
+                # Only a timeout takes long; a refused connection fails at once.
                 if isinstance(error, TimeoutError):
                     silent[member.address] = error
             else:

@@ -135,24 +135,19 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     ) -> "type[NsqDataSource]":
         """A source with the same options, whose rows a function makes of the messages.
 
-        `mapInArrow` after the source gives the same rows, but Spark then takes all messages from
-        one Python process and hands them to another. Here the function runs in the task that reads
-        the messages, and Spark only sees what it yields: two thirds of the computing time for a
-        function that writes clicks into files.
+        It runs in the task that reads the messages. With `mapInArrow` after the source, Spark would
+        carry all messages from one Python process to another, and take up to half as long again.
 
         Args:
             name: the format's name; register the class with `spark.dataSource.register`.
-            columns: the columns that the function gets.
-            function: gets the record batches of a partition, and yields record batches; it is
-                pickled with cloudpickle.
+            columns: those that the function gets.
+            function: turns the record batches of a partition into others.
             schema: the columns that it yields, as DDL.
         """
         # Pickled apart: processes of Spark that only plan a query need not load its modules.
         pickled = dumps(function)
 
         class MappedSource(cls):  # type: ignore[misc, valid-type] # mypy takes cls for a variable
-            __doc__ = cls.__doc__
-
             @classmethod
             def name(cls) -> str:
                 return name

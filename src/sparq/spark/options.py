@@ -337,11 +337,8 @@ class UserOptions:
 class ClusterOptions:
     """Addresses of the nsqds, or of the nsqlookupds that list them, and how to connect.
 
-    Attributes:
-        nsqd_tcp_addresses, lookupd_http_addresses: one of them is empty.
-        timeout_ms: how long an nsqd may be unreachable before the query or task fails.
-        layers: TLS, compression and AUTH of each connection.
-        begin_timeout_ms: the same at the start of a query without a checkpoint; 0: `timeout_ms`.
+    `timeout_ms` is how long an nsqd may be unreachable before the query or task fails;
+    `begin_timeout_ms` the same at the start of a query without a checkpoint, 0: `timeout_ms`.
     """
 
     nsqd_tcp_addresses: tuple[str, ...]
@@ -375,15 +372,7 @@ class ClusterOptions:
 
 
 class ReadLimits(NamedTuple):
-    """Limits of a micro-batch.
-
-    Attributes:
-        messages_max: maximum number of messages.
-        messages_min: with fewer messages a batch waits.
-        delay_seconds: how long it waits at most, counted from the previous batch.
-        bytes_max: maximum stored bytes; 0: no limit.
-        messages_first: maximum number of messages in the first batch after a start.
-    """
+    """Limits of a micro-batch, as the options ...PerTrigger say; `bytes_max` 0: no limit."""
 
     messages_max: int = NO_LIMIT
     messages_min: int = 0
@@ -396,16 +385,14 @@ class ReadLimits(NamedTuple):
         """Parse the options. Raises OptionError: one is wrong, or two exclude each other."""
         least = given["minOffsetsPerTrigger"] or 0
         most = given["maxOffsetsPerTrigger"] or NO_LIMIT
+        first = given["firstOffsetsPerTrigger"] or most
         delay_ms = given["maxTriggerDelay"]
-        if least > most:
-            raise OptionError(
-                f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}"
-            )
-        first = given["firstOffsetsPerTrigger"] or NO_LIMIT
-        if given["firstOffsetsPerTrigger"] and first > most:
-            raise OptionError(
-                f"option firstOffsetsPerTrigger: {first} is more than maxOffsetsPerTrigger, {most}"
-            )
+        for name, number in (("min", least), ("first", first)):
+            if number > most:
+                raise OptionError(
+                    f"option {name}OffsetsPerTrigger: {number} is more than maxOffsetsPerTrigger,"
+                    f" {most}"
+                )
         if given.has("maxTriggerDelay") and not least:
             raise OptionError(
                 "option maxTriggerDelay: also set minOffsetsPerTrigger, since it limits that wait"

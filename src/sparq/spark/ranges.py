@@ -56,10 +56,8 @@ class Range(NamedTuple):
     """Messages [first, end) of one log.
 
     Attributes:
-        topic: the topic.
-        nsqd: the value of the column nsqd.
-        address: the nsqd to read from.
-        log: the log's id.
+        topic, nsqd: the values of these columns.
+        address, log: the nsqd to read from, and the id of its log.
         first, end: the first index, and the index after the last one.
         ordinal: messages in the log before `first`.
         messages: number of messages in the range.

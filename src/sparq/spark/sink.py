@@ -17,7 +17,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -318,13 +317,6 @@ class Publisher:
 # Spark's writers
 
 
-@dataclass
-class PublishedCount(WriterCommitMessage):  # type: ignore[misc] # mypy does not follow pyspark
-    """The number of messages that one task has published."""
-
-    messages: int
-
-
 class _Writer:
     """Common base of the batch and stream writers; `columns` are positions by name."""
 
@@ -337,7 +329,7 @@ class _Writer:
             name: at for name, at in columns.items() if name != "topic" or not options.topic
         }
 
-    def write(self, iterator: Iterator[Any]) -> PublishedCount:
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Publish the record batches of one task.
 
         Raises:
@@ -345,6 +337,10 @@ class _Writer:
         """
         freeze_loaded_objects()
         context = TaskContext.get()
+        # Not a documented interface of Spark: only the text of errors depends on it.
+        batch = context and context.getLocalProperty("streaming.sql.batchId")
+        number = context.partitionId() if context else 0
+        where = f"partition {number}{f' of batch {batch}' if batch else ''}"
         # Spark's executors have their own directories for data that does not fit into memory.
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
         folder_or_default = folder if os.path.isdir(folder) else None
@@ -359,30 +355,19 @@ class _Writer:
                     at = chosen.schema.get_field_index("defer_ms")
                     delays = chosen.column(at).cast(pa.int64()).fill_null(0)
                     chosen = chosen.set_column(at, "defer_ms", delays)
-                check_rows(chosen, self._options, RowPosition(_where(context), first))
+                check_rows(chosen, self._options, RowPosition(where, first))
                 writer = writer or pa.ipc.new_stream(kept, chosen.schema)
                 writer.write_batch(chosen)
                 first += rows.num_rows
             if writer is None:
-                return PublishedCount(0)
+                return WriterCommitMessage()
             writer.close()
             kept.seek(0)
-            turn = context.partitionId() if context else 0
-            with closing(Publisher(self._options.cluster, turn)) as publisher:
+            with closing(Publisher(self._options.cluster, number)) as publisher:
                 for rows in pa.ipc.open_stream(kept):
                     for piece in pieces(rows, self._options):
                         publisher.publish(piece)
-        return PublishedCount(first)
-
-
-def _where(context: TaskContext | None) -> str:
-    """The task's partition, and the micro-batch if it belongs to one."""
-    if context is None:
-        return "partition 0"
-    # Not a documented interface of Spark: only this text depends on it.
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    of_batch = f" of batch {batch}" if batch else ""
-    return f"partition {context.partitionId()}{of_batch}"
+        return WriterCommitMessage()
 
 
 class NsqWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc] # mypy skips pyspark

@@ -77,12 +77,9 @@ Found = dict[Key, LogPosition]
 
 
 class NsqReader:
-    """Plans ranges in the driver and reads them in the executors.
+    """Plans ranges in the driver and reads them in the executors, with these columns in order.
 
-    Args:
-        options: the source's options.
-        columns: those to decode, in order.
-        function: turns a range's rows into others, pickled (`NsqDataSource.mapped`); None: none.
+    `function`, pickled, turns the rows of a range into others (`NsqDataSource.mapped`).
     """
 
     def __init__(
@@ -435,11 +432,7 @@ def _microseconds(predicate: Any) -> int | None:
 class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy skips pyspark
     """Reads the messages of topics' logs between two positions."""
 
-    def __init__(
-        self, options: SourceOptions, columns: Sequence[str], function: bytes | None = None
-    ) -> None:
-        super().__init__(options, columns, function)
-        self._times = TimeBounds()
+    _times = TimeBounds()
 
     def partitions(self) -> list[InputPartition]:
         """The ranges to read; the logs' ends are looked up once, here."""

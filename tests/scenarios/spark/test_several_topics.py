@@ -5,6 +5,7 @@ one topic in a real Spark are tested in test_nsqds_fail.py.
 """
 
 import re
+import time
 
 import pytest
 
@@ -419,7 +420,7 @@ def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix
             patched.setattr(RangeReader, question, silent)
         assert {} == nsqds.ends()
         assert 1 == len(asked)
-        wait_for(lambda: all(member.due for member in nsqds._members.values()))
+        wait_for(lambda: all(time.monotonic() >= one.retry_at for one in nsqds._members.values()))
         nsqds.refresh()
         assert 2 == len(asked)
     for topic in topics:
