@@ -26,7 +26,6 @@ PROGRAM: Final = "sparq pipeline"
 APPLICATION: Final = "sparq.pipeline.app"
 """Its `run(settings)` does the work and returns the exit status."""
 
-INTERRUPTED: Final = 130
 INTRODUCTION: Final = """\
 Runs the clicks pipeline on existing nsqds: reads clicks from a topic, and writes an archive,
 metrics per minute and spam findings to one folder, each exactly once. Ctrl-C or SIGTERM ends
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(import_module(APPLICATION).run(settings))
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
-        return INTERRUPTED
+        return 130
     except mistakes.Mistake as error:
         sentence = str(error)
     except ModuleNotFoundError as error:

@@ -21,8 +21,6 @@ from typing import Final
 from sparq.program.mistakes import Mistake
 
 JAVA_MAJOR_MIN: Final = 17
-VERSION_TIMEOUT_SECONDS: Final = 30
-MIB: Final = 1 << 20
 PREFIX: Final = "sparq-jvm-"
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """Java options: no message if an archive does not match."""
@@ -77,7 +75,7 @@ def java_major(java: str) -> int:
     """The major version of a java program; 0 if it does not run or prints no version."""
     try:
         ran = subprocess.run(  # noqa: S603 - the user's own JAVA_HOME or PATH, no shell
-            [java, "-version"], capture_output=True, timeout=VERSION_TIMEOUT_SECONDS, check=True
+            [java, "-version"], capture_output=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return 0
@@ -105,7 +103,7 @@ def default_heap() -> str:
     RocksDB, a Python worker per task, and often the nsqds need the rest. State is not in the heap,
     so more than 8 GiB would only make garbage collection slower.
     """
-    return f"{min(max(memory_bytes() // MIB // 4, 1024), 8192)}m"
+    return f"{min(max(memory_bytes() // (4 << 20), 1024), 8192)}m"
 
 
 def memory_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -24,7 +24,7 @@ HOSTILE = (
 )
 SCORE = {"precision": 1.0, "recall": 0.75}
 RUN = {
-    **dict.fromkeys(("published", "archived", "distinct", "metrics_clicks", "clicks"), 4_000),
+    **dict.fromkeys(("published", "archived", "distinct", "minute_clicks", "clicks"), 4_000),
     **dict.fromkeys(("rejected", "resent", "evicted_visits", "evicted_clicks", "logged"), 0),
     **dict.fromkeys(("session_clicks", "sessions", "minutes", "visitors", "bytes"), 90),
     **{"exactly_once": True, "failures": [], "seconds": 31.5, "clicks_per_second": 127},

@@ -70,7 +70,7 @@ def test_every_number_of_the_report_equals_a_count_of_the_file(ran, counted):
     assert report["rejected_by_reason"] == {
         "no user_agent after referer in the line": len(unreadable)
     }
-    assert report["metrics_clicks"] == len(clicks)
+    assert report["minute_clicks"] == len(clicks)
     assert (report["resent"], report["exactly_once"]) == (0, True)
     assert report["minutes"] == len(minutes)
     assert report["bytes"] == sum(click["bytes"] for click in clicks)

@@ -20,6 +20,9 @@ from sparq.pipeline.spam_analysis import FINDINGS
 from sparq.pipeline.storage import TablePlace
 
 SQL = Path(__file__).with_name("audit.sql").read_text(encoding="utf-8")
+FIGURES = ("sessions", "minutes", "bytes", "visitors", "evicted_visits", "evicted_clicks")
+"""The figures of the page that are also in `report.json`."""
+
 HASH_DTYPE = "<u8"
 RECORDS = ("acknowledged", "resent")
 """Files with a hash for each publish with OK, and for each further send without an answer."""
@@ -120,12 +123,10 @@ def report_of(
     lists = {one["title"]: one["rows"] for one in figures["top_lists"]}
     report: dict[str, Any] = {
         **facts,
-        **{name: counts[name] for name in ("archived", "distinct", "rejected", "session_clicks")},
-        "metrics_clicks": counts["minute_clicks"],
+        **counts,
         "exactly_once": not failures,
         "failures": failures,
-        **{name: figures[name] for name in ("sessions", "minutes", "bytes", "visitors")},
-        **{name: figures[name] for name in ("evicted_visits", "evicted_clicks")},
+        **{name: figures[name] for name in FIGURES},
         "findings": {**dict.fromkeys(REASONS, 0), **figures["findings"]},
         "statuses": {name.removeprefix("status_"): figures[name] for name in STATUSES},
         "top_pages": [{"page": row[0], "clicks": row[1]} for row in lists.get("Pages", [])[:10]],

@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from sparq.demo.generator import Day
 from sparq.pipeline import folders
@@ -40,9 +39,6 @@ RUN_FLAGS = (
     "--spark=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 )
-METRICS_PORT = 4180
-"""Port of the Prometheus metrics; if it is taken, a free port is used."""
-
 RESTARTS_MAX = 50
 POLL_SECONDS = 0.25
 SHOW_SECONDS = 5.0
@@ -90,7 +86,8 @@ class PipelineRun:
         if self.settings.files:
             raise RunError("--config: from: clicks come from a topic; sparq pipeline reads files")
         if self.settings.metrics_address == METRICS_ADDRESS:
-            words.append(f"--metrics-address={HOST}:{free_port(METRICS_PORT)}")
+            port = free_port(int(METRICS_ADDRESS.rpartition(":")[2]))
+            words.append(f"--metrics-address={HOST}:{port}")
         if config:
             from sparq.pipeline.app import checked  # noqa: PLC0415 - loads Spark
 
@@ -226,35 +223,28 @@ def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = ""
             arguments = clicks, count, seed
             runner.process(threading.Thread(target=runner.publish, args=arguments, daemon=True))
             runner.enter("auditing")
-            source = str(clicks or f"generated clicks, seed {seed}")
-            report, figures = _audited(runner, source)
+            facts = {
+                "source": str(clicks or f"generated clicks, seed {seed}"),
+                "published": runner.published.acknowledged,
+                "resent": runner.published.resent,
+                "logged": runner.cluster.message_count(runner.settings.topic),
+                "restarts": runner.restarts,
+            }
+            acknowledged, resent = read_records(runner.run_dir)
+            # Anonymized clicks are stored without the bodies that would be compared.
+            records = None if runner.settings.reading.anonymize else acknowledged, resent
+            place = TablePlace(str(data))
+            report, figures = report_of(place, facts, records, runner.labels)
         finally:
             runner.stop()
+    report["seconds"] = round(runner.seconds(), 1)
+    report["clicks_per_second"] = round(report["archived"] / runner.seconds())
     write_json(data / "report.json", report)
-    page = page_of(source, figures, report)
+    page = page_of(report["source"], figures, report)
     (data / "report.html").write_text(page, encoding="utf-8")
     sys.stdout.write(text_of(report) + f"\n  {data / 'report.html'}\n\n")
     runner.enter("done")
     return 0 if report["exactly_once"] else 1
-
-
-def _audited(runner: PipelineRun, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The content of `report.json`, and the figures of all clicks (`figures_of`)."""
-    facts = {
-        "source": source,
-        "published": runner.published.acknowledged,
-        "resent": runner.published.resent,
-        "logged": runner.cluster.message_count(runner.settings.topic),
-        "restarts": runner.restarts,
-    }
-    acknowledged, resent = read_records(runner.run_dir)
-    # Anonymized clicks are stored without the bodies that would be compared.
-    records = None if runner.settings.reading.anonymize else acknowledged, resent
-    place = TablePlace(str(runner.data))
-    report, figures = report_of(place, facts, records, runner.labels)
-    report["seconds"] = round(runner.seconds(), 1)
-    report["clicks_per_second"] = round(report["archived"] / runner.seconds())
-    return report, figures
 
 
 def up(data: Path, config: str = "") -> int:
