@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -19,11 +20,11 @@ def test_the_example_counts_all_messages(spark: SparkSession, tmp_path: Path) ->
     kept: list[int] = []
     with spawn_nsqd(tmp_path / "nsqd") as nsqd:
         publish_batches(nsqd, "clicks", numbered(0, 500))
-        names: dict[str, object] = {"spark": spark}
+        names: dict[str, Any] = {"spark": spark}
         exec(found[1].replace("127.0.0.1:4150", nsqd.tcp), names)
         query = (
             names["rows"]
-            .writeStream.foreachBatch(  # type: ignore[attr-defined]
+            .writeStream.foreachBatch(
                 lambda rows, _: kept.extend(row.messages for row in rows.collect())
             )
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
