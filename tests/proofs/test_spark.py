@@ -90,6 +90,7 @@ def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.Monke
     session = Mock(dataSource=SimpleNamespace(register=registered.append))
     monkeypatch.setattr(channels, "NsqDataSource", UnplannedSource)
     monkeypatch.setattr(channels, "_counting", lambda *given: given)
+    monkeypatch.setattr(channels, "_observed", lambda rows: rows)  # it needs a real session
     channels.channel(session, {"queryName": "archive"}, iter, "body BINARY")
 
     assert [True] == [issubclass(one, UnplannedSource) for one in registered]
