@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from sparq.pipeline import maintenance
-from sparq.pipeline.maintenance import CLEAN_S, FAN, KEEP_S, MIB, Maintenance, due, merge
+from sparq.pipeline.maintenance import FAN, KEEP_S, MIB, Maintenance, due, merge
 from sparq.pipeline.tables import TableFile, Tables, files_of
 from tests.pipeline.conftest import QUERY
 from tests.pipeline.stored import put
@@ -129,14 +129,14 @@ def test_many_batches_leave_few_files(spark, query, batches, tmp_path):
         cared.between_batches(spark, began_s + number * maintenance.CHECK_S)
     orphan = tmp_path / "odd" / "date=2026-11-21" / "11111111-9-x.parquet"
     orphan.write_bytes(b"")
-    seen_s = began_s + FAN * maintenance.CHECK_S + CLEAN_S
+    seen_s = began_s + FAN * maintenance.CHECK_S
     left = []
-    for at_s in (seen_s, seen_s + KEEP_S - 1, seen_s + KEEP_S + CLEAN_S):
+    for at_s in (seen_s, seen_s + KEEP_S - 1, seen_s + KEEP_S + maintenance.CHECK_S):
         cared.between_batches(spark, at_s)
         left.append(len(files(tmp_path)))
 
     assert [FAN * 100] == [one.rows for one in files_of(DeltaTable(tmp_path / "odd"))]
-    assert [FAN + 2, FAN + 2, 1] == left
+    assert [FAN + 2, 2, 1] == left
     assert FAN * 100 == len(indexes(tmp_path, "odd"))
 
 

@@ -65,41 +65,34 @@ where the hashes of a minute's visitors take about ten times their size."""
 SETTLED_S = 600
 """A day without a new file for this time is merged into one file, or a few large ones."""
 
-CHECK_S, CLEAN_S = 10, 60
+CHECK_S = 10
 
 
 class Maintenance:
     """Maintains the tables of one query; `keep_days` before today are kept (0: all)."""
 
     def __init__(self, tables: Tables, keep_days: int = 0) -> None:
-        self._tables, self._keep_days = tables, keep_days
-        self._checked_s = self._cleaned_s = 0.0
+        self._tables, self._keep_days, self._checked_s = tables, keep_days, 0.0
         # Files that do not count, by table and path, and when they were first seen.
         self._unnamed: dict[tuple[str, str], float] = {}
 
     def between_batches(self, spark: SparkSession, now_s: float | None = None) -> None:
-        """Merge files of one day of each table if due; delete what is old; mostly do nothing."""
+        """Every CHECK_S: merge files of one day of each table if due, and delete what is old."""
         now_s = time.time() if now_s is None else now_s
         if now_s < self._checked_s + CHECK_S:
             return
-        self._checked_s = now_s
-        for table in self._tables.opened.values():
-            table.delta.update_incremental()
-            limit = MERGE_BYTES if table.definition.summed is None else SUMMED_MERGE_BYTES
-            if chosen := due(files_of(table.delta), limit, now_s):
-                merge(spark, table, chosen)
-        if now_s >= self._cleaned_s + CLEAN_S:
-            self._clean(now_s)
-
-    def _clean(self, now_s: float) -> None:
-        """Delete days that are not kept, old commits, and files that do not count."""
-        self._cleaned_s, seen = now_s, {}
+        self._checked_s, seen = now_s, {}
         first = datetime.fromtimestamp(now_s, UTC).date() - timedelta(days=self._keep_days)
-        for name, (_, place, delta) in self._tables.opened.items():
+        for name, table in self._tables.opened.items():
+            definition, place, delta = table
+            delta.update_incremental()
+            limit = MERGE_BYTES if definition.summed is None else SUMMED_MERGE_BYTES
+            if chosen := due(files_of(delta), limit, now_s):
+                merge(spark, table, chosen)
             old = [one for one in files_of(delta) if one.day < first.isoformat()]
             if self._keep_days and old:
                 replace_files(delta, old, [], data_change=True)
-            delta.cleanup_metadata()
+            delta.cleanup_metadata()  # of the log
             for path in place.data_files().keys() - {one.path for one in files_of(delta)}:
                 seen[name, path] = self._unnamed.get((name, path), now_s)
                 if seen[name, path] <= now_s - KEEP_S:

@@ -123,9 +123,6 @@ class Tables:
     """The tables that one query writes, in the order of their commits.
 
     The last one should get rows from nearly every batch: a batch that it has is skipped.
-
-    Raises:
-        ValueError: a folder holds a table with other columns or partitions.
     """
 
     def __init__(self, spark: SparkSession, data: str, tables: Sequence[Table]) -> None:
@@ -159,10 +156,6 @@ class Tables:
 
         Returns what the tables have of this batch, by name, also if it is repeated. With `always`
         the plan is also executed if they have the batch: Spark writes its state only then.
-
-        Raises:
-            FileNotFoundError: see `added`.
-            deltalake.exceptions.CommitFailedError: other programs keep changing a table's columns.
         """
         query = files.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         prefix = _prefix(query, batch_id)
@@ -287,11 +280,7 @@ def has_batch(table: DeltaTable, query: str, batch_id: int) -> bool:
 
 
 def commit(table: DeltaTable, added: Iterable[Mapping[str, Any]], transaction: Transaction) -> None:
-    """Make files count, unless the table has the transaction by now; updates the table.
-
-    Raises:
-        deltalake.exceptions.CommitFailedError: other programs keep changing the columns.
-    """
+    """Make files count, unless the table has the transaction by now; updates the table."""
     try:
         transact(table, transaction, added)
     except CommitFailedError:
