@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from sparq.pipeline import clicks
-from sparq.pipeline.reading.schema import Reading, click_schema
+from sparq.pipeline.reading.schema import Reading
 from tests.pipeline.click_examples import READ, UNREADABLE
 
 BODIES = [line.encode() for line in (*READ, *UNREADABLE)]
@@ -55,20 +55,3 @@ def test_a_large_partition_is_read_in_parts(monkeypatch):
     assert [6, 3] == [len(part) for part in parts]
     assert BODIES[:9] == [body for part in parts for body in part["body"].to_pylist()]
     assert [] == list(clicks.parse_batches([batch_of([])], ["time"]))
-
-
-def test_spark_gives_the_same_rows(spark, messages):
-    """Spark gives the rows and types of `parse_arrow`, in any time zone of the session."""
-    frame = messages(BODIES).coalesce(1)
-    expected = clicks.parse_arrow(batch_of(BODIES), None, OWN)
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
-    try:
-        parsed = clicks.parse(frame, None, OWN)
-        found = parsed.toArrow()
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
-
-    names = click_schema(OWN).names
-    assert expected.select(names).to_pylist() == found.select(names).to_pylist()
-    assert len(UNREADABLE) == len(found) - found["reason"].null_count

@@ -4,19 +4,15 @@
     spark-submit .../sparq/pipeline/app.py --data URI ...
 
 1. It may be killed at any moment and started again: each query continues from its checkpoint, and
-   needs nothing else.
-2. SIGTERM and Ctrl-C stop the queries. The next start continues, and repeats a batch that was
-   interrupted.
-3. With `--run-dir` it ends by itself when the file `finish` appears in that folder: it processes
-   the messages that have come, stops the queries, closes the open visits, and only then
-   reports the stage `done`. The files that it writes there are for people and supervisors; no query
-   needs them.
-4. With `--once` it ends with status 0 once the messages that had come are processed. What is open
-   stays in the checkpoints' state for the next run.
+   needs nothing else. SIGTERM and Ctrl-C stop the queries.
+2. With `--run-dir` it ends when the file `finish` appears in that folder: it processes the messages
+   that have come, writes what is open in the queries' states, and then reports the stage `done`.
+   The files that it writes there are for people and supervisors; no query needs them.
+3. With `--once` it ends with status 0 once the messages that had come are processed.
    With `--from`, messages are the lines of files, with checkpoints of their own, and no nsqd is
    needed.
-5. A query that fails ends the application with status 1; a supervisor may start it again.
-6. A wrong setting ends it with one sentence, before any query starts.
+4. A query that fails ends the application with status 1; a supervisor may start it again. A wrong
+   setting ends it with one sentence, before any query starts.
 """
 
 from __future__ import annotations
@@ -68,12 +64,10 @@ POLL_SECONDS = 0.25
 
 TOO_LATE = "connect back"
 """Part of Spark's error when a Python process did not connect within ten seconds."""
-
-INITIALIZING = "nitializing"
-"""Part of Spark's status message while a query does not have its source yet."""
-
 LATE_MAX = 10
 """Maximum restarts of a query for that reason, in one process."""
+INITIALIZING = "nitializing"
+"""Part of Spark's status message while a query does not have its source yet."""
 
 FINISH = "finish"
 OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
@@ -82,13 +76,10 @@ OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
 
 @dataclass
 class PipelineQuery:
-    """One of the queries.
+    """A query: its stream, the function for foreachBatch, its newest run.
 
     Attributes:
-        rows: the stream that its batches come from.
-        sink: the function for foreachBatch.
         close: writes what is open in the state of its checkpoint; None: there is none.
-        run: its newest run.
         late: restarts because a Python process connected too late.
     """
 
@@ -101,16 +92,7 @@ class PipelineQuery:
 
 @dataclass
 class Application:
-    """The queries, from start to end.
-
-    Attributes:
-        spark: the session.
-        settings: the pipeline's settings.
-        rules: those of `spam_analysis`.
-        figures: the metrics of the queries.
-        metrics_url: where they are served; None: nowhere.
-        queries: by name.
-    """
+    """The queries by name, from start to end; their metrics, and where these are served."""
 
     spark: SparkSession
     settings: Settings
@@ -319,8 +301,7 @@ def run(settings: Settings) -> int:
     """Run the application; returns its exit status.
 
     Raises:
-        Mistake: a setting is wrong, or a query has failed with an error of sparq's own.
-        StreamingQueryException: a query has failed.
+        Mistake, StreamingQueryException: a setting is wrong, or a query has failed.
     """
     # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
@@ -356,22 +337,17 @@ def checked(settings: Settings) -> Rules:
     Raises:
         SettingsError: an expression or a column of one is wrong.
     """
-    metric_tables(settings)
+    try:
+        metric_tables(settings)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
     return read_rules(settings.rules, click_schema(settings.reading))
 
 
 def metric_tables(settings: Settings) -> list[MetricTable]:
-    """The user's metrics.
-
-    Raises:
-        SettingsError: an expression or a column of one is wrong.
-    """
-    try:
-        return [
-            MetricTable(metric, click_schema(settings.reading)) for metric in settings.own_metrics
-        ]
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
+    """The user's metrics. Raises ValueError: an expression or a column of one is wrong."""
+    clicks = click_schema(settings.reading)
+    return [MetricTable(metric, clicks) for metric in settings.own_metrics]
 
 
 if __name__ == "__main__":

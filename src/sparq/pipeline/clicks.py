@@ -1,6 +1,4 @@
-"""Clicks in Spark: the columns of a click for messages, by `sparq.pipeline.reading`.
-
-    messages -> mapInArrow(parse_arrow) -> the same rows with some of CLICK_COLUMNS
+"""The columns of a click for messages, by `sparq.pipeline.reading` and `sparq.pipeline.enrich`.
 
 Every row comes out, once, in its place. `reason` is null for a click; otherwise it says in words
 why the message is none. A column that is not requested is not made.
@@ -18,51 +16,12 @@ from sparq.pipeline.enrich import Enricher
 from sparq.pipeline.reading.schema import CLICK_SCHEMA, Reading, click_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructField
-
     from sparq.pipeline.reading.reader import ClickReader
 
-__all__ = ["CLICK_COLUMNS", "CLICK_SCHEMA", "parse", "parse_arrow", "parse_batches"]
+__all__ = ["CLICK_SCHEMA", "parse_arrow", "parse_batches"]
 
-CLICK_COLUMNS = tuple(CLICK_SCHEMA.names)
 USUAL = Reading()
 ROWS = 200_000
-
-
-def parse(
-    messages: DataFrame, columns: Collection[str] | None = None, reading: Reading = USUAL
-) -> DataFrame:
-    """Add some columns of a click to rows that have a BINARY column `body`.
-
-    One row in, one row out. Name only the columns that you need: Spark cannot tell from a later
-    `select` that the others need not be made.
-
-    Raises:
-        ValueError: a click has no such column.
-    """
-    from pyspark.sql import types as T  # noqa: PLC0415 - executors need not load it
-
-    schema = T.StructType([*messages.schema.fields, *spark_fields(columns, reading)])
-
-    def parsed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from parse_arrow(batch, columns, reading).to_batches()
-
-    return messages.mapInArrow(parsed, schema)
-
-
-def spark_fields(
-    columns: Collection[str] | None = None, reading: Reading = USUAL
-) -> list[StructField]:
-    """Some columns of a click with Spark's types; None: all.
-
-    Raises:
-        ValueError: a click has no such column.
-    """
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - nor this
-
-    return list(from_arrow_schema(_schema(columns, reading)))
 
 
 def parse_batches(
