@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -87,11 +86,6 @@ STATE: Final = {
 }
 """Figures of a stateful operator: Spark's name for each, and its meaning."""
 
-PARTS: Final = (
-    "Duration of each part of a batch, by Spark's names: latestOffset, queryPlanning and so on"
-)
-DURATION: Final = "Duration of batches, from the trigger to the commit"
-
 
 @dataclass
 class _Known:
@@ -109,20 +103,21 @@ class QueryMetrics:
     """The metrics of all queries of a session, set by the events of Spark's listener."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def made(kind: Callable[..., Any], texts: Mapping[str, str], *labels: str) -> Any:
-            return {
-                name: kind(PREFIX + name, text, ["query", *labels], registry=registry)
-                for name, text in texts.items()
-            }
+        def made(kind: Callable[..., Any], name: str, text: str, *labels: str, **more: Any) -> Any:
+            return kind(PREFIX + name, text, ["query", *labels], registry=registry, **more)
 
-        self._counters: dict[str, Counter] = made(Counter, {**COUNTERS, **COUNTS})
-        self._gauges: dict[str, Gauge] = made(Gauge, GAUGES)
-        self._state: dict[str, Gauge] = made(
-            Gauge, {name: text for name, (_, text) in STATE.items()}, "operator", "place"
+        counters = {**COUNTERS, **COUNTS}.items()
+        self._counters = {name: made(Counter, name, text) for name, text in counters}
+        self._gauges = {name: made(Gauge, name, text) for name, text in GAUGES.items()}
+        self._state = {
+            name: made(Gauge, name, text, "operator", "place") for name, (_, text) in STATE.items()
+        }
+        parts = "Duration of each part of a batch, by Spark's names: latestOffset and so on"
+        self._parts = made(Counter, "batch_part_seconds", parts, "part")
+        duration = "Duration of batches, from the trigger to the commit"
+        self._durations = made(
+            Histogram, "batch_duration_seconds", duration, buckets=DURATION_BOUNDS
         )
-        (self._parts,) = made(Counter, {"batch_part_seconds": PARTS}, "part").values()
-        durations = partial(Histogram, buckets=DURATION_BOUNDS)
-        (self._durations,) = made(durations, {"batch_duration_seconds": DURATION}).values()
         self._known: dict[str, _Known] = {}
 
     def rows(self) -> dict[str, dict[str, int]]:
