@@ -26,18 +26,11 @@ from sparq.pipeline.reading.schema import ENRICHMENTS, Reading
 
 KEPT: Final = 65_536
 """Number of texts whose values a process keeps, for each group."""
-IPV6_BITS = 48
-
-SEARCH: Final = {
-    **{name: name for name in ("google", "bing", "duckduckgo", "yahoo", "yandex", "baidu")},
-    **{name: name for name in ("ecosia", "startpage", "qwant", "naver", "seznam", "sogou", "kagi")},
-    **{"search.brave": "brave", "googlequicksearchbox": "google"},
-}
-"""Search engines by a label of the referrer's host (or two of them, with a point)."""
 CLASSES: Final = {
     "ai": "chatgpt chat.openai perplexity claude gemini.google copilot.microsoft",
     "mail": "mail.google outlook.live mail.yahoo android.gm webmail mail",
-    "search": " ".join(SEARCH),
+    "search": "google bing duckduckgo yahoo yandex baidu ecosia startpage qwant naver seznam sogou"
+    " kagi search.brave",
     "social": "facebook instagram twitter x.com t.co linkedin lnkd reddit youtube pinterest"
     " news.ycombinator t.me bsky tiktok threads vk whatsapp",
 }
@@ -54,7 +47,6 @@ ENDINGS: Final = {one: kind for kind, endings in _ENDINGS.items() for one in end
 KINDS: Final = ("page", "asset", "api", "feed", "file")
 _FEED: Final = re.compile(r"/(?:feed|rss|atom)(?:/|\.xml|$)|\.(?:rss|atom)$", re.IGNORECASE)
 _API: Final = re.compile(r"^/(?:api|graphql|rest|rpc|v\d+)(?:/|$)|\.json$", re.IGNORECASE)
-UTM: Final = ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content")
 _IPV4: Final = re.compile(r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3})\.\d{1,3}(?![\d.])")
 _IPV6: Final = re.compile(r"(?<![0-9A-Za-z:])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 
@@ -67,7 +59,6 @@ _DECLARED: Final = re.compile(
     re.IGNORECASE,
 )
 _WORDS: Final = re.compile(r"[\w./+:-]+")
-ROBOT_CHARACTERS_MAX: Final = 60
 
 Values = tuple[str | None, ...]
 
@@ -86,7 +77,7 @@ def source(referer: str | None, site: tuple[str, ...]) -> Values:
     for group, names in CLASSES.items():
         found = next((name for name in names.split() if f".{name}." in f".{host}."), None)
         if found:
-            return group, SEARCH.get(found)
+            return group, found.rpartition(".")[2] if group == "search" else None
     return "other", None
 
 
@@ -94,9 +85,9 @@ def source(referer: str | None, site: tuple[str, ...]) -> Values:
 def campaign(path: str | None) -> Values:
     """The UTM parameters of a path's query."""
     if path is None or "utm_" not in path:
-        return (None,) * len(UTM)
+        return (None,) * len(ENRICHMENTS["campaign"])
     found = parse_qs(path.partition("?")[2].partition("#")[0], max_num_fields=None)
-    return tuple(found[name][0] if name in found else None for name in UTM)
+    return tuple(found[name][0] if name in found else None for name in ENRICHMENTS["campaign"])
 
 
 @lru_cache(KEPT)
@@ -129,8 +120,8 @@ def robot(agent: str | None) -> Values:
 
     if agent and known.is_crawler(agent):
         return (known.CRAWLER_PATTERNS.case_sensitive.search(agent)[0].strip(" /(;"),)
-    words = (word for word in _WORDS.findall(agent or "") if _DECLARED.search(word))
-    return (next((word[:ROBOT_CHARACTERS_MAX] for word in words), None),)
+    words = (word[:60] for word in _WORDS.findall(agent or "") if _DECLARED.search(word))
+    return (next(words, None),)
 
 
 @lru_cache(KEPT)
@@ -190,21 +181,8 @@ def anonymized(text: str) -> str:
 
 def _shortened(found: re.Match[str]) -> str:
     with suppress(ValueError):
-        network = ipaddress.ip_network(f"{found[0]}/{IPV6_BITS}", strict=False)
-        return str(network.network_address)
+        return str(ipaddress.ip_network(f"{found[0]}/48", strict=False).network_address)
     return found[0]
-
-
-# By group: the column that it reads, and its function.
-_GROUPS: Final[Mapping[str, tuple[str, Callable[..., Values]]]] = {
-    "source": ("referer", source),
-    "campaign": ("path", campaign),
-    "device": ("user_agent", device),
-    "robot": ("user_agent", robot),
-    "kind": ("page", kind),
-    "country": ("address", country),
-    "network": ("address", network),
-}
 
 
 class Enricher:
@@ -212,15 +190,17 @@ class Enricher:
 
     def __init__(self, reading: Reading) -> None:
         self._anonymize = reading.anonymize
-        self._groups = {name: _GROUPS[name] for name in reading.groups}
-        for name, values in (
-            ("source", {"site": reading.site_hosts}),
-            ("country", {"path": reading.country_file}),
-            ("network", {"path": reading.network_file}),
-        ):
-            if name in self._groups:
-                column, function = self._groups[name]
-                self._groups[name] = column, partial(function, **values)
+        # By group: the column that it reads, and its function.
+        groups: dict[str, tuple[str, Callable[[str | None], Values]]] = {
+            "source": ("referer", partial(source, site=reading.site_hosts)),
+            "campaign": ("path", campaign),
+            "device": ("user_agent", device),
+            "robot": ("user_agent", robot),
+            "kind": ("page", kind),
+            "country": ("address", partial(country, path=reading.country_file)),
+            "network": ("address", partial(network, path=reading.network_file)),
+        }
+        self._groups = {name: groups[name] for name in reading.groups}
 
     def inputs(self, columns: Sequence[str]) -> set[str]:
         """The columns that must be read to make some columns."""

@@ -194,6 +194,7 @@ LOG_FORMAT: Final = STRING._replace(check=lambda text: text and formats.nginx_fo
 W3C_FIELDS: Final = STRING._replace(check=lambda text: text and formats.w3c(text))
 CLICK: Final = _pairs("FIELD=PATH", _check_field)
 COLUMNS: Final = _pairs("NAME=PATH:TYPE", _check_column)
+PAIRS: Final = _pairs("KEY=VALUE")
 NETWORKS: Final = STRING._replace(name="network,...", check=lambda text: networks([text]))
 ENRICH: Final = choice(*formats.GROUPS, name="name,...")
 CHOSEN: Final = choice(*QUERIES, name="name,...")
@@ -232,10 +233,7 @@ class Settings:
         (), "nsqlookupd: host:port or URL", kind=LOOKUPD, name="lookupd-http-address"
     )
     files: str = option(
-        "",
-        "log files to read in place of the topic: path, folder, 'pattern'",
-        kind=URI,
-        name="from",
+        "", "log files in place of the topic: path, folder or pattern", kind=URI, name="from"
     )
     since: str = option(
         "", "time at which new checkpoints begin in the topic: ISO or -2h (default: all)", kind=TIME
@@ -245,68 +243,42 @@ class Settings:
     metrics_channel: str = option("metrics", "channel of this query", kind=LASTING)
     spam_analysis_channel: str = option("spam_analysis", "channel of this query", kind=LASTING)
     format: str = option(formats.AUTO, "format of messages; auto: found for each", kind=FORMAT)
-    log_format: str = option(
-        "", "format string of nginx, GoAccess or Apache, in place of --format", kind=LOG_FORMAT
-    )
+    log_format: str = option("", "format string of nginx, GoAccess or Apache", kind=LOG_FORMAT)
     fields: str = option("", "#Fields line of a W3C log (default that of IIS)", kind=W3C_FIELDS)
-    click: tuple[tuple[str, str], ...] = option(
-        (), "where a field of a click is in JSON, such as path=page.url", kind=CLICK
-    )
+    click: tuple[tuple[str, str], ...] = option((), "paths in JSON, as path=page.url", kind=CLICK)
     columns: tuple[tuple[str, str], ...] = option(
-        (), 'further column, such as order_id="order.id: bigint"', kind=COLUMNS
+        (), 'column, such as order_id="order.id: bigint"', kind=COLUMNS
     )
     trusted_proxies: tuple[str, ...] = option(
         (), "networks of proxies whose X-Forwarded-For counts, or private", kind=NETWORKS
     )
-    enrich: tuple[str, ...] = option(
-        formats.GROUPS, "groups of columns to add to clicks; empty: none", kind=ENRICH
-    )
-    site_hosts: tuple[str, ...] = option(
-        (), "hosts of the site: referrers from them are internal", kind=HOSTS
-    )
+    enrich: tuple[str, ...] = option(formats.GROUPS, "groups of columns; empty: none", kind=ENRICH)
+    site_hosts: tuple[str, ...] = option((), "hosts of the site itself", kind=HOSTS)
     country_file: str = option("", "MMDB file with countries, for the column country", kind=MMDB)
     network_file: str = option("", "MMDB file with networks, for the column network", kind=MMDB)
-    anonymize: bool = option(
-        False, "store addresses without their last bits, and no original clicks"
-    )
+    anonymize: bool = option(False, "shorten all addresses, and store no original clicks")
     queries: tuple[str, ...] = option(QUERIES, "queries to run", kind=CHOSEN)
     publish: bool = option(True, "publish results to topics; --no-publish: write files only")
     metrics_topic: str = option("", "topic (default <topic>.metrics)", kind=RESULT_TOPIC)
     rejected_topic: str = option("", "topic (default <topic>.rejected)", kind=RESULT_TOPIC)
     spam_topic: str = option("", "topic of findings (default <topic>.spam)", kind=RESULT_TOPIC)
     rules: str = option("", "TOML file with changes to the rules of spam_analysis", kind=FILE)
-    trigger: str = option(
-        "1 second", "time between the starts of two batches, such as 2 or 500ms", kind=INTERVAL
-    )
+    trigger: str = option("1 second", "time between two batches, such as 2 or 500ms", kind=INTERVAL)
     once: bool = option(False, "process the messages that are there, then end")
     max_offsets_per_trigger: int = option(OFFSETS, "maximum number of messages in a batch", least=1)
     keep_days: int = option(0, "days of rows to keep, by their time (UTC); 0: all", least=0)
     own_metrics: tuple[OwnMetric, ...] = ()  # the tables [metrics.NAME] of the file
-    master: str = option(
-        "", "Spark's master (default that of spark-defaults.conf, else local[*])", kind=MASTER
-    )
-    driver_memory: str = option(
-        "", "heap of the driver (default a quarter of the memory, 1g to 8g)", kind=HEAP
-    )
+    master: str = option("", "Spark's master (default that of Spark, else local[*])", kind=MASTER)
+    driver_memory: str = option("", "heap of the driver (default 1g to 8g, by machine)", kind=HEAP)
     executor_memory: str = option("", "heap of each executor on a cluster (default 1g)", kind=HEAP)
     shuffle_partitions: int = option(
-        0,
-        "partitions of the state, fixed at the first start; 0: number of cores",
-        least=0,
-        most=10_000,
+        0, "partitions of the state, fixed at the first start; 0: cores", least=0, most=10_000
     )
-    spark: tuple[tuple[str, str], ...] = option(
-        (), "Spark option, such as spark.executor.cores=2", kind=_pairs("KEY=VALUE")
-    )
+    spark: tuple[tuple[str, str], ...] = option((), "option of Spark: spark.x=y", kind=PAIRS)
     source: tuple[tuple[str, str], ...] = option(
-        (),
-        "option of the source nsq; keep secrets in --config",
-        kind=_pairs("KEY=VALUE"),
-        secret=True,
+        (), "option of the source nsq; keep secrets in --config", kind=PAIRS, secret=True
     )
-    metrics_address: str = option(
-        METRICS_ADDRESS, 'host:port to serve Prometheus metrics on; "": none', kind=PEER
-    )
+    metrics_address: str = option(METRICS_ADDRESS, 'host:port of metrics; "": none', kind=PEER)
     run_dir: str = option(
         "", "local folder for the application's state; create `finish` in it to end it", kind=FILE
     )
