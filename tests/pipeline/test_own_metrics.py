@@ -64,10 +64,7 @@ def test_rows_are_grouped_and_filtered():
     """There is a row per minute and value of `by`, null included, for clicks of `where`."""
     table = table_of(value="count(*)", by=("region",), where="status = 200")
 
-    assert ("metric_m", ["minute", "region", "value"]) == (
-        table.table.name,
-        table.table.schema.names,
-    )
+    assert ["minute", "region", "value"] == table.table.schema.names
     assert [(0, None, 1), (0, "DE", 1), (1, "DE", 1)] == figures(table, CLICKS)
     assert {"region", "status"} == set(table.columns)
 
@@ -75,10 +72,7 @@ def test_rows_are_grouped_and_filtered():
 @pytest.mark.parametrize(
     ("metric", "sentence"),
     [
-        (
-            {"value": "sum(prize)"},
-            "metrics.m: value=prize: no column prize: did you mean price?",
-        ),
+        ({"value": "sum(prize)"}, "metrics.m: value=prize: no column prize: did you mean price"),
         ({"value": "sum(page)"}, "metrics.m: value=sum(page): page is no number"),
         ({"value": "count((SELECT 1))"}, "an expression may not contain the word SELECT"),
         ({"value": "sum(*)"}, "value=sum(*) is no aggregate: write sum(x), count(*)"),

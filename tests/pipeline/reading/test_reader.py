@@ -21,14 +21,12 @@ USUAL = ClickReader(Reading())
 EXAMPLES = [writers[0](REQUESTS[number])[0].encode()
             for number in (0, 1, 6) for writers in WRITERS.values()]  # fmt: skip
 
+AT = datetime(2026, 3, 2, 10, 0, 0, 250_000, tzinfo=UTC)
 # An e-commerce event (Segment's "Order Completed") and a page view (Snowplow's enriched event),
-# from their public documents.
+# from their public documents: event, [click], [columns], the click and its `extra`.
 ORDER = {
-    "type": "track",
-    "event": "Order Completed",
-    "messageId": "ajs-7fd2",
-    "timestamp": "2026-03-02T10:00:00.250Z",
-    "userId": "019mr8mf4r",
+    **{"type": "track", "event": "Order Completed", "messageId": "ajs-7fd2"},
+    **{"timestamp": "2026-03-02T10:00:00.250Z", "userId": "019mr8mf4r"},
     "properties": {
         **{"order_id": "50314b8e9bcf000000000000", "total": 27.5, "currency": "USD"},
         "products": [{"product_id": "507f1f77", "price": 19, "quantity": 1}],
@@ -38,32 +36,46 @@ ORDER = {
         "page": {"path": "/checkout", "referrer": "https://a.example/", "url": "https://b/c?d"},
     },
 }
-ORDERS = Reading(
-    click=(
-        ("address", "context.ip"), ("user", "userId"), ("path", "context.page.url"),
-        ("referer", "context.page.referrer"), ("user_agent", "context.userAgent"),
-    ),
-    columns=(
-        ("event", "event"), ("order_id", "properties.order_id: string"),
-        ("total", "properties.total: double"), ("first_price", "properties.products.0.price: int"),
-    ),
-)  # fmt: skip
+ORDER_CLICK = {
+    **{"address": "context.ip", "user": "userId", "path": "context.page.url"},
+    **{"referer": "context.page.referrer", "user_agent": "context.userAgent"},
+}
+ORDER_COLUMNS = {
+    **{"event": "event", "order_id": "properties.order_id: string"},
+    **{"total": "properties.total: double", "first_price": "properties.products.0.price: int"},
+}
+ORDERED = {
+    **{"time": AT, "address": "2001:db8::1", "user": "019mr8mf4r", "path": "https://b/c?d"},
+    **{"page": "/c", "referer": "https://a.example/", "user_agent": "Mozilla/5.0 (X11)"},
+    **{"event": "Order Completed", "order_id": "50314b8e9bcf000000000000", "total": 27.5},
+    **{"first_price": 19, "misfits": 0, "reason": None},
+}
+ORDER_REST = {
+    **{"type": "track", "messageId": "ajs-7fd2"},
+    "properties": {"currency": "USD", "products": [{"product_id": "507f1f77", "quantity": 1}]},
+    "context": {"locale": "de-DE", "page": {"path": "/checkout"}},
+}
 VIEW = {
     **{"app_id": "shop", "platform": "web", "event_name": "page_view", "event_id": "c6ef3124"},
     **{"collector_tstamp": "2026-03-02T10:00:00.250Z", "user_ipaddress": "203.0.113.7"},
     **{"page_url": "https://b.example/caf\u00e9?x=1", "page_referrer": None, "br_viewwidth": 390},
     **{"useragent": "Mozilla/5.0 (X11)", "domain_sessionidx": "3", "dvce_ismobile": True},
 }
-VIEWS = Reading(
-    click=(
-        ("time", "collector_tstamp"), ("address", "user_ipaddress"), ("path", "page_url"),
-        ("referer", "page_referrer"), ("user_agent", "useragent"),
-    ),
-    columns=(
-        ("event_name", "event_name"), ("width", "br_viewwidth: bigint"),
-        ("visit", "domain_sessionidx: int"), ("is_mobile", "dvce_ismobile: boolean"),
-    ),
-)  # fmt: skip
+VIEW_CLICK = {
+    **{"time": "collector_tstamp", "address": "user_ipaddress", "path": "page_url"},
+    **{"referer": "page_referrer", "user_agent": "useragent"},
+}
+VIEW_COLUMNS = {
+    **{"event_name": "event_name", "width": "br_viewwidth: bigint"},
+    **{"visit": "domain_sessionidx: int", "is_mobile": "dvce_ismobile: boolean"},
+}
+VIEWED = {
+    **{"time": AT, "address": "203.0.113.7", "page": "/caf\u00e9", "referer": None, "misfits": 0},
+    **{"event_name": "page_view", "width": 390, "visit": 3, "is_mobile": True},
+}
+VIEW_REST = {"app_id": "shop", "platform": "web", "event_id": "c6ef3124"}
+ORDER_EVENT = (ORDER, ORDER_CLICK, ORDER_COLUMNS, ORDERED, ORDER_REST)
+VIEW_EVENT = (VIEW, VIEW_CLICK, VIEW_COLUMNS, VIEWED, VIEW_REST)
 
 
 def read(bodies, reader=USUAL):
@@ -71,11 +83,6 @@ def read(bodies, reader=USUAL):
     table = reader.read(pa.array(bodies, pa.binary()))
     table.validate(full=True)
     return table.to_pylist()
-
-
-def read_one(found, reading):
-    """The click of a JSON object."""
-    return read([json.dumps(found).encode()], ClickReader(reading))[0]
 
 
 def test_clicks_in_usual_formats_are_read():
@@ -155,34 +162,16 @@ def test_a_real_log_is_read_as_by_plain_python():
     ]
 
 
-def test_an_order_becomes_columns():
-    """An e-commerce event ends as columns by settings alone; the rest is kept."""
-    row = read_one(ORDER, ORDERS)
-    rest = json.loads(row["extra"])
+@pytest.mark.parametrize(
+    ("event", "click", "columns", "expected", "rest"), [ORDER_EVENT, VIEW_EVENT]
+)
+def test_an_event_of_any_shape_becomes_columns(event, click, columns, expected, rest):
+    """An event ends as typed columns by settings alone; the rest is kept where it was."""
+    reading = Reading(click=tuple(click.items()), columns=tuple(columns.items()))
+    (row,) = read([json.dumps(event).encode()], ClickReader(reading))
 
-    expected = {
-        "time": datetime(2026, 3, 2, 10, 0, 0, 250_000, tzinfo=UTC), "address": "2001:db8::1",
-        "user": "019mr8mf4r", "path": "https://b/c?d", "page": "/c",
-        "referer": "https://a.example/", "user_agent": "Mozilla/5.0 (X11)",
-        "event": "Order Completed", "order_id": "50314b8e9bcf000000000000", "total": 27.5,
-        "first_price": 19, "misfits": 0, "reason": None,
-    }  # fmt: skip
     assert expected == {name: row[name] for name in expected}
-    assert {"type", "messageId", "properties", "context"} == rest.keys()
-    assert {"currency": "USD", "products": [{"product_id": "507f1f77", "quantity": 1}]} == rest[
-        "properties"]  # fmt: skip
-
-
-def test_a_page_view_becomes_columns():
-    """A page-view tracker's event ends as columns by settings alone."""
-    row = read_one(VIEW, VIEWS)
-
-    assert ("203.0.113.7", "/caf\u00e9", None) == (row["address"], row["page"], row["referer"])
-    assert 0 == row["misfits"]
-    assert ("page_view", 390, 3, True) == tuple(
-        row[name] for name in ("event_name", "width", "visit", "is_mobile")
-    )
-    assert {"app_id": "shop", "platform": "web", "event_id": "c6ef3124"} == json.loads(row["extra"])
+    assert rest == json.loads(row["extra"])
 
 
 def test_fields_of_lines_can_be_own_columns():
