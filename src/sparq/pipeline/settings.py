@@ -384,14 +384,12 @@ def _one(flag: Flag, value: Any) -> Any:
     text = "" if is_pairs(flag) else f"={shown(str(value))}"
     try:
         found = flag.kind.coerce(value)
-    except ValueError as error:
-        raise SettingsError(f"--{flag.name}{text}: {error}") from None
-    try:
         flag.kind.check(found)
         if flag.least is not None and found < flag.least:
             raise ValueError(f"is too small: use {flag.least} or more")
         if isinstance(flag.most, int) and found > flag.most:
             raise ValueError(f"is too large: use {flag.most} or less")
     except ValueError as error:
-        raise SettingsError(f"--{flag.name}{text} {error}") from None
+        text += " " if re.match("is |has ", str(error)) else ": "
+        raise SettingsError(f"--{flag.name}{text}{error}") from None
     return found

@@ -105,6 +105,7 @@ def test_what_is_no_click_has_only_a_reason():
 def test_hostile_messages_are_read_in_linear_time():
     """Hostile messages of up to 1 MB are read, most of them as no click."""
     assert 2 == [row["reason"] for row in read(HOSTILE)].count(None)
+    assert all(row["reason"] for row in read(HOSTILE, ClickReader(Reading(format="haproxy"))))
 
 
 @st.composite

@@ -28,16 +28,10 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def visitor(address: str | None, forwarded: str | None, proxies: Sequence[Network]) -> str | None:
-    """The address that counts, of those that a click passed.
+    """The address that counts, of the connection's and those of X-Forwarded-For before it.
 
-    The connection's address is the last one that the click passed; X-Forwarded-For lists those
-    before, each written by the one after it. A client can write any addresses at the front, so the
-    last one counts that is not a trusted proxy.
-
-    Args:
-        address: the connection's, or a list in its place.
-        forwarded: X-Forwarded-For; None or "-": none.
-        proxies: the networks that are trusted.
+    Each one was written by the next. A client can write any at the front, so the last one counts
+    that is not a trusted proxy. Without any address, X-Forwarded-For counts.
     """
     texts = ((forwarded if proxies or not address else "") or "", address or "")
     passed = [one for text in texts for one in re.split(r"[,\s]+", text) if one not in ("", "-")]

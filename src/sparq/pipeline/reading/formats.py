@@ -221,7 +221,7 @@ _APACHE: Final = {
     **{"{host}i": "vhost", "{x-forwarded-for}i": "forwarded"},
 }
 _IS_APACHE: Final = re.compile(r"%(?:>s|l|\{[^}]+\}[a-z])")
-_SPECIFIER: Final = re.compile(r"~h\{[^}]*\}|%[<>]?(?:\{([^}]+)\}([A-Za-z])|(\S))")
+_APACHE_SPECIFIER: Final = re.compile(r"%[<>]?(?:\{([^}]+)\}([A-Za-z])|([A-Za-z]))")
 FIELD: Final = re.compile(r"\$(?:\{([^}]+)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """A field in a format string; its name is group 1 or 2."""
 
@@ -235,10 +235,12 @@ def nginx_form(text: str) -> str:
     if "$" not in text:
         text = text.replace('\\"', '"').replace("\\t", "\t")
         if _IS_APACHE.search(text):
-            text = _SPECIFIER.sub(_of_apache, text.replace("%t", "[$time]"))
+            text = _APACHE_SPECIFIER.sub(_of_apache, text.replace("%t", "[$time]"))
         else:
             # GoAccess' own formats leave out the offset from UTC: here it belongs to the time.
-            text = _SPECIFIER.sub(_of_goaccess, text.replace("[%d:%t %^]", "[%x]"))
+            text = text.replace("[%d:%t %^]", "[%x]").replace("%~", "")
+            text = re.sub(r"~h\{[^}]*\}", "${forwarded}", text)
+            text = re.sub("%(.)", lambda one: f"${{{_GOACCESS.get(one[1], IGNORED)}}}", text)
     found = list(FIELD.finditer(text))
     names = {FIELDS.get(one[1] or one[2]) for one in found}
     if "time" not in names and not {"date", "clock"} <= names:
@@ -270,10 +272,3 @@ def _of_apache(found: re.Match[str]) -> str:
         return "${time}"
     key = f"{{{argument.lower()}}}{kind}" if argument else letter
     return f"${{{_APACHE.get(key) or argument or letter}}}"
-
-
-def _of_goaccess(found: re.Match[str]) -> str:
-    letter = found[3]
-    if letter is None:
-        return "${forwarded}"
-    return {"~": "", "%": "%"}.get(letter, f"${{{_GOACCESS.get(letter, IGNORED)}}}")

@@ -53,6 +53,7 @@ _FORMS: Final = {
     "front_host": "[0-9A-Za-z.-]+:[0-9]{1,5}",
     "ip": r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*",
     "ident": r'[^" \x00-\x1f]+',
+    "port": "[0-9]+",
     "http_x_forwarded_for": _LISTED,
     "request_time": r"-|[0-9]+\.[0-9]+",
     "duration_ms": _MILLISECONDS,

@@ -27,23 +27,29 @@ from sparq.pipeline.reading.times import all_micros
 _ORIGIN: Final = r"^(?i:https?)://[^/]*"
 _SECONDS: Final = {"duration": 1.0, "duration_ms": 1e-3, "duration_us": 1e-6, "duration_ns": 1e-9}
 _NUMBERS: Final = {"time": pl.Int64, "misfits": pl.Int32, "duration": pl.Float64}
-_TEXTS: Final = [one for one in (*CLICK_SCHEMA.names, "forwarded") if one not in _NUMBERS]
+_ALL: Final = (*CLICK_SCHEMA.names, "forwarded", "request", "query")
+_TEXTS: Final = [one for one in _ALL if one not in _NUMBERS]
 
-_STATUS, _DURATION = pl.col("status"), pl.col("duration")
-_HAS_STATUS: Final = ~_STATUS.is_in(["-", "", "0", "-1"])
+_HAS_STATUS: Final = ~pl.col("status").is_in(["-", "", "0", "-1"])
+_STATUS: Final = pl.col("status").cast(pl.Int32, strict=False)
+_BYTES: Final = pl.col("bytes").cast(pl.Int64, strict=False)
+_DURATION: Final = pl.col("duration")
 _REASONS: Final = (
     (pl.col("time").is_null(), "no time, or not a valid one"),
     (
-        ~pl.col("address").str.contains(r"^[0-9A-Za-z._:%\[\]-]{1,255}$"),
+        ~pl.col("address").str.contains(r"^[0-9A-Za-z._:%\[\]-]+$"),
         "the address is neither an IP address nor a name",
     ),
-    (_HAS_STATUS & ~_STATUS.str.contains("^[0-9]{3}$"), "the status is not three digits"),
-    (~pl.col("bytes").str.contains("^(?:[0-9]{1,18}|-)$"), "the size is not a number"),
+    (
+        _HAS_STATUS & ~_STATUS.is_between(100, 999).fill_null(False),
+        "the status is not three digits",
+    ),
+    ((pl.col("bytes") != "-") & (_BYTES.fill_null(-1) < 0), "the size is not a number"),
 )
 _CLICK: Final = {
     "page": pl.col("path").str.splitn("?", 2).struct.field("field_0"),
-    "status": pl.when(_HAS_STATUS).then(_STATUS.cast(pl.Int32, strict=False)),
-    "bytes": pl.col("bytes").cast(pl.Int64, strict=False).fill_null(0),
+    "status": pl.when(_HAS_STATUS).then(_STATUS),
+    "bytes": _BYTES.fill_null(0),
     "duration": pl.when((_DURATION >= 0) & _DURATION.is_finite()).then(_DURATION),
     "misfits": pl.col("misfits").fill_null(0),
     "reason": pl.coalesce("reason", *(pl.when(odd).then(pl.lit(why)) for odd, why in _REASONS)),
@@ -75,9 +81,12 @@ class ClickReader:
         frames = (frame for _, frame in parts)
         fields = pl.concat([self._nothing, *frames], how="diagonal")
         if len(parts) > 1:
-            fields = fields[np.argsort(np.concatenate([rows for rows, _ in parts]))]
-        fields = _with_visitors(fields, self._reading.proxies)
-        fields = fields.with_columns(**_CLICK).select(self._schema.names)
+            order = np.concatenate([rows for rows, _ in parts])
+            places = np.empty_like(order)
+            places[order] = np.arange(len(order))
+            fields = fields[places]
+        fields = _with_visitors(_with_requests(fields), self._reading.proxies)
+        fields = fields.with_columns(**_CLICK)
         if not fields["page"].str.starts_with("/").all():
             fields = fields.with_columns(page=_without_origin(pl.col("page")))
         if fields["reason"].null_count() < len(fields):
@@ -121,19 +130,12 @@ class ClickReader:
         """Messages of a format with columns of a click, as texts, and the user's columns."""
         size = len(found.rows)
         given = {name: values for name, values in found.fields.items() if len(values)}
-        times = all_micros(given.pop("time", ()))
+        times = given.pop("time", [None] * size)
+        times = times.to_list() if isinstance(times, pl.Series) else times
         fields = {name: _series(values) for name, values in given.items()}
         columns = {name: one for name, one in fields.items() if name in _TEXTS}
         columns["format"] = pl.repeat(found.format, size, eager=True)
-        columns["time"] = pl.Series(times or [None] * size, dtype=pl.Int64)
-        if "request" in fields:
-            parts = request_parts(fields["request"])
-            for name, part in zip(("method", "path", "protocol"), parts, strict=True):
-                columns[name] = part.fill_null(fields[name]) if name in fields else part
-        if "query" in fields and "path" in columns:
-            path, query = columns["path"], fields["query"].str.strip_prefix("?")
-            is_apart = ~query.is_in(["", "-"]) & ~path.str.contains("?", literal=True)
-            columns["path"] = (path + "?" + query).zip_with(is_apart.fill_null(False), path)
+        columns["time"] = pl.Series(all_micros(times), dtype=pl.Int64)
         for name, seconds in _SECONDS.items():
             if name in fields:
                 one = fields[name].cast(pl.Float64, strict=False) * seconds
@@ -164,6 +166,18 @@ def _series(values: Sequence[Any] | pl.Series) -> pl.Series:
         with suppress(TypeError, OverflowError):  # not all values are of this kind
             return pl.Series(values, dtype=kind).cast(pl.String)
     return pl.Series(values, dtype=pl.String, strict=False)
+
+
+def _with_requests(fields: pl.DataFrame) -> pl.DataFrame:
+    """Read method, path and protocol of request lines, and add queries to paths."""
+    if fields["request"].null_count() < len(fields):
+        parts = zip(("method", "path", "protocol"), request_parts(fields["request"]), strict=True)
+        fields = fields.with_columns(**{name: part.fill_null(fields[name]) for name, part in parts})
+    if fields["query"].null_count() == len(fields):
+        return fields
+    path, query = pl.col("path"), pl.col("query").str.strip_prefix("?")
+    is_apart = ~query.is_in(["", "-"]) & ~path.str.contains("?", literal=True)
+    return fields.with_columns(path=pl.when(is_apart).then(path + "?" + query).otherwise(path))
 
 
 def _with_visitors(fields: pl.DataFrame, proxies: Sequence[Network]) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -34,9 +34,8 @@ _MINUTES: Final[dict[str, int]] = {}  # by text without its second, the time of 
 _SECONDS: Final = {f":{second:02}": second * MICROS for second in range(60)}
 
 
-def all_micros(values: Iterable[Any]) -> list[int | None]:
+def all_micros(values: Sequence[Any]) -> list[int | None]:
     """Read times, each distinct one once."""
-    values = list(values)
     known = {value: event_micros(value) for value in set(values)}
     return [known[value] for value in values]
 
