@@ -125,6 +125,7 @@ SIZE = " is not a size: write a whole number with a unit, such as 512m"
 MASTER = " is not a master: use local[*], spark://host:7077, yarn or k8s://https://host:443"
 INTERVAL = ": write 5 (seconds), 500 milliseconds or 1 minute"
 MMDB = ": this is no MMDB file, such as GeoLite2-Country.mmdb ("
+TAKEN = "is a field of every click: choose another name, or use [click]"
 MISTAKES = [
     *(("data", one, "--data is missing: name the folder for output and") for one in ("", "/")),
     ("data", "s3a:b", ": write s3a://host/path, or ./s3a:b for a local folder"),
@@ -165,7 +166,7 @@ MISTAKES = [
     ("click", "pth=a.b", "--click: pth is no field of a click: did you mean path?"),
     ("click", "path=", "--click: path has no path: write keys with points between"),
     ("columns", "Order Id=a: int", '--columns: "Order Id" is no name of a column: use a-z'),
-    ("columns", "time=a: int", "--columns: time is a column of every click: choose"),
+    *(("columns", f"{one}=a: int", TAKEN) for one in ("reason", "query", "robot")),
     ("columns", "a=b: blob", '--columns: a = "b: blob" is not "path: type" with one of the types'),
     ("trusted_proxies", "10/99", " is not a network: write 10.0.0.0/8"),
     *(("spark", "spark.a", "--spark: write KEY=VALUE"), ("source", "hush", "write KEY=VALUE")),

@@ -29,11 +29,11 @@ def test_values_of_other_types_do_not_fit(kind):
 
 
 def test_own_columns_come_before_the_extra_ones():
-    """The user's columns have their types, in their order; a path without a type is a string."""
+    """After those of enrichment, with their types, in their order; a string without a type."""
     columns = (*((kind, f"a.{kind}: {kind}") for kind in FITS), ("none", "b.c"))
-    schema = click_schema(Reading(columns=columns))
+    schema = click_schema(Reading(columns=columns, enrich=("kind",)))
     types = ["string", "bool", "int32", "int64", "double", "date32[day]", "timestamp[us, tz=UTC]"]
 
-    assert [*CLICK_SCHEMA.names[:-3], *FITS, "none", "extra", "misfits", "reason"] == schema.names
+    assert [*CLICK_SCHEMA.names[:-3], "kind", *FITS, "none"] == schema.names[:-3]
     assert [*types, "string"] == [str(schema.field(name).type) for name, _ in columns]
     assert click_schema(Reading()) == CLICK_SCHEMA

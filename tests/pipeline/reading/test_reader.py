@@ -185,8 +185,8 @@ def test_fields_of_lines_can_be_own_columns():
              for end in ("0.25 HIT", "- -", "0.1,0.2 HIT")]  # fmt: skip
     rows = read(lines, ClickReader(reading))
 
-    assert [(0.25, "HIT"), (None, None), (None, "HIT")] == [
-        (row["upstream"], row["cache"]) for row in rows
+    assert [(0.25, "HIT", 0), (None, None, 0), (None, "HIT", 1)] == [
+        (row["upstream"], row["cache"], row["misfits"]) for row in rows
     ]
     assert [None, None, '{"upstream_time":"0.1,0.2"}'] == [row["extra"] for row in rows]
 

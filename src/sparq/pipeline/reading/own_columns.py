@@ -33,8 +33,6 @@ def _converted(value: Any, kind: pa.DataType) -> Any:
         return value if isinstance(value, str) else None
     if kind not in _TYPES:
         return event_micros(value)
-    if isinstance(value, bool) and kind != pa.bool_():
-        return None
     try:
         found = msgspec.convert(value, _TYPES[kind], strict=False)
     except msgspec.ValidationError:

@@ -116,7 +116,6 @@ class ClickReader:
                     reasons[row] = self._lines.mistake(text.rstrip("\r\n"))
         objects = np.flatnonzero(is_json)
         if len(objects):
-            is_json = is_json.copy()
             for found in self._json.read(bodies.take(pa.array(objects)).to_pylist()):
                 is_json[objects[found.rows]] = False
                 yield objects[found.rows], self._frame(found)
