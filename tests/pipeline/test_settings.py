@@ -135,7 +135,7 @@ MISTAKES = [
     ("topic", 5, ": invalid string value type int"),
     ("topic", "x" * 60, f"--metrics-topic={'x' * 60}.metrics{NAME}"),
     *(("archive_channel", "x#ephemeral", NAME), ("spam_topic", "a b", NAME)),
-    ("metrics_topic", "clicks", " is the topic of the clicks: use another topic for results"),
+    ("metrics_topic", "clicks", " is the topic of the clicks"),
     ("metrics_channel", "archive", "spam-analysis-channel: give each query a channel of its own"),
     ("queries", (), "--queries is empty: name one or more of archive, metrics, spam_analysis"),
     ("queries", "metrik", " is unknown: did you mean metrics?"),

@@ -40,9 +40,8 @@ TOPIC: Final = "clicks"
 RESULTS: Final = ("metrics", "rejected", "spam")
 METRICS_ADDRESS: Final = "127.0.0.1:4180"
 OFFSETS: Final = 1_000_000
-"""Maximum number of messages in a batch. Nearly all of a batch's cost in Spark is the same for
-40,000 and for 400,000; two cores took 14,500 clicks a second through the three queries with 40,000,
-31,800 with 200,000 and 45,800 with 400,000 (docs/performance.md)."""
+"""Maximum number of messages in a batch: nearly all of its cost in Spark is the same for 40,000 and
+for 400,000 (docs/performance.md)."""
 FIRST_OFFSETS: Final = 20_000
 """The same for the first batch after a start: its results come within seconds."""
 BATCH_BYTES: Final = "256m"
@@ -93,9 +92,9 @@ def _pairs(name: str, check: Callable[[str, str], None] = lambda *_: None) -> Fl
 
 
 def _check_field(name: str, path: str) -> None:
-    if name not in formats.FIELDS_OF_CLICK:
-        close = suggestion(name, formats.FIELDS_OF_CLICK)
-        close = close or f": use {one_of(formats.FIELDS_OF_CLICK)}"
+    known = formats.FIELDS_OF_CLICK
+    if name not in known:
+        close = suggestion(name, known) or f": use {one_of(known)}"
         raise ValueError(f"{shown(name)} is no field of a click{close}")
     if not path:
         raise ValueError(f"{name} has no path: write keys with points between them")
@@ -298,10 +297,10 @@ class Settings:
             names = (f"--{query.replace('_', '-')}-channel" for query in self.channels)
             raise SettingsError(f"{', '.join(names)}: give each query a channel of its own")
         for result, topic in self.result_topics.items():
-            if topic == self.topic or not is_valid_name(topic):
-                why = "is the topic of the clicks: use another topic for results"
-                why = why if topic == self.topic else _NAME
-                raise SettingsError(f"--{result}-topic={topic} {why}")
+            if not is_valid_name(topic):
+                raise SettingsError(f"--{result}-topic={topic} {_NAME}")
+            if topic == self.topic:
+                raise SettingsError(f"--{result}-topic={topic} is the topic of the clicks")
         self._check_source()
 
     def _check_source(self) -> None:

@@ -92,11 +92,7 @@ def _decoded(bodies: Sequence[bytes]) -> list[Any]:
 
 
 class _Place:
-    """One place in all objects.
-
-    Attributes:
-        values: what each object has there; None: nothing, or null.
-    """
+    """One place in all objects; `values` is what each has there, None for nothing or null."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -129,10 +125,8 @@ class _Place:
     ) -> Values:
         """The first value of each object along some paths that fits; empty: no object has one.
 
-        Args:
-            paths: where the value may be.
-            kind: the type that it must have; None: it is a text or a number.
-            stays: it is not only in a column, but also in `extra`.
+        `kind` is the type that it must have; None: it is a text or a number. A value that `stays`
+        is not only in a column, but also in `extra`.
         """
         found: Values = []
         for place in (place for path in paths for place in self.at(path)):
@@ -184,7 +178,6 @@ class _Place:
 
 
 def _item(found: Any, key: str) -> Any:
-    if type(found) is dict:
-        return found.get(key)
-    is_there = type(found) is list and key.isdecimal() and int(key) < len(found)
-    return found[int(key)] if is_there else None
+    if type(found) is list and key.isdecimal():
+        return found[int(key)] if int(key) < len(found) else None
+    return found.get(key) if type(found) is dict else None

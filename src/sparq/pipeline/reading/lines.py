@@ -66,13 +66,10 @@ _WORDS: Final = {"address": _ADDRESS, "user": _USER}
 
 
 class LineFormat:
-    """A format with its patterns.
+    """A format with two patterns: a usual one, and a careful one for all of its lines.
 
-    Attributes:
-        name: the value of the column `format`.
-        names: of the patterns' groups; the careful pattern has one more, REST.
-        usual: a pattern for lines without anything unusual, which have no other usual pattern.
-        careful: one for all lines of this format.
+    A line has at most one format's usual pattern. `names` are those of the patterns' groups; the
+    careful pattern has one more, REST.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -221,13 +218,11 @@ class LineReader:
             some = {key: text for key, text in pairs if text is not None and text not in _EMPTY}
             extras.append(msgspec.json.encode(some) if some else None)
         if "date" in ours:
-            ours["time"] = ours.pop("date") + " " + ours.pop("clock")
-        if "user_agent_plus" in ours:
-            plus = ours.pop("user_agent_plus")
-            ours["user_agent"] = plus.str.replace_all("+", " ", literal=True)
-        if "user_agent_percent" in ours:
-            percent = ours.pop("user_agent_percent")
-            ours["user_agent"] = percent.map_elements(unquote, pl.String)
+            ours["time"] = ours["date"] + " " + ours["clock"]
+        if (agent := ours.get("user_agent_plus")) is not None:
+            ours["user_agent"] = agent.str.replace_all("+", " ", literal=True)
+        if (agent := ours.get("user_agent_percent")) is not None:
+            ours["user_agent"] = agent.map_elements(unquote, pl.String)
         return Found(rows, name, ours, own, misfits, extras)
 
     def mistake(self, line: str) -> str:

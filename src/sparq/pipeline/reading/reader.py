@@ -40,10 +40,7 @@ _REASONS: Final = (
         ~pl.col("address").str.contains(r"^[0-9A-Za-z._:%\[\]-]+$"),
         "the address is neither an IP address nor a name",
     ),
-    (
-        _HAS_STATUS & ~_STATUS.is_between(100, 999).fill_null(False),
-        "the status is not three digits",
-    ),
+    (_HAS_STATUS & ~_STATUS.fill_null(0).is_between(100, 999), "the status is not three digits"),
     ((pl.col("bytes") != "-") & (_BYTES.fill_null(-1) < 0), "the size is not a number"),
 )
 _CLICK: Final = {
@@ -71,12 +68,7 @@ class ClickReader:
         )
 
     def read(self, bodies: pa.BinaryArray, columns: Collection[str] | None = None) -> pa.Table:
-        """The clicks of messages.
-
-        Args:
-            bodies: one message each.
-            columns: the columns to return, in the schema's order; None: all.
-        """
+        """The clicks of messages, with some columns in the schema's order; None: all."""
         parts = list(self._parts(bodies))
         frames = (frame for _, frame in parts)
         fields = pl.concat([self._nothing, *frames], how="diagonal")
