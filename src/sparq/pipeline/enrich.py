@@ -28,7 +28,7 @@ KEPT: Final = 65_536
 """Number of texts whose values a process keeps, for each group."""
 CLASSES: Final = {
     "ai": "chatgpt chat.openai perplexity claude gemini.google copilot.microsoft",
-    "mail": "mail.google outlook.live mail.yahoo android.gm webmail mail",
+    "mail": "mail webmail outlook.live android.gm",
     "search": "google bing duckduckgo yahoo yandex baidu ecosia startpage qwant naver seznam sogou"
     " kagi search.brave",
     "social": "facebook instagram twitter x.com t.co linkedin lnkd reddit youtube pinterest"
