@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.reading import formats
-from sparq.pipeline.reading.own_columns import fitting
-from sparq.pipeline.reading.schema import Found, Reading
+from sparq.pipeline.reading.schema import Found, Reading, fitting
 
 Values = Sequence[Any]
 

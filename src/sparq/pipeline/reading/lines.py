@@ -20,8 +20,7 @@ import polars as pl
 
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.formats import CAPTURES, FIELDS, IGNORED, OPTIONAL, SYSLOG
-from sparq.pipeline.reading.own_columns import fitting
-from sparq.pipeline.reading.schema import Found, Reading, Rows
+from sparq.pipeline.reading.schema import Found, Reading, Rows, fitting
 
 REST: Final = "rest"
 """The key in `extra` of the text after the last field of a format."""

@@ -1,20 +1,24 @@
-"""What is read, and into which columns: the settings `Reading`, and the schema of a click.
+"""What is read, and into which columns: `Reading`, the schema of a click, the user's columns.
 
 Nothing here loads polars, which a driver or a command line need not load.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.addresses import Network, networks
+from sparq.pipeline.reading.times import event_micros
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,6 +66,14 @@ TYPES: Final = {
     **{"double": pa.float64(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")},
 }
 """Types of the user's columns, by their names in Spark SQL."""
+
+_PYTHON_TYPES: Final[Mapping[pa.DataType, Any]] = {
+    pa.bool_(): bool,
+    pa.int32(): Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)],
+    pa.int64(): Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
+    pa.float64(): float,
+    pa.date32(): date,
+}
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,25 @@ def path_and_type(text: str) -> tuple[str, str]:
     """The parts of "order.id: bigint"; without a type it is a string."""
     path, colon, kind = text.rpartition(":")
     return (path.strip(), kind.strip()) if colon else (text.strip(), "string")
+
+
+def fitting(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
+    """Values in the type of the user's column; None for those that do not fit."""
+    return [None if value is None else _converted(value, kind) for value in values]
+
+
+def _converted(value: Any, kind: pa.DataType) -> Any:
+    if kind == pa.string():
+        if isinstance(value, bool | int | float):
+            return msgspec.json.encode(value).decode()
+        return value if isinstance(value, str) else None
+    if kind not in _PYTHON_TYPES:
+        return event_micros(value)
+    try:
+        found = msgspec.convert(value, _PYTHON_TYPES[kind], strict=False)
+    except msgspec.ValidationError:
+        return None
+    return found if not isinstance(found, float) or math.isfinite(found) else None
 
 
 def click_schema(reading: Reading) -> pa.Schema:

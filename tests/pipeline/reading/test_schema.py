@@ -3,8 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from sparq.pipeline.reading.own_columns import fitting
-from sparq.pipeline.reading.schema import CLICK_SCHEMA, Reading, click_schema
+from sparq.pipeline.reading.schema import CLICK_SCHEMA, Reading, click_schema, fitting
 
 FITS = {
     "string": (["a", 7, True], [{"v": 1}, []]),
