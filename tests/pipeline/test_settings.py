@@ -107,17 +107,13 @@ def test_pairs_are_texts_pairs_or_a_mapping() -> None:
     assert "hush" not in repr(settings)
 
 
-@pytest.mark.parametrize(
-    ("field", "given"),
-    [
-        *(("master", one) for one in ("", "local", "local[*]", "local[4,2]", "yarn")),
-        *(("master", one) for one in ("local-cluster[2,1,1024]", "spark://a:7077,b:7077")),
-        *(("master", "k8s://https://host:443"), ("metrics_address", ""), ("driver_memory", "4G")),
-    ],
-)
-def test_values_that_are_passed_on(field: str, given: str) -> None:
+def test_values_that_are_passed_on() -> None:
     """Every kind of master that Spark has; sizes as for Java; an empty address."""
-    assert given == getattr(settings_with(**{field: given}), field)
+    masters = ("", "local", "local[*]", "local[4,2]", "yarn", "local-cluster[2,1,1024]")
+    for master in (*masters, "spark://a:7077,b:7077", "k8s://https://host:443"):
+        assert master == settings_with(master=master).master
+    assert "4G" == settings_with(driver_memory="4G").driver_memory
+    assert "" == settings_with(metrics_address="").metrics_address
 
 
 NAME = " is not a valid name: use 1-64 characters from [.a-zA-Z0-9_-]"

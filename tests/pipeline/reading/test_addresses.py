@@ -27,9 +27,3 @@ def test_the_last_address_that_is_no_trusted_proxy_counts(passed, expected):
     address, forwarded, trusted = passed
 
     assert expected == visitor(address, forwarded, networks(trusted))
-
-
-def test_a_wrong_network_is_an_error():
-    """A text that is no network is refused."""
-    with pytest.raises(ValueError, match="is not a network: write"):
-        networks(["private", "10.0.0.0/99"])
