@@ -70,13 +70,13 @@ class ClickReader:
     def read(self, bodies: pa.BinaryArray, columns: Collection[str] | None = None) -> pa.Table:
         """The clicks of messages, with some columns in the schema's order; None: all."""
         parts = list(self._parts(bodies))
-        frames = (frame for _, frame in parts)
-        fields = pl.concat([self._nothing, *frames], how="diagonal")
+        frames = [frame for _, frame in parts]
         if len(parts) > 1:
             order = np.concatenate([rows for rows, _ in parts])
             places = np.empty_like(order)
             places[order] = np.arange(len(order))
-            fields = fields[places]
+            frames = [pl.concat(frames, how="diagonal")[places]]
+        fields = pl.concat([self._nothing, *frames], how="diagonal")
         fields = _with_visitors(_with_requests(fields), self._reading.proxies)
         fields = fields.with_columns(**_CLICK)
         if not fields["page"].str.starts_with("/").all():
@@ -163,7 +163,7 @@ def _with_requests(fields: pl.DataFrame) -> pl.DataFrame:
     """Read method, path and protocol of request lines, and add queries to paths."""
     if fields["request"].null_count() < len(fields):
         parts = zip(("method", "path", "protocol"), request_parts(fields["request"]), strict=True)
-        fields = fields.with_columns(**{name: part.fill_null(fields[name]) for name, part in parts})
+        fields = fields.with_columns(pl.coalesce(part, name).alias(name) for name, part in parts)
     if fields["query"].null_count() == len(fields):
         return fields
     path, query = pl.col("path"), pl.col("query").str.strip_prefix("?")

@@ -37,7 +37,7 @@ _SECONDS: Final = {f":{second:02}": second * MICROS for second in range(60)}
 def all_micros(values: Sequence[Any]) -> list[int | None]:
     """Read times, each distinct one once."""
     known = {value: event_micros(value) for value in set(values)}
-    return [known[value] for value in values]
+    return list(map(known.__getitem__, values))
 
 
 def event_micros(value: object) -> int | None:
