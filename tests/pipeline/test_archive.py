@@ -5,10 +5,9 @@ from deltalake import DeltaTable
 
 from sparq.demo.generator import generate
 from sparq.pipeline import archive
-from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.run.processes import LocalCluster
-from sparq.pipeline.sink import Sink
+from sparq.pipeline.sink import ResultTopics, Sink
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.stored import files_by, process, stored
 

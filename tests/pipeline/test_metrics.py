@@ -12,10 +12,9 @@ from sparq.demo.generator import generate
 from sparq.pipeline import metrics
 from sparq.pipeline.maintenance import merge
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
-from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.run.processes import LocalCluster
-from sparq.pipeline.sink import Sink
+from sparq.pipeline.sink import ResultTopics, Sink
 from sparq.pipeline.tables import files_of
 from tests.pipeline import plain
 from tests.pipeline.query_input import forget_last_commit

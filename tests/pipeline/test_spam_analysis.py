@@ -10,13 +10,12 @@ from sparq.demo.generator import generate
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.channels import with_batch_time
 from sparq.pipeline.clicks import CLICK_SCHEMA
-from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.report.audit import scores
 from sparq.pipeline.report.figures import newest_findings, scan
 from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.pipeline.sessions.state import sessions_stage
-from sparq.pipeline.sink import Sink
+from sparq.pipeline.sink import ResultTopics, Sink
 from sparq.pipeline.storage import TablePlace
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.stored import files_by

@@ -39,14 +39,13 @@ from sparq.pipeline.folders import write_json
 from sparq.pipeline.monitor.listener import ProgressListener, observed
 from sparq.pipeline.monitor.metrics import QueryMetrics, served
 from sparq.pipeline.own_metrics import MetricTable
-from sparq.pipeline.publish import ResultTopics
 from sparq.pipeline.reading.schema import click_schema
 from sparq.pipeline.session import prepare_for_queries, session
 from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError, cluster_options
-from sparq.pipeline.sink import Sink
+from sparq.pipeline.sink import ResultTopics, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import WRITTEN_DDL
 from sparq.program.mistakes import Mistake
