@@ -36,7 +36,7 @@ from sparq.pipeline import archive, channels, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, newest_batch, shuffle_partitions
 from sparq.pipeline.cluster_check import check_cluster
 from sparq.pipeline.folders import write_json
-from sparq.pipeline.monitor.listener import ProgressListener, observed
+from sparq.pipeline.monitor.listener import ProgressListener
 from sparq.pipeline.monitor.metrics import QueryMetrics, served
 from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.reading.schema import click_schema
@@ -131,7 +131,7 @@ class Application:
         packing = partial(pack, rules=self.rules, buckets=buckets, reading=reading)
         packed = self._read(name, packing, PACKED_DDL)
         stage = sessions_stage(channels.with_batch_time(packed), self.rules)
-        found = observed(stage, **spam_analysis.counts_to_observe())
+        found = stage.observe("sparq_written", *spam_analysis.counts_to_observe())
         sink = sink_of(spam_analysis.OUTPUT)
         rows = found.mapInArrow(sink.tables.writer(spam_analysis.split), WRITTEN_DDL)
         source = "files" if settings.files else "topic"

@@ -18,6 +18,7 @@ import re
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -134,15 +135,30 @@ def session(settings: Settings) -> SparkSession:
         os.environ[PYTHON] = workers
     spark = _created(wanted)
     spark.sparkContext.setLogLevel("ERROR")
-    register_nsq(spark)
+    spark.dataSource.register(NsqDataSource)  # the session does not look for it: see `_start_jvm`
     try:
         _check_data(spark, settings.data)
     except SettingsError:
         spark.stop()
         raise
     if SHUFFLE_PARTITIONS not in options:
-        spark.conf.set(SHUFFLE_PARTITIONS, str(spark.sparkContext.defaultParallelism))
+        spark.conf.set(SHUFFLE_PARTITIONS, str(_cores(spark)))
     return spark
+
+
+def _cores(spark: SparkSession) -> int:
+    """The number of tasks that can run at once.
+
+    The executors of a cluster join one by one, and a stateful query keeps the partitions of its
+    first start for good: so wait, for 15 s at most, until none has joined for a second.
+    """
+    context, count, before = spark.sparkContext, 0, -1
+    deadline = time.monotonic() + 15.0
+    # The driver is one of them.
+    while not is_local(context.master) and not count == before > 1 and time.monotonic() < deadline:
+        time.sleep(1.0)
+        count, before = len(context.statusTracker().getExecutorInfos()), count
+    return int(context.defaultParallelism)
 
 
 def is_local(master: str) -> bool:
@@ -307,16 +323,6 @@ def prepare_for_queries(spark: SparkSession) -> None:
     for key, value in OF_QUERIES.items():
         if key not in given:
             spark.conf.set(key, value)
-
-
-def register_nsq(spark: SparkSession) -> None:
-    """Register the format `nsq` in a session, which does not look for it itself (`_start_jvm`).
-
-    Register it again for each query that runs at the same time as others. Queries that share one
-    registration share a Java map of environment variables, which Spark changes while it plans a
-    query. If a task of another query is serialized at that moment, no executor can read the task.
-    """
-    spark.dataSource.register(NsqDataSource)
 
 
 def _check_data(spark: SparkSession, data: str) -> None:

@@ -81,10 +81,11 @@ def _replace_open(tables: Tables, source: str, added: Mapping[str, list[dict[str
             transact(table, Transaction(CLOSING, table.version()), added.get(name, ()), own)
 
 
-def counts_to_observe() -> dict[str, Column]:
-    """Expressions that count output rows, for `monitor.listener.observed`."""
-    names = ("late", "evicted_visits", "evicted_clicks")
-    return {"findings": F.col("found"), **{name: F.col(name) for name in names}}
+def counts_to_observe() -> list[Column]:
+    """Sums of output rows by the names of `monitor.metrics.COUNTS`: the plan runs once a batch."""
+    names = {"findings": "found", "late": "late"}
+    names |= {name: name for name in ("evicted_visits", "evicted_clicks")}
+    return [F.sum(column).alias(name) for name, column in names.items()]
 
 
 def as_json(row: dict[str, Any], _: int) -> bytes:

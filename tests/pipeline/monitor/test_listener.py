@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from sparq.pipeline import channels
 from sparq.pipeline.files import MESSAGE_DDL
-from sparq.pipeline.monitor.listener import ProgressListener, observed
+from sparq.pipeline.monitor.listener import ProgressListener
 from sparq.pipeline.monitor.metrics import MESSAGES, NEWEST_PUBLISHED, QueryMetrics, served
 from tests.pipeline.monitor.spark_progress import STATE, progress
 from tests.pipeline.monitor.test_metrics import samples_of
@@ -125,7 +125,9 @@ def test_state_and_observed_counts_are_reported(spark, nsqd, listener, tmp_path)
     """The rows and bytes of RocksDB are reported, and the sums that a query observes."""
     publish_batches(nsqd, "counting", numbered(0, 500))
     counted = messages(spark, nsqd, "counting", 1_000).groupBy(F.length("body").alias("n")).count()
-    rows = observed(counted, late=F.col("count"), evicted_visits=F.lit(1))
+    rows = counted.observe(
+        "sparq_written", F.sum("count").alias("late"), F.sum(F.lit(1)).alias("evicted_visits")
+    )
     kept = []
 
     def write(frame, batch_id):

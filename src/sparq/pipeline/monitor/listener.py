@@ -4,7 +4,7 @@
 
 1. It starts no job: it costs one call through Spark's gateway per batch.
 2. Spark's progress has no publish times and no late clicks. Queries observe them (`channels`,
-   `observed`).
+   `spam_analysis`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from sparq.pipeline.monitor.metrics import QueryMetrics
 
@@ -56,15 +55,3 @@ class ProgressListener:
         """The Java interface that this class implements for Py4J."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
-
-
-def observed(rows: DataFrame, **counts: Column) -> DataFrame:
-    """Add counts of each batch, for the listener, to a stream of rows.
-
-    A sum is right only if the plan of the rows is executed once per batch.
-
-    Args:
-        rows: the stream.
-        counts: by name of `metrics.COUNTS`: the whole number of each row to sum up.
-    """
-    return rows.observe("sparq_written", *(F.sum(one).alias(name) for name, one in counts.items()))
