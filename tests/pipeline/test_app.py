@@ -6,11 +6,15 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.errors import StreamingQueryException
 
 from sparq.pipeline import app
+from sparq.pipeline.settings import SettingsError
 from sparq.program.mistakes import Mistake
 from tests.pipeline.settings_examples import settings_with
+
+FILES = LocalFileSystem()
 
 
 class Query:
@@ -83,6 +87,24 @@ def test_an_error_of_sparq_ends_the_application_in_one_sentence():
     expected = "query archive failed: sparq.spark.errors.TopicError: there is no topic x"
     assert expected == str(caught.value)
     assert not application.begun
+
+
+def test_tables_without_their_checkpoint_are_not_written_again(tmp_path, monkeypatch):
+    """A start whose checkpoint is gone would add all clicks again: it is refused in a sentence."""
+    settings = settings_with(data=str(tmp_path))
+    pipeline = app.Application(None, settings, None, None)
+    monkeypatch.setattr(pipeline, "_files", lambda: SubTreeFileSystem(str(tmp_path), FILES))
+    monkeypatch.setattr(app, "files_of", lambda delta: delta)
+    full, empty = (SimpleNamespace(opened={"a": SimpleNamespace(delta=one)}) for one in ("x", ""))
+    pipeline._check_position("archive", empty)
+    with pytest.raises(SettingsError, match="but not its checkpoint"):
+        pipeline._check_position("archive", full)
+    for place in ("archive", "files/archive"):
+        offsets = tmp_path / "checkpoint" / place / "offsets"
+        offsets.mkdir(parents=True)
+        (offsets / "0").touch()
+        pipeline._check_position("archive", full)
+        (offsets / "0").unlink()
 
 
 @pytest.fixture

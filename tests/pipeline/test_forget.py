@@ -153,6 +153,17 @@ def test_an_address_is_a_whole_word(address, text, expected):
     assert expected == (ForgottenVisitor(address).without(rows) is not rows)
 
 
+@pytest.mark.parametrize("address", ["", "-", " ", "order", "203.0.113.777", "1.2.3"])
+def test_other_words_than_addresses_are_refused(data, address, capsys):
+    """A word that is no address would take other rows along: nothing is deleted."""
+    before = len(stored(data, "clicks"))
+    with pytest.raises(SystemExit):
+        forget.main(["--data", str(data), f"--address={address}"])
+
+    assert before == len(stored(data, "clicks"))
+    assert capsys.readouterr().err.startswith("sparq forget: --address=")
+
+
 def test_the_program_reports_what_it_did(data, capsys):
     """The command prints how many files it changed; a wrong folder is one sentence."""
     (data / "clicks" / "date=2026-03-02" / "11111111-9-x.parquet").unlink()

@@ -75,6 +75,7 @@ def test_rows_are_grouped_and_filtered():
         ({"value": "sum(prize)"}, "metrics.m: value=prize: no column prize: did you mean price"),
         ({"value": "sum(page)"}, "metrics.m: value=sum(page): page is no number"),
         ({"value": "count((SELECT 1))"}, "an expression may not contain the word SELECT"),
+        ({"value": "count(*)", "by": ("minute",)}, "by: minute is a column of the metrics table"),
         ({"value": "sum(*)"}, "value=sum(*) is no aggregate: write sum(x), count(*)"),
         ({"value": "sum(price +)"}, "metrics.m: value=price +: unable to parse"),
         ({"value": "sum(price)", "by": ("land",)}, "metrics.m: by: no column land"),

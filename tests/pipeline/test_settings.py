@@ -162,7 +162,7 @@ MISTAKES = [
     ("click", "pth=a.b", "--click: pth is no field of a click: did you mean path?"),
     ("click", "path=", "--click: path has no path: write keys with points between"),
     ("columns", "Order Id=a: int", '--columns: "Order Id" is no name of a column: use a-z'),
-    *(("columns", f"{one}=a: int", TAKEN) for one in ("reason", "query", "robot")),
+    *(("columns", f"{one}=a: int", TAKEN) for one in ("reason", "query", "robot", "id", "date")),
     ("columns", "a=b: blob", '--columns: a = "b: blob" is not "path: type" with one of the types'),
     ("trusted_proxies", "10/99", " is not a network: write 10.0.0.0/8"),
     *(("spark", "spark.a", "--spark: write KEY=VALUE"), ("source", "hush", "write KEY=VALUE")),

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from sparq.pipeline import maintenance, tables
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import Table, Tables, files_of, rows_of, write_files
+from sparq.program.mistakes import Mistake
 from tests.pipeline.conftest import QUERY
 from tests.pipeline.query_input import forget_last_commit
 from tests.pipeline.report.sample_tables import add
@@ -219,21 +220,21 @@ def test_a_column_can_be_added_later(spark, query, batches, tmp_path):
         (
             pa.string(),
             ["date"],
-            r"column index has type .*string.* instead of",
+            "column index has type string, not long: give the column another name",
         ),
         (
             pa.int64(),
             [],
-            r"odd is another Delta table, name another folder: it is not",
+            "it is not partitioned by date: name another folder",
         ),
     ],
 )
 def test_a_table_with_other_columns_or_partitions_is_refused(spark, tmp_path, index, by, sentence):
-    """A table with another column type, or without partitions, raises ValueError."""
+    """A table with another column type, or without partitions, is refused in one sentence."""
     schema = pa.schema([("index", index), TIME, ("date", pa.date32())])
     DeltaTable.create(str(tmp_path / "odd"), schema, partition_by=by)
 
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(Mistake, match=sentence):
         Tables(spark, str(tmp_path), [ODD])
 
 

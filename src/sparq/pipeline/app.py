@@ -45,9 +45,9 @@ from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
 from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError, cluster_options
-from sparq.pipeline.sink import ResultTopics, Sink
+from sparq.pipeline.sink import Output, ResultTopics, Sink
 from sparq.pipeline.storage import place_of
-from sparq.pipeline.tables import WRITTEN_DDL
+from sparq.pipeline.tables import WRITTEN_DDL, Tables, files_of
 from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -114,9 +114,13 @@ class Application:
         settings, reading, topics = self.settings, self.settings.reading, None
         if settings.result_topics:
             topics = ResultTopics(cluster_options(settings), settings.result_topics)
-        sink_of = partial(
-            Sink, self.spark, settings.data, topics=topics, keep_days=settings.keep_days
-        )
+
+        def sink_of(output: Output, **given: Any) -> Sink:
+            days = settings.keep_days
+            sink = Sink(self.spark, settings.data, output, topics, keep_days=days, **given)
+            self._check_position(name, sink.tables)
+            return sink
+
         if name == archive.QUERY:
             output = archive.output(reading)
             sink = sink_of(output, counted=partial(self.figures.counted, name, "rejected"))
@@ -143,6 +147,21 @@ class Application:
         if self.settings.files:
             return channels.files(self.spark, self.settings.files, function, schema)
         return channels.channel(self.spark, self._source_options(name), function, schema)
+
+    def _check_position(self, name: str, tables: Tables) -> None:
+        """Check that the checkpoint is not lost: its clicks would be added again; SettingsError."""
+        checkpoints = [f"checkpoint/{name}", f"checkpoint/files/{name}"]
+        known = [newest_batch(self._files(), f"{one}/offsets") for one in checkpoints]
+        if (
+            max(known) < 0
+            and not self.settings.since
+            and any(files_of(one.delta) for one in tables.opened.values())
+        ):
+            raise SettingsError(
+                f"--data={self.settings.data} has tables of {name}, but not its checkpoint"
+                f" ({checkpoints[0]}): a start would add clicks again that are there. Restore it,"
+                " name another folder, or give --since, the time from which to read"
+            )
 
     def _files(self) -> FileSystem:
         """The file system of the data folder, in which checkpoints are, too."""

@@ -4,7 +4,8 @@
 
 1. A row goes if one of its texts or binary values contains the address as a whole word; with a user
    agent, if its columns `address` and `user_agent` have both. The visitor's hashes go from lists
-   (`visitor_hashes`); other figures stay.
+   (`visitor_hashes`); other figures stay. Other words than addresses are refused: they would take
+   rows along that are not about the visitor.
 2. Afterwards no file of any version has it, files included that no commit names. So a query that is
    reading the tables may fail: repeat it.
 3. The pipeline may run meanwhile. What a batch is writing at that moment is waited for, at most
@@ -18,6 +19,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
 
 import polars as pl
 import pyarrow as pa
@@ -31,6 +34,7 @@ from sparq.pipeline.metrics import visitor_hashes
 from sparq.pipeline.storage import TablePlace, parsed
 from sparq.pipeline.tables import KEEP_S, files_of, schema_of
 from sparq.pipeline.totals import hashes_of
+from sparq.program.mistakes import Mistake, shown
 from sparq.tools.parser import ToolParser, VersionAction
 
 PROGRAM = "sparq forget"
@@ -41,12 +45,13 @@ class ForgottenVisitor:
     """A visitor with an address as the tables have it; without a user agent all of this address."""
 
     def __init__(self, address: str, user_agent: str | None = None) -> None:
-        self._address = address
+        self.address = address
         self._user_agent = user_agent
         # 10.0.0.1 is not in 110.0.0.12, but it is in 10.0.0.1:443.
         inside = "[^0-9A-Za-z:]" if ":" in address else "[^0-9A-Za-z]"
         self._pattern = f"(^|{inside}){re.escape(address)}({inside}|$)"
         self._hashes: set[int] = set()
+        self.is_known = False
         if user_agent is None:  # counted by a metric of the user's own
             self._hashes.update(hashes_of(pa.array([address])).to_pylist())
 
@@ -54,6 +59,7 @@ class ForgottenVisitor:
         """Remember the visitor's hashes."""
         mine = rows.filter(self._is_by(rows))
         if len(mine):
+            self.is_known = True
             columns = (pa.chunked_array([mine[name]]) for name in ("address", "user_agent"))
             self._hashes.update(visitor_hashes(*columns).to_pylist())
 
@@ -61,7 +67,7 @@ class ForgottenVisitor:
         """Whether each row is by the visitor, as its columns `address` and `user_agent` say."""
         if not {"address", "user_agent"} <= set(rows.schema.names):
             return pa.repeat(pa.scalar(False), len(rows))
-        found = pc.equal(rows["address"], self._address)
+        found = pc.equal(rows["address"], self.address)
         if self._user_agent is not None:
             found = pc.and_(found, pc.equal(rows["user_agent"], self._user_agent))
         return pc.fill_null(found, False)
@@ -103,6 +109,9 @@ def forget(data: TablePlace, visitor: ForgottenVisitor, keep_s: float = KEEP_S) 
     """Delete a visitor from all tables of a data folder; returns the number of changed files.
 
     A file with the visitor that no commit has named for `keep_s` is deleted.
+
+    Raises:
+        Mistake: the address is no IP address, and no row has it in its column `address`.
     """
     folders = data.files().get_file_info(FileSelector("", allow_not_found=True))
     named = [data.of(one.base_name) for one in folders if one.type == FileType.Directory]
@@ -111,7 +120,18 @@ def forget(data: TablePlace, visitor: ForgottenVisitor, keep_s: float = KEEP_S) 
         for path in place.data_files():
             for rows in _batches(place, path):
                 visitor.note(rows)
+    if not visitor.is_known and not _is_ip(visitor.address):
+        raise Mistake(
+            f"--address={shown(visitor.address)} is no IP address, and no click has it in its"
+            " column address"
+        )
     return sum(_forget_in(place, visitor, keep_s) for place in places)
+
+
+def _is_ip(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(ip_address(text))
+    return False
 
 
 def _forget_in(place: TablePlace, visitor: ForgottenVisitor, keep_s: float) -> int:
@@ -152,6 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words.add_argument("--address", required=True, help="the address, as the tables have it")
     words.add_argument("--user-agent", help="only the visitor with this user agent, word for word")
     given, place = parsed(words, arguments)
-    changed = forget(place, ForgottenVisitor(given.address, given.user_agent))
+    if given.address.strip(" -") != given.address or not given.address:
+        words.error(f"--address={shown(given.address)}: give an address")  # "-": there was none
+    try:
+        changed = forget(place, ForgottenVisitor(given.address, given.user_agent))
+    except Mistake as mistake:
+        words.error(str(mistake))
     sys.stdout.write(f"forgotten: {changed:,} files were changed\n")
     return 0

@@ -35,6 +35,7 @@ _VALUE: Final = re.compile(
 )
 _FORMS: Final = "sum(x), count(*), count(x), count(distinct x), min(x), max(x) or mean(x)"
 _INT: Final = pa.int64()
+_TAKEN: Final = ("time", "minute", "date", "value", "value_sum", "value_count", "value_hashes")
 # By aggregate: its columns; for each polars' method, how rows are summed up, and the type (None:
 # that of x).
 _COLUMNS: Final[dict[str, list[tuple[str, str, str, pa.DataType | None]]]] = {
@@ -64,6 +65,9 @@ class OwnMetric(msgspec.Struct, frozen=True):
         found = _VALUE.fullmatch(self.value)
         if not found or (found[3] == "*" and self.parts[0] != "count"):
             raise ValueError(f"value={shown(self.value)} is no aggregate: write {_FORMS}")
+        for name in self.by:
+            if name in _TAKEN or self.by.count(name) > 1:
+                raise ValueError(f"by: {name} is a column of the metric's table already")
 
     @property
     def parts(self) -> tuple[str, str]:

@@ -103,9 +103,11 @@ def _check_field(name: str, path: str) -> None:
 def _check_column(name: str, text: str) -> None:
     schema = import_module("sparq.pipeline.reading.schema")  # it loads Arrow
     if not _COLUMN.fullmatch(name):
-        raise ValueError(f"{shown(name)} is no name of a column: use a-z, 0-9 and _")
-    taken = (*schema.CLICK_SCHEMA.names, *formats.FIELDS_OF_CLICK)
-    if name in taken or any(name in names for names in schema.ENRICHMENTS.values()):
+        raise ValueError(
+            f"{shown(name)} is no name of a column: use a-z, 0-9 and _, a letter first"
+        )
+    taken = {*schema.CLICK_SCHEMA.names, *formats.FIELDS_OF_CLICK, *schema.OF_MESSAGES}
+    if name in taken.union(*schema.ENRICHMENTS.values()):
         raise ValueError(f"{name} is a field of every click: choose another name, or use [click]")
     path, kind = schema.path_and_type(text)
     if not path or kind not in schema.TYPES:

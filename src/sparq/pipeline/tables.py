@@ -43,6 +43,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark import TaskContext
 
 from sparq.pipeline.storage import TablePlace, place_of
+from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -219,7 +220,7 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
     """Open a table, with all columns of its definition; creates it if needed.
 
     Raises:
-        ValueError: a column has another type, or the table is partitioned differently.
+        Mistake: a column has another type, or the table is partitioned differently.
     """
     schema = wanted.schema.append(DAY)
     # Without this, `to_pyarrow_dataset` takes missing bounds for null ones, and a filter by another
@@ -237,18 +238,23 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
     known = {field.name: field.type for field in table.schema().fields}
     fields = Schema.from_arrow(schema).fields
     wrong = [
-        f"its column {field.name} has type {known[field.name]} instead of {field.type}"
+        f"its column {field.name} has type {_text_of(known[field.name])}, not"
+        f" {_text_of(field.type)}: give the column another name"
         for field in fields
         if known.get(field.name, field.type) != field.type
     ]
     if table.metadata().partition_columns != [DAY.name]:
-        wrong.append(f"it is not partitioned by {DAY.name}")
+        wrong.append(f"it is not partitioned by {DAY.name}: name another folder")
     if wrong:
-        raise ValueError(f"{place.address} is another Delta table, name another folder: {wrong[0]}")
+        raise Mistake(f"{place.address} is a table that does not fit: {wrong[0]}")
     missing = [field for field in fields if field.name not in known]
     if missing:
         table.alter.add_columns(missing)
     return table
+
+
+def _text_of(kind: Any) -> str:
+    return str(kind.to_json()).strip('"')
 
 
 def schema_of(table: DeltaTable) -> pa.Schema:

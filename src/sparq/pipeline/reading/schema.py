@@ -50,6 +50,9 @@ CLICK_SCHEMA: Final = pa.schema(
 """The columns of a click. The user's typed columns come between `format` and `extra`."""
 _OWN_AT: Final = CLICK_SCHEMA.get_field_index("extra")
 
+OF_MESSAGES: Final = ("nsqd", "id", "index", "timestamp", "body", "date")
+"""Columns of the table `clicks` that the message has, and not the click."""
+
 ENRICHMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "source": ("referrer_class", "search_engine"),
     "campaign": ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"),

@@ -151,7 +151,8 @@ class PipelineRun:
             dead.append("spark")
         if dead:
             self.restarts += dead
-            self.say(f"restarted: {', '.join(dead)}")
+            why = f": see {self.app.log}" if "spark" in dead else ""
+            self.say(f"restarted: {', '.join(dead)}{why}")
             self.enter(self.stage)
         if len(self.restarts) > RESTARTS_MAX:
             raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
