@@ -151,6 +151,8 @@ def test_flags_override_the_file(file) -> None:
     [
         ("triger = 1", "there is no option triger: did you mean trigger?"),
         ("max_offsets_per_trigger = 1", "there is no option max_offsets_per_trigger: did you mean"),
+        ("[column]\na = 'b'", "there is no section [column]: did you mean [columns]?"),
+        ("[metric.x]\nvalue = 1", "there is no section [metric]: did you mean [metrics]?"),
         ("[archive.sizes]\na = 1", "there is no section [archive]: write its options at the top"),
         ("[queries]\na = 1", "queries: write a list of texts"),
         ("[trigger]\na = 1", "trigger=\"{'a': 1}\": write 5 (seconds), 500 milliseconds or 1 min"),

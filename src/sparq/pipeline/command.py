@@ -107,7 +107,8 @@ def _from_file(path: str) -> dict[str, Any]:
         raise SettingsError(f"--config: {error}") from None
     except ValueError as error:
         raise SettingsError(f"{origin}: {error}") from None
-    if unknown := config_file.unknown(path, document, flags()):
+    sections = ["metrics", *(flag.key for flag in flags() if is_pairs(flag))]
+    if unknown := config_file.unknown(path, document, flags(), sections):
         raise SettingsError(unknown[0])
     values: dict[str, Any] = {"own_metrics": own_metrics}
     for flag in flags():

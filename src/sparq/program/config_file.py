@@ -45,15 +45,19 @@ def values(document: dict[str, Any], flags: Iterable[Flag]) -> dict[str, Any]:
     return {flag.field: _coerce(flag, document[flag.key]) for flag in flags if flag.key in document}
 
 
-def unknown(path: str, document: dict[str, Any], flags: Sequence[Flag]) -> list[str]:
-    """Return a sentence for each key and section that matches no flag."""
+def unknown(
+    path: str, document: dict[str, Any], flags: Sequence[Flag], sections: Sequence[str] = ()
+) -> list[str]:
+    """Return a sentence for each key and section that matches no flag; `sections` may be meant."""
     meant = {flag.name.replace("-", "_"): flag.key for flag in flags}
     meant.update({flag.key: flag.key for flag in flags})
     sentences = []
     for key, value in document.items():
         if key in meant.values():
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and (found := nearest(key, sections)):
+            reason = f"there is no section [{key}]: did you mean [{found}]?"
+        elif isinstance(value, dict):
             reason = f"there is no section [{key}]: write its options at the top, without sections"
         else:
             found = nearest(key.replace("-", "_").lower(), meant)
