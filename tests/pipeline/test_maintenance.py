@@ -127,16 +127,17 @@ def test_many_batches_leave_few_files(spark, query, batches, tmp_path):
     for number in range(FAN):
         put(written, batches[0].coalesce(1), number, split_odd)
         cared.between_batches(spark, began_s + number * maintenance.CHECK_S)
-    orphan = tmp_path / "odd" / "date=2026-11-21" / "11111111-9-x.parquet"
-    orphan.write_bytes(b"")
+    for name in ("11111111-9-x", "22222222-9-x"):  # of this query, and of one that may be running
+        (tmp_path / "odd" / "date=2026-11-21" / f"{name}.parquet").write_bytes(b"")
     seen_s = began_s + FAN * maintenance.CHECK_S
     left = []
-    for at_s in (seen_s, seen_s + KEEP_S - 1, seen_s + KEEP_S + maintenance.CHECK_S):
+    ends = (seen_s + stays_s + maintenance.CHECK_S for stays_s in (KEEP_S, maintenance.LEFT_S))
+    for at_s in (seen_s, seen_s + KEEP_S - 1, *ends):
         cared.between_batches(spark, at_s)
         left.append(len(files(tmp_path)))
 
     assert [FAN * 100] == [one.rows for one in files_of(DeltaTable(tmp_path / "odd"))]
-    assert [FAN + 2, 2, 1] == left
+    assert [FAN + 3, 3, 2, 1] == left
     assert FAN * 100 == len(indexes(tmp_path, "odd"))
 
 

@@ -31,7 +31,9 @@ from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from sparq.pipeline.tables import (
+    ID_CHARACTERS,
     KEEP_S,
+    QUERY_ID,
     WRITTEN_DDL,
     OpenTable,
     TableFile,
@@ -66,6 +68,8 @@ SETTLED_S = 600
 """A day without a new file for this time is merged into one file, or a few large ones."""
 
 CHECK_S = 10
+LEFT_S = 86_400
+"""How long files of other queries stay that no commit names: their batch may still be running."""
 
 
 class Maintenance:
@@ -82,6 +86,8 @@ class Maintenance:
         if now_s < self._checked_s + CHECK_S:
             return
         self._checked_s, seen = now_s, {}
+        query = spark.sparkContext.getLocalProperty(QUERY_ID) or ""
+        own = (query[:ID_CHARACTERS], PREFIX, OPEN)
         first = datetime.fromtimestamp(now_s, UTC).date() - timedelta(days=self._keep_days)
         for name, table in self._tables.opened.items():
             definition, place, delta = table
@@ -95,7 +101,8 @@ class Maintenance:
             delta.cleanup_metadata()  # of the log
             for path in place.data_files().keys() - {one.path for one in files_of(delta)}:
                 seen[name, path] = self._unnamed.get((name, path), now_s)
-                if seen[name, path] <= now_s - KEEP_S:
+                stays_s = KEEP_S if path.rpartition("/")[2].startswith(own) else LEFT_S
+                if seen[name, path] <= now_s - stays_s:
                     with suppress(FileNotFoundError):
                         place.files().delete_file(path)
         self._unnamed = seen

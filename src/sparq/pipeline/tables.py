@@ -54,7 +54,7 @@ BY_DAY = ds.partitioning(pa.schema([DAY]), flavor="hive")
 DAYS_MAX = 100_000
 BUFFER_BYTES = 128 << 20
 BATCH_ROWS = 65_536
-QUERY_ID_CHARACTERS = 8
+ID_CHARACTERS = 8
 KEEP_S = 600
 """How long files stay that merges have replaced, for readers that are still reading them."""
 
@@ -68,7 +68,7 @@ PROPERTIES = {
 WRITTEN_DDL = "table STRING, path STRING, bytes BIGINT, stats STRING"
 """A file: `path` is relative to the table's folder, `stats` JSON as in a Delta log."""
 
-_QUERY_ID = "sql.streaming.queryId"
+QUERY_ID = "sql.streaming.queryId"
 """The property in which Spark keeps the id of a streaming query, from its checkpoint."""
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -158,7 +158,7 @@ class Tables:
         Returns what the tables have of this batch, by name, also if it is repeated. With `always`
         the plan is also executed if they have the batch: Spark writes its state only then.
         """
-        query = files.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        query = files.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         prefix = _prefix(query, batch_id)
         *_, last = self.opened.values()
         added: dict[str, list[dict[str, Any]]] = {}
@@ -339,14 +339,14 @@ def day_of(path: str) -> str:
 
 def _prefix(query: str, batch_id: int | str) -> str:
     """What the names of the files of a query's batch begin with."""
-    return f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-"
+    return f"{query[:ID_CHARACTERS]}-{batch_id}-"
 
 
 def _prefix_of_task() -> str:
     """The prefix for the batch that this task belongs to."""
     context = TaskContext.get()
     assert context is not None
-    query, batch_id = map(context.getLocalProperty, (_QUERY_ID, _BATCH_ID))
+    query, batch_id = map(context.getLocalProperty, (QUERY_ID, _BATCH_ID))
     return _prefix(query or "", batch_id or "")
 
 
