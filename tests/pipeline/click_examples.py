@@ -82,6 +82,8 @@ UNREADABLE = {
     "{'time': 1}": "the JSON is not one valid object",
     '{"time": NaN}': "the JSON is not one valid object",
     '{"time": 1, "ip": "::1", "path": "/", "status": "fine"}': "the status is not three digits",
+    '{"time": 1, "status": "0200"}': "the status is not three digits",
+    f'{{"time": 1, "ip": "{"a" * 256}"}}': "the address is neither an IP address nor a name",
     '{"time": 1, "ip": "::1", "path": "/", "bytes": 1.5}': "the size is not a number",
 }
 

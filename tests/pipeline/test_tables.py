@@ -185,6 +185,12 @@ def test_a_lost_commit_of_spark(spark, query_input, tmp_path, monkeypatch, has_t
         assert 2 == DeltaTable(tmp_path / "data" / "all").transaction_version(query)
 
 
+def test_tables_are_refused_outside_a_streaming_query(spark, batches, tmp_path):
+    """Outside a streaming query nothing is written: repeats could not be found."""
+    with pytest.raises(RuntimeError, match="only be written by foreachBatch of a streaming query"):
+        put(tables_of(spark, tmp_path), batches[0], 0, split)
+
+
 def test_a_dataset_filters_by_columns_without_bounds(tmp_path):
     """`deltalake` must not take bounds that a file does not have for null ones."""
     table = Table("all", pa.schema([TIME, ("page", pa.string())]), "time")

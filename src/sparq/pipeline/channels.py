@@ -2,8 +2,8 @@
 
 The function runs in the task that reads the messages, before Spark sees them (`NsqDataSource.
 mapped`). Spark's count of input rows is then that of the rows made, so each task ends with a row
-that says how many messages it has read, and when the newest one was published; `observed` turns
-these rows into figures of the batch, for `monitor`.
+that says how many messages it has read, and when the newest one was published. These rows become
+figures of the batch, for `monitor`.
 """
 
 from __future__ import annotations

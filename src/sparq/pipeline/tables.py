@@ -157,8 +157,13 @@ class Tables:
 
         Returns what the tables have of this batch, by name, also if it is repeated. With `always`
         the plan is also executed if they have the batch: Spark writes its state only then.
+
+        Raises:
+            RuntimeError: the caller is not a streaming query: repeats could not be found.
         """
         query = files.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise RuntimeError("a table can only be written by foreachBatch of a streaming query")
         prefix = _prefix(query, batch_id)
         *_, last = self.opened.values()
         added: dict[str, list[dict[str, Any]]] = {}

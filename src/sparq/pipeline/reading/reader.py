@@ -30,6 +30,7 @@ _NUMBERS: Final = {"time": pl.Int64, "misfits": pl.Int32, "duration": pl.Float64
 _ALL: Final = (*CLICK_SCHEMA.names, "forwarded", "request", "query")
 _TEXTS: Final = [one for one in _ALL if one not in _NUMBERS]
 
+ADDRESS_BYTES_MAX: Final = 255
 _HAS_STATUS: Final = ~pl.col("status").is_in(["-", "", "0", "-1"])
 _STATUS: Final = pl.col("status").cast(pl.Int32, strict=False)
 _BYTES: Final = pl.col("bytes").cast(pl.Int64, strict=False)
@@ -37,10 +38,14 @@ _DURATION: Final = pl.col("duration")
 _REASONS: Final = (
     (pl.col("time").is_null(), "no time, or not a valid one"),
     (
-        ~pl.col("address").str.contains(r"^[0-9A-Za-z._:%\[\]-]+$"),
+        ~pl.col("address").str.contains(r"^[0-9A-Za-z._:%\[\]-]+$")
+        | (pl.col("address").str.len_bytes() > ADDRESS_BYTES_MAX),
         "the address is neither an IP address nor a name",
     ),
-    (_HAS_STATUS & ~_STATUS.fill_null(0).is_between(100, 999), "the status is not three digits"),
+    (
+        _HAS_STATUS & ~pl.col("status").str.contains("^[1-9][0-9]{2}$"),
+        "the status is not three digits",
+    ),
     ((pl.col("bytes") != "-") & (_BYTES.fill_null(-1) < 0), "the size is not a number"),
 )
 _CLICK: Final = {
