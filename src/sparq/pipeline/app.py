@@ -49,6 +49,7 @@ from sparq.pipeline.sink import Output, ResultTopics, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import WRITTEN_DDL, Tables, files_of
 from sparq.program.mistakes import Mistake
+from sparq.spark.data_source import Function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +143,7 @@ class Application:
         spam_analysis.reopen(sink, source)
         return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self.rules, source))
 
-    def _read(self, name: str, function: channels.Function, schema: str = WRITTEN_DDL) -> DataFrame:
+    def _read(self, name: str, function: Function, schema: str = WRITTEN_DDL) -> DataFrame:
         """What a function makes of a query's messages."""
         if self.settings.files:
             return channels.files(self.spark, self.settings.files, function, schema)

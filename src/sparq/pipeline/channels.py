@@ -8,7 +8,7 @@ figures of the batch, for `monitor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,16 +19,13 @@ from pyspark.sql.types import StructType
 
 from sparq.pipeline.files import file_messages
 from sparq.pipeline.monitor.metrics import MESSAGES, NEWEST_PUBLISHED
-from sparq.spark.data_source import NsqDataSource
+from sparq.spark.data_source import Function, NsqDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ("nsqd", "id", "index", "timestamp", "body")
 """The columns of messages that functions get."""
-
-Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Turns the messages of a partition into rows; runs on executors."""
 
 _READ = [pa.field("messages", pa.int64()), pa.field("published", pa.timestamp("us", "UTC"))]
 

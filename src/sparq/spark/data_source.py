@@ -27,7 +27,8 @@ from sparq.spark.source import (
 COLUMNS: Final = {field.name: field.dataType.simpleString() for field in from_arrow_schema(SCHEMA)}
 """The columns of a read and their types in Spark."""
 
-Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Turns the record batches of a partition into others; runs on executors."""
 
 
 class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow pyspark
@@ -131,7 +132,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
 
     @classmethod
     def mapped(
-        cls, name: str, columns: Sequence[str], function: Mapped, schema: str
+        cls, name: str, columns: Sequence[str], function: Function, schema: str
     ) -> "type[NsqDataSource]":
         """A source with the same options, whose rows a function makes of the messages.
 
@@ -141,7 +142,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         Args:
             name: the format's name; register the class with `spark.dataSource.register`.
             columns: those that the function gets.
-            function: turns the record batches of a partition into others.
+            function: makes the rows.
             schema: the columns that it yields, as DDL.
         """
         # Pickled apart: processes of Spark that only plan a query need not load its modules.
