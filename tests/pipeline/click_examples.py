@@ -44,7 +44,22 @@ READ = {
         "extra": '{"url":{"path":"/x"}}',
     },
     '{"time": 1, "ip": {"v": 4}, "path": "/", "k": null}': {
-        "address": None, "page": "/", "extra": '{"ip":{"v":4},"k":null}',
+        "address": None, "page": "/", "extra": '{"ip":{"v":4},"k":null}', "misfits": 1,
+    },
+    # Events of a business, whose keys have the names of fields and other meanings.
+    '{"time": 1, "status": "paid", "address": {"city": "Ulm"}, "user": {"id": 1}, "size": "XL",'
+    ' "method": ["card"], "request_time": "soon", "ip": "::1"}': {
+        **dict.fromkeys(("status", "user", "method", "duration", "reason")),
+        "address": "::1", "bytes": 0, "misfits": 6,
+        "extra": '{"status":"paid","address":{"city":"Ulm"},"user":{"id":1},"size":"XL",'
+        '"method":["card"],"request_time":"soon"}',
+    },
+    **{
+        f'{{"time": 1, {odd}}}': {"address": None, "status": None, "bytes": 0, "misfits": 1,
+                                  "extra": f"{{{odd}}}"}
+        for odd in ('"ip":"Main Street 1"', '"ip":""', '"status":"0200"', '"status":true',
+                    '"bytes":1.5', '"bytes":-1', f'"ip":"{"a" * 256}"', '"status":"٢٠٠"',
+                    '"x_forwarded_for":"a, b!"')
     },
 }  # fmt: skip
 
@@ -77,14 +92,14 @@ UNREADABLE = {
     '{"ip": "::1", "path": "/"}': NO_TIME,
     '{"time": 1e300, "ip": "::1", "path": "/"}': NO_TIME,
     '{"time": -1, "ip": "::1", "path": "/"}': NO_TIME,
-    '{"time": 1, "ip": "a b", "path": "/"}': "the address is neither an IP address nor a name",
+    f'{{"time": {"9" * 20}}}': NO_TIME,
+    '{"time": [], "status": "paid"}': NO_TIME,
+    '[{"time": 1}]': "the JSON is not one valid object",
     "#Fields: date time c-ip": "a comment in a log, not a click",
     "{'time': 1}": "the JSON is not one valid object",
     '{"time": NaN}': "the JSON is not one valid object",
-    '{"time": 1, "ip": "::1", "path": "/", "status": "fine"}': "the status is not three digits",
-    '{"time": 1, "status": "0200"}': "the status is not three digits",
-    f'{{"time": 1, "ip": "{"a" * 256}"}}': "the address is neither an IP address nor a name",
-    '{"time": 1, "ip": "::1", "path": "/", "bytes": 1.5}': "the size is not a number",
+    f'{"a" * 256} - - {TIME} "GET / HTTP/1.1" 200 1': "the address is neither an IP address nor a"
+    " name",
 }
 
 

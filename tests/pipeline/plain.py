@@ -8,6 +8,12 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 
+FORMS = {
+    "address": r"[0-9A-Za-z._:%\[\]-]{1,255}",
+    "bytes": "[0-9]{1,18}|-",
+    "status": "[0-9]{3}|-",
+}
+
 
 class Unreadable(Exception):
     """The line is not a click."""
@@ -20,18 +26,15 @@ def read(body):
         Unreadable: the body is not a click.
     """
     text = body.decode("utf-8", "replace").rstrip("\r\n")
-    fields = _from_json(body) if text.lstrip(" \t\r\n").startswith("{") else _from_line(text)
+    is_json = text.lstrip(" \t\r\n").startswith("{")
+    fields = _from_json(body) if is_json else _from_line(text)
     fields["time"] = _time(fields["time"])
-    if not re.fullmatch(r"[0-9A-Za-z._:%\[\]-]{1,255}", fields["address"] or "-"):
-        raise Unreadable
-    if fields["bytes"] == "-":
-        fields["bytes"] = 0
-    elif re.fullmatch("[0-9]{1,18}", fields["bytes"]):
-        fields["bytes"] = int(fields["bytes"])
-    else:
-        raise Unreadable
-    if not re.fullmatch("[0-9]{3}|-", fields["status"]):
-        raise Unreadable
+    for name, form in FORMS.items():
+        if not re.fullmatch(form, fields[name] or "-"):
+            if not is_json:
+                raise Unreadable
+            fields[name] = None if name == "address" else "-"
+    fields["bytes"] = 0 if fields["bytes"] == "-" else int(fields["bytes"])
     fields["status"] = None if fields["status"] == "-" else int(fields["status"])
     fields["page"] = _page(fields.pop("request"))
     return fields

@@ -1,9 +1,4 @@
-"""What users write in TOML: values with types, and expressions in polars' SQL, checked.
-
-Polars' SQL is a language that users of tables know, and it is safe: a text becomes an expression
-tree and never runs as Python. Its only way out of a table is a subquery, such as
-`(SELECT * FROM read_csv(...))`; so no text may contain the word SELECT or one of its relatives.
-"""
+"""What users write in TOML: values with types, and expressions in polars' SQL, checked."""
 
 from __future__ import annotations
 
@@ -19,6 +14,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 SUBQUERY: Final = re.compile(r"\b(select|table|values|with|from\s+\w+\s*\()\b", re.IGNORECASE)
+"""An expression never runs as Python; its only way out of a table is `(SELECT * FROM read_csv(`."""
+_WORDS: Final = {
+    **{"array": "a list", "object": "a table", "str": "a text in quotes", "int": "a whole number"},
+    **{"bool": "true or false", "float": "a number"},
+}
 
 
 def checked(
@@ -29,8 +29,7 @@ def checked(
     With `aggregate` it must make one value of all rows, otherwise one of each.
 
     Raises:
-        ValueError: it is wrong, uses an unknown column, or has another type than the wanted one.
-            The text is one sentence that begins with the place.
+        ValueError: what is wrong, as one sentence that begins with the place.
     """
     import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
 
@@ -63,8 +62,7 @@ def typed(value: Any, kind: Any, place: str) -> Any:
     """A value of a TOML file as a type of Python or a `msgspec.Struct`.
 
     Raises:
-        ValueError: it has another type, or keys are unknown or missing. The text is one sentence
-            that begins with the place.
+        ValueError: what is wrong, as one sentence that begins with the place.
     """
     fields = getattr(kind, "__struct_fields__", ())
     for key in value if fields and isinstance(value, Mapping) else ():
@@ -74,4 +72,6 @@ def typed(value: Any, kind: Any, place: str) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         text, _, inside = str(error).partition(" - at `$")
+        text = text.replace("Object missing required field", "it lacks the key")
+        text = re.sub(r"`(\w+)`", lambda name: _WORDS.get(name[1], name[1]), text)
         raise ValueError(f"{place}{inside.rstrip('`')}: {text}") from None

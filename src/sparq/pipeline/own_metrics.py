@@ -5,14 +5,9 @@
     by = ["country"]           # columns of a click; optional
     where = "status = 200"     # optional
 
-`x` and `where` are expressions in polars' SQL, over the columns of a click and the user's own. Each
-metric is a table `metric_<name>` of partial rows: `minute`, the columns of `by`, and
-
-    value                      of sum, count, min and max
-    value_sum, value_count     of mean: divide their sums
-    value_hashes               of count(distinct x): XXH3-64 of each text, as for visitors
-
-Nothing here loads polars before a `MetricTable` is made or used.
+`x` and `where` are expressions in polars' SQL. Each metric is a table `metric_<name>` of partial
+rows: `minute`, the columns of `by`, and `value`, `value_sum` and `value_count` (of mean: divide
+their sums) or `value_hashes` (of count(distinct x): XXH3-64 of each text, as for visitors).
 """
 
 from __future__ import annotations
@@ -47,11 +42,7 @@ _COLUMNS: Final[dict[str, list[tuple[str, str, str, pa.DataType | None]]]] = {
 
 
 class OwnMetric(msgspec.Struct, frozen=True):
-    """A metric as the user writes it.
-
-    Raises:
-        ValueError: the name or the form of the value is wrong; the text is one sentence.
-    """
+    """A metric as the user writes it; ValueError, of one sentence, if it is wrong."""
 
     name: str
     value: str
@@ -79,27 +70,18 @@ class OwnMetric(msgspec.Struct, frozen=True):
 
 
 def from_toml(tables: Mapping[str, Any]) -> tuple[OwnMetric, ...]:
-    """The metrics of the tables `[metrics.NAME]`.
-
-    Raises:
-        ValueError: a table is wrong; the text is one sentence that begins with its name.
-    """
-    contents = typed(tables, dict[str, dict[str, Any]], "metrics")
-    return tuple(
-        typed({**content, "name": name}, OwnMetric, f"metrics.{name}")
-        for name, content in contents.items()
-    )
+    """The metrics of the tables `[metrics.NAME]`; ValueError, of one sentence, if one is wrong."""
+    found = []
+    for name, given in typed(tables, dict[str, Any], "metrics").items():
+        content = typed(given, dict[str, Any], f"metrics.{name}")
+        found.append(typed({**content, "name": name}, OwnMetric, f"metrics.{name}"))
+    return tuple(found)
 
 
 class MetricTable:
     """A metric over the columns of a click, checked; picklable.
 
-    Raises:
-        ValueError: an expression or a column is wrong; the text is one sentence.
-
-    Attributes:
-        columns: the columns that it needs, besides `time`.
-        table: its table.
+    `columns` are those that it needs besides `time`. ValueError, of one sentence, if it is wrong.
     """
 
     def __init__(self, metric: OwnMetric, clicks: pa.Schema) -> None:

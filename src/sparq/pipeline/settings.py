@@ -113,7 +113,8 @@ def _check_column(name: str, text: str) -> None:
     if not path or kind not in schema.TYPES:
         types = ", ".join(schema.TYPES)
         raise ValueError(
-            f'{name} = {shown(text)} is not "path: type" with one of the types {types}'
+            f'{name} = {shown(text)} is not "path: type" with one of the types {types};'
+            " a path with a colon needs its type, too"
         )
 
 

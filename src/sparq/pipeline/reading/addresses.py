@@ -36,14 +36,10 @@ def visitor(address: str | None, forwarded: str | None, proxies: Sequence[Networ
     texts = ((forwarded if proxies or not address else "") or "", address or "")
     passed = [one for text in texts for one in re.split(r"[,\s]+", text) if one not in ("", "-")]
     for one in reversed(passed):
-        if not _is_within(one, proxies):
+        try:
+            found = ipaddress.ip_address(one)
+        except ValueError:
+            return one  # a name
+        if not any(found in network for network in proxies):
             return one
     return passed[0] if passed else None
-
-
-def _is_within(text: str, proxies: Sequence[Network]) -> bool:
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return any(address in one for one in proxies)

@@ -1,8 +1,6 @@
-"""The named formats, as tables, and format strings.
+"""The named formats, as tables, and format strings, such as `$address [$time] "$request"`.
 
-A line's format is a string with `$name` for each field, such as `$address [$time] "$request"`. All
-other characters stand for themselves. FIELDS says which field of a click a name stands for; all
-other names go to `extra`. A JSON format says where each field of a click is.
+FIELDS says which field of a click a name stands for; all other names go to `extra`.
 """
 
 from __future__ import annotations
@@ -190,11 +188,8 @@ JSON: Final[tuple[tuple[str, tuple[str, ...], Mapping[str, str]], ...]] = (
     ),
     ("json", ("",), _USUAL),
 )
-"""The JSON formats: name, sets of keys, and paths of each field.
-
-An object has the first format of which it has all keys of one set. Of a field's paths, the first
-one with a fitting value counts.
-"""
+"""The JSON formats: name, sets of keys (an object has the first format of which it has all keys of
+one set), and paths of each field, of which the first one with a fitting value counts."""
 
 NAMES: Final = tuple(dict.fromkeys((*(name for name, _ in LINES), *(one[0] for one in JSON))))
 """The named formats. `traefik` is both a line format and a JSON format."""
@@ -227,11 +222,7 @@ FIELD: Final = re.compile(r"\$(?:\{([^}]+)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
 def nginx_form(text: str) -> str:
-    """A format string of nginx, GoAccess or Apache in nginx's form.
-
-    Raises:
-        ValueError: it has no time, or two fields without a character between them.
-    """
+    """A format string of nginx, GoAccess or Apache in nginx's form; ValueError if it is wrong."""
     if "$" not in text:
         text = text.replace('\\"', '"').replace("\\t", "\t")
         if _IS_APACHE.search(text):
@@ -255,11 +246,7 @@ def nginx_form(text: str) -> str:
 
 
 def w3c(fields: str) -> str:
-    """The format string of a line with these fields of a W3C log.
-
-    Raises:
-        ValueError: there is no date or time among them.
-    """
+    """The format string of a line with these fields of a W3C log; ValueError without a time."""
     names = fields.removeprefix("#Fields:").split()
     if not {"date", "time"} <= set(names):
         raise ValueError("has no date and time: write the #Fields line of the log")

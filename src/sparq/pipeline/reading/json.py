@@ -1,28 +1,37 @@
 """JSON messages: the values of a click by their paths, and all others as `extra`.
 
-The objects of a format are read together: each path is followed in all of them at once, and gives a
-column. How deep or how varied the objects are makes little difference.
+Each path is followed in all objects of a format at once: how deep or varied they are costs little.
 """
 
 from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from sparq.pipeline.reading import formats
-from sparq.pipeline.reading.schema import Found, Reading, fitting
+from sparq.pipeline.reading.schema import Counts, Found, Reading, fitting
 
 Values = Sequence[Any]
 
 _WRONG: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _SIMPLE: Final = {str, int, float, type(None)}
+_ADDRESS: Final = r"[0-9A-Za-z._:%\[\]-]{1,255}"
+_DURATION: Final = r"-?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_FORMS: Final = {
+    **dict.fromkeys(("address", "forwarded"), rf"-|{_ADDRESS}(?:,\s*{_ADDRESS})*"),
+    "status": r"(?:-1?|0|[1-9]\d\d)?",
+    "bytes": r"-|\d{1,18}",
+    **dict.fromkeys(("duration", "duration_ms", "duration_us", "duration_ns"), _DURATION),
+}
+"""What the values of some fields look like. They are compared with it in messages in which one does
+not fit, and which `reader` therefore reads again; durations always, unless they are numbers."""
 
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder().decode
@@ -44,8 +53,11 @@ class JsonReader:
             if reading.format in (formats.AUTO, name) and not reading.log_format
         ]
 
-    def read(self, bodies: Sequence[bytes]) -> Iterator[Found]:
-        """Read the messages that are objects, those of a format together."""
+    def read(self, bodies: Sequence[bytes], *, by_form: bool = False) -> Iterator[Found]:
+        """Read the messages that are objects, those of a format together.
+
+        By form, a value that does not fit its column stays in `extra`.
+        """
         objects = {row: one for row, one in enumerate(_decoded(bodies)) if type(one) is dict}
         # Objects of a program have the same keys.
         of_keys = {keys: self._format(set(keys)) for keys in set(map(tuple, objects.values()))}
@@ -56,17 +68,15 @@ class JsonReader:
                 rows_of[of_keys[tuple(one)]].append(row)
         for number, rows in rows_of.items():
             name, _, paths = self.formats[number]
-            root = _Place([objects[row] for row in rows])
+            root, misfits = _Place([objects[row] for row in rows]), np.zeros(len(rows), np.int32)
             fields = {
-                field: root.take(several, stays=field == "forwarded")
+                field: root.take(several, misfits, field, by_form=by_form)
                 for field, several in paths.items()
             }
-            own, misfits = {}, np.zeros(len(rows), np.int32)
-            for column, (path, kind) in self._own.items():
-                own[column] = root.take([path], kind)
-                for place in root.at(path):
-                    pairs = zip(place.values, own[column], strict=True)
-                    misfits += [fit is None and value is not None for value, fit in pairs]
+            own = {
+                column: root.take([path], misfits, fit=partial(fitting, kind=kind))
+                for column, (path, kind) in self._own.items()
+            }
             yield Found(np.array(rows), name, fields, own, misfits, root.extras())
 
     def _format(self, keys: set[str]) -> int:
@@ -91,7 +101,7 @@ def _decoded(bodies: Sequence[bytes]) -> list[Any]:
 
 
 class _Place:
-    """One place in all objects; `values` is what each has there, None for nothing or null."""
+    """One place in all objects: `values` has what each one has there, else None."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -120,27 +130,42 @@ class _Place:
         return self._below[key]
 
     def take(
-        self, paths: Sequence[str], kind: pa.DataType | None = None, *, stays: bool = False
+        self,
+        paths: Sequence[str],
+        misfits: Counts,
+        field: str = "",
+        fit: Callable[[Values], Values] | None = None,
+        *,
+        by_form: bool = False,
     ) -> Values:
         """The first value of each object along some paths that fits; empty: no object has one.
 
-        `kind` is the type that it must have; None: it is a text or a number. A value that `stays`
-        is not only in a column, but also in `extra`.
+        Adds the values that do not fit to `misfits`. Fitting are texts and numbers, `by_form` those
+        of the field's form, or what `fit` leaves.
         """
         found: Values = []
         for place in (place for path in paths for place in self.at(path)):
             values = place.values
-            if kind is not None:
-                values = fitting(values, kind)
+            by_form = by_form or (field.startswith("duration") and str in place._kinds)
+            if fit is not None:
+                values = fit(values)
+            elif by_form and field in _FORMS:
+                is_form = re.compile(_FORMS[field], re.ASCII).fullmatch
+                values = [
+                    one if type(one) in _SIMPLE and is_form(str(one)) else None for one in values
+                ]
             elif not place._kinds <= _SIMPLE:
                 values = [one if type(one) in _SIMPLE else None for one in values]
+            if values is not place.values:
+                pairs = zip(values, place.values, strict=True)
+                misfits += [fits is None and one is not None for fits, one in pairs]
             if found:
                 both = list(zip(found, values, strict=True))
                 found = [one if before is None else before for before, one in both]
                 values = [one if before is None else None for before, one in both]
             else:
                 found = values
-            if not stays:
+            if field != "forwarded":  # which is in `extra`, too
                 place._take(values)
         return found
 

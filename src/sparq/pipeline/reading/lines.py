@@ -1,8 +1,8 @@
 """Lines of text in a format: the text of each field.
 
-A format string gives a pattern, which polars (a Rust regex, linear time) matches against all lines
-of a batch. Python compares each line that is left with the careful patterns, which also accept
-users of several words and further words at the end.
+A format string gives a usual pattern, which polars (a Rust regex, linear time) matches against all
+lines of a batch, and a careful one, which also accepts users of several words and further words at
+the end: Python compares the lines that are left with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -65,24 +65,28 @@ _WORDS: Final = {"address": _ADDRESS, "user": _USER}
 
 
 class LineFormat:
-    """A format with two patterns: a usual one, and a careful one for all of its lines.
+    """A format with two patterns; a line has at most one format's usual pattern.
 
-    A line has at most one format's usual pattern. `names` are those of the patterns' groups; the
-    careful pattern has one more, REST.
+    `names` are those of the patterns' groups; the careful pattern has one more, REST.
     """
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self._text = name, text
         pattern, names = _pattern(text)
         if "\t" in text:
-            rest = r"((?:\t[^\n\x01]*)?)"
+            self._rest = r"((?:\t[^\n\x01]*)?)"
         elif text.endswith('"'):  # further words may be in quotes, too
-            rest = rf'((?: (?:"{_QUOTED}"|[^" \x00-\x1f]+))*)'
+            self._rest = rf'((?: (?:"{_QUOTED}"|[^" \x00-\x1f]+))*)'
         else:
-            rest = r'((?: [^" \x00-\x1f]+)*)'
+            self._rest = r'((?: [^" \x00-\x1f]+)*)'
         self.names = (*names, REST)
         self.usual = rf"{pattern}[\r\n]*$"
-        self.careful = rf"{_careful(pattern)}{rest}[\r\n]*$"
+
+    @cached_property
+    def careful(self) -> re.Pattern[str]:
+        """The careful pattern."""
+        pattern = _careful(_pattern(self._text)[0])
+        return re.compile(rf"{pattern}{self._rest}[\r\n]*$", re.ASCII)
 
     def mistake(self, line: str) -> str:
         """Why a line does not have this format: the first field that it does not have."""
@@ -90,7 +94,7 @@ class LineFormat:
         for found in formats.FIELD.finditer(self._text.partition(OPTIONAL)[0]):
             end = found.end() + (self._text[found.end() :][:1] in ('"', "]"))
             name = found[1] or found[2]
-            if not _compiled(_careful(_pattern(self._text[:end])[0])).match(line):
+            if not re.match(_careful(_pattern(self._text[:end])[0]), line, re.ASCII):
                 return f"no {name}{before} in the line"
             before = f" after {name}"
         return f"the line goes on in an unknown form{before}"
@@ -121,11 +125,6 @@ def _careful(usual: str) -> str:
     for part, other in _CAREFUL.items():
         usual = usual.replace(part, other)
     return usual
-
-
-@lru_cache(256)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.ASCII)
 
 
 def _form(name: str, before: str, after: str) -> str:
@@ -177,7 +176,7 @@ class LineReader:
         careful = defaultdict(list)
         for row, line in zip(left.tolist(), texts.gather(left), strict=True):
             for one in self.formats:
-                if match := _compiled(one.careful).match(line):
+                if match := one.careful.match(line):
                     careful[one].append((row, *match.groups()))
                     break
         for one, lines in careful.items():

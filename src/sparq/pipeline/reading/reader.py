@@ -1,13 +1,13 @@
 """A batch of messages -> a table of clicks, one row for each message, in their order.
 
-1. Lines and JSON are read separately, usual lines of each format together. What they have in common
-   (requests, addresses, numbers) is then read the same way for all of them, by polars expressions.
-2. No message raises an error. What is no click has a `reason`, and null in all other columns.
-3. Nothing is lost: a value that is in no column is in `extra`.
+Messages of a format are read together. What formats have in common (requests, addresses, numbers)
+is then read the same way for all of them. No message raises an error: what is no click has a
+`reason`, and null in all other columns. Nothing is lost: what is in no column is in `extra`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -21,7 +21,14 @@ import pyarrow.compute as pc
 from sparq.pipeline.reading.addresses import Network, visitor
 from sparq.pipeline.reading.json import JsonReader
 from sparq.pipeline.reading.lines import LineReader, request_parts
-from sparq.pipeline.reading.schema import CLICK_SCHEMA, Found, Reading, Rows
+from sparq.pipeline.reading.schema import (
+    CLICK_SCHEMA,
+    ENRICHMENTS,
+    Found,
+    Reading,
+    Rows,
+    click_schema,
+)
 from sparq.pipeline.reading.times import all_micros
 
 _ORIGIN: Final = r"^(?i:https?)://[^/]*"
@@ -48,6 +55,7 @@ _REASONS: Final = (
     ),
     ((pl.col("bytes") != "-") & (_BYTES.fill_null(-1) < 0), "the size is not a number"),
 )
+_JSON: Final = re.compile(rb"\s*(?:\{|\[.*\]\s*$)", re.DOTALL)
 _CLICK: Final = {
     "page": pl.col("path").str.splitn("?", 2).struct.field("field_0"),
     "status": pl.when(_HAS_STATUS).then(_STATUS),
@@ -64,17 +72,27 @@ class ClickReader:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._lines, self._json = LineReader(reading), JsonReader(reading)
-        own = [pa.field(name, kind) for name, (_, kind) in reading.own.items()]
-        *fields, extra, misfits, reason = CLICK_SCHEMA
-        self._schema = pa.schema([*fields, *own, extra, misfits, reason])
+        made = {name for group in reading.groups for name in ENRICHMENTS[group]}
+        self._schema = pa.schema([one for one in click_schema(reading) if one.name not in made])
         types = {**dict.fromkeys(_TEXTS, pl.String), **_NUMBERS}
         self._nothing = pl.DataFrame(schema=types).hstack(
-            pl.DataFrame(pl.from_arrow(pa.schema(own).empty_table())).get_columns()
+            pl.DataFrame(
+                pl.from_arrow(self._schema.empty_table().select([*reading.own]))
+            ).get_columns()
         )
 
-    def read(self, bodies: pa.BinaryArray, columns: Collection[str] | None = None) -> pa.Table:
-        """The clicks of messages, with some columns in the schema's order; None: all."""
-        parts = list(self._parts(bodies))
+    def read(
+        self,
+        bodies: pa.BinaryArray,
+        columns: Collection[str] | None = None,
+        *,
+        by_form: bool = False,
+    ) -> pa.Table:
+        """The clicks of messages, with some columns in the schema's order; None: all.
+
+        By form: see `JsonReader.read`.
+        """
+        parts = list(self._parts(bodies, by_form=by_form))
         frames = [frame for _, frame in parts]
         if len(parts) > 1:
             order = np.concatenate([rows for rows, _ in parts])
@@ -86,14 +104,26 @@ class ClickReader:
         fields = fields.with_columns(**_CLICK)
         if not fields["page"].str.starts_with("/").all():
             fields = fields.with_columns(page=_without_origin(pl.col("page")))
-        if fields["reason"].null_count() < len(fields):
+        reasons = fields["reason"]
+        if reasons.null_count() < len(fields):
             is_click = pl.col("reason").is_null()
             fields = fields.select(pl.when(is_click).then(pl.exclude("reason")), "reason")
         wanted = pa.schema([one for one in self._schema if columns is None or one.name in columns])
         found = fields.select(wanted.names).to_arrow(compat_level=pl.CompatLevel.oldest())
-        return found.cast(wanted)
+        found = found.cast(wanted)
+        misfits = [] if by_form else reasons.is_in([why for _, why in _REASONS[1:]]).arg_true()
+        rows = [row for row in misfits if _JSON.match(bodies[row].as_py())]
+        if not rows:
+            return found
+        # In JSON, keys of other meanings may have a field's name: only the time must be one.
+        again = self.read(bodies.take(pa.array(rows)), columns, by_form=True)
+        places = np.arange(len(bodies))
+        places[rows] = np.arange(len(rows)) + len(bodies)
+        return pa.concat_tables([found, again]).take(places)
 
-    def _parts(self, bodies: pa.BinaryArray) -> Iterator[tuple[Rows, pl.DataFrame]]:
+    def _parts(
+        self, bodies: pa.BinaryArray, *, by_form: bool
+    ) -> Iterator[tuple[Rows, pl.DataFrame]]:
         """Messages that were read together: their numbers in the batch, and their columns."""
         is_json = np.full(len(bodies), not self._lines.formats)
         if self._lines.formats and self._json.formats:
@@ -107,13 +137,14 @@ class ClickReader:
                 left[found.rows] = False
                 yield lines[found.rows], self._frame(found)
             for row, text in zip(lines[left].tolist(), texts.filter(pl.Series(left)), strict=True):
-                if self._json.formats and text.lstrip(" \t\r\n")[:1] == "{":
+                if self._json.formats and _JSON.match(text.encode()):
                     is_json[row] = True
                 else:
                     reasons[row] = self._lines.mistake(text.rstrip("\r\n"))
         objects = np.flatnonzero(is_json)
         if len(objects):
-            for found in self._json.read(bodies.take(pa.array(objects)).to_pylist()):
+            given = bodies.take(pa.array(objects)).to_pylist()
+            for found in self._json.read(given, by_form=by_form):
                 is_json[objects[found.rows]] = False
                 yield objects[found.rows], self._frame(found)
             others = np.flatnonzero(is_json).tolist()

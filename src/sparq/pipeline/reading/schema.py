@@ -1,7 +1,4 @@
-"""What is read, and into which columns: `Reading`, the schema of a click, the user's columns.
-
-Nothing here loads polars, which a driver or a command line need not load.
-"""
+"""What is read, and into which columns: `Reading`, the schema of a click, the user's columns."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ CLICK_SCHEMA: Final = pa.schema(
     ]
 )
 """The columns of a click. The user's typed columns come between `format` and `extra`."""
-_OWN_AT: Final = CLICK_SCHEMA.get_field_index("extra")
 
 OF_MESSAGES: Final = ("nsqd", "id", "index", "timestamp", "body", "date")
 """Columns of the table `clicks` that the message has, and not the click."""
@@ -114,23 +110,14 @@ class Reading:
 
 
 class Found(NamedTuple):
-    """Messages of one format that were read together.
+    """Messages of one format that were read together; an empty column has no value at all."""
 
-    Attributes:
-        rows: their numbers in the batch.
-        format: its name.
-        fields: by field of a click, the texts or numbers of the messages; empty: none has any.
-        own: by name, the user's columns, likewise.
-        misfits: of each message, the number of values that do not fit the type of their column.
-        extras: of each message all other values, as JSON; empty: none has any.
-    """
-
-    rows: Rows
+    rows: Rows  # their numbers in the batch
     format: str
-    fields: Mapping[str, Sequence[Any] | pl.Series]
-    own: Mapping[str, Sequence[Any]]
+    fields: Mapping[str, Sequence[Any] | pl.Series]  # texts or numbers, by field of a click
+    own: Mapping[str, Sequence[Any]]  # the user's columns
     misfits: Counts
-    extras: list[bytes | None]
+    extras: list[bytes | None]  # all other values, as JSON
 
 
 def path_and_type(text: str) -> tuple[str, str]:
@@ -141,26 +128,26 @@ def path_and_type(text: str) -> tuple[str, str]:
 
 def fitting(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
     """Values in the type of the user's column; None for those that do not fit."""
-    return [None if value is None else _converted(value, kind) for value in values]
 
+    def converted(value: Any) -> Any:
+        if kind == pa.string():
+            if isinstance(value, bool | int | float):
+                return msgspec.json.encode(value).decode()
+            return value if isinstance(value, str) else None
+        if kind not in _PYTHON_TYPES:
+            return event_micros(value)
+        try:
+            found = msgspec.convert(value, _PYTHON_TYPES[kind], strict=False)
+        except msgspec.ValidationError:
+            return None
+        return found if not isinstance(found, float) or math.isfinite(found) else None
 
-def _converted(value: Any, kind: pa.DataType) -> Any:
-    if kind == pa.string():
-        if isinstance(value, bool | int | float):
-            return msgspec.json.encode(value).decode()
-        return value if isinstance(value, str) else None
-    if kind not in _PYTHON_TYPES:
-        return event_micros(value)
-    try:
-        found = msgspec.convert(value, _PYTHON_TYPES[kind], strict=False)
-    except msgspec.ValidationError:
-        return None
-    return found if not isinstance(found, float) or math.isfinite(found) else None
+    return [None if value is None else converted(value) for value in values]
 
 
 def click_schema(reading: Reading) -> pa.Schema:
     """The columns of a click: before `extra` those of enrichment and the user's."""
-    fields = list(CLICK_SCHEMA)
+    *fields, extra, misfits, reason = CLICK_SCHEMA
     own = [pa.field(name, kind) for name, (_, kind) in reading.own.items()]
     made = [pa.field(name, pa.string()) for group in reading.groups for name in ENRICHMENTS[group]]
-    return pa.schema([*fields[:_OWN_AT], *made, *own, *fields[_OWN_AT:]])
+    return pa.schema([*fields, *made, *own, extra, misfits, reason])

@@ -1,10 +1,9 @@
 """Event times: any text or number of a log -> microseconds since 1970 (UTC).
 
-1. A text has the form of an access log (`02/Mar/2026:10:00:00 +0000`, also with a fraction and
-   without an offset) or of ISO 8601; without an offset it is UTC. A number is seconds,
-   milliseconds, microseconds or nanoseconds of the epoch, by its size; as a text it has 9 digits
-   or more before the point.
-2. Years are 1970 to 9999. What is no time gives None; nothing raises an error.
+A text has the form of an access log (`02/Mar/2026:10:00:00 +0000`, also with a fraction and without
+an offset) or of ISO 8601; without an offset it is UTC. A number is seconds of the epoch (up to 11
+digits), milliseconds (14), microseconds (17) or nanoseconds (19); as a text it has 9 digits or more
+before the point. Years are 1970 to 9999. What is no time gives None; nothing raises an error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _CLF: Final = re.compile(
 _ISO: Final = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
-_NUMBER: Final = re.compile(r"\d{9,20}(?:\.\d{1,20})?(?:[eE]\+?\d{1,2})?", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{9,19}(?:\.\d{1,20})?(?:[eE]\+?\d{1,2})?", re.ASCII)
 MINUTES_KEPT: Final = 16_384
 _MINUTES: Final[dict[str, int]] = {}  # by text without its second, the time of second 0
 _SECONDS: Final = {f":{second:02}": second * MICROS for second in range(60)}
@@ -80,8 +79,7 @@ def _text_micros(text: str) -> int | None:
 
 
 def _epoch_micros(number: float) -> int | None:
-    """Read a number as seconds below 10^11, as milliseconds below 10^14, and so on."""
-    if not 0 <= number < 10**20:
+    if not 0 <= number < 10**19:
         return None
     if number >= 10**17:
         return int(number) // 1000
