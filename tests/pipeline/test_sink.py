@@ -7,7 +7,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from sparq.pipeline import spam_analysis
-from sparq.pipeline.sessions.output import OUTPUT_DDL
+from sparq.pipeline.sessions.state import OUTPUT_DDL
 from sparq.pipeline.sink import Sink
 from tests.pipeline.stored import process
 

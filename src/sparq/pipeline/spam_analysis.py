@@ -1,7 +1,7 @@
 """The query `spam_analysis`: sessions of visitors, and which of them robots or frauds have made.
 
-    data/sessions        a row for each session (`sessions.output.SESSIONS`)
-    data/findings        a row for each revision of a finding (`sessions.output.FINDINGS`)
+    data/sessions        a row for each session (`sessions.judge.SESSIONS`)
+    data/findings        a row for each revision of a finding (`sessions.judge.FINDINGS`)
     topic clicks.spam    the rows of findings as JSON, at least once
 
 1. Each click of a visitor is in one session. Sessions that are not over are in Spark's state; the
@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from sparq.pipeline.checkpoints import readable_as_state
 from sparq.pipeline.maintenance import OPEN
-from sparq.pipeline.sessions import output, state
+from sparq.pipeline.sessions import judge, state
 from sparq.pipeline.sink import Output, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import WRITTEN_DDL, Table, Tables, files_of, transact
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from sparq.pipeline.sessions.rules import Rules
 
 QUERY = "spam_analysis"
-SESSIONS = Table("sessions", output.SESSIONS, "first_time")
-FINDINGS = Table("findings", output.FINDINGS, "first_time")
+SESSIONS = Table("sessions", judge.SESSIONS, "first_time")
+FINDINGS = Table("findings", judge.FINDINGS, "first_time")
 CLOSING = "sparq end of run"
 """Name of the application of all commits of open sessions in the Delta log."""
 
 
 def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
-    """Output rows of the stateful stage (`output.OUTPUT_DDL`) as rows of the two tables."""
+    """Output rows of the stateful stage (`state.OUTPUT_DDL`) as rows of the two tables."""
     for batch in batches:
         for table in (SESSIONS, FINDINGS):
             for blob in batch.column(table.name):

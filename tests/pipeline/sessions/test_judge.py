@@ -1,5 +1,6 @@
 """Sessions of clicks, and what the shipped rules find in them."""
 
+import json
 import random
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -8,9 +9,16 @@ import polars as pl
 import pytest
 
 from sparq.demo.generator import generate
-from sparq.pipeline.sessions.judge import most_within, sessions_of
+from sparq.pipeline.sessions.judge import FINDINGS, SESSIONS, most_within, sessions_of, table_rows
 from sparq.pipeline.sessions.rules import Window
-from tests.pipeline.sessions.visitors import Click, judged_lines, judged_once, reasons
+from tests.pipeline.sessions.visitors import (
+    BEGIN_S,
+    RULES,
+    Click,
+    judged_lines,
+    judged_once,
+    reasons,
+)
 
 ACCESS_LOG = Path(__file__).parents[4] / "shared" / "data" / "access.log"
 SITE = "http://www.example.com/"
@@ -183,3 +191,19 @@ def test_findings_in_a_real_log():
         *("108.171", "116.125", "144.76", "180.76", "185.4"),
         *("208.115", "208.43", "216.152", "217.195", "91.236"),
     }
+
+
+def test_rows_have_the_columns_of_the_tables():
+    """Rows fit the tables' schemas; the figures are those of the rules, as JSON."""
+    found = judged_once([Click(at // 2, f"/{at % 2}") for at in range(20)])
+    found = found.filter(pl.col("reason") == "burst").with_columns(ended=pl.lit("gap"))
+    issued = found.with_columns(revision=pl.lit(5, pl.Int64), withdrawn=pl.lit(False))
+    (session,) = table_rows(found, SESSIONS, RULES).to_arrow().cast(SESSIONS).to_pylist()
+    (finding,) = table_rows(issued, FINDINGS, RULES).to_arrow().cast(FINDINGS).to_pylist()
+
+    assert session["session"] == finding["session"] == "0" * 16
+    assert session["message_ids"] == [f"{number:016x}" for number in range(5)]
+    assert (session["clicks"], session["entry"], session["exit"]) == (20, "/0", "/1")
+    assert session["first_time"].timestamp() == BEGIN_S
+    assert json.loads(session["figures"]) == json.loads(finding["evidence"])
+    assert json.loads(session["figures"])["repeats_of"] == "/0"

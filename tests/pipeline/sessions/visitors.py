@@ -18,10 +18,9 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from sparq.pipeline.clicks import CLICK_SCHEMA, parse_arrow
 from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of
-from sparq.pipeline.sessions.low_mark import LowMark
 from sparq.pipeline.sessions.pack import from_blob, packed
 from sparq.pipeline.sessions.rules import Rules, read_rules
-from sparq.pipeline.sessions.state import Meta, OpenSessions, SessionsProcessor
+from sparq.pipeline.sessions.state import LowMark, Meta, OpenSessions, SessionsProcessor
 from tests.pipeline.query_input import message_table
 
 RULES = read_rules(None, CLICK_SCHEMA)

@@ -22,7 +22,7 @@ from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.pipeline import settings
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.command import parse as parse_pipeline
-from sparq.pipeline.sessions import low_mark, pack
+from sparq.pipeline.sessions import pack, state
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.program.flags import parse
 from sparq.program.supervised import SupervisedProcess
@@ -116,7 +116,7 @@ def test_daemons_and_to_nsq_accept_their_command_lines() -> None:
         (r"20 to 60 \| ([\d,]+) clicks", RULES.visit.held_max),
         (r"at most ([\d,]+) \(`--max-offsets-per-trigger`", settings.OFFSETS),
         (r"first one has at most ([\d,]+)", settings.FIRST_OFFSETS),
-        (r"no clicks for (\d+) seconds", low_mark.QUIET_S),
+        (r"no clicks for (\d+) seconds", state.QUIET_S),
         (r"for each ([\d,]+) messages", MESSAGES_PER_PARTITION),
     ],
 )

@@ -111,8 +111,8 @@ class ClickReader:
         wanted = pa.schema([one for one in self._schema if columns is None or one.name in columns])
         found = fields.select(wanted.names).to_arrow(compat_level=pl.CompatLevel.oldest())
         found = found.cast(wanted)
-        misfits = [] if by_form else reasons.is_in([why for _, why in _REASONS[1:]]).arg_true()
-        rows = [row for row in misfits if _JSON.match(bodies[row].as_py())]
+        odd = reasons.is_in([why for _, why in _REASONS[1:]]).arg_true()
+        rows = [row for row in odd if not by_form and _JSON.match(bodies[row].as_py())]
         if not rows:
             return found
         # In JSON, keys of other meanings may have a field's name: only the time must be one.

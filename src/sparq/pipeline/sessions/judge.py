@@ -1,13 +1,18 @@
-"""Clicks of visitors -> their sessions, and the findings about them. Pure: polars frames.
+"""Clicks of visitors -> their sessions, the findings about them, and the rows of both tables.
 
 Everything follows from the set of clicks, so the order in which two nsqds deliver them does not
 matter. A session's id is that of the message of its first click: no click is in two sessions. If an
 earlier click comes, the session gets another id, and findings under the old one are withdrawn.
+
+`findings` has a row for each revision of a finding: the newest counts, unless it is withdrawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
+import pyarrow as pa
 
 from sparq.pipeline.sessions.rules import Rules, Window
 
@@ -17,14 +22,53 @@ SITE_VISITS_MIN = 10
 """Visits of pages by visitors that are no robots, before anything is said about the site."""
 PAGE, ASSET = pl.col("kind") == "page", pl.col("kind") == "asset"
 
+_TIME = pa.timestamp("us", "UTC")
+_WHO = [
+    ("session", pa.string()),  # id of the message of its first click
+    ("visitor", pa.int64()),  # hash of the columns that tell visitors apart
+    ("address", pa.string()),
+    ("user_agent", pa.string()),
+]
+_WHEN = [
+    ("first_time", _TIME),
+    ("last_time", _TIME),
+    ("clicks", pa.int64()),
+    ("pages", pa.int64()),
+    ("assets", pa.int64()),
+]
+SESSIONS = pa.schema(
+    [
+        *_WHO,
+        ("robot", pa.string()),  # the name that it gives itself
+        *_WHEN,
+        ("entry", pa.string()),  # its first and last page
+        ("exit", pa.string()),
+        ("late", pa.bool_()),  # its clicks came after their time
+        ("ended", pa.string()),  # gap, clicks_max, room (it made room for others) or run
+        ("figures", pa.string()),  # JSON: the columns of the rules
+        ("message_ids", pa.list_(pa.string())),  # of its first clicks
+    ]
+)
+FINDINGS = pa.schema(
+    [
+        *_WHO,
+        ("reason", pa.string()),  # the name of the rule
+        ("revision", pa.int64()),
+        ("amount", pa.int64()),  # of evidence
+        ("withdrawn", pa.bool_()),
+        *_WHEN,
+        ("late", pa.bool_()),
+        ("evidence", pa.string()),  # JSON: the columns of the rules
+        ("message_ids", pa.list_(pa.string())),
+    ]
+)
+
 
 def sessions_of(clicks: pl.DataFrame, gap_s: int) -> pl.DataFrame:
     """Order clicks and number their sessions, in the column `session`: 0, 1, 2 ...
 
-    Args:
-        clicks: columns of `rules.CLICK`, those that the rules use, `late`, and `arrived`: the time
-            of the batch in which the click came, in ms.
-        gap_s: seconds without a click of the visitor that end a session.
+    Clicks have the columns of `rules.CLICK`, those that the rules use, `late`, and `arrived`: the
+    time of the batch in which they came, in ms.
     """
     clicks = clicks.sort("visitor", "late", "second", "id")
     begins = (
@@ -40,13 +84,8 @@ def judged(
 ) -> pl.DataFrame:
     """One row for each session: its columns (`rules.VISIT` and those of the rules).
 
-    Args:
-        clicks: as `sessions_of` returns them, whole sessions.
-        visitors: `pack.VISITOR`, at least those of the clicks.
-        site: `site_figures` of earlier sessions.
-
-    Returns:
-        Also `session`, `visitor`, `id` (of the session), `ids`, and `arrived` of its newest click.
+    Also `session`, `visitor`, `id` (of the session), `ids`, and `arrived` of its newest click.
+    `clicks` are whole sessions of `sessions_of`, `site` is `site_figures` of earlier ones.
     """
     held = (
         _with_gaps(clicks)
@@ -131,3 +170,24 @@ def most_within(clicks: pl.DataFrame, window: Window, name: str) -> pl.DataFrame
     )
     ordered = counts.sort(*groups).sort(name, descending=True, maintain_order=True)
     return ordered.group_by("session", maintain_order=True).agg(pl.col(name, *value).first())
+
+
+def table_rows(rows: pl.DataFrame, schema: pa.Schema, rules: Rules) -> pl.DataFrame:
+    """Rows of SESSIONS or FINDINGS, from rows of `judge.judged` with the columns that these add."""
+    names = [*rules.columns]
+    for name, _, window in rules.windows:
+        names += [name, f"{name}_of"] if window.same else [name]
+    figures = pl.struct(*names, "site_assets").struct.json_encode()
+    ids = [None if some is None else _hex(some) for some in rows["ids"]]
+    return rows.with_columns(
+        session=pl.Series(_hex(rows["id"]), dtype=pl.String),
+        first_time=pl.from_epoch("first_second", "s").cast(pl.Datetime("us", "UTC")),
+        last_time=pl.from_epoch("last_second", "s").cast(pl.Datetime("us", "UTC")),
+        message_ids=pl.Series(ids, dtype=pl.List(pl.String)),
+        figures=figures,
+        evidence=figures,
+    ).select(schema.names)
+
+
+def _hex(ids: Iterable[int]) -> list[str]:
+    return [f"{one:016x}" for one in ids]

@@ -7,10 +7,7 @@
                         that the rules use, as an Arrow stream; empty if there are none
     visitors BINARY     each of their visitors once: VISITOR
 
-1. A bucket without clicks gets its row, too: all buckets of a query see the same marks.
-2. The number of buckets follows from the number of shuffle partitions, which Spark freezes in the
-   checkpoint at the first start; it never depends on the current number of cores.
-3. A visitor is a hash of 64 bits, equal in all processes and versions.
+A bucket without clicks gets its row, too: all buckets of a query see the same marks.
 """
 
 from __future__ import annotations
@@ -33,16 +30,14 @@ BUCKETS_PER_PARTITION = 8
 PACKED_DDL = "bucket INT, marks STRING, published_s BIGINT, clicks BINARY, visitors BINARY"
 VISITOR: dict[str, Any] = {
     "visitor": pl.Int64,
-    "address": pl.String,
-    "user_agent": pl.String,
-    "robot": pl.String,
+    **dict.fromkeys(("address", "user_agent", "robot"), pl.String),
 }
 TEXT_CHARACTERS_MAX = 400
 """Of a page, an address or a user agent: a finding must fit into a message."""
 
 
 def bucket_count(shuffle_partitions: int) -> int:
-    """The number of buckets of a query with this many shuffle partitions."""
+    """The number of buckets of a query with this many shuffle partitions, which Spark freezes."""
     return BUCKETS_PER_PARTITION * shuffle_partitions
 
 

@@ -1,9 +1,4 @@
-"""The rules of `spam_analysis`: read from TOML, checked, and turned into polars expressions.
-
-1. `read_rules` checks everything on empty tables with the real columns, before a query starts. A
-   mistake is a RulesError: one sentence that names the place in the file.
-2. Click columns that no expression uses are not stored in the state (`Rules.kept`).
-"""
+"""The rules of `spam_analysis`: read from TOML, checked, and turned into polars expressions."""
 
 from __future__ import annotations
 
@@ -59,7 +54,7 @@ class RulesError(Mistake):
 
 
 class Visit(msgspec.Struct, frozen=True):
-    """The table [visit]: `clicks_max` and `held_max` are counts, the others seconds."""
+    """How clicks become visits."""
 
     visitor: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     gap: Positive
@@ -94,35 +89,22 @@ PARTS = ("visit", "kinds", "clicks", "columns", "windows", "rules")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A checked rule file; picklable.
-
-    Attributes:
-        kinds: the kind of a path by its ending.
-        clicks: columns of a click, by name.
-        columns: aggregates over the clicks of a visit, by name.
-        windows: the name of each, which clicks count for it, and itself.
-        rules: the name of each, when it holds, the amount of evidence, and `ended`.
-        kept: the click columns that the state keeps besides those of CLICK, and their types.
-        needed: the columns of a message that packing needs.
-    """
+    """A checked rule file; picklable."""
 
     visit: Visit
-    kinds: tuple[tuple[str, str], ...]
-    clicks: dict[str, pl.Expr]
-    columns: dict[str, pl.Expr]
-    windows: list[tuple[str, pl.Expr, Window]]
-    rules: list[tuple[str, pl.Expr, pl.Expr, bool]]
-    kept: dict[str, pl.DataType]
-    needed: tuple[str, ...]
+    kinds: tuple[tuple[str, str], ...]  # kind of a path by its ending
+    clicks: dict[str, pl.Expr]  # columns of a click
+    columns: dict[str, pl.Expr]  # aggregates over the clicks of a visit
+    windows: list[tuple[str, pl.Expr, Window]]  # with the clicks that count
+    rules: list[tuple[str, pl.Expr, pl.Expr, bool]]  # when it holds, amount of evidence, `ended`
+    kept: dict[str, pl.DataType]  # click columns that some rule uses: they are in the state
+    needed: tuple[str, ...]  # columns of a message that packing needs
 
 
 def read_rules(path: str | Path | None, columns: pa.Schema) -> Rules:
     """Read and check the shipped rules, with a user's file laid over them, if there is one.
 
-    `columns` are those of a click (`click_schema`).
-
-    Raises:
-        RulesError: the file cannot be read, or is wrong.
+    `columns` are those of a click. Raises RulesError.
     """
     content, file = shipped(), str(path or SHIPPED.name)
     if path:
@@ -171,11 +153,7 @@ def _entries(content: Mapping[str, Any], part: str, kind: Any) -> dict[str, Any]
 
 
 def rules_of(content: Mapping[str, Any], columns: pa.Schema) -> Rules:
-    """Check each expression of a file on an empty table with the columns that it may use.
-
-    Raises:
-        ValueError: it is wrong; the text is one sentence that names the place.
-    """
+    """Check each expression on an empty table with the columns that it may use, before a start."""
     limits = typed(content["visit"], Visit, "visit")
     raw = pl.DataFrame(pl.from_arrow(columns.empty_table())).drop("reason")
     raw = raw.with_columns(kind=pl.lit("page", KIND))

@@ -1,29 +1,21 @@
 """The clicks of open sessions in Spark's state, and what a batch puts out: sessions and findings.
 
-    clicks  a list: `low_s`, `batch_ms`, and two tables as bytes (see `pack`). The first element
-            holds what was left at the last sweep, the others what has come since, one a partition
-    held    one value: `meta` as JSON (`Meta`), and the findings that have been issued (TOLD)
-
-A batch appends its clicks to the list. Reading the list is what costs, so a bucket reads it
+A batch appends its clicks to a list. Reading the list is what costs, so a bucket reads it
 
 - to *judge* visitors with new clicks, every `judge_every` seconds while the query keeps up;
-- to *sweep*, every SWEEP batches and when it is full: it judges all sessions, puts out those that
-  are over, and writes the rest back. In turn: a batch sweeps one bucket in SWEEP.
+- to *sweep*, in turn one bucket of SWEEP in each batch, and when it is full: it judges all
+  sessions, puts out those that are over, and writes the rest back.
 
-1. All follows from the state and the rows: a replayed batch has the same output and state.
-2. Each click is in exactly one session: of its visitor, with no gap of `gap` seconds, in order of
-   time. A session is put out once, with its last click; a session that is full, or that has to make
-   room for others, ends early, and the next click begins another.
-3. A click whose session would have been over before its batch is late. Late clicks make sessions of
-   their own.
-4. A finding's revision is the time of its batch in ms, and never less than one more than the one
-   before: it grows over restarts, evictions and new checkpoints.
+All follows from the state and the rows: a replayed batch has the same output and state. Each click
+is in one session. One that is full, or that has to make room for others, ends early, and the next
+click begins another. A click whose session would have been over before its batch is late: late
+clicks make sessions of their own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,9 +24,15 @@ import polars as pl
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of, site_figures
-from sparq.pipeline.sessions.low_mark import LowMark
-from sparq.pipeline.sessions.output import FINDINGS, OUTPUT_DDL, SESSIONS, table_rows
+from sparq.pipeline.sessions.judge import (
+    FINDINGS,
+    SESSIONS,
+    findings_of,
+    judged,
+    sessions_of,
+    site_figures,
+    table_rows,
+)
 from sparq.pipeline.sessions.pack import VISITOR, from_blob, to_blob
 from sparq.pipeline.sessions.rules import CLICK, Rules
 
@@ -47,8 +45,15 @@ BEHIND_S = 30
 """A query that reads what was published longer ago is behind: its findings are late anyway, and it
 has no time to read its state more often than a sweep does."""
 
+OUTPUT_DDL = (
+    "sessions BINARY, findings BINARY, found BIGINT, late BIGINT, evicted_visits BIGINT, "
+    "evicted_clicks BIGINT"
+)
+"""A row of the stateful stage: tables as Arrow streams, and counts of what they contain."""
+
 CLICKS, HELD = "clicks", "held"
 CLICKS_DDL = "low_s BIGINT, batch_ms BIGINT, clicks BINARY, visitors BINARY"
+"""The first element of the list holds what was left at the last sweep (`pack.to_blob`)."""
 HELD_DDL = "meta STRING, told BINARY"
 TOLD: dict[str, Any] = {
     "visitor": pl.Int64,
@@ -60,22 +65,51 @@ TOLD: dict[str, Any] = {
 """A finding that was issued: its session, and the amount in its newest revision."""
 
 
-class Meta(msgspec.Struct):
-    """What a bucket knows without reading its clicks.
+QUIET_S = 30
+STEP_S = 10
 
-    Attributes:
-        batches, clicks: how many it has had; how many are in the list.
-        judged_ms: the time of the batch in which visitors with new clicks were last judged.
-        revision: of the findings issued last.
-        site: `judge.site_figures` of sessions that are over.
+
+class LowMark(msgspec.Struct):
+    """The low mark: the event time that all nsqds have reached, as one may be read late.
+
+    It follows from the batches only, so a replay repeats it, and never goes back. An nsqd that has
+    sent no click for QUIET_S does not hold it back until its next click. Only time between batches
+    counts, at most STEP_S for each pair: neither a pause of the query nor a jump of the clock may
+    make every nsqd quiet.
     """
 
+    low_s: int = 0
+    newest_s: dict[str, int] = {}  # of each nsqd that is not quiet, its newest event time
+    seen_ms: dict[str, int] = {}  # likewise, the time of its last click on the clock `clock_ms`
+    clock_ms: int = 0
+    batch_ms: int = 0
+
+    def advance(self, marks: Iterable[Mapping[str, int]], batch_ms: int) -> None:
+        """Process one batch of this time, with each partition's newest event time of each nsqd.
+
+        These are clamped to the publish time: one click from a wrong clock must not close visits.
+        """
+        self.clock_ms += min(max(batch_ms - self.batch_ms, 0), STEP_S * 1000)
+        self.batch_ms = batch_ms
+        for nsqd, at in (pair for one in marks for pair in one.items()):
+            self.newest_s[nsqd] = max(at, self.newest_s.get(nsqd, 0))
+            self.seen_ms[nsqd] = self.clock_ms
+        quiet_before = self.clock_ms - QUIET_S * 1000
+        self.seen_ms = {nsqd: at for nsqd, at in self.seen_ms.items() if at >= quiet_before}
+        self.newest_s = {nsqd: self.newest_s[nsqd] for nsqd in self.seen_ms}
+        # With no nsqd left the mark stays where it is.
+        self.low_s = max(self.low_s, min(self.newest_s.values(), default=0))
+
+
+class Meta(msgspec.Struct):
+    """What a bucket knows without reading its clicks."""
+
     low_mark: LowMark
-    batches: int = 0
-    clicks: int = 0
-    judged_ms: int = 0
-    revision: int = 0
-    site: tuple[int, int] = (0, 0)
+    batches: int = 0  # that it has had
+    clicks: int = 0  # in the list
+    judged_ms: int = 0  # time of the batch in which visitors with new clicks were last judged
+    revision: int = 0  # of the findings issued last
+    site: tuple[int, int] = (0, 0)  # `judge.site_figures` of sessions that are over
 
 
 class SessionsProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not follow pyspark
@@ -100,6 +134,7 @@ class SessionsProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does no
         before_s = meta.low_mark.low_s
         meta.low_mark.advance(map(json.loads, batch["marks"]), batch_ms)
         meta.batches += 1
+        # It grows over restarts, evictions and new checkpoints.
         meta.revision = max(batch_ms, meta.revision + 1)
         pairs = zip(batch["clicks"], batch["visitors"], strict=True)
         # In an order that replays repeat.
@@ -131,10 +166,7 @@ class SessionsProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does no
 class OpenSessions:
     """The clicks of a bucket, read from its state; each method returns an output row or None.
 
-    There is at least one element. `meta` is updated.
-
-    Attributes:
-        told: the findings that have been issued about open sessions (TOLD).
+    There is at least one element. `meta` and `told` (TOLD, of open sessions) are updated.
     """
 
     def __init__(
@@ -147,13 +179,9 @@ class OpenSessions:
                 late = pl.col("second") + rules.visit.gap <= low_s
                 frame = frame.with_columns(late=late, arrived=pl.lit(batch_ms, pl.Int64))
             # An earlier rule file may have kept other columns.
-            kept = {
-                name: (pl.col(name) if name in frame.columns else pl.lit(None)).cast(
-                    kind, strict=False
-                )
-                for name, kind in rules.kept.items()
-            }
-            clicks.append(frame.select(*CLICK, "late", "arrived", **kept))
+            missing = {name: pl.lit(None) for name in rules.kept if name not in frame.columns}
+            frame = frame.with_columns(**missing).cast(pl.Schema(rules.kept), strict=False)
+            clicks.append(frame.select(*CLICK, "late", "arrived", *rules.kept))
             visitors.append(from_blob(bytes(theirs)))
         self._clicks = sessions_of(pl.concat(clicks), rules.visit.gap)
         self._visitors = pl.concat(visitors).unique("visitor", keep="first", maintain_order=True)
@@ -231,8 +259,8 @@ class OpenSessions:
         Issued are findings that are new, whose amount has doubled, or has changed and its session
         is over; and as withdrawn, those that do not hold any more.
         """
-        found = findings_of(sessions, self._rules).join(sessions, on="session", how="left")
-        told = self.told.rename({"amount": "told"})
+        found, told = findings_of(sessions, self._rules), self.told.rename({"amount": "told"})
+        found = found.join(sessions, on="session", how="left")
         found = found.join(told.select("id", "reason", "told"), on=["id", "reason"], how="left")
         changed = pl.col("over") & (pl.col("amount") != pl.col("told"))
         is_new = pl.col("told").is_null() | (pl.col("amount") >= 2 * pl.col("told"))
