@@ -13,12 +13,12 @@ from sparq.pipeline import archive, forget, metrics
 from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.forget import ForgottenVisitor
 from sparq.pipeline.maintenance import OPEN, merge
+from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.sink import Sink
 from sparq.pipeline.spam_analysis import SESSIONS
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import files_of, opened, transact, write_files
-from sparq.pipeline.totals import hashes_of
 from tests.pipeline.stored import process, stored
 
 GONE, NEAR = "203.0.113.7", "203.0.113.77"

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.settings import SettingsError
-from sparq.pipeline.totals import hashes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,16 +1,9 @@
 """`sparq forget`: deletes what the tables have about an address, or about one visitor.
 
-    sparq forget --data data --address 203.0.113.7 [--user-agent "Mozilla/5.0 ..."]
-
-1. A row goes if one of its texts or binary values contains the address as a whole word; with a user
-   agent, if its columns `address` and `user_agent` have both. The visitor's hashes go from lists
-   (`visitor_hashes`); other figures stay. Other words than addresses are refused: they would take
-   rows along that are not about the visitor.
-2. Afterwards no file of any version has it, files included that no commit names. So a query that is
-   reading the tables may fail: repeat it.
-3. The pipeline may run meanwhile. What a batch is writing at that moment is waited for, at most
-   KEEP_S.
-4. What is not a table keeps it for its own time: the topics' logs, and Spark's state.
+A row goes if one of its texts or binary values contains the address as a whole word; with a user
+agent, if its columns `address` and `user_agent` have both. The visitor's hashes go from lists
+(`visitor_hashes`); other figures stay. Afterwards no file of any version has the visitor, so a
+query that is reading the tables may fail. What a batch is writing is waited for, at most KEEP_S.
 """
 
 from __future__ import annotations
@@ -30,10 +23,9 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
 
 from sparq.pipeline.maintenance import replace_files, rewrite
-from sparq.pipeline.metrics import visitor_hashes
+from sparq.pipeline.metrics import hashes_of, visitor_hashes
 from sparq.pipeline.storage import TablePlace, parsed
 from sparq.pipeline.tables import KEEP_S, files_of, schema_of
-from sparq.pipeline.totals import hashes_of
 from sparq.program.mistakes import Mistake, shown
 from sparq.tools.parser import ToolParser, VersionAction
 
@@ -51,7 +43,10 @@ class ForgottenVisitor:
         inside = "[^0-9A-Za-z:]" if ":" in address else "[^0-9A-Za-z]"
         self._pattern = f"(^|{inside}){re.escape(address)}({inside}|$)"
         self._hashes: set[int] = set()
+        # Other words than addresses would take rows along that are not about the visitor.
         self.is_known = False
+        with suppress(ValueError):
+            self.is_known = bool(ip_address(address))
         if user_agent is None:  # counted by a metric of the user's own
             self._hashes.update(hashes_of(pa.array([address])).to_pylist())
 
@@ -109,9 +104,6 @@ def forget(data: TablePlace, visitor: ForgottenVisitor, keep_s: float = KEEP_S) 
     """Delete a visitor from all tables of a data folder; returns the number of changed files.
 
     A file with the visitor that no commit has named for `keep_s` is deleted.
-
-    Raises:
-        Mistake: the address is no IP address, and no row has it in its column `address`.
     """
     folders = data.files().get_file_info(FileSelector("", allow_not_found=True))
     named = [data.of(one.base_name) for one in folders if one.type == FileType.Directory]
@@ -120,18 +112,12 @@ def forget(data: TablePlace, visitor: ForgottenVisitor, keep_s: float = KEEP_S) 
         for path in place.data_files():
             for rows in _batches(place, path):
                 visitor.note(rows)
-    if not visitor.is_known and not _is_ip(visitor.address):
+    if not visitor.is_known:
         raise Mistake(
             f"--address={shown(visitor.address)} is no IP address, and no click has it in its"
             " column address"
         )
     return sum(_forget_in(place, visitor, keep_s) for place in places)
-
-
-def _is_ip(text: str) -> bool:
-    with suppress(ValueError):
-        return bool(ip_address(text))
-    return False
 
 
 def _forget_in(place: TablePlace, visitor: ForgottenVisitor, keep_s: float) -> int:

@@ -1,18 +1,12 @@
 """Maintenance of tables: merging small files, retention, and deleting files that do not count.
 
-A query does this for its tables between two batches; executors merge, the driver commits.
+A query does this for its tables between two batches; executors merge, the driver commits. A merge
+is bounded, and delays the next batch by seconds at most. A file is merged with others of its size:
+it is rewritten a few times only, and a day that is written to has at most FAN files of each size.
 
-1. A merge replaces small files by a large one in one commit, marked as one that changes no rows:
-   readers that follow a table as a stream see nothing new. Writers that add files at the same time
-   are not disturbed. If it is killed, it has either taken effect or left files that do not count.
-2. A merge is bounded (`MERGE_BYTES`), so it delays the next batch by seconds at most. A file is
-   merged with others of its size, so it is rewritten a few times, however many batches there are,
-   and a day that is written to has at most FAN files of each size.
-3. Of two merges at the same time, the second to commit is refused, since each has a transaction of
-   MERGES. `deltalake`'s own `optimize.compact` has none and lets two merges replace the same files
-   (seen with 1.6.6), so their rows are in the table twice: never use it on a pipeline's table.
-4. Files that have not counted for KEEP_S are deleted, whether they were replaced or left behind by
-   a task. The query's own batch is never among them: it is not writing one at that time.
+Of two merges at the same time, the second to commit is refused, since each has a transaction of
+MERGES. `deltalake`'s own `optimize.compact` has none and lets two merges replace the same files
+(seen with 1.6.6), so their rows are in the table twice: never use it on a pipeline's table.
 """
 
 from __future__ import annotations
@@ -38,6 +32,7 @@ from sparq.pipeline.tables import (
     OpenTable,
     TableFile,
     Tables,
+    day_of,
     files_of,
     rows_of,
     schema_of,
@@ -55,9 +50,7 @@ MERGES = "sparq merges"
 """Name of the application of all merges in the Delta log."""
 
 PREFIX = "merged-"
-OPEN = "open-"
-"""Prefix of the names of files with rows that the next start removes (`spam_analysis`)."""
-
+OPEN = "open-"  # with rows that the next start removes (`spam_analysis`)
 FAN = 16
 MIB = 1 << 20
 MERGE_BYTES, SUMMED_MERGE_BYTES = 128 * MIB, 32 * MIB
@@ -66,7 +59,6 @@ where the hashes of a minute's visitors take about ten times their size."""
 
 SETTLED_S = 600
 """A day without a new file for this time is merged into one file, or a few large ones."""
-
 CHECK_S = 10
 LEFT_S = 86_400
 """How long files of other queries stay that no commit names: their batch may still be running."""
@@ -95,7 +87,7 @@ class Maintenance:
             limit = MERGE_BYTES if definition.summed is None else SUMMED_MERGE_BYTES
             if chosen := due(files_of(delta), limit, now_s):
                 merge(spark, table, chosen)
-            old = [one for one in files_of(delta) if one.day < first.isoformat()]
+            old = [one for one in files_of(delta) if day_of(one.path) < first.isoformat()]
             if self._keep_days and old:
                 replace_files(delta, old, [], data_change=True)
             delta.cleanup_metadata()  # of the log
@@ -109,15 +101,13 @@ class Maintenance:
 
 
 def due(files: Iterable[TableFile], limit: int, now_s: float) -> list[TableFile]:
-    """Files of one day to merge into one: none, or two or more.
+    """Files of one day to merge into one: none, or two or more, of at most `limit` bytes if more.
 
-    All files of a merge have at most `limit` bytes, unless they are only two; files of a quarter of
-    it are large enough. Files of OPEN are left alone: they may be those of a query that reads
-    something else, and whose next start removes them.
+    Files of OPEN are left alone: the next start of another query may remove them.
     """
     small = [one for one in files if one.size < limit // 4 and not one.name.startswith(OPEN)]
-    small.sort(key=lambda one: (one.day, one.size))
-    for _, day in groupby(small, lambda one: one.day):
+    small.sort(key=lambda one: (day_of(one.path), one.size))
+    for _, day in groupby(small, lambda one: day_of(one.path)):
         chosen = list(day)
         if now_s - max(one.modified_ms for one in chosen) / 1000 < SETTLED_S:
             # Those up to the last size of which there are FAN; sizes in powers of 8.
@@ -155,10 +145,7 @@ def rewrite(
     paths: Sequence[str],
     change: Callable[[ds.Scanner], pa.Table | Iterable[pa.RecordBatch]] = ds.Scanner.to_batches,
 ) -> list[dict[str, Any]]:
-    """Write the rows of some files of one day, as `change` leaves them, into a new file.
-
-    Returns a row of WRITTEN_DDL, or none if no row is left.
-    """
+    """Write the rows of some files of one day, as `change` leaves them, into one or no file."""
     name = paths[0].rpartition("/")[2]
     prefix = f"{name.rsplit('-', 2)[0]}-" if name.startswith(OPEN) else PREFIX
     return write_rows(place, change(rows_of(place, schema, paths)), schema, prefix)
@@ -171,10 +158,7 @@ def replace_files(
     *,
     data_change: bool,
 ) -> bool:
-    """Commit files, rows of WRITTEN_DDL, in place of others.
-
-    False if an old one is gone, or another change came between.
-    """
+    """Commit files, rows of WRITTEN_DDL, in place of others; false if a change came between."""
     if not {one.path for one in old} <= {one.path for one in files_of(table)}:
         return False
     transaction = Transaction(MERGES, table.version())

@@ -1,15 +1,10 @@
 """The query `metrics`: figures per minute of event time, and clicks per page and minute.
 
-    data/minutes    a row per minute and task of a batch: its clicks, bytes, statuses, visitors
-    data/pages      a row per minute, page and task of a batch: its clicks
-    data/metric_*   the user's metrics (`own_metrics`)
-    topic clicks.metrics    the minutes that a batch has touched, summed up so far, as JSON, at
-                            least once; `revision` is the version of the table and grows
-
-1. The query has no state. A late click is one more row of its minute, however late it is.
-2. The rows of a minute are summed up by readers, and by merges of files (`totals`).
-3. `visitor_hashes` has the XXH3-64 of each visitor (address, line feed, user agent), so visitors of
-   a minute, an hour or a day are counted exactly.
+The tables have partial rows, one for each minute and task of a batch: readers, and merges of files,
+sum them up. So the query has no state, and a late click is one more row of its minute, however late
+it is. `visitor_hashes` has the XXH3-64 of each visitor (address, line feed, user agent), with which
+visitors of a day are counted exactly, too. On the topic are the minutes that a batch has touched,
+summed up so far; `revision` is the version of the table.
 """
 
 from __future__ import annotations
@@ -19,14 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from sparq.pipeline.clicks import USUAL, parse_batches
 from sparq.pipeline.sink import Output
-from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
+from sparq.pipeline.tables import Table
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from sparq.pipeline.own_metrics import MetricTable
     from sparq.pipeline.reading.schema import Reading
 
@@ -35,6 +34,55 @@ STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 PAGE_CHARACTERS_MAX = 1_000
 BYTES_MAX = 1 << 50
 """A response of more bytes counts as this many: sums of a minute stay below 64 bits."""
+MINUTE = pa.field("minute", pa.timestamp("us", "UTC"))
+
+
+def partial_table(
+    name: str, keys: Sequence[pa.Field], values: Sequence[pa.Field], how: Mapping[str, str]
+) -> Table:
+    """A table by minute, whose rows can be summed up.
+
+    The keys identify a row: MINUTE, and others. `how` is for each other column "sum", "min", "max",
+    or "union" of lists without repetitions.
+    """
+    schema = pa.schema([*keys, *values])
+    names = tuple(key.name for key in keys)
+    return Table(name, schema, MINUTE.name, partial(summed, schema=schema, keys=names, how=how))
+
+
+def summed(
+    rows: pa.Table, schema: pa.Schema, keys: tuple[str, ...], how: Mapping[str, str]
+) -> pa.Table:
+    """The rows, one for each combination of keys, ordered by keys; see `partial_table`."""
+    import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
+
+    def combined(name: str) -> pl.Expr:
+        column = pl.col(name)
+        if how[name] == "union":
+            return column.explode().drop_nulls().unique()
+        found: pl.Expr = getattr(column, how[name])()
+        return found
+
+    frame = pl.DataFrame(pl.from_arrow(rows.select(schema.names)))
+    found = frame.group_by(keys).agg(combined(name) for name in how)
+    return to_arrow(found.sort(keys), schema)
+
+
+def hashes_of(texts: pa.Array) -> pa.Int64Array:
+    """XXH3-64 of each text, null for null: equal in all processes and versions."""
+    known = texts.dictionary_encode()
+    # Each text once: they are hashed one by one.
+    hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in known.dictionary.to_pylist()]
+    return pa.array(np.array(hashes, np.uint64).view(np.int64)).take(known.indices)
+
+
+def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, with its types."""
+    import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
+
+    found = frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return found.cast(schema)
+
 
 _COLUMNS = ("time", "address", "user_agent", "page", "status", "bytes", "reason")
 _SUMS = ("clicks", "bytes", *(f"status_{name}" for name in STATUS_CLASSES))

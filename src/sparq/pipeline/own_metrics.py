@@ -20,8 +20,8 @@ import msgspec
 import pyarrow as pa
 
 from sparq.pipeline.expressions import checked, typed
+from sparq.pipeline.metrics import MINUTE, hashes_of, partial_table, to_arrow
 from sparq.pipeline.tables import Table
-from sparq.pipeline.totals import MINUTE, hashes_of, partial_table, to_arrow
 from sparq.program.mistakes import shown, suggestion
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")

@@ -3,20 +3,11 @@
     <data>/clicks/date=2026-03-02/<query>-<batch>-<random>.parquet    written by executors
     <data>/clicks/_delta_log                                          which files count
 
-A query defines its tables (`Table`), and `split`: executors make the rows of all of them in one
-pass over a batch. `Tables.writer` also writes them into files, and `sink.Sink` is the function for
-foreachBatch that commits and maintains these.
-
-1. Exactly once: a batch is one commit of each table, with a Delta transaction: the application is
-   the query's id, its version the batch's number. A batch that Spark repeats is recognised by it.
-2. Executors write files and return a row for each. A file does not count before a commit names it.
-   Names are random, so files of a killed, repeated or speculative task are never mistaken for
-   another task's files. The driver gets one row per file, never rows of tables.
-3. If two drivers run one query, because one was presumed dead, the second to commit a batch is
-   refused. It then finds the batch in the table, and its own files do not count.
-4. A column that a later version or another setting adds is added to the table; older rows have null
-   there. A column with another type is refused.
-5. `date` DATE is the day of a row's time in UTC, whatever the session's time zone is.
+Executors make the rows of all tables of a query in one pass over a batch, write them into files,
+and return a row for each file. A batch is one commit of each table, with a Delta transaction: the
+application is the query's id, its version the batch's number. So a batch is recognised that Spark
+repeats, or that another driver of the query has committed, because this one was presumed dead.
+Files that no commit names do not count: those of killed, repeated and speculative tasks.
 """
 
 from __future__ import annotations
@@ -78,23 +69,16 @@ Split = Callable[[Iterable[pa.RecordBatch]], Iterator[Mapping[str, pa.Table]]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The definition of a table; picklable.
-
-    Attributes:
-        name: its folder below the data folder.
-        schema: its columns without `date`.
-        time: the column of type timestamp[us, UTC], never null, whose day is `date`.
-        summed: sums up partial rows when their files are merged; None: all rows are kept.
-    """
+    """The definition of a table; picklable."""
 
     name: str
-    schema: pa.Schema
-    time: str
-    summed: Callable[[pa.Table], pa.Table] | None = None
+    schema: pa.Schema  # without `date`
+    time: str  # the column, never null, whose day in UTC is `date`
+    summed: Callable[[pa.Table], pa.Table] | None = None  # sums up partial rows of merged files
 
 
 class OpenTable(NamedTuple):
-    """A table, its folder, and the table in the version that was read last."""
+    """A table that stays open between batches: only the commits since the last one are read."""
 
     definition: Table
     place: TablePlace
@@ -110,13 +94,8 @@ class TableFile(NamedTuple):
     rows: int
 
     @property
-    def day(self) -> str:
-        """The day of its rows, such as `2026-03-02`."""
-        return day_of(self.path)
-
-    @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of its path; the first is `date=2026-03-02`."""
         return self.path.rpartition("/")[2]
 
 
@@ -127,26 +106,27 @@ class Tables:
     """
 
     def __init__(self, spark: SparkSession, data: str, tables: Sequence[Table]) -> None:
-        data_place = place_of(spark, data)
-        # The tables stay open between batches: only the commits since the last one are read.
-        self.opened: dict[str, OpenTable] = {}
-        for table in tables:
-            place = data_place.of(table.name)
-            self.opened[table.name] = OpenTable(table, place, opened(place, table))
+        place = place_of(spark, data)
+        self.opened = {
+            one.name: OpenTable(one, place.of(one.name), opened(place.of(one.name), one))
+            for one in tables
+        }
 
     def writer(
         self, split: Split, prefix: str = ""
     ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """The function that writes the rows of a partition into files: see `write_files`.
+        """The function that writes a partition into files, whose rows of each table `split` makes.
 
-        Args:
-            split: makes the rows of each table.
-            prefix: of the files' names; empty: that of the streaming query's batch.
+        `prefix` is that of the files' names; empty: that of the streaming query's batch.
         """
         targets = {name: (one.definition, one.place) for name, one in self.opened.items()}
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from write_files(split(batches), targets, prefix or _prefix_of_task())
+            context = TaskContext.get()
+            assert context is not None
+            query, batch_id = map(context.getLocalProperty, (QUERY_ID, _BATCH_ID))
+            own = prefix or _prefix(query or "", batch_id or "")
+            yield from write_files(split(batches), targets, own)
 
         return run
 
@@ -157,9 +137,6 @@ class Tables:
 
         Returns what the tables have of this batch, by name, also if it is repeated. With `always`
         the plan is also executed if they have the batch: Spark writes its state only then.
-
-        Raises:
-            RuntimeError: the caller is not a streaming query: repeats could not be found.
         """
         query = files.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if not query:
@@ -180,9 +157,7 @@ class Tables:
     def added(self, files: DataFrame) -> dict[str, list[dict[str, Any]]]:
         """Let executors write the files that `writer` yields; returns these rows by table.
 
-        Raises:
-            FileNotFoundError: it took so long that another program has deleted the files, since no
-                commit named them.
+        Raises FileNotFoundError if it took so long that another program has deleted them.
         """
         began = time.monotonic()
         added: dict[str, list[dict[str, Any]]] = {}
@@ -202,9 +177,6 @@ def read(
 
     Fixes the files to read when it is called: read again to see later batches, and within KEEP_S.
     `options` are storage options of `deltalake`, in addition to Spark's configuration of S3.
-
-    Raises:
-        deltalake.exceptions.TableNotFoundError: there is no such table.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors need not
 
@@ -218,14 +190,10 @@ def read(
     return reader.parquet(*(f"{place.address}/{one.path}" for one in files))
 
 
-# The driver's part: tables and commits
-
-
 def opened(place: TablePlace, wanted: Table) -> DeltaTable:
     """Open a table, with all columns of its definition; creates it if needed.
 
-    Raises:
-        Mistake: a column has another type, or the table is partitioned differently.
+    Older rows have null in columns that are added. Raises Mistake if the table does not fit.
     """
     schema = wanted.schema.append(DAY)
     # Without this, `to_pyarrow_dataset` takes missing bounds for null ones, and a filter by another
@@ -243,8 +211,8 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
     known = {field.name: field.type for field in table.schema().fields}
     fields = Schema.from_arrow(schema).fields
     wrong = [
-        f"its column {field.name} has type {_text_of(known[field.name])}, not"
-        f" {_text_of(field.type)}: give the column another name"
+        f"its column {field.name} has type {known[field.name].to_json()}, not"
+        f" {field.type.to_json()}: give the column another name".replace('"', "")
         for field in fields
         if known.get(field.name, field.type) != field.type
     ]
@@ -256,10 +224,6 @@ def opened(place: TablePlace, wanted: Table) -> DeltaTable:
     if missing:
         table.alter.add_columns(missing)
     return table
-
-
-def _text_of(kind: Any) -> str:
-    return str(kind.to_json()).strip('"')
 
 
 def schema_of(table: DeltaTable) -> pa.Schema:
@@ -310,18 +274,16 @@ def transact(
 ) -> None:
     """One commit of files, added (rows of WRITTEN_DDL) and removed; updates the table.
 
-    Raises:
-        deltalake.exceptions.CommitFailedError: a commit since the opened version has a transaction
-            of the same application or has changed the columns. Other commits do not matter.
+    Raises CommitFailedError if a commit since the opened version has a transaction of the same
+    application or has changed the columns. Other commits do not matter.
     """
     now_ms = time.time_ns() // 1_000_000
     actions: list[AddAction | RemoveAction] = []
-    for path, size, stats in ((one["path"], one["bytes"], one["stats"]) for one in added):
-        day = {DAY.name: day_of(path)}
-        actions.append(AddAction(path, size, day, now_ms, data_change, stats))
+    for one in added:
+        path, day = one["path"], {DAY.name: day_of(one["path"])}
+        actions.append(AddAction(path, one["bytes"], day, now_ms, data_change, one["stats"]))
     for path, size, *_ in removed:
-        day = {DAY.name: day_of(path)}
-        actions.append(RemoveAction(path, data_change, now_ms, size, day))
+        actions.append(RemoveAction(path, data_change, now_ms, size, {DAY.name: day_of(path)}))
     table.create_write_transaction(
         actions,
         mode="append",
@@ -339,20 +301,9 @@ def day_of(path: str) -> str:
     return path.partition("/")[0].removeprefix(f"{DAY.name}=")
 
 
-# The executors' part: files
-
-
 def _prefix(query: str, batch_id: int | str) -> str:
     """What the names of the files of a query's batch begin with."""
     return f"{query[:ID_CHARACTERS]}-{batch_id}-"
-
-
-def _prefix_of_task() -> str:
-    """The prefix for the batch that this task belongs to."""
-    context = TaskContext.get()
-    assert context is not None
-    query, batch_id = map(context.getLocalProperty, (QUERY_ID, _BATCH_ID))
-    return _prefix(query or "", batch_id or "")
 
 
 def write_files(
@@ -361,10 +312,7 @@ def write_files(
     prefix: str,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Write rows into files, one per table and day, in turns of `buffer_bytes` of rows.
-
-    Returns rows of WRITTEN_DDL, one per file.
-    """
+    """Write rows into files, one per table and day, in turns of `buffer_bytes` of rows."""
     held: dict[str, list[pa.Table]] = {}
     held_bytes = 0
 
@@ -454,7 +402,7 @@ def rows_of(
     where: pc.Expression | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> ds.Scanner:
-    """The rows of some files of a table; a column that a file lacks is null there."""
+    """The rows of some files; a column that a file lacks is null there."""
     files = ds.dataset(
         list(paths), schema=schema, format="parquet", filesystem=place.files(), partitioning=BY_DAY
     )

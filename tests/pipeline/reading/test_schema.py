@@ -21,7 +21,7 @@ def test_values_of_other_types_do_not_fit(kind):
     """What fits is in the column's type; texts are read as numbers, dates and times."""
     values, others = FITS[kind]
     column = Reading(columns=(("own", f"a.b: {kind}"),)).own["own"][1]
-    found = fitting([*values, *others, None], column)
+    found = fitting(column, [*values, *others, None])
 
     assert None not in pa.array(found[: len(values)], column).to_pylist()
     assert [None] * (len(others) + 1) == found[len(values) :]

@@ -32,7 +32,8 @@ _USUAL: Final = {
 }
 """The usual names of a click's fields: nginx's variables, those of W3C logs, and keys in JSON."""
 
-FIELDS_OF_CLICK: Final = (*_USUAL, "duration_ms", "duration_us", "duration_ns")
+DURATIONS: Final = {"duration": 1.0, "duration_ms": 1e-3, "duration_us": 1e-6, "duration_ns": 1e-9}
+FIELDS_OF_CLICK: Final = tuple(dict.fromkeys((*_USUAL, *DURATIONS)))
 """What a format can name: columns of a click, `request` (method, path and protocol), `query` (added
 to the path), `forwarded` (X-Forwarded-For) and durations in other units than seconds."""
 

@@ -21,28 +21,35 @@ from sparq.pipeline.reading.schema import Counts, Found, Reading, fitting
 Values = Sequence[Any]
 
 _WRONG: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-_SIMPLE: Final = {str, int, float, type(None)}
+_NUMBERS: Final = {int, float, type(None)}
+_SIMPLE: Final = {str, *_NUMBERS}
 _ADDRESS: Final = r"[0-9A-Za-z._:%\[\]-]{1,255}"
-_DURATION: Final = r"-?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _FORMS: Final = {
     **dict.fromkeys(("address", "forwarded"), rf"-|{_ADDRESS}(?:,\s*{_ADDRESS})*"),
     "status": r"(?:-1?|0|[1-9]\d\d)?",
     "bytes": r"-|\d{1,18}",
-    **dict.fromkeys(("duration", "duration_ms", "duration_us", "duration_ns"), _DURATION),
 }
-"""What the values of some fields look like. They are compared with it in messages in which one does
-not fit, and which `reader` therefore reads again; durations always, unless they are numbers."""
+"""What texts and numbers look like that fit the columns of some fields."""
+_DURATION: Final = re.compile(r"-?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder().decode
 
 
 class JsonReader:
-    """Reads JSON messages in the formats of a setting; it has none if that is for lines."""
+    """Reads JSON messages in the formats of a setting; it has none if that is for lines.
 
-    def __init__(self, reading: Reading) -> None:
+    With `by_form`, values that do not fit the column of their field stay in `extra`.
+    """
+
+    def __init__(self, reading: Reading, *, by_form: bool = False) -> None:
         mapped = {name: [path] for name, path in reading.click}
         self._own = reading.own
+        forms = _FORMS if by_form else {}
+        self._fits: dict[str, Callable[[Values], Values]] = {
+            **{name: partial(_of_form, re.compile(form, re.ASCII)) for name, form in forms.items()},
+            **dict.fromkeys(formats.DURATIONS, _durations),
+        }
         self.formats = [
             (
                 name,
@@ -53,11 +60,8 @@ class JsonReader:
             if reading.format in (formats.AUTO, name) and not reading.log_format
         ]
 
-    def read(self, bodies: Sequence[bytes], *, by_form: bool = False) -> Iterator[Found]:
-        """Read the messages that are objects, those of a format together.
-
-        By form, a value that does not fit its column stays in `extra`.
-        """
+    def read(self, bodies: Sequence[bytes]) -> Iterator[Found]:
+        """Read the messages that are objects, those of a format together."""
         objects = {row: one for row, one in enumerate(_decoded(bodies)) if type(one) is dict}
         # Objects of a program have the same keys.
         of_keys = {keys: self._format(set(keys)) for keys in set(map(tuple, objects.values()))}
@@ -70,11 +74,11 @@ class JsonReader:
             name, _, paths = self.formats[number]
             root, misfits = _Place([objects[row] for row in rows]), np.zeros(len(rows), np.int32)
             fields = {
-                field: root.take(several, misfits, field, by_form=by_form)
+                field: root.take(several, misfits, self._fits.get(field), field == "forwarded")
                 for field, several in paths.items()
             }
             own = {
-                column: root.take([path], misfits, fit=partial(fitting, kind=kind))
+                column: root.take([path], misfits, partial(fitting, kind))
                 for column, (path, kind) in self._own.items()
             }
             yield Found(np.array(rows), name, fields, own, misfits, root.extras())
@@ -98,6 +102,14 @@ def _decoded(bodies: Sequence[bytes]) -> list[Any]:
         return [None] if len(bodies) == 1 else [one for body in bodies for one in _decoded([body])]
     finally:
         gc.enable()
+
+
+def _of_form(form: re.Pattern[str], values: Values) -> Values:
+    return [one if type(one) in _SIMPLE and form.fullmatch(str(one)) else None for one in values]
+
+
+def _durations(values: Values) -> Values:
+    return values if set(map(type, values)) <= _NUMBERS else _of_form(_DURATION, values)
 
 
 class _Place:
@@ -133,27 +145,19 @@ class _Place:
         self,
         paths: Sequence[str],
         misfits: Counts,
-        field: str = "",
-        fit: Callable[[Values], Values] | None = None,
-        *,
-        by_form: bool = False,
+        fit: Callable[[Values], Values] | None,
+        stays: bool = False,
     ) -> Values:
         """The first value of each object along some paths that fits; empty: no object has one.
 
-        Adds the values that do not fit to `misfits`. Fitting are texts and numbers, `by_form` those
-        of the field's form, or what `fit` leaves.
+        `fit` gives None for values that do not; without it all texts and numbers fit. Misfits are
+        counted. A value that `stays` is not only in a column, but also in `extra`.
         """
         found: Values = []
         for place in (place for path in paths for place in self.at(path)):
             values = place.values
-            by_form = by_form or (field.startswith("duration") and str in place._kinds)
             if fit is not None:
                 values = fit(values)
-            elif by_form and field in _FORMS:
-                is_form = re.compile(_FORMS[field], re.ASCII).fullmatch
-                values = [
-                    one if type(one) in _SIMPLE and is_form(str(one)) else None for one in values
-                ]
             elif not place._kinds <= _SIMPLE:
                 values = [one if type(one) in _SIMPLE else None for one in values]
             if values is not place.values:
@@ -165,16 +169,12 @@ class _Place:
                 values = [one if before is None else None for before, one in both]
             else:
                 found = values
-            if field != "forwarded":  # which is in `extra`, too
-                place._take(values)
+            if values is place.values and not stays:
+                place._left = None
+            elif place._left is not None and not stays:
+                pairs = zip(place._left, values, strict=True)
+                place._left = [value if fits is None else None for value, fits in pairs]
         return found
-
-    def _take(self, taken: Values) -> None:
-        if taken is self.values:
-            self._left = None
-        elif self._left is not None:
-            pairs = zip(self._left, taken, strict=True)
-            self._left = [value if fit is None else None for value, fit in pairs]
 
     def extras(self) -> list[bytes | None]:
         """Of each object what is in no column; empty: nothing."""

@@ -200,7 +200,7 @@ class LineReader:
             if key in self._own:
                 column, kind = self._own[key]
                 given = [None if text in _EMPTY else text for text in one]
-                own[column] = fitting(given, kind)
+                own[column] = fitting(kind, given)
                 left = [
                     text if fit is None else None
                     for text, fit in zip(given, own[column], strict=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparq.pipeline.reading.addresses import Network, visitor
+from sparq.pipeline.reading.formats import DURATIONS
 from sparq.pipeline.reading.json import JsonReader
 from sparq.pipeline.reading.lines import LineReader, request_parts
 from sparq.pipeline.reading.schema import (
@@ -32,7 +34,6 @@ from sparq.pipeline.reading.schema import (
 from sparq.pipeline.reading.times import all_micros
 
 _ORIGIN: Final = r"^(?i:https?)://[^/]*"
-_SECONDS: Final = {"duration": 1.0, "duration_ms": 1e-3, "duration_us": 1e-6, "duration_ns": 1e-9}
 _NUMBERS: Final = {"time": pl.Int64, "misfits": pl.Int32, "duration": pl.Float64}
 _ALL: Final = (*CLICK_SCHEMA.names, "forwarded", "request", "query")
 _TEXTS: Final = [one for one in _ALL if one not in _NUMBERS]
@@ -67,11 +68,11 @@ _CLICK: Final = {
 
 
 class ClickReader:
-    """Reads messages as a setting says."""
+    """Reads messages as a setting says; by form: see `JsonReader`."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._lines, self._json = LineReader(reading), JsonReader(reading)
+    def __init__(self, reading: Reading, *, by_form: bool = False) -> None:
+        self._reading, self._is_by_form = reading, by_form
+        self._lines, self._json = LineReader(reading), JsonReader(reading, by_form=by_form)
         made = {name for group in reading.groups for name in ENRICHMENTS[group]}
         self._schema = pa.schema([one for one in click_schema(reading) if one.name not in made])
         types = {**dict.fromkeys(_TEXTS, pl.String), **_NUMBERS}
@@ -81,18 +82,13 @@ class ClickReader:
             ).get_columns()
         )
 
-    def read(
-        self,
-        bodies: pa.BinaryArray,
-        columns: Collection[str] | None = None,
-        *,
-        by_form: bool = False,
-    ) -> pa.Table:
-        """The clicks of messages, with some columns in the schema's order; None: all.
+    @cached_property
+    def _by_form(self) -> ClickReader:
+        return ClickReader(self._reading, by_form=True)
 
-        By form: see `JsonReader.read`.
-        """
-        parts = list(self._parts(bodies, by_form=by_form))
+    def read(self, bodies: pa.BinaryArray, columns: Collection[str] | None = None) -> pa.Table:
+        """The clicks of messages, with some columns in the schema's order; None: all."""
+        parts = list(self._parts(bodies))
         frames = [frame for _, frame in parts]
         if len(parts) > 1:
             order = np.concatenate([rows for rows, _ in parts])
@@ -112,18 +108,16 @@ class ClickReader:
         found = fields.select(wanted.names).to_arrow(compat_level=pl.CompatLevel.oldest())
         found = found.cast(wanted)
         odd = reasons.is_in([why for _, why in _REASONS[1:]]).arg_true()
-        rows = [row for row in odd if not by_form and _JSON.match(bodies[row].as_py())]
-        if not rows:
+        rows = [row for row in odd if _JSON.match(bodies[row].as_py())]
+        if not rows or self._is_by_form:
             return found
         # In JSON, keys of other meanings may have a field's name: only the time must be one.
-        again = self.read(bodies.take(pa.array(rows)), columns, by_form=True)
+        again = self._by_form.read(bodies.take(pa.array(rows)), columns)
         places = np.arange(len(bodies))
         places[rows] = np.arange(len(rows)) + len(bodies)
         return pa.concat_tables([found, again]).take(places)
 
-    def _parts(
-        self, bodies: pa.BinaryArray, *, by_form: bool
-    ) -> Iterator[tuple[Rows, pl.DataFrame]]:
+    def _parts(self, bodies: pa.BinaryArray) -> Iterator[tuple[Rows, pl.DataFrame]]:
         """Messages that were read together: their numbers in the batch, and their columns."""
         is_json = np.full(len(bodies), not self._lines.formats)
         if self._lines.formats and self._json.formats:
@@ -143,8 +137,7 @@ class ClickReader:
                     reasons[row] = self._lines.mistake(text.rstrip("\r\n"))
         objects = np.flatnonzero(is_json)
         if len(objects):
-            given = bodies.take(pa.array(objects)).to_pylist()
-            for found in self._json.read(given, by_form=by_form):
+            for found in self._json.read(bodies.take(pa.array(objects)).to_pylist()):
                 is_json[objects[found.rows]] = False
                 yield objects[found.rows], self._frame(found)
             others = np.flatnonzero(is_json).tolist()
@@ -163,7 +156,7 @@ class ClickReader:
         columns = {name: one for name, one in fields.items() if name in _TEXTS}
         columns["format"] = pl.repeat(found.format, size, eager=True)
         columns["time"] = pl.Series(all_micros(times), dtype=pl.Int64)
-        for name, seconds in _SECONDS.items():
+        for name, seconds in DURATIONS.items():
             if name in fields:
                 one = fields[name].cast(pl.Float64, strict=False) * seconds
                 columns["duration"] = columns.get("duration", one).fill_null(one)

@@ -126,7 +126,7 @@ def path_and_type(text: str) -> tuple[str, str]:
     return (path.strip(), kind.strip()) if colon else (text.strip(), "string")
 
 
-def fitting(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
+def fitting(kind: pa.DataType, values: Sequence[Any]) -> list[Any]:
     """Values in the type of the user's column; None for those that do not fit."""
 
     def converted(value: Any) -> Any:

@@ -17,7 +17,7 @@ from sparq.pipeline.enrich import kind
 from sparq.pipeline.metrics import MINUTES, PAGES, STATUS_CLASSES
 from sparq.pipeline.spam_analysis import FINDINGS, SESSIONS
 from sparq.pipeline.storage import TablePlace
-from sparq.pipeline.tables import DAY, Table, files_of, schema_of
+from sparq.pipeline.tables import DAY, Table, day_of, files_of, schema_of
 
 TABLES: Final = (CLICKS, REJECTED, MINUTES, PAGES, SESSIONS, FINDINGS)
 STATUSES: Final = tuple(f"status_{name}" for name in STATUS_CLASSES)
@@ -61,7 +61,7 @@ def scan(
         delta = place.table()
         schema = pa.schema([one for one in schema_of(delta) if one.name != DAY.name])
         days = since.date().isoformat(), until.date().isoformat()
-        files = [one for one in files_of(delta) if days[0] <= one.day <= days[1]]
+        files = [one for one in files_of(delta) if days[0] <= day_of(one.path) <= days[1]]
         paths = [f"{place.address}/{one.path}" for one in files]
     empty = pl.DataFrame(pl.from_arrow(schema.empty_table()))
     if not paths:

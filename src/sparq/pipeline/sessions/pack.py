@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from sparq.pipeline.clicks import USUAL, parse_batches
 from sparq.pipeline.enrich import kind, robot
+from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.reading.schema import Reading
 from sparq.pipeline.sessions.rules import CLICK, KIND, Rules
-from sparq.pipeline.totals import hashes_of
 
 BUCKETS_PER_PARTITION = 8
 PACKED_DDL = "bucket INT, marks STRING, published_s BIGINT, clicks BINARY, visitors BINARY"
