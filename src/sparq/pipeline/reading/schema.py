@@ -1,4 +1,7 @@
-"""What is read, and into which columns: `Reading`, the schema of a click, the user's columns."""
+"""What is read, and into which columns: `Reading`, the schema of a click, the user's columns.
+
+Nothing here loads polars, which a driver or a command line need not load.
+"""
 
 from __future__ import annotations
 

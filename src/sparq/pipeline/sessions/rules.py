@@ -1,4 +1,7 @@
-"""The rules of `spam_analysis`: read from TOML, checked, and turned into polars expressions."""
+"""The rules of `spam_analysis`: read from TOML, checked, and turned into polars expressions.
+
+A mistake is one sentence that names the place in the file, before a query starts.
+"""
 
 from __future__ import annotations
 
