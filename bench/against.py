@@ -8,6 +8,8 @@ default, give it to this checkout's nsqd only: `--flag=--max-attempts=5`.
 A figure is the median of the rounds' ratios, so that a busy minute of the machine affects both
 sides. The control's ratio shows the noise of the machine: a line counts as slower, or as using more
 CPU, only if its ratio is beyond 3 % and differs from the control's by more than 3 %.
+
+On a machine that is too noisy for 3 %, `--instructions` counts instructions (`bench.instructions`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import instructions
 from bench.generator import Figures
 from bench.lines import LINES
 from bench.peers import SPEED, Contestant, never_missing
@@ -169,6 +172,23 @@ def compare(
     return holds
 
 
+def count(commit: str, *, only: str, rounds: int, flags: Sequence[str] = ()) -> bool:
+    """Count instructions and print; return whether no line needs over 3 % more.
+
+    Raises:
+        UnknownCommitError: see `extract`.
+    """
+    with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=instructions.MEMORY) as name:
+        folder = Path(name)
+        servers = Servers(folder / "peers")
+        new, old, _ = contestants(extract(commit, folder), instructions.CountedNsqd, flags)
+        try:
+            new_peer, old_peer = servers.peer(new), servers.peer(old)
+            return instructions.compare(new_peer, old_peer, only=only, rounds=rounds)
+        finally:
+            servers.close()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and return 1 if a line lost more than the limit."""
     parser = argparse.ArgumentParser(
@@ -179,6 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("commit", help="the commit to compare with")
     parser.add_argument("--only", default="", help="run only lines whose name contains this text")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--instructions", action="store_true", help="count instructions; needs valgrind"
+    )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="minimum length of a run")
     parser.add_argument("--later", action="store_true", help="run nsqd with --sync-every=2500")
     parser.add_argument(
@@ -189,15 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     kind = SparqLater if options.later else Sparq
+    common = {"only": options.only, "rounds": options.rounds, "flags": options.flag}
     try:
-        holds = compare(
-            options.commit,
-            only=options.only,
-            rounds=options.rounds,
-            seconds=options.seconds,
-            kind=kind,
-            flags=options.flag,
-        )
+        if options.instructions:
+            holds = count(options.commit, **common)
+        else:
+            holds = compare(options.commit, seconds=options.seconds, kind=kind, **common)
     except UnknownCommitError as error:
         print(error, file=sys.stderr)
         return 2

@@ -25,6 +25,7 @@ FILL_BATCHES, FILL_WINDOW = 2, 2000
 """Maximum numbers of unanswered batches and of single publishes; small, to end quickly."""
 
 SLOW_SECONDS = 5.0
+COUNTED_SECONDS = 600.0
 SLOW_STEP_SECONDS = 0.05
 BUSY_SHARE = 0.9
 """A generator that is busy for more than this part of the time may limit the rate."""
@@ -32,7 +33,7 @@ BUSY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment of a run: time, CPU of the server and of the generator, messages so far."""
+    """A moment of a run: time, cost of the server, CPU of the generator, messages so far."""
 
     wall: float
     server: float
@@ -102,17 +103,21 @@ class Run:
         if self.over.done():
             self.over.result()
 
-    async def figures(self, begin: Mark, seconds: float) -> Figures:
-        """Figures since `begin`, after `seconds`; wait up to 5 s more if nothing was moved."""
+    async def figures(self, begin: Mark, seconds: float, messages: int = 0) -> Figures:
+        """Figures since `begin`, after `seconds`, or if `messages` is not 0, after as many.
+
+        If nothing was moved in time, wait up to 5 s more; wait longer for `messages`.
+        """
         await self.go_on(seconds)
-        deadline = time.perf_counter() + SLOW_SECONDS
-        while self.messages() <= begin.messages and time.perf_counter() < deadline:
+        deadline = time.perf_counter() + (COUNTED_SECONDS if messages else SLOW_SECONDS)
+        least = begin.messages + max(1, messages)
+        while self.messages() < least and time.perf_counter() < deadline:
             await self.go_on(SLOW_STEP_SECONDS)
         return self.since(begin)
 
     def mark(self) -> Mark:
         """The current figures."""
-        server = self.peer.cpu_seconds()
+        server = self.peer.cost()
         return Mark(time.perf_counter(), server, time.process_time(), self.messages())
 
     def since(self, begin: Mark) -> Figures:

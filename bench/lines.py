@@ -2,7 +2,8 @@
 
 1. A run is limited in time, not in messages, since rates differ by a factor of a thousand. It
    counts the messages between two marks. If the run empties a full queue, the first mark is at the
-   start; otherwise it follows a warm-up.
+   start; otherwise it follows a warm-up. `bench.instructions` limits runs in messages instead; such
+   a run has no warm-up.
 2. Each run uses a new topic, so that runs do not affect each other.
 3. If messages are published and consumed at the same time, the publisher is at most `LAG` messages
    ahead.
@@ -11,11 +12,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 from bench import load
 from bench.generator import (
@@ -37,12 +39,24 @@ WINDOW = 2000
 LAG = 5000
 WARM_SECONDS = 0.1
 FILL_SECONDS = 0.5
+COUNTED_FILL_SECONDS = 600.0
+COUNTED, SINGLE = 20_000, 400
+"""Numbers of messages of a run that counts instructions: in general, and one at a time."""
 SECONDS_A_CHANNEL = 0.02
 """Minimum length of a fan-out run per channel: messages that a broker has buffered for a consumer
 must be few compared with those delivered."""
 
 STAMP = struct.Struct(">q")
 _topics = itertools.count()
+
+
+class Measure(Protocol):
+    """A run of a line."""
+
+    def __call__(
+        self, peer: Peer, seconds: float, messages: int = 0
+    ) -> Coroutine[None, None, Figures]:
+        """Run for a number of seconds; if `messages` is not 0, until as many are moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +66,18 @@ class Line:
     Attributes:
         name: its name in the table.
         needs: features that a peer must have.
-        run: runs once against a peer, for a number of seconds.
+        run: runs once against a peer.
         seconds: minimum length of a run.
         has_times: whether its runs return times of requests or deliveries.
+        messages: number of messages of a run that counts instructions; 0: there is none.
     """
 
     name: str
     needs: frozenset[str]
-    run: Callable[[Peer, float], Coroutine[None, None, Figures]]
+    run: Measure
     seconds: float = 0.0
     has_times: bool = False
+    messages: int = COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +118,29 @@ def new_topic() -> str:
     return f"bench{next(_topics)}"
 
 
-def publish(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+def publish(shape: Shape) -> Measure:
     """A run that only publishes; channels have no consumers."""
 
-    async def measure(peer: Peer, seconds: float) -> Figures:
+    async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
         topic, body = new_topic(), load.body(shape.size)
         peer.prepare(topic, shape.names, shape.ready)
         run = Run(peer, lambda: sum(each.answered for each in publishers) * shape.batch)
+        limit = messages // (shape.batch * shape.connections) or math.inf
         publishers = []
         try:
             for _ in range(shape.connections):
                 publishing = shape.publishing(peer, topic)
                 request = request_of(publishing, body, shape.batch)
-                publishers.append(await add_publisher(run, publishing, request, shape.window))
+                window = shape.window
+                publishers.append(await add_publisher(run, publishing, request, window, limit))
+            begin = run.mark()
             for publisher in publishers:
                 publisher.begin()
-            await run.go_on(WARM_SECONDS)
-            run.times.clear()
-            begin = run.mark()
-            return await run.figures(begin, seconds)
+            if not messages:
+                await run.go_on(WARM_SECONDS)
+                run.times.clear()
+                begin = run.mark()
+            return await run.figures(begin, seconds, messages)
         finally:
             await run.close()
             peer.drop(topic, shape.names)
@@ -128,15 +148,14 @@ def publish(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
     return measure
 
 
-def deliver(
-    ready: int, consumers: int, count: int, size: int = 200
-) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+def deliver(ready: int, consumers: int, count: int, size: int = 200) -> Measure:
     """A run that empties a full channel and acknowledges each message."""
 
-    async def measure(peer: Peer, seconds: float) -> Figures:
+    async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
         topic = new_topic()
         peer.prepare(topic, ["ch0"], ready * consumers)
-        total = await fill(peer, topic, load.body(size), count, FILL_SECONDS)
+        limits = (messages, COUNTED_FILL_SECONDS) if messages else (count, FILL_SECONDS)
+        total = await fill(peer, topic, load.body(size), *limits)
         found: list[Consumer] = []
 
         def changed(_: Deliveries) -> None:
@@ -151,7 +170,7 @@ def deliver(
             begin = run.mark()
             for consumer in found:
                 consumer.begin()
-            return await run.figures(begin, seconds)
+            return await run.figures(begin, seconds, messages)
         finally:
             await run.close()
             peer.drop(topic, ["ch0"])
@@ -159,10 +178,10 @@ def deliver(
     return measure
 
 
-def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+def at_once(shape: Shape) -> Measure:
     """A run that publishes while each channel is consumed; counts deliveries per channel."""
 
-    async def measure(peer: Peer, seconds: float) -> Figures:
+    async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
         topic, body = new_topic(), load.body(shape.size)
         batch = shape.batch if "batch" in peer.can else 1
         window = shape.window if batch > 1 else WINDOW
@@ -172,21 +191,26 @@ def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
         try:
             publishing = peer.publishing(topic, batches=batch > 1)
             request = request_of(publishing, body, batch)
-            ahead = LAG // batch
-            publisher = await add_publisher(run, publishing, request, min(window, ahead), ahead)
+            ahead, limit = LAG // batch, messages // batch or math.inf
+            publisher = await add_publisher(
+                run, publishing, request, min(window, ahead), min(ahead, limit)
+            )
 
             def changed(_: Deliveries) -> None:
-                publisher.allow(ahead + min(each.taken for each in found) // batch)
+                least = min(each.taken for each in found)
+                publisher.allow(min(ahead + least // batch, limit))
 
             for name in shape.names:
                 consuming = peer.consuming(topic, name, shape.size, shape.ready)
                 found.append(await add_consumer(run, consuming, changed))
+            begin = run.mark()
             for consumer in found:
                 consumer.begin()
             publisher.begin()
-            await run.go_on(WARM_SECONDS)
-            begin = run.mark()
-            return await run.figures(begin, seconds)
+            if not messages:
+                await run.go_on(WARM_SECONDS)
+                begin = run.mark()
+            return await run.figures(begin, seconds, messages)
         finally:
             await run.close()
             peer.drop(topic, shape.names)
@@ -194,10 +218,10 @@ def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
     return measure
 
 
-def latency(rate: int, ready: int) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+def latency(rate: int, ready: int) -> Measure:
     """A run at an even rate that times each message from just before sending to its arrival."""
 
-    async def measure(peer: Peer, seconds: float) -> Figures:
+    async def measure(peer: Peer, seconds: float, messages: int = 0) -> Figures:
         topic = new_topic()
         body = load.body(200)
         peer.prepare(topic, ["ch0"], ready)
@@ -258,13 +282,20 @@ def publishing_lines() -> Sequence[Line]:
         Line(
             "PUB, pipelined, 200 B, 10 connections", ANY, publish(Shape(connections=10, window=200))
         ),
-        Line("PUB, one at a time, 200 B", ANY, publish(Shape(window=1)), has_times=True),
+        Line(
+            "PUB, one at a time, 200 B",
+            ANY,
+            publish(Shape(window=1)),
+            has_times=True,
+            messages=SINGLE,
+        ),
     ]
     for path, batch in (("/pub", 1), ("/mpub", BATCH)):
         for connections in (1, 10):
             shape = Shape(batch=batch, window=1, connections=connections, over_http=True)
             noun = "connection" if connections == 1 else "connections"
-            found.append(Line(f"HTTP {path}, {connections} {noun}", HTTP, publish(shape)))
+            name, count = f"HTTP {path}, {connections} {noun}", COUNTED if batch > 1 else SINGLE
+            found.append(Line(name, HTTP, publish(shape), messages=count))
     return found
 
 
@@ -275,7 +306,9 @@ def delivering_lines() -> Sequence[Line]:
         for ready, count in ((1, 20_000), (200, 100_000), (2500, 200_000)):
             noun = "consumer" if consumers == 1 else "consumers"
             name = f"deliver + FIN, {consumers} {noun}, RDY {ready}"
-            found.append(Line(name, ANY, deliver(ready, consumers, count)))
+            in_flight = consumers * ready
+            counted = SINGLE if in_flight == 1 else max(COUNTED, in_flight)
+            found.append(Line(name, ANY, deliver(ready, consumers, count), messages=counted))
     found.append(
         Line("deliver + FIN, 1 consumer, RDY 2500, 1 KiB", ANY, deliver(2500, 1, 50_000, 1024))
     )
@@ -293,14 +326,22 @@ def fan_out_lines() -> Sequence[Line]:
         name = f"fan-out, {channels} {noun}"
         found.append(Line(f"{name}, no consumers", BATCHES | CHANNELS, publish(shape)))
         seconds = channels * SECONDS_A_CHANNEL
-        found.append(Line(f"{name}, a consumer each", CHANNELS, at_once(shape), seconds))
+        each = Line(f"{name}, a consumer each", CHANNELS, at_once(shape), seconds)
+        found.append(replace(each, messages=max(4_000, COUNTED // channels)))
     return found
 
 
 def latency_lines() -> Sequence[Line]:
     """Lines that measure latency at a low rate."""
     return [
-        Line(f"latency at {rate:,} msg/s, RDY 100", ANY, latency(rate, 100), 1.0, has_times=True)
+        Line(
+            f"latency at {rate:,} msg/s, RDY 100",
+            ANY,
+            latency(rate, 100),
+            1.0,
+            has_times=True,
+            messages=0,
+        )
         for rate in (50, 1000)
     ]
 

@@ -225,7 +225,7 @@ def http_post(path: str, body: bytes) -> bytes:
 class Sparq(NsqPeer):
     """sparq with its defaults: fdatasync before each OK."""
 
-    command = (sys.executable, "-m", "sparq.nsqd")
+    command: Sequence[str] = (sys.executable, "-m", "sparq.nsqd")
 
 
 class SparqLater(Sparq):

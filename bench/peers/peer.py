@@ -202,6 +202,10 @@ class Peer(abc.ABC):
         """CPU time of all its processes."""
         return sum(cpu_seconds(pid) for pid in self.program.pids())
 
+    def cost(self) -> float:
+        """The measured work of the server so far: CPU seconds, unless a subclass counts others."""
+        return self.cpu_seconds()
+
     def memory_mib(self) -> float:
         """Resident memory of all its processes."""
         return sum(memory_mib(pid) for pid in self.program.pids())
