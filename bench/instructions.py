@@ -61,10 +61,14 @@ class CountedNsqd(Sparq):
     def start(self) -> None:
         """Start; under callgrind it takes up to a minute until nsqd listens."""
         self.program.start()
-        log = self.program.log
-        listens = lambda: "HTTP: listening" in log.read_text(errors="replace")  # noqa: E731
-        if not self.program.wait_until(listens, LOAD_SECONDS):
-            raise RefusedError(f"nsqd did not start:\n{log.read_text(errors='replace')[-2000:]}")
+        if not self.program.wait_until(self._listens, LOAD_SECONDS):
+            raise RefusedError(f"nsqd did not start:\n{self._log()[-2000:]}")
+
+    def _listens(self) -> bool:
+        return "HTTP: listening" in self._log()
+
+    def _log(self) -> str:
+        return self.program.log.read_text(errors="replace")
 
     def cost(self) -> float:
         """Millions of instructions so far, once nsqd is idle."""
