@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="like run, but keeps running and accepts your own clicks")
     for command in (run, up):
         command.add_argument(
-            "--data", type=Path, default=Path("data"), help="output directory (default: data)"
+            "--data", type=Path, help="output directory (default: that of --config, or data)"
         )
         command.add_argument(
             "--config",
@@ -135,8 +135,8 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
         words.error(f"--clicks {options.clicks}: no such file")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    data = options.data.resolve()
     try:
+        data = (options.data or pipeline.data_of(options.config)).resolve()
         if options.command == "up":
             return pipeline.up(data, options.config)
         seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed

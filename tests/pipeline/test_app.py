@@ -9,12 +9,18 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.errors import StreamingQueryException
 
-from sparq.pipeline import app
+from sparq.pipeline import app, channels
+from sparq.pipeline.app import newest_batch, shuffle_partitions
+from sparq.pipeline.folders import RunError, lock
+from sparq.pipeline.session import SHUFFLE_PARTITIONS
 from sparq.pipeline.settings import SettingsError
+from sparq.pipeline.storage import TablePlace
 from sparq.program.mistakes import Mistake
+from tests.pipeline.query_input import counted_to_the_end
 from tests.pipeline.settings_examples import settings_with
 
 FILES = LocalFileSystem()
+CHECK = "check_cluster"
 
 
 class Query:
@@ -107,6 +113,37 @@ def test_tables_without_their_checkpoint_are_not_written_again(tmp_path, monkeyp
         (offsets / "0").unlink()
 
 
+def test_a_query_runs_once_in_a_folder(tmp_path, monkeypatch):
+    """A second pipeline is refused before Spark starts, if it has a query of the first one."""
+    monkeypatch.setattr(channels, CHECK, MagicMock())
+    settings = settings_with(data=str(tmp_path), metrics_address="")
+    with (
+        lock(tmp_path, ".metrics.lock"),
+        pytest.raises(RunError, match="another pipeline is running with this folder"),
+    ):
+        app.run(settings)
+
+
+@pytest.fixture
+def partitions(spark):
+    """A function that sets the session's shuffle partitions for one test."""
+    before = spark.conf.get(SHUFFLE_PARTITIONS)
+    yield lambda count: spark.conf.set(SHUFFLE_PARTITIONS, str(count))
+    spark.conf.set(SHUFFLE_PARTITIONS, before)
+
+
+def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_path):
+    """Spark keeps the shuffle partitions of the first start; they are read from the checkpoint."""
+    files, rows = TablePlace(str(tmp_path)).files(), spark.readStream.format("rate").load()
+    assert shuffle_partitions(files, "checkpoint") is None
+    for count in (3, 5):
+        partitions(count)
+        counted_to_the_end(rows, tmp_path / "checkpoint")
+
+    assert shuffle_partitions(files, "checkpoint") == 3
+    assert newest_batch(files, "checkpoint/offsets") == newest_batch(files, "checkpoint/commits")
+
+
 @pytest.fixture
 def signal_handlers():
     """The application's signal handlers are removed after the test."""
@@ -119,7 +156,7 @@ def signal_handlers():
 # The failure to expect is a deadlock: the handler waits for a lock that the main thread holds.
 @pytest.mark.timeout(30)
 @pytest.mark.usefixtures("signal_handlers")
-def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch):
+def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch, tmp_path):
     """A signal ends the application, whatever its main thread has just called."""
     left = 0
 
@@ -138,9 +175,9 @@ def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch):
 
     monkeypatch.setattr(app, "Application", Application)
     monkeypatch.setattr(app, "POLL_SECONDS", 0)
-    for needed in ("session", "prepare_for_queries", "check_cluster"):
-        monkeypatch.setattr(app, needed, MagicMock())
-    settings = settings_with(queries=("metrics",), metrics_address="")
+    for owner, needed in ((app, "session"), (app, "prepare_for_queries"), (channels, CHECK)):
+        monkeypatch.setattr(owner, needed, MagicMock())
+    settings = settings_with(data=str(tmp_path), queries=("metrics",), metrics_address="")
     before = sys.getprofile()
     try:
         for calls in range(1, 60):

@@ -31,7 +31,7 @@ def test_clicks_of_others_are_not_deleted(mode, tmp_path):
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     """While a run holds a folder, a second run is refused."""
-    with folders.lock(tmp_path), pytest.raises(RunError, match="another run"):
+    with folders.lock(tmp_path), pytest.raises(RunError, match="another pipeline"):
         folders.lock(tmp_path)
 
     folders.lock(tmp_path).close()

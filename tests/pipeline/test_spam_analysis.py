@@ -9,7 +9,7 @@ import pytest
 from sparq.demo.generator import generate
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.channels import with_batch_time
-from sparq.pipeline.clicks import CLICK_SCHEMA
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.report.audit import scores
 from sparq.pipeline.report.figures import newest_findings, scan
 from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack

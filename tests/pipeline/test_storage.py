@@ -2,7 +2,8 @@
 
 import pytest
 
-from sparq.pipeline.storage import TablePlace, place_of, s3_options
+from sparq.pipeline.storage import TablePlace, place_of, readable_as_state, s3_options
+from tests.pipeline.query_input import counted_to_the_end
 
 KEYS = {
     "fs.s3a.access.key": "one",
@@ -53,3 +54,19 @@ def test_addresses_are_those_that_spark_would_write_to(spark, tmp_path):
     assert str(tmp_path / "an archive") == place_of(spark, f"{tmp_path}/an archive").address
     assert str(tmp_path / "an%20archive") == place_of(spark, root).address
     assert {"timeout": "5s"} == place_of(spark, root, {"timeout": "5s"}).options
+
+
+@pytest.mark.parametrize("name", ["clicks", "10% & more"])
+def test_the_state_of_any_folder_can_be_read(spark, tmp_path, name):
+    """The state can be read in a folder with a space or %: Spark's reader escapes its name."""
+    checkpoint, words = tmp_path / name, tmp_path / "words"
+    words.mkdir()
+    (words / "some").write_text("one\ntwo\none\n")
+    counted_to_the_end(spark.readStream.text(str(words)), checkpoint)
+
+    with readable_as_state(place_of(spark, f"file://{checkpoint}")) as readable:
+        state = spark.read.format("statestore").load(readable)
+        counted = state.select("key.value", "value.count").collect()
+        assert {("one", 2), ("two", 1)} == {tuple(row) for row in counted}
+    with readable_as_state(TablePlace("s3a://clicks/a b")) as readable:
+        assert "s3a://clicks/a b" == readable

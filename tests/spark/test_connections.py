@@ -240,7 +240,7 @@ def test_a_newer_query_on_the_channel_ends_the_older(servers, readers):
     newer.initialOffset()
     end = older.latestOffset(start, ReadMaxRows(2))
 
-    with pytest.raises(SupersededError, match="another query has taken over channel archive"):
+    with pytest.raises(SupersededError, match="started elsewhere, has taken over channel archive"):
         older.latestOffset(end, ALL)
     newer.commit(end)
     assert 2 == servers[1].committed

@@ -3,62 +3,54 @@
     sparq pipeline --data URI --lookupd-http-address HOST:PORT
     spark-submit .../sparq/pipeline/app.py --data URI ...
 
-1. It may be killed at any moment and started again: each query continues from its checkpoint, and
-   needs nothing else. SIGTERM and Ctrl-C stop the queries.
-2. With `--run-dir` it ends when the file `finish` appears in that folder: it processes the messages
-   that have come, writes what is open in the queries' states, and then reports the stage `done`.
-   The files that it writes there are for people and supervisors; no query needs them.
-3. With `--once` it ends with status 0 once the messages that had come are processed.
-   With `--from`, messages are the lines of files, with checkpoints of their own, and no nsqd is
-   needed.
-4. A query that fails ends the application with status 1; a supervisor may start it again. A wrong
-   setting ends it with one sentence, before any query starts.
+It may be killed at any moment and started again: each query continues from its checkpoint, and
+needs nothing else. What it writes to `--run-dir` is for people and supervisors.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyarrow.fs import FileSelector, FileSystem
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline import archive, channels, metrics, spam_analysis
-from sparq.pipeline.checkpoints import PARTITIONS, is_unfinished, newest_batch, shuffle_partitions
-from sparq.pipeline.cluster_check import check_cluster
-from sparq.pipeline.folders import write_json
-from sparq.pipeline.monitor.listener import ProgressListener
-from sparq.pipeline.monitor.metrics import QueryMetrics, served
+from sparq.pipeline.folders import lock, write_json
+from sparq.pipeline.monitor import QueryMetrics, served
 from sparq.pipeline.own_metrics import MetricTable
 from sparq.pipeline.reading.schema import click_schema
-from sparq.pipeline.session import prepare_for_queries, session
+from sparq.pipeline.session import SHUFFLE_PARTITIONS, prepare_for_queries, session
 from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
-from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, SettingsError, cluster_options
+from sparq.pipeline.settings import (
+    BATCH_BYTES,
+    FIRST_OFFSETS,
+    Settings,
+    SettingsError,
+    cluster_options,
+)
 from sparq.pipeline.sink import Output, ResultTopics, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import WRITTEN_DDL, Tables, files_of
 from sparq.program.mistakes import Mistake
 from sparq.spark.data_source import Function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyarrow.fs import FileSystem
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-
-    from sparq.pipeline.settings import Settings
 
 POLL_SECONDS = 0.25
 
@@ -69,7 +61,6 @@ LATE_MAX = 10
 INITIALIZING = "nitializing"
 """Part of Spark's status message while a query does not have its source yet."""
 
-FINISH = "finish"
 OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
 """An error raised by sparq, inside Spark's message; its text is shown without a traceback."""
 
@@ -78,9 +69,8 @@ OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
 class PipelineQuery:
     """A query: its stream, the function for foreachBatch, its newest run.
 
-    Attributes:
-        close: writes what is open in the state of its checkpoint; None: there is none.
-        late: restarts because a Python process connected too late.
+    `close` writes what is open in the state of its checkpoint, if there is one; `late` counts
+    restarts because a Python process connected too late.
     """
 
     rows: DataFrame
@@ -105,7 +95,7 @@ class Application:
 
     def start(self) -> None:
         """Start the queries, each from its checkpoint."""
-        ProgressListener(self.figures).add_to(self.spark)
+        self.figures.listen_to(self.spark)
         self._say("starting")
         for name in self.settings.queries:
             self.queries[name] = self._plan(name)
@@ -122,28 +112,28 @@ class Application:
             self._check_position(name, sink.tables)
             return sink
 
+        if name == spam_analysis.QUERY:
+            # Fixed at the query's first start, whatever the cores are now.
+            frozen = shuffle_partitions(self._files(), self._checkpoint(name))
+            buckets = bucket_count(frozen or int(self.spark.conf.get(SHUFFLE_PARTITIONS) or 0))
+            packing = partial(pack, rules=self.rules, buckets=buckets, reading=reading)
+            packed = self._read(name, packing, PACKED_DDL)
+            stage = sessions_stage(channels.with_batch_time(packed), self.rules)
+            found = stage.observe("sparq_written", *spam_analysis.counts_to_observe())
+            sink = sink_of(spam_analysis.OUTPUT)
+            rows = found.mapInArrow(sink.tables.writer(spam_analysis.split), WRITTEN_DDL)
+            source = "files" if settings.files else "topic"
+            spam_analysis.reopen(sink, source)
+            return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self.rules, source))
         if name == archive.QUERY:
             output = archive.output(reading)
             sink = sink_of(output, counted=partial(self.figures.counted, name, "rejected"))
-            return PipelineQuery(self._read(name, sink.tables.writer(output.split)), sink)
-        if name == metrics.QUERY:
+        else:
             output = metrics.output(metric_tables(settings), reading)
             sink = sink_of(output)
-            return PipelineQuery(self._read(name, sink.tables.writer(output.split)), sink)
-        # Fixed at the query's first start, whatever the cores are now.
-        frozen = shuffle_partitions(self._files(), self._checkpoint(name))
-        buckets = bucket_count(frozen or int(self.spark.conf.get(PARTITIONS) or 0))
-        packing = partial(pack, rules=self.rules, buckets=buckets, reading=reading)
-        packed = self._read(name, packing, PACKED_DDL)
-        stage = sessions_stage(channels.with_batch_time(packed), self.rules)
-        found = stage.observe("sparq_written", *spam_analysis.counts_to_observe())
-        sink = sink_of(spam_analysis.OUTPUT)
-        rows = found.mapInArrow(sink.tables.writer(spam_analysis.split), WRITTEN_DDL)
-        source = "files" if settings.files else "topic"
-        spam_analysis.reopen(sink, source)
-        return PipelineQuery(rows, sink, partial(spam_analysis.close, sink, self.rules, source))
+        return PipelineQuery(self._read(name, sink.tables.writer(output.split), WRITTEN_DDL), sink)
 
-    def _read(self, name: str, function: Function, schema: str = WRITTEN_DDL) -> DataFrame:
+    def _read(self, name: str, function: Function, schema: str) -> DataFrame:
         """What a function makes of a query's messages."""
         if self.settings.files:
             return channels.files(self.spark, self.settings.files, function, schema)
@@ -152,9 +142,8 @@ class Application:
     def _check_position(self, name: str, tables: Tables) -> None:
         """Check that the checkpoint is not lost: its clicks would be added again; SettingsError."""
         checkpoints = [f"checkpoint/{name}", f"checkpoint/files/{name}"]
-        known = [newest_batch(self._files(), f"{one}/offsets") for one in checkpoints]
         if (
-            max(known) < 0
+            not any(newest_batch(self._files(), f"{one}/offsets") >= 0 for one in checkpoints)
             and not self.settings.since
             and any(files_of(one.delta) for one in tables.opened.values())
         ):
@@ -173,20 +162,17 @@ class Application:
         return f"checkpoint/files/{name}" if self.settings.files else f"checkpoint/{name}"
 
     def _source_options(self, name: str) -> dict[str, str]:
-        """Options of the source `nsq` for a query.
-
-        Raises:
-            SettingsError: it is to begin at a time, but has a position already.
-        """
+        """Options of the source `nsq`. Raises SettingsError: --since, but it has a position."""
         most, since = self.settings.max_offsets_per_trigger, self.settings.since
         begin = {}
-        if since and newest_batch(self._files(), f"{self._checkpoint(name)}/offsets") >= 0:
-            raise SettingsError(
-                f"--since={since} would add clicks again that {name} has read: leave it out to"
-                " continue, or replay into another folder (--data) with other channels"
-            )
         if since:
-            begin["startingTimestamp"] = str(int(datetime.fromisoformat(since).timestamp() * 1000))
+            if newest_batch(self._files(), f"{self._checkpoint(name)}/offsets") >= 0:
+                raise SettingsError(
+                    f"--since={since} would add clicks again that {name} has read: leave it out to"
+                    " continue, or replay into another folder (--data) with other channels"
+                )
+            time_ms = int(datetime.fromisoformat(since).timestamp() * 1000)
+            begin["startingTimestamp"] = str(time_ms)
         return {
             **begin,
             "topic": self.settings.topic,
@@ -224,10 +210,9 @@ class Application:
     def run(self) -> None:
         """Process messages until a signal, the file `finish` or `--once` ends the application.
 
-        Raises:
-            Mistake, StreamingQueryException: a query has failed.
+        Raises Mistake, StreamingQueryException: a query has failed.
         """
-        finish = Path(self.settings.run_dir, FINISH)
+        finish = Path(self.settings.run_dir, "finish")
         while not self._is_ending:
             self._watch()
             self._say("running")
@@ -243,11 +228,7 @@ class Application:
             query.run.stop()
 
     def _watch(self) -> None:
-        """Start queries again that Spark gave up too soon.
-
-        Raises:
-            Mistake, StreamingQueryException: a query has failed.
-        """
+        """Start queries again that Spark gave up too soon; raise the error of others."""
         # Py4J's thread ends, and stays ended, when this process can open no file for a connection.
         # Then the JVM waits for `foreachBatch` forever, and no query fails.
         if not self.spark.sparkContext._gateway._callback_server.thread.is_alive():
@@ -266,8 +247,7 @@ class Application:
     def _begin_again(self, name: str) -> bool:
         """Start a query again if a Python process was too late for it; False if that was not why.
 
-        Spark gives such a process ten seconds, and has no option for it. On a busy machine that can
-        be too short, which is no reason to end the application.
+        Spark gives such a process ten seconds, without an option: too short on a busy machine.
         """
         query = self.queries[name]
         if query.late >= LATE_MAX or TOO_LATE not in str(query.run.exception()):
@@ -288,7 +268,11 @@ class Application:
         for name in self.queries:
             # A query that was stopped in a batch may have written its rows, but not its state, from
             # which `close` writes more.
-            if is_unfinished(self._files(), self._checkpoint(name)):
+            begun, done = (
+                newest_batch(self._files(), f"{self._checkpoint(name)}/{log}")
+                for log in ("offsets", "commits")
+            )
+            if begun > done:
                 self._begin(name, last=True).awaitTermination()
         self._close()
 
@@ -319,8 +303,7 @@ class Application:
 def run(settings: Settings) -> int:
     """Run the application; returns its exit status.
 
-    Raises:
-        Mistake, StreamingQueryException: a setting is wrong, or a query has failed.
+    Raises Mistake, StreamingQueryException: a setting is wrong, or a query has failed.
     """
     # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
@@ -333,14 +316,17 @@ def run(settings: Settings) -> int:
                 f"--run-dir={settings.run_dir} cannot be written: {error.strerror}"
             ) from None
     elif settings.lookupd_http_addresses:
-        check_cluster(settings)
+        channels.check_cluster(settings)
     registry = process_registry()
     figures = QueryMetrics(registry)
-    with served(registry, settings.metrics_address) as url:
+    with ExitStack() as stack:
+        for name in settings.queries if settings.data.startswith("/") else ():
+            stack.enter_context(lock(Path(settings.data), f".{name}.lock"))
+        url = stack.enter_context(served(registry, settings.metrics_address))
         spark = session(settings)
         prepare_for_queries(spark)
         if settings.run_dir and settings.lookupd_http_addresses:
-            check_cluster(settings)  # only now: nsqlookupd and Spark start at the same time
+            channels.check_cluster(settings)  # now: nsqlookupd and Spark start at the same time
         application = Application(spark, settings, rules, figures, url)
         # After the session was made: PySpark installs a handler for SIGINT.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -351,11 +337,7 @@ def run(settings: Settings) -> int:
 
 
 def checked(settings: Settings) -> Rules:
-    """Check the user's metrics and rules; returns the rules.
-
-    Raises:
-        SettingsError: an expression or a column of one is wrong.
-    """
+    """Check the user's metrics and rules; returns the rules. Raises SettingsError: one is wrong."""
     try:
         metric_tables(settings)
     except ValueError as error:
@@ -367,6 +349,24 @@ def metric_tables(settings: Settings) -> list[MetricTable]:
     """The user's metrics. Raises ValueError: an expression or a column of one is wrong."""
     clicks = click_schema(settings.reading)
     return [MetricTable(metric, clicks) for metric in settings.own_metrics]
+
+
+def newest_batch(files: FileSystem, log: str) -> int:
+    """The number of the newest batch in `<checkpoint>/offsets` or `<checkpoint>/commits`, or -1."""
+    names = [one.base_name for one in files.get_file_info(FileSelector(log, allow_not_found=True))]
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def shuffle_partitions(files: FileSystem, checkpoint: str) -> int | None:
+    """The number of shuffle partitions of a query, which Spark fixes at its first batch, or None.
+
+    The second line of each file of the offset log has the settings that a query keeps, as JSON.
+    """
+    newest = newest_batch(files, f"{checkpoint}/offsets")
+    if newest < 0:
+        return None
+    lines = files.open_input_file(f"{checkpoint}/offsets/{newest}").read().splitlines()
+    return int(json.loads(lines[1])["conf"][SHUFFLE_PARTITIONS])
 
 
 if __name__ == "__main__":

@@ -2,30 +2,39 @@
 
 The function runs in the task that reads the messages, before Spark sees them (`NsqDataSource.
 mapped`). Spark's count of input rows is then that of the rows made, so each task ends with a row
-that says how many messages it has read, and when the newest one was published. These rows become
-figures of the batch, for `monitor`.
+that says how many messages it has read, and when the newest one was published, for `monitor`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from sparq.client.errors import SparqClientError
 from sparq.pipeline.files import file_messages
-from sparq.pipeline.monitor.metrics import MESSAGES, NEWEST_PUBLISHED
+from sparq.pipeline.monitor import MESSAGES, NEWEST_PUBLISHED
+from sparq.pipeline.settings import Settings, SettingsError, cluster_options
+from sparq.protocol.errors import RemoteError
+from sparq.spark.connections import TopicConnections
 from sparq.spark.data_source import Function, NsqDataSource
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from sparq.spark.errors import SparkNsqError
+from sparq.spark.options import SourceOptions
 
 COLUMNS = ("nsqd", "id", "index", "timestamp", "body")
 """The columns of messages that functions get."""
+
+ANSWER_SECONDS: Final = 3.0
+"""Time limit for the answer of an nsqlookupd."""
+STARTING_SECONDS: Final = 30.0
+"""The same limit if a supervisor, for which `run_dir` is, starts the nsqlookupds just now."""
 
 _READ = [pa.field("messages", pa.int64()), pa.field("published", pa.timestamp("us", "UTC"))]
 
@@ -35,16 +44,12 @@ def channel(
 ) -> DataFrame:
     """The stream of a channel, from the first message that it has not finished.
 
-    Args:
-        spark: the session.
-        options: of the source `nsq`.
-        function: gets COLUMNS, and yields the rows.
-        schema: of the rows, as DDL.
+    `function` gets COLUMNS, and yields the rows, whose schema is given as DDL.
     """
     counted, columns = _counting(function, schema)
-    # A format for each query. Queries that share one share a Java map of environment variables.
-    # Spark changes this map while it plans a query. Sometimes a task of another query was being
-    # serialized at that moment, and then no executor could read the task.
+    # A format for each query. Queries that share one share a Java map of environment variables,
+    # which Spark changes while it plans a query: a task of another query that was being serialized
+    # at that moment could be read by no executor.
     name = f"nsq_{options['queryName']}"
     spark.dataSource.register(NsqDataSource.mapped(name, COLUMNS, counted, columns))
     options = {"startingOffsets": "earliest", **options}
@@ -98,3 +103,33 @@ def _observed(rows: DataFrame) -> DataFrame:
     ]
     observed = rows.observe("sparq_read", *figures)
     return observed.where("messages IS NULL").drop(*(one.name for one in _READ))
+
+
+def check_cluster(settings: Settings) -> None:
+    """Find the nsqds and connect to each, to report mistakes before any query starts.
+
+    Nothing is created. One nsqlookupd that answers is enough, and queries wait for an nsqd that is
+    out of reach. Raises SettingsError: no nsqlookupd answers, something else answers, or an nsqd
+    does not accept the options for TLS and AUTH.
+    """
+    # No channel: whether nsqd refuses it is known only when a query asks for it.
+    given = {**cluster_options(settings), "topic": settings.topic}
+    fleet = TopicConnections(SourceOptions.of(given, stream=None))
+    deadline = time.monotonic() + (STARTING_SECONDS if settings.run_dir else ANSWER_SECONDS)
+    try:
+        fleet.refresh()
+        while not fleet.give_up():  # until an nsqlookupd has answered
+            if time.monotonic() >= deadline:
+                reasons = "; ".join(fleet.out_of_reach)
+                raise SettingsError(f"--lookupd-http-address: no nsqlookupd answers ({reasons})")
+            time.sleep(0.2)
+            fleet.refresh()
+    except RemoteError as refusal:
+        # A valid secret may not allow this topic without a channel.
+        if refusal.code != "E_UNAUTHORIZED":
+            raise SettingsError(f"--source: an nsqd refuses these options: {refusal}") from None
+    except (SparqClientError, SparkNsqError) as error:
+        flag = "--lookupd-http-address" if "nsqlookupd" in str(error) else "--source"
+        raise SettingsError(f"{flag}: {error}") from None
+    finally:
+        fleet.close()

@@ -1,7 +1,7 @@
 """The columns of a click for messages, by `sparq.pipeline.reading` and `sparq.pipeline.enrich`.
 
 Every row comes out, once, in its place. `reason` is null for a click; otherwise it says in words
-why the message is none. A column that is not requested is not made.
+why the message is none.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparq.pipeline.enrich import Enricher
-from sparq.pipeline.reading.schema import CLICK_SCHEMA, Reading, click_schema
+from sparq.pipeline.reading.schema import Reading, click_schema
 
 if TYPE_CHECKING:
     from sparq.pipeline.reading.reader import ClickReader
-
-__all__ = ["CLICK_SCHEMA", "parse_arrow", "parse_batches"]
 
 USUAL = Reading()
 ROWS = 200_000
@@ -44,18 +42,13 @@ def parse_arrow(
     columns: Collection[str] | None = None,
     reading: Reading = USUAL,
 ) -> pa.Table:
-    """Add some columns of a click to rows that have a binary column `body`.
+    """Add columns of `click_schema(reading)`, in its order, to rows with a binary column `body`.
 
-    Args:
-        messages: any number of rows; their other columns are passed on.
-        columns: the columns to add, in the order of the schema; None: all.
-        reading: how messages are read.
-    Returns:
-        One row for each input row, in the same order, with types as in `click_schema(reading)`.
-    Raises:
-        ValueError: a click has no such column.
+    Other columns are passed on. Without `columns`, all are made.
     """
-    schema = _schema(columns, reading)
+    schema = click_schema(reading)
+    if columns is not None:
+        schema = pa.schema([one for one in schema if one.name in columns])
     table = pa.table(messages) if isinstance(messages, pa.RecordBatch) else messages
     bodies = table["body"].combine_chunks().cast(pa.binary())
     bodies = bodies.fill_null(b"") if bodies.null_count else bodies
@@ -68,18 +61,6 @@ def parse_arrow(
     for one in schema:
         table = table.append_column(one, found[one.name])
     return table
-
-
-def _schema(columns: Collection[str] | None, reading: Reading) -> pa.Schema:
-    schema = click_schema(reading)
-    if columns is None:
-        return schema
-    unknown = sorted(set(columns) - set(schema.names))
-    if unknown:
-        raise ValueError(
-            f"a click has no column {unknown[0]!r}; choose from {', '.join(schema.names)}"
-        )
-    return pa.schema([one for one in schema if one.name in columns])
 
 
 @lru_cache(8)

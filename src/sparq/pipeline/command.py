@@ -2,14 +2,13 @@
 
     sparq pipeline --data URI --lookupd-http-address HOST:PORT [--config FILE.toml] ...
 
-1. A flag overrides the file, and the file overrides the default. `--spark`, `--source`, `--click`
-   and `--columns` override single keys of the tables of these names.
-2. The keys of the file are the names of the flags; in the table `[spark]` they may omit `spark.`.
-3. `--help`, `--version` and wrong flags load neither Spark nor an event loop.
+A flag overrides the file, whose keys are the names of the flags; pairs such as `--spark` override
+single keys of the table of that name. Help and wrong flags load neither Spark nor an event loop.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +23,6 @@ from sparq.program.stdout import version_line, write_stdout
 
 PROGRAM: Final = "sparq pipeline"
 APPLICATION: Final = "sparq.pipeline.app"
-"""Its `run(settings)` does the work and returns the exit status."""
-
 INTRODUCTION: Final = """\
 Runs the clicks pipeline on existing nsqds: reads clicks from a topic, and writes an archive,
 metrics per minute and spam findings to one folder, each exactly once. Ctrl-C or SIGTERM ends
@@ -74,7 +71,7 @@ def parse(arguments: Sequence[str]) -> Settings:
     if words.strays:
         raise SettingsError(command_line.stray_mistake(words, known))
     path = given.pop(CONFIG, [""])[-1]
-    values = _from_file(path) if path else {}
+    values = values_of(path)
     from_file = {flag.name for flag in flags() if flag.field in values and flag not in given}
     for flag, texts in given.items():
         before = values.get(flag.field, ()) if is_pairs(flag) else ()
@@ -91,14 +88,14 @@ def parse(arguments: Sequence[str]) -> Settings:
     return settings
 
 
-def _from_file(path: str) -> dict[str, Any]:
-    """The values of a TOML file, by field.
+def values_of(path: str) -> dict[str, Any]:
+    """The values of a TOML file, by field; none without a path.
 
     Raises SettingsError: the file cannot be read, or has an unknown key or a wrong table.
     """
     origin = f"config file {path}"
     try:
-        document = config_file.read(path)
+        document = config_file.read(path) if path else {}
         metrics = document.pop("metrics", {})
         if not isinstance(metrics, Mapping):
             raise ValueError("metrics is no setting: write a table [metrics.NAME]")
@@ -117,6 +114,8 @@ def _from_file(path: str) -> dict[str, Any]:
             value = list(_flat(value, f"{origin}: {flag.key}"))
             if flag.field == "spark":
                 value = [(f"spark.{key.removeprefix('spark.')}", each) for key, each in value]
+        elif isinstance(value, str) and value and flag.kind.name == "file":
+            value = os.path.join(os.path.dirname(path), os.path.expanduser(value))
         if value is not None:
             values[flag.field] = value
     return values

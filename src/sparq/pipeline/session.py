@@ -1,14 +1,8 @@
 """The one Spark session of the pipeline, for any master.
 
-The driver's JVM is started first, unless spark-submit has already done so. The JVM then reports
-which options it got from spark-submit and spark-defaults.conf; the session is made with these and
-with the options below.
-
-1. Precedence, strongest first: REQUIRED; settings and `--spark`; spark-submit and
-   spark-defaults.conf; the pipeline's own defaults.
-2. A wrong master, file system or option is a SettingsError within seconds, before a query starts.
-   Any other reason why Spark does not start is another Mistake.
-3. PySpark installs a handler for SIGINT: install your own after `session` has returned.
+The driver's JVM is started first, unless spark-submit has already done so, and says which options
+it has. Precedence, strongest first: REQUIRED; settings and `--spark`; spark-submit and
+spark-defaults.conf; the pipeline's own defaults. PySpark installs a handler for SIGINT.
 """
 
 from __future__ import annotations
@@ -47,8 +41,7 @@ REQUIRED: Final[Mapping[str, tuple[str, str]]] = {
     ),
     # A stateful task may run twice: by speculation, by a retry, or by a driver that was presumed
     # dead. In Spark's default format, 1, all attempts write the same file of the state. In format 2
-    # each has its own, and the batch's commit names the one that counts. A session of another
-    # program that reads the state needs this option, too.
+    # each has its own, and the batch's commit names the one that counts.
     "spark.sql.streaming.stateStore.checkpointFormatVersion": (
         "2",
         "a checkpoint keeps the state format that it started with",
@@ -98,7 +91,7 @@ OF_QUERIES: Final[Mapping[str, str]] = {
     # differently. Spark turns it off for stateful queries anyway.
     "spark.sql.adaptive.enabled": "false",
     # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
-    # first batch of each query, and made later batches no faster when measured alone.
+    # first batch of each query, and made later batches no faster.
     "spark.sql.codegen.wholeStage": "false",
 }
 """Defaults of the pipeline's three queries; other programs with this session keep Spark's."""
@@ -115,22 +108,20 @@ HASTY: Final[Mapping[str, str]] = {
 PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
 JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""Spark's launcher gives these options to the driver's JVM, before those of any flag."""
 
 
 def session(settings: Settings) -> SparkSession:
     """Make the session, with the state store, time zone and memory that the queries need.
 
-    Raises Mistake: an option is refused or comes too late to have an effect, the master does not
-    answer, the data's file system cannot be used, there is no Java, or Spark does not start.
+    Raises SettingsError within seconds: an option is refused or comes too late, the master does not
+    answer, or the data's file system cannot be used. Raises Mistake: Spark does not start.
     """
     given = explicit(settings)
     named = os.environ.get(PYTHON, "")
     use_this_python()
     found = _jvm_options(given)
     wanted = options_for(settings, given, found)
-    options = {**found, **wanted}
-    workers = options.get("spark.pyspark.python", named)
+    workers = {**found, **wanted}.get("spark.pyspark.python", named)
     if workers and not is_local(found[MASTER]):
         os.environ[PYTHON] = workers
     spark = _created(wanted)
@@ -141,7 +132,7 @@ def session(settings: Settings) -> SparkSession:
     except SettingsError:
         spark.stop()
         raise
-    if SHUFFLE_PARTITIONS not in options:
+    if SHUFFLE_PARTITIONS not in found | wanted:
         spark.conf.set(SHUFFLE_PARTITIONS, str(_cores(spark)))
     return spark
 
@@ -192,15 +183,14 @@ def options_for(
     settings: Settings, given: Mapping[str, str], found: Mapping[str, str]
 ) -> dict[str, str]:
     """The options for making the session; the JVM has those of `found`, among them its master."""
-    # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
-    wanted = {"spark.ui.showConsoleProgress": "false"}
+    wanted = {"spark.ui.showConsoleProgress": "false"}  # bars on stderr, which is a log file
     # Names that Spark's launcher gives to a program without `--name`.
     if found.get("spark.app.name", "app.py") in ("app.py", "pyspark-shell"):
         wanted["spark.app.name"] = "sparq clicks"
     defaults = dict(DEFAULTS)
     if found[MASTER].startswith("spark://"):
-        # Java leaves unpacked native libraries in its temporary folder if it is killed. An
-        # executor's working folder is deleted with the application; YARN's has both.
+        # A killed Java leaves unpacked libraries in its temporary folder. An executor's working
+        # folder is deleted with the application; YARN's has both.
         defaults["spark.executor.defaultJavaOptions"] = "-Djava.io.tmpdir=."
     if is_local(found[MASTER]):
         # On a cluster the executors connect to the driver from other machines.
@@ -264,7 +254,7 @@ def check_master(master: str) -> None:
 
 
 def _start_jvm(launch: Mapping[str, str]) -> None:
-    """Start the driver's JVM, which gets a folder of its own for temporary files."""
+    """Start the driver's JVM."""
     check_master(launch[MASTER])
     java.ensure_java()
     # As a variable it is a default: flags and spark-defaults.conf override it.
@@ -273,8 +263,7 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
         # The address of Spark's UI can only be set by this variable.
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     before = {name: os.environ.get(name, "") for name in (DRIVER_PYTHON, JAVA_OPTIONS)}
-    # The JVM would start this program to look for data sources, which takes two seconds. If it
-    # does not exist, it skips this step.
+    # The JVM would start Python to look for data sources, which takes two seconds.
     os.environ[DRIVER_PYTHON] = "sparq-registers-its-data-source"
     folder = shlex.quote(f"-Djava.io.tmpdir={java.temporary_folder()}")
     # The user's options win.
@@ -295,10 +284,9 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
 
 def _created(wanted: dict[str, str]) -> SparkSession:
     # No stack trace in the log: the text of the Mistake has the reason.
-    log4j = "org.apache.logging.log4j"
-    level = getattr(SparkContext._jvm, f"{log4j}.Level").OFF
-    configurator = getattr(SparkContext._jvm, f"{log4j}.core.config.Configurator")
-    configurator.setLevel("org.apache.spark.SparkContext", level)
+    log4j = getattr(SparkContext._jvm, "org.apache.logging.log4j")
+    off = log4j.Level.OFF
+    log4j.core.config.Configurator.setLevel("org.apache.spark.SparkContext", off)
     try:
         spark: SparkSession = SparkSession.builder.config(map=wanted).getOrCreate()
         # Spark reads the options of SQL only now.
@@ -309,7 +297,7 @@ def _created(wanted: dict[str, str]) -> SparkSession:
 
 
 def _java_reason(error: Exception) -> str:
-    """The first line of the root cause: the innermost Java exception, or else the Python error."""
+    """The first line of the innermost Java exception, or else of the Python error."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while thrown is not None and thrown.getCause() is not None:
         thrown = thrown.getCause()

@@ -2,13 +2,9 @@
 
     settings = Settings(data="hdfs:///clicks", lookupd_http_addresses=("lookup-1:4161",))
 
-Flags and a TOML file make the same object (`sparq.pipeline.command`). Nothing here loads Spark.
-
-1. Each value is within its bounds and has one spelling (an absolute path, `500 milliseconds`), and
-   the values agree with each other. `session` checks the options of Spark.
-2. A mistake is a SettingsError: one sentence that names the flag and says what to write. It never
-   has the value of a pair such as `auth_secret=...`.
-3. Nothing is contacted here: `session` and `check_cluster` find out whether addresses answer.
+Flags and a TOML file make the same object (`sparq.pipeline.command`). Nothing is contacted, and
+Spark is not loaded: `session` checks its options. A mistake is one sentence that names the flag,
+without the value of a pair such as `auth_secret=...`.
 """
 
 from __future__ import annotations
@@ -58,9 +54,6 @@ _COLUMN: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 class SettingsError(Mistake):
     """A setting is missing or wrong; the text is one sentence that names it."""
-
-
-# Kinds of values, for those that `sparq.program` does not have
 
 
 def _text(name: str, read: Callable[[str], str]) -> FlagType:
@@ -222,13 +215,10 @@ MASTER: Final = _checked(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of the pipeline.
+    """All settings of the pipeline, each in one spelling: an absolute path, `500 milliseconds`.
 
     Several values are a tuple, or one text with commas. Pairs of a key and a value are tuples,
-    texts `key=value` or a mapping; the last pair of a key counts. Numbers and truths may be texts.
-
-    Raises:
-        SettingsError: a value is missing or wrong, or two values contradict each other.
+    texts `key=value` or a mapping; the last pair of a key counts. Raises SettingsError.
     """
 
     data: str = option("", "folder or URI (s3a://...) for output and checkpoints", kind=DATA)
@@ -310,15 +300,14 @@ class Settings:
         """Check the options of the source by its own checks."""
         if not self.source:
             return
-        given = dict(self.source)
         options = import_module("sparq.spark.options")
         place = {"topic": "t", "channel": "c", "lookupd_http_addresses": METRICS_ADDRESS}
         try:
-            for key in given:
+            for key, _ in self.source:
                 if key.lower() in _SET_BY_PIPELINE:
                     raise ValueError(f"{key} has a flag of its own: see --help")
-            options.check_names(given)
-            options.SourceOptions.of({**given, **place}, stream=True)
+            options.check_names(dict(self.source))
+            options.SourceOptions.of({**dict(self.source), **place}, stream=True)
         except ValueError as error:
             raise SettingsError(f"--source: {error}") from None
 
@@ -369,7 +358,7 @@ def is_pairs(flag: Flag) -> bool:
 
 
 def _settled(flag: Flag, value: Any) -> Any:
-    """A setting's value, checked, in its one spelling; it may come from Python, TOML or a flag."""
+    """A setting's value, checked, in its one spelling."""
     if not flag.repeated:
         return _one(flag, value)
     values = [value] if isinstance(value, str) else value

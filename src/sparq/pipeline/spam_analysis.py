@@ -25,11 +25,10 @@ import pyarrow as pa
 from deltalake import Transaction
 from pyspark.sql import functions as F
 
-from sparq.pipeline.checkpoints import readable_as_state
 from sparq.pipeline.maintenance import OPEN
 from sparq.pipeline.sessions import judge, state
 from sparq.pipeline.sink import Output, Sink
-from sparq.pipeline.storage import place_of
+from sparq.pipeline.storage import place_of, readable_as_state
 from sparq.pipeline.tables import WRITTEN_DDL, Table, Tables, files_of, transact
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _replace_open(tables: Tables, source: str, added: Mapping[str, list[dict[str
 
 
 def counts_to_observe() -> list[Column]:
-    """Sums of output rows by the names of `monitor.metrics.COUNTS`: the plan runs once a batch."""
+    """Sums of output rows by the names of `monitor.COUNTS`: the plan runs once a batch."""
     names = {"findings": "found", "late": "late"}
     names |= {name: name for name in ("evicted_visits", "evicted_clicks")}
     return [F.sum(column).alias(name) for name, column in names.items()]

@@ -1,16 +1,16 @@
 """Where tables are: the address of a folder, and the options of its storage, for `deltalake`.
 
-`deltalake` has its own clients for S3, GCS, Azure and HDFS. They take credentials from the
-environment and from options. Spark's options for S3 (`spark.hadoop.fs.s3a.*`) are passed on to
-them, so that one set of options serves both. The address is the one that Spark would write to:
-relative paths, the default file system and characters such as `%` mean the same.
+`deltalake` has its own clients for S3, GCS, Azure and HDFS, with credentials from the environment
+and from options. Spark's options for S3 (`spark.hadoop.fs.s3a.*`) are passed on to them.
 """
 
 from __future__ import annotations
 
 import re
+import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,11 +51,7 @@ class TablePlace:
         return bool(DeltaTable.is_deltatable(self.address, self.options or None))
 
     def table(self) -> DeltaTable:
-        """Open the table in its newest version.
-
-        Raises:
-            deltalake.exceptions.TableNotFoundError: there is no table.
-        """
+        """Open the table in its newest version. Raises deltalake's TableNotFoundError."""
         return DeltaTable(self.address, storage_options=self.options or None)
 
     def files(self) -> FileSystem:
@@ -94,7 +90,7 @@ def parsed(words: ArgumentParser, arguments: Sequence[str] | None) -> tuple[Name
 def place_of(
     spark: SparkSession, root: str, options: Mapping[str, str] | None = None
 ) -> TablePlace:
-    """The place of a folder, a path or a URI of any Hadoop file system that Spark knows.
+    """The place to which Spark would write under this name, a path or a URI of any file system.
 
     `options` override Spark's configuration of the storage.
     """
@@ -107,6 +103,22 @@ def place_of(
     parts = urlsplit(address)
     known = s3_options(configuration.get, parts.netloc) if parts.scheme in S3_SCHEMES else {}
     return TablePlace(address, {**known, **(options or {})})
+
+
+@contextmanager
+def readable_as_state(checkpoint: TablePlace) -> Iterator[str]:
+    """Give the checkpoint a name that `spark.read.format("statestore")` can load.
+
+    Spark 4.3 turns the name into a URI and then uses the URI as a path: for the folder `my clicks`
+    it looks in `my%20clicks`. So of a local folder this is a symbolic link, deleted afterwards.
+    """
+    if not checkpoint.address.startswith("/"):
+        yield checkpoint.address
+        return
+    with tempfile.TemporaryDirectory(prefix="sparq-state-") as folder:
+        link = Path(folder, "checkpoint")
+        link.symlink_to(checkpoint.address)
+        yield str(link)
 
 
 def s3_options(configured: Callable[[str], str | None], bucket: str) -> dict[str, str]:

@@ -486,8 +486,9 @@ class TopicConnections:
                 if "superseded" not in refusal.text:
                     raise
                 raise SupersededError(
-                    f"another query has taken over channel {self._channel} of topic {member.topic} "
-                    f"at nsqd {member.address}; give each query its own channel: {refusal}"
+                    f"another query, or this one started elsewhere, has taken over channel "
+                    f"{self._channel} of topic {member.topic} at nsqd {member.address}; "
+                    f"stop it, or give it its own channel: {refusal}"
                 ) from refusal
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from sparq.pipeline.clicks import CLICK_SCHEMA
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions.rules import REASONS, RulesError, read_rules
 from tests.pipeline.sessions.visitors import RULES, Click, judged_once, reasons
 

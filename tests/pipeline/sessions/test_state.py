@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from sparq.demo.generator import generate
-from sparq.pipeline.clicks import CLICK_SCHEMA
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions.rules import rules_of, shipped
 from sparq.pipeline.sessions.state import BEHIND_S, QUIET_S, SWEEP, LowMark
 from tests.pipeline.sessions.visitors import PUBLISHED_S, RULES, Bucket, Click

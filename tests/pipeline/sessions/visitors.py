@@ -16,7 +16,8 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from sparq.pipeline.clicks import CLICK_SCHEMA, parse_arrow
+from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions.judge import findings_of, judged, sessions_of
 from sparq.pipeline.sessions.pack import from_blob, packed
 from sparq.pipeline.sessions.rules import Rules, read_rules

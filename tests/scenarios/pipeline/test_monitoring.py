@@ -11,8 +11,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sparq.daemon.prometheus_text import process_registry
-from sparq.pipeline.monitor.metrics import COUNTS, NEWEST_PUBLISHED, QueryMetrics
-from tests.pipeline.monitor.spark_progress import STATE, progress
+from sparq.pipeline.monitor import COUNTS, NEWEST_PUBLISHED, QueryMetrics
+from tests.pipeline.spark_progress import STATE, event, progress
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "dashboards/pipeline.json").read_text(encoding="utf-8"))
@@ -33,9 +33,10 @@ def samples():
     registry = process_registry()
     metrics = QueryMetrics(registry)
     began = "2026-11-22T12:00:00.000Z"
-    metrics.started({"id": "id", "runId": "run", "name": "metrics", "timestamp": began})
+    metrics.onQueryStarted(event(id="id", runId="run", name="metrics", timestamp=began))
     observed = {"r": {NEWEST_PUBLISHED: 1.0, **dict.fromkeys(COUNTS, 1)}}
-    metrics.progressed(progress("id", observedMetrics=observed, stateOperators=[STATE]))
+    figures = progress("id", observedMetrics=observed, stateOperators=[STATE])
+    metrics.onQueryProgress(event(progress=figures))
     found = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:

@@ -38,7 +38,7 @@ def audit(
     """Check that each message is in the tables, once; the topic's logs have taken `logged`.
 
     Returns the figures of `audit.sql` by name, and a sentence for each rule that does not hold.
-    With None for `acknowledged`, bodies are not compared.
+    Without `acknowledged`, bodies are not compared.
     """
     tables = {table.name: scan(data, table) for table in TABLES}
     found = dict(pl.SQLContext(tables).execute(SQL).collect(engine="streaming").iter_rows())
@@ -49,19 +49,13 @@ def audit(
         missing, surplus = compare(acknowledged, resent, present)
     rules = (
         ("archived + rejected is {:,}, but the logs hold {:,} messages", stored, logged),
-        (
-            "{2:,} message ids occur more than once in archive and rejected",
-            *(stored, found["distinct_in_all"]),
-        ),
+        ("{2:,} message ids occur more than once", stored, found["distinct_in_all"]),
         ("{:,} acknowledged messages are missing", missing, 0),
         ("{:,} messages are stored more often than they were sent", surplus, 0),
         ("the minutes have {:,} clicks, but {:,} are archived", found["minute_clicks"], archived),
         ("pages have {:,} clicks, but {:,} have a page", found["page_clicks"], found["with_page"]),
-        # Clicks without an address are of no visitor, and in no session.
-        (
-            "sessions have {:,} clicks, but {:,} have an address",
-            *(found["session_clicks"], found["with_address"]),
-        ),
+        # Clicks without an address are of no visitor.
+        ("sessions have {:,} clicks, and not {:,}", found["session_clicks"], found["with_address"]),
         ("{:,} revisions of findings occur more than once", found["repeated_findings"], 0),
     )
     return found, [text.format(one, two, one - two) for text, one, two in rules if one != two]
@@ -81,10 +75,7 @@ def read_records(folder: Path) -> tuple[Hashes, Hashes]:
 def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int, int]:
     """The number of acknowledged bodies that are missing, and of stored ones that nobody sent.
 
-    Args:
-        acknowledged: one hash per acknowledged publish; each body must be stored.
-        resent: one hash per send without an answer; each body may be stored.
-        present: one hash per stored body.
+    Each of the hashes is of a body that must be stored, that may be stored, or that is stored.
     """
     # Counts, not sets: the same body may be published many times, and every copy must be stored.
     every, places = np.unique(np.concatenate([acknowledged, resent, present]), return_inverse=True)
@@ -112,11 +103,8 @@ def report_of(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The content of `report.json` but for durations, and the figures of all clicks.
 
-    Args:
-        facts: `source`; `published` and `resent`, numbers of messages; `logged`, of those in the
-            topic's logs; `restarts`, the processes that died and were started again.
-        records: hashes of acknowledged and of resent bodies; see `audit`.
-        labels: the planted visitors; None if the clicks were the user's own.
+    Of the facts, `logged` is the number of messages in the topic's logs. The records are hashes of
+    acknowledged and of resent bodies, the labels those of planted visitors, if there are any.
     """
     counts, failures = audit(data, facts["logged"], *records)
     figures = figures_of(data)

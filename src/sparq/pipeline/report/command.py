@@ -39,9 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the program; returns the exit status."""
     words = ToolParser(prog=PROGRAM, description="Make a page about the clicks of any period.")
     words.add_argument("--version", action=VersionAction)
-    since, until = "begin here: -7d, -2h, 2026-11-20 or 2026-11-20T10:00, in UTC", "end before it"
+    since = "begin here: -7d, -2h, 2026-11-20 or 2026-11-20T10:00, in UTC"
     words.add_argument("--since", type=time_of, metavar="TIME", help=since)
-    words.add_argument("--until", type=time_of, metavar="TIME", help=until)
+    words.add_argument("--until", type=time_of, metavar="TIME", help="end before this time")
     output = "default: report.html in the data folder; here if that is a URI"
     words.add_argument("--output", type=Path, metavar="FILE", help=output)
     # argparse would take the -7d of `--since -7d` for a flag.

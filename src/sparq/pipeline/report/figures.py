@@ -52,10 +52,7 @@ TOP_LISTS: Final = (
 def scan(
     data: TablePlace, table: Table, since: datetime = EARLIEST, until: datetime = LATEST
 ) -> pl.LazyFrame:
-    """The rows of a table from `since` to before `until`.
-
-    Without rows if the query that writes it has not started yet.
-    """
+    """The rows of a table from `since` to before `until`; none if its query never started."""
     place, schema, paths = data.of(table.name), table.schema, []
     if place.exists():
         delta = place.table()

@@ -30,13 +30,7 @@ CHARACTERS_MAX: Final = 120
 
 
 def page_of(source: str, figures: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """The page.
-
-    Args:
-        source: where the clicks are from.
-        figures: the result of `figures_of`.
-        run: the content of `report.json`; empty: the tables are not those of a run.
-    """
+    """The page about the result of `figures_of`; `run` is `report.json`, or empty without a run."""
     vendor, own = files("sparq.nsqadmin") / "static" / "vendor", files("sparq.pipeline.report")
     style, script = (
         (vendor / f"uplot.min.{kind}").read_text() + (own / f"report.{kind}").read_text()

@@ -1,10 +1,7 @@
 """`sparq run` and `sparq up`: a cluster, the clicks, the Spark application, and the audit.
 
-1. The cluster and the application run as separate processes, which this one watches. A process that
-   dies is started again, at most `RESTARTS_MAX` times in all, and the report names it.
-2. All output goes below the data folder. A run begins by deleting what an earlier run left there,
-   and nothing else (`folders`).
-3. `run/state.json` holds the current stage at any time, for people and for the proofs.
+The cluster and the application run as separate processes, which this one watches. A process that
+dies is started again, at most `RESTARTS_MAX` times in all. `run/state.json` has the current stage.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from pathlib import Path
 
 from sparq.demo.generator import Day
 from sparq.pipeline import folders
-from sparq.pipeline.command import parse
+from sparq.pipeline.command import parse, values_of
 from sparq.pipeline.folders import RunError, write_json
 from sparq.pipeline.report.audit import Labels, read_records, report_of
 from sparq.pipeline.report.page import page_of, text_of
@@ -33,9 +30,8 @@ from sparq.program.supervised import HOST
 RUN_FLAGS = (
     # A run should end soon after its last click, so no query waits between two batches.
     "--trigger=0 seconds",
-    # A run takes less than a minute. Java's second compiler pays off only later (61 and 61 s with
-    # it, 50 and 53 without). So do checks of the code in Spark's own jars (51, 48 and 51 s with
-    # them, 48 and 47 without).
+    # Java's second compiler pays off only after a minute (61 and 61 s with it, 50 and 53 without).
+    # So do checks of the code in Spark's own jars (51, 48 and 51 s with them, 48 and 47 without).
     "--spark=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 )
@@ -68,8 +64,8 @@ WHERE = """
 class PipelineRun:
     """One run: all watched processes, and what happened to them; a new one has started nothing.
 
-    `config` is a settings file of `sparq pipeline`, or empty; `flags` override it. The mode is
-    "run" or "up". Raises Mistake: a setting, a rule or a metric of the file is wrong.
+    `flags` override the settings file `config`. The mode is "run" or "up". Raises Mistake: a
+    setting, a rule or a metric of the file is wrong.
     """
 
     def __init__(
@@ -100,20 +96,16 @@ class PipelineRun:
         self.stage = ""
         self.began = self._shown_at = time.monotonic()
 
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.began
-
     def say(self, text: str) -> None:
         """Print a line for people."""
-        sys.stderr.write(f"[{self.seconds():5.1f} s] {text}\n")
+        sys.stderr.write(f"[{time.monotonic() - self.began:5.1f} s] {text}\n")
 
     def enter(self, stage: str) -> None:
         """Begin a stage, or go on with it: write `run/state.json`."""
         self.stage = stage
         state = {
             "mode": self.mode,
-            "stage": self.stage,
+            "stage": stage,
             "app_pid": self.app.pid or None,
             "restarts": self.restarts,
             "cluster": self.cluster.state(),
@@ -137,16 +129,14 @@ class PipelineRun:
     def watch(self) -> bool:
         """Restart processes that have died; True once the application has ended by itself.
 
-        Raises RunError: too many restarts, a process does not come back, or it cannot start.
+        Raises RunError: too many restarts, or a process does not start.
         """
         dead = self.cluster.restart_dead()
         status = self.app.exit_status()
         if status:
             if mistake := self.app.mistake():
                 raise RunError(f"the pipeline does not start: {mistake}")
-            # Its JVM may still run: it must not write to the checkpoint of its successor (decision
-            # 37).
-            self.app.kill()
+            self.app.kill()  # its JVM may still run, and write to the checkpoint of its successor
             self.app.start()
             dead.append("spark")
         if dead:
@@ -159,7 +149,7 @@ class PipelineRun:
         return status == 0
 
     def publish(self, clicks: Path | None, count: int, seed: int) -> None:
-        """Publish the lines of a log, or generated clicks; runs in a thread. An error is kept."""
+        """Publish the lines of a log, or generated clicks; in a thread, so an error is kept."""
         with suppress(OSError):  # only Linux has a niceness for each thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND_SPARK)
         try:
@@ -173,12 +163,14 @@ class PipelineRun:
         except Exception as error:
             self.failure = error
 
-    def process(self, publishing: threading.Thread) -> None:
+    def process(self, clicks: Path | None, count: int, seed: int) -> None:
         """Publish everything, wait until all channels are drained, and let the application finish.
 
         Raises RunError: the clicks cannot be read or published.
         """
         self.enter("publishing")
+        arguments = clicks, count, seed
+        publishing = threading.Thread(target=self.publish, args=arguments, daemon=True)
         publishing.start()
         depths = None
         while self.stage == "publishing" or depths is None or any(depths.values()):
@@ -209,8 +201,16 @@ class PipelineRun:
             stack.callback(self.app.kill)
 
 
+def data_of(config: str) -> Path:
+    """The data folder for which there is no flag: that of a settings file, or `data`."""
+    data = str(values_of(config).get("data", "data"))
+    if "://" in data:
+        raise RunError(f"config file {config}: data={data}: name a folder of this machine")
+    return Path(data).expanduser()
+
+
 def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = "") -> int:
-    """Run `sparq run` from start to end; returns 0 if the audit passed, and 1 if it failed.
+    """Run `sparq run`; returns 0 if the audit passed, and 1 if it failed.
 
     Without a log (`clicks`), `count` clicks are generated from the seed. Raises Mistake: a setting
     is wrong, or the run could not be completed.
@@ -221,8 +221,7 @@ def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = ""
     with folders.lock(data):
         try:
             runner.start()
-            arguments = clicks, count, seed
-            runner.process(threading.Thread(target=runner.publish, args=arguments, daemon=True))
+            runner.process(clicks, count, seed)
             runner.enter("auditing")
             facts = {
                 "source": str(clicks or f"generated clicks, seed {seed}"),
@@ -234,12 +233,14 @@ def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = ""
             acknowledged, resent = read_records(runner.run_dir)
             # Anonymized clicks are stored without the bodies that would be compared.
             records = None if runner.settings.reading.anonymize else acknowledged, resent
-            place = TablePlace(str(data))
-            report, figures = report_of(place, facts, records, runner.labels)
+            report, figures = report_of(TablePlace(str(data)), facts, records, runner.labels)
         finally:
             runner.stop()
-    report["seconds"] = round(runner.seconds(), 1)
-    report["clicks_per_second"] = round(report["archived"] / runner.seconds())
+    seconds = time.monotonic() - runner.began
+    report |= {
+        "seconds": round(seconds, 1),
+        "clicks_per_second": round(report["archived"] / seconds),
+    }
     write_json(data / "report.json", report)
     page = page_of(report["source"], figures, report)
     (data / "report.html").write_text(page, encoding="utf-8")

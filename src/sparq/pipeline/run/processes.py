@@ -1,10 +1,7 @@
 """The processes of a run: nsqlookupd, nsqds, the Spark application, and for `sparq up` nsqadmin.
 
-1. `sparq run` and `sparq up` use the standard ports if these are free. A process that is started
-   again keeps its ports and data.
-2. Every process started here is ended here. Nothing else is touched.
-3. nsqadmin listens on this machine only, and every user of the machine may administer, which is its
-   default.
+They use the standard ports if these are free; a process that is started again keeps its ports and
+data. nsqadmin listens on this machine only, and every user of the machine may administer.
 """
 
 from __future__ import annotations
@@ -13,9 +10,9 @@ import http.client
 import json
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +45,9 @@ def free_port(standard: int = 0) -> int:
 
 
 class Daemon(SupervisedDaemon):
-    """One of NSQ's daemons: nsqlookupd, an nsqd, or nsqadmin.
+    """One of NSQ's daemons, whose name begins with the program's.
 
-    Its name begins with the program's. Its ports are for HTTP and for TCP clients, which nsqadmin
-    has not; its flags lack its addresses.
+    Its ports are for HTTP and for TCP clients, which nsqadmin has not.
     """
 
     def __init__(self, name: str, log: Path, ports: Sequence[int], flags: Sequence[str]) -> None:
@@ -69,11 +65,7 @@ class Daemon(SupervisedDaemon):
 
 
 class LocalCluster:
-    """One nsqlookupd, several nsqds, and an nsqadmin if there is to be one.
-
-    Attributes:
-        members: all processes, in the order in which they start.
-    """
+    """One nsqlookupd, several nsqds, perhaps an nsqadmin: `members`, as they are started."""
 
     def __init__(
         self,
@@ -110,7 +102,7 @@ class LocalCluster:
     def start(self, topic: str = "", channels: Iterable[str] = ()) -> None:
         """Start all processes, and create a topic with channels on each nsqd.
 
-        Raises RunError: one does not start, or refuses that; then none is left running.
+        Raises RunError: one does not start, or refuses that; none is left running.
         """
         paths = [f"/topic/create?topic={topic}"] if topic else []
         paths += [f"/channel/create?topic={topic}&channel={channel}" for channel in channels]
@@ -135,10 +127,7 @@ class LocalCluster:
                 stack.callback(member.stop)
 
     def restart_dead(self) -> list[str]:
-        """Start processes again that have ended by themselves; returns their names.
-
-        Raises RunError: a process does not come back.
-        """
+        """Start processes again that have ended; their names. Raises RunError: one fails."""
         dead = [member for member in self.members if member.has_ended()]
         _start(dead)
         return [member.name for member in dead]
@@ -147,36 +136,23 @@ class LocalCluster:
         """The process ids and addresses by name."""
         return {one.name: {"pid": one.pid or None, "http": one.http} for one in self.members}
 
-    def topics(self, topic: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(nsqd, its part of `/stats` for the topic) for each nsqd that has the topic.
-
-        Raises OSError, http.client.HTTPException: an nsqd cannot be reached at the moment.
-        """
-        for member in self.nsqds:
-            path = f"/stats?format=json&include_clients=false&include_mem=false&topic={topic}"
-            _, body = member.request("GET", path)
-            for found in json.loads(body)["topics"] or []:
-                yield member.name, found
-
     def depths(self, topic: str, channels: Iterable[str]) -> dict[str, int] | None:
-        """The depth of each channel, summed over all nsqds; None while one does not answer.
-
-        A topic could otherwise appear drained.
-        """
+        """The depth of each channel, summed over all nsqds; None while one does not answer."""
+        path = f"/stats?format=json&include_clients=false&include_mem=false&topic={topic}"
+        depths = dict.fromkeys(channels, 0)
         try:
-            found = [stats["channels"] for _, stats in self.topics(topic)]
+            for member in self.nsqds:
+                found = json.loads(member.request("GET", path)[1])["topics"]
+                if not found:
+                    return None
+                for one in found[0]["channels"]:
+                    depths[one["channel_name"]] = depths.get(one["channel_name"], 0) + one["depth"]
         except (OSError, ValueError, http.client.HTTPException):
             return None
-        depths = dict.fromkeys(channels, 0)
-        for channel in chain.from_iterable(found):
-            depths[channel["channel_name"]] += channel["depth"]
-        return depths if len(found) == len(self.nsqds) else None
+        return {channel: depths[channel] for channel in channels}
 
     def message_count(self, topic: str) -> int:
-        """Messages that the nsqds' logs of the topic have ever taken, incl. dropped segments.
-
-        Raises OSError: an nsqd cannot be reached; RemoteError: it does not have the topic.
-        """
+        """Messages that the nsqds' logs of the topic have ever taken, incl. dropped segments."""
         count = 0
         for member in self.nsqds:
             with closing(RangeReader(member.tcp, user_agent="sparq pipeline")) as reader:

@@ -1,8 +1,7 @@
 """Publishes clicks to the topic: batch by batch over several nsqds, until all are acknowledged.
 
 For the audit it records in two files (`audit.RECORDS`) the hash of each body that nsqd has
-acknowledged, and of each that was sent again because a send got no answer. The logs may hold the
-latter that many times more often, and no other body more often than it was published.
+acknowledged, and of each that was sent again because a send got no answer.
 """
 
 from __future__ import annotations
@@ -18,13 +17,10 @@ from sparq.pipeline.report.audit import RECORDS, hashes
 
 BATCH_COUNT = 500
 """Messages of one MPUB: enough to be cheap, far below the maximum size of a body."""
-
 BATCH_BYTES = 1 << 20
 UNDER_WAY = 8
 """Maximum number of batches that wait for their OK at the same time."""
-
 TIMEOUT_SECONDS = 120.0
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass
@@ -41,7 +37,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     Raises OSError: the file cannot be read, or starts like a gzip file but is not one.
     """
     with path.open("rb") as plain:
-        packed = plain.peek(2)[:2] == GZIP_MAGIC
+        packed = plain.peek(2)[:2] == b"\x1f\x8b"
     with gzip.open(path) if packed else path.open("rb") as lines:
         for line in lines:
             if text := line.rstrip(b"\r\n"):
@@ -71,9 +67,8 @@ async def publish(
 ) -> PublishProgress:
     """Publish all bodies to the topic, spread over the nsqds, which are TCP addresses.
 
-    While one is away, the others get all messages. Hashes are appended to files in the folder; the
-    progress is updated after each batch, and returned. Raises PublishError: no nsqd accepted a
-    batch within TIMEOUT_SECONDS; RemoteError: nsqd refused one.
+    Hashes are appended to files in the folder; the progress is updated after each batch, and
+    returned. Raises PublishError: no nsqd accepted a batch within TIMEOUT_SECONDS; RemoteError.
     """
     done = progress or PublishProgress()
 

@@ -1,26 +1,15 @@
-"""Metrics of the streaming queries for Prometheus (docs/monitoring.md lists them).
+"""Metrics of the streaming queries for Prometheus, from Spark's progress of each batch.
 
-    registry = process_registry()
-    metrics = QueryMetrics(registry)
-    with served(registry, "127.0.0.1:4180") as url: ...
+    with served(registry, "127.0.0.1:4180"):
+        QueryMetrics(registry).listen_to(spark)
 
-They are made from Spark's progress of a batch (the JSON of a `StreamingQueryProgress`).
-
-1. *Lag in messages*: messages in the logs after the end of the batch, when it was planned: the
-   source's `latestOffset` minus its `endOffset`, counted in ordinals, never in indexes. A log that
-   only one of the two offsets names is not counted: it joins with the next batch, or its nsqd is
-   out of reach.
-2. *Lag in seconds*: the end of the batch minus the publish time of the newest message that it read.
-   So it is the age of the newest message whose result is visible. Spark's progress has no publish
-   times: a query reports them as NEWEST_PUBLISHED of an observation (`channels`).
-3. Counters start at 0 with the process. A batch is counted once, even if Spark reports it twice.
-4. A figure that is not known has no sample: unknown is not 0.
-5. Labels never contain text from clicks, and their number does not grow with the number of clicks.
-6. The server has no authentication, so it listens on loopback unless another address is configured.
+docs/monitoring.md lists them. A figure that is not known has no sample: unknown is not 0. Labels
+never contain text from clicks.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,24 +17,21 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from pyspark.sql import SparkSession
 
 from sparq.daemon.address import join, split
 from sparq.program.mistakes import Mistake
-
-Progress = Mapping[str, Any]
 
 PREFIX: Final = "sparq_query_"
 DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 """Bounds of a batch's duration in seconds: from a small batch to one that needs attention."""
 
+# Names in observations, which `channels` makes: Spark itself counts other rows, and knows no times.
 MESSAGES: Final = "messages"
-"""Name in an observation: the number of messages read. Spark's own count is of other rows."""
-
 NEWEST_PUBLISHED: Final = "newest_published_s"
-"""Name in an observation: maximum publish time of the messages read, in seconds since 1970."""
-
 WHOLE: Final = "triggerExecution"
 """The part of `durationMs` that is the total."""
+LISTENER: Final = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
 
 COUNTS: Final = {
     "late": "Clicks that came too late for their visit, and are in one of their own",
@@ -100,7 +86,17 @@ class _Known:
 
 
 class QueryMetrics:
-    """The metrics of all queries of a session, set by the events of Spark's listener."""
+    """The metrics of all queries of a session, which it gets as Spark's listener.
+
+    Each event is one JSON text. PySpark's own `StreamingQueryListener` asks the JVM for each figure
+    separately, and looks up a class in all of Spark's jars for each observation: a tenth of the
+    JVM's computing time in a run.
+    """
+
+    class Java:
+        """The Java interface that this class implements for Py4J."""
+
+        implements = (LISTENER,)
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def made(kind: Callable[..., Any], name: str, text: str, *labels: str, **more: Any) -> Any:
@@ -120,6 +116,11 @@ class QueryMetrics:
         )
         self._known: dict[str, _Known] = {}
 
+    def listen_to(self, spark: SparkSession) -> None:
+        """Get the events of a session's queries."""
+        self._jlistener: Any = getattr(spark._jvm, f"{LISTENER}Wrapper")(self)
+        spark.streams.addListener(self)
+
     def rows(self) -> dict[str, dict[str, int]]:
         """The messages that each query has read in this process: {query: {"rows": number}}."""
         return {known.name: {"rows": known.rows} for known in list(self._known.values())}
@@ -128,8 +129,9 @@ class QueryMetrics:
         """Add a number to a counter; a query's function for foreachBatch knows some, too."""
         self._counters[name].labels(query).inc(number)
 
-    def started(self, event: Mapping[str, Any]) -> None:
-        """Record the first or a later start of a query."""
+    def onQueryStarted(self, java_event: Any) -> None:
+        """Record the first or a later start of a query; Spark waits for this call."""
+        event = json.loads(java_event.json())
         known = self._known.setdefault(event["id"], _Known(event["name"] or event["id"]))
         known.run_id = event["runId"]
         known.starts += 1
@@ -140,8 +142,9 @@ class QueryMetrics:
         self._durations.labels(known.name)
         self._set(known.name, active=1, heard_timestamp_seconds=_time_of(event["timestamp"]))
 
-    def progressed(self, progress: Progress) -> None:
+    def onQueryProgress(self, java_event: Any) -> None:
         """Record a finished batch."""
+        progress = json.loads(java_event.json())["progress"]
         known = self._known[progress["id"]]
         name, batch_id = known.name, progress["batchId"]
         if known.batch_id >= batch_id:
@@ -184,15 +187,17 @@ class QueryMetrics:
                     value = values[key] / (1000 if key.endswith("Ms") else 1)
                     self._state[figure].labels(name, state["operatorName"], place).set(value)
 
-    def rested(self, event: Mapping[str, Any]) -> None:
-        """Record that a query has found nothing to read, or less than `minOffsetsPerTrigger`."""
+    def onQueryIdle(self, java_event: Any) -> None:
+        """Record that a query found nothing, or less than `minOffsetsPerTrigger`, for 10 s."""
+        event = json.loads(java_event.json())
         known, heard_s = self._known[event["id"]], _time_of(event["timestamp"])
         self._set(known.name, heard_timestamp_seconds=heard_s, rows_per_second=0)
         if known.batch_id >= 0 and not known.logs_out_of_reach:
             self._set(known.name, lag_messages=0, lag_seconds=0)
 
-    def ended(self, event: Mapping[str, Any]) -> None:
+    def onQueryTerminated(self, java_event: Any) -> None:
         """Record the end of a query's run."""
+        event = json.loads(java_event.json())
         known = self._known[event["id"]]
         self.counted(known.name, "failures", event.get("exception") is not None)
         # Spark may report the end of a run after the next one has begun.
@@ -212,11 +217,11 @@ def _time_of(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
-def lag(progress: Progress) -> tuple[int | None, int]:
-    """(messages after the end of the batch, logs out of reach).
+def lag(progress: Mapping[str, Any]) -> tuple[int | None, int]:
+    """(messages in the logs after the end of the batch, logs out of reach).
 
-    The number of messages is None if no source of the query reports it: none is the source `nsq`,
-    or it has not read the ends of the logs yet.
+    Counted in ordinals, since indexes have gaps. A log that only `latestOffset` names joins with
+    the next batch. None: no source is `nsq`, or it has not read the ends of the logs yet.
     """
     behind, out_of_reach = None, 0
     for source in progress["sources"]:
@@ -235,9 +240,9 @@ def lag(progress: Progress) -> tuple[int | None, int]:
 
 @contextmanager
 def served(registry: CollectorRegistry, address: str) -> Iterator[str | None]:
-    """Serve the metrics at `host:port`; yields their URL, or None for an empty address.
+    """Serve the metrics at `host:port`, without authentication; yields their URL.
 
-    Port 0 is any free one. Raises Mistake: the server cannot listen there.
+    None for an empty address; port 0 is any free one. Raises Mistake: it cannot listen there.
     """
     place = split(address)
     if place is None:
@@ -246,8 +251,8 @@ def served(registry: CollectorRegistry, address: str) -> Iterator[str | None]:
     try:
         server, thread = start_http_server(place[1], place[0], registry)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise Mistake(f"--metrics-address: cannot listen on {address}: {reason}") from error
+        reason = f"cannot listen on {address}: {error.strerror or error}"
+        raise Mistake(f"--metrics-address: {reason}") from error
     try:
         yield f"http://{join(place[0], server.server_port)}/metrics"
     finally:

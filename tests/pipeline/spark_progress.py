@@ -1,6 +1,8 @@
-"""Spark 4.3's progress of a batch; `test_listener` compares its keys with those of real queries."""
+"""Spark 4.3's progress of a batch; `test_monitor` compares its keys with those of real queries."""
 
 import copy
+import json
+from types import SimpleNamespace
 
 FIRST, SECOND = "127.0.0.1:4150/aa", "127.0.0.1:4250/bb"
 QUERY_ID = "00000000-0000-0000-0000-000000000001"
@@ -64,3 +66,8 @@ def progress(query_id=QUERY_ID, batch_id=3, end=None, latest=None, rows=400, **m
             **more,
         }
     )
+
+
+def event(**fields):
+    """An event as Spark's JVM hands it to a listener."""
+    return SimpleNamespace(json=lambda: json.dumps(fields))
