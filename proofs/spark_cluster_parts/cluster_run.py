@@ -31,8 +31,8 @@ from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
 from proofs.spark_cluster_parts.programs import last_lines
 from proofs.spark_cluster_parts.standalone import StandaloneCluster
 from proofs.spark_cluster_parts.variants import FAILURE, KILLS, STALL, Variant
-from sparq.pipeline.folders import RunError
 from sparq.pipeline.run.processes import LocalCluster
+from sparq.program.mistakes import Mistake
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class ClusterRun:
             written = self.feed.written_down()
             found = checks.read(self.data, self.nsq, written, self.clicks.labels)
             wrong = [*found.wrong, *self._missed()]
-        except (AssertionError, OSError, RunError, subprocess.SubprocessError) as error:
+        except (AssertionError, OSError, Mistake, subprocess.SubprocessError) as error:
             wrong = [str(error) or repr(error)]
         finally:
             self.stop()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparq.pipeline.files import MESSAGE_DDL
+from sparq.pipeline.channels import MESSAGE_DDL
 
 PUBLISHED = datetime(2026, 11, 21, tzinfo=UTC)
 

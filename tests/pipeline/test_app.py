@@ -10,17 +10,15 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.errors import StreamingQueryException
 
 from sparq.pipeline import app, channels
-from sparq.pipeline.app import newest_batch, shuffle_partitions
-from sparq.pipeline.folders import RunError, lock
+from sparq.pipeline.folders import lock
 from sparq.pipeline.session import SHUFFLE_PARTITIONS
 from sparq.pipeline.settings import SettingsError
-from sparq.pipeline.storage import TablePlace
 from sparq.program.mistakes import Mistake
 from tests.pipeline.query_input import counted_to_the_end
 from tests.pipeline.settings_examples import settings_with
 
 FILES = LocalFileSystem()
-CHECK = "check_cluster"
+NEEDED = (app, "session"), (app, "prepare_for_queries"), (channels, "check_cluster")
 
 
 class Query:
@@ -114,12 +112,13 @@ def test_tables_without_their_checkpoint_are_not_written_again(tmp_path, monkeyp
 
 
 def test_a_query_runs_once_in_a_folder(tmp_path, monkeypatch):
-    """A second pipeline is refused before Spark starts, if it has a query of the first one."""
-    monkeypatch.setattr(channels, CHECK, MagicMock())
+    """A second pipeline is refused, if it has a query of the first one."""
+    for owner, needed in NEEDED:
+        monkeypatch.setattr(owner, needed, MagicMock())
     settings = settings_with(data=str(tmp_path), metrics_address="")
     with (
         lock(tmp_path, ".metrics.lock"),
-        pytest.raises(RunError, match="another pipeline is running with this folder"),
+        pytest.raises(Mistake, match="another pipeline is running with this folder"),
     ):
         app.run(settings)
 
@@ -134,14 +133,15 @@ def partitions(spark):
 
 def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_path):
     """Spark keeps the shuffle partitions of the first start; they are read from the checkpoint."""
-    files, rows = TablePlace(str(tmp_path)).files(), spark.readStream.format("rate").load()
-    assert shuffle_partitions(files, "checkpoint") is None
+    pipeline = app.Application(spark, settings_with(data=str(tmp_path)), None, None)
+    rows, checkpoint = spark.readStream.format("rate").load(), tmp_path / "checkpoint" / "metrics"
     for count in (3, 5):
         partitions(count)
-        counted_to_the_end(rows, tmp_path / "checkpoint")
+        assert pipeline._partitions("metrics") == 3
+        counted_to_the_end(rows, checkpoint)
 
-    assert shuffle_partitions(files, "checkpoint") == 3
-    assert newest_batch(files, "checkpoint/offsets") == newest_batch(files, "checkpoint/commits")
+    assert pipeline._newest("checkpoint/metrics/offsets") == 0
+    assert pipeline._newest("checkpoint/metrics/commits") == 0
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_signal_ends_the_application_wherever_it_comes(monkeypatch, tmp_path):
 
     monkeypatch.setattr(app, "Application", Application)
     monkeypatch.setattr(app, "POLL_SECONDS", 0)
-    for owner, needed in ((app, "session"), (app, "prepare_for_queries"), (channels, CHECK)):
+    for owner, needed in NEEDED:
         monkeypatch.setattr(owner, needed, MagicMock())
     settings = settings_with(data=str(tmp_path), queries=("metrics",), metrics_address="")
     before = sys.getprofile()

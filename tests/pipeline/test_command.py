@@ -77,6 +77,7 @@ def test_a_settings_file_needs_no_flags(file) -> None:
         publish = false
         max-offsets-per-trigger = 1_000
         trusted-proxies = ["private", "198.51.100.0/24"]
+        rules = "rules/own.toml"
 
         [source]
         tls_v1 = true
@@ -96,6 +97,7 @@ def test_a_settings_file_needs_no_flags(file) -> None:
         publish=False,
         max_offsets_per_trigger=1000,
         trusted_proxies=("private", "198.51.100.0/24"),
+        rules=str(path.parent / "rules" / "own.toml"),  # wherever the command is called
         source={"tls_v1": "true", "auth_secret": "hush"},
         columns={"order_id": "order.id: bigint"},
         own_metrics=(OwnMetric("sales", "count(*)"),),

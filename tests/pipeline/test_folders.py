@@ -3,7 +3,8 @@
 import pytest
 
 from sparq.pipeline import folders
-from sparq.pipeline.folders import RunError, write_json
+from sparq.pipeline.folders import write_json
+from sparq.program.mistakes import Mistake
 
 
 def test_a_run_deletes_only_output_of_earlier_runs(tmp_path):
@@ -24,14 +25,14 @@ def test_clicks_of_others_are_not_deleted(mode, tmp_path):
         write_json(tmp_path / "run" / "state.json", {"mode": mode})
 
     assert mode == folders.mode(tmp_path)
-    with pytest.raises(RunError, match="sparq up" if mode else "clicks, which no run created"):
+    with pytest.raises(Mistake, match="sparq up" if mode else "clicks, which no run created"):
         folders.clear(tmp_path)
     assert (tmp_path / "clicks").is_dir()
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     """While a run holds a folder, a second run is refused."""
-    with folders.lock(tmp_path), pytest.raises(RunError, match="another pipeline"):
+    with folders.lock(tmp_path), pytest.raises(Mistake, match="another pipeline"):
         folders.lock(tmp_path)
 
     folders.lock(tmp_path).close()

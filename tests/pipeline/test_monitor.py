@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import functions as F
 
 from sparq.pipeline import channels
-from sparq.pipeline.files import MESSAGE_DDL
+from sparq.pipeline.channels import MESSAGE_DDL
 from sparq.pipeline.monitor import MESSAGES, NEWEST_PUBLISHED, QueryMetrics, lag, served
 from sparq.program.mistakes import Mistake
 from tests.pipeline.spark_progress import FIRST, QUERY_ID, SECOND, STATE, event, place, progress

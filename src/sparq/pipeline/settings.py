@@ -290,7 +290,7 @@ class Settings:
             names = (f"--{query.replace('_', '-')}-channel" for query in self.channels)
             raise SettingsError(f"{', '.join(names)}: give each query a channel of its own")
         for result, topic in self.result_topics.items():
-            if not is_valid_name(topic):
+            if not is_valid_name(topic):  # that of the clicks may be too long for a longer one
                 raise SettingsError(f"--{result}-topic={topic} {_NAME}")
             if topic == self.topic:
                 raise SettingsError(f"--{result}-topic={topic} is the topic of the clicks")
@@ -328,22 +328,19 @@ class Settings:
         """The topic of each published kind of result: metrics, rejected, spam."""
         if not self.publish or (self.files and not self.lookupd_http_addresses):
             return {}
-        return {
-            result: getattr(self, f"{result}_topic") or f"{self.topic}.{result}"
-            for result in RESULTS
-        }
+        return {one: getattr(self, f"{one}_topic") or f"{self.topic}.{one}" for one in RESULTS}
+
+    @property
+    def cluster_options(self) -> dict[str, str]:
+        """Options of source and sink: the nsqlookupds' addresses, and how to connect to nsqds."""
+        addresses = ",".join(self.lookupd_http_addresses)
+        return {"lookupd_http_addresses": addresses, **dict(self.source)}
 
     @property
     def is_local(self) -> bool:
         """Whether `data` is on a local disk."""
         scheme, colon, _ = self.data.partition(":")
         return not colon or "/" in scheme or scheme.lower() == "file"
-
-
-def cluster_options(settings: Settings) -> dict[str, str]:
-    """Options of source and sink: the nsqlookupds' addresses, and how to connect to the nsqds."""
-    addresses = ",".join(settings.lookupd_http_addresses)
-    return {"lookupd_http_addresses": addresses, **dict(settings.source)}
 
 
 @cache

@@ -66,10 +66,7 @@ class TablePlace:
 
 
 def parsed(words: ArgumentParser, arguments: Sequence[str] | None) -> tuple[Namespace, TablePlace]:
-    """The flags of a program that reads the tables, and the data folder that they name.
-
-    Adds --data and --storage-option. A mistake ends the program with one sentence.
-    """
+    """The flags of a program that reads the tables, with --data and --storage-option added."""
     words.add_argument("--data", required=True, help="the data folder: a path or a URI")
     words.add_argument(
         "--storage-option", action="append", default=[], metavar="KEY=VALUE",
@@ -90,10 +87,7 @@ def parsed(words: ArgumentParser, arguments: Sequence[str] | None) -> tuple[Name
 def place_of(
     spark: SparkSession, root: str, options: Mapping[str, str] | None = None
 ) -> TablePlace:
-    """The place to which Spark would write under this name, a path or a URI of any file system.
-
-    `options` override Spark's configuration of the storage.
-    """
+    """The place to which Spark would write under this name; `options` override Spark's."""
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     path = getattr(spark._jvm, "org.apache.hadoop.fs.Path")(root)
     # Nothing is escaped in it, so `file:/data/a b` is `/data/a b`.

@@ -1,14 +1,15 @@
 """A run: its settings, restarts of its processes, and errors that end it."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from sparq import cli
-from sparq.pipeline.folders import RunError
 from sparq.pipeline.run import command
 from sparq.pipeline.run.command import PipelineRun
+from sparq.program.mistakes import Mistake
 
 
 class Cluster:
@@ -88,14 +89,14 @@ def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
         run.app.exit_status, run.app.mistake = lambda: 1, lambda: "--spark x: no"
         expected = "the pipeline does not start: --spark x: no"
     elif cause == "cluster":
-        run.cluster.dead = RunError("nsqd-1 does not come back")
+        run.cluster.dead = Mistake("nsqd-1 does not come back")
         expected = "nsqd-1 does not come back"
     else:
         run.restarts = ["spark"] * command.RESTARTS_MAX
         run.cluster.dead = ["nsqd-1"]
         expected = f"gave up after {command.RESTARTS_MAX} restarts: see app.log"
 
-    with pytest.raises(RunError, match=expected):
+    with pytest.raises(Mistake, match=expected):
         run.watch()
 
 
@@ -143,6 +144,7 @@ value = "sum(bytes)"
     assert not any(word.startswith("--metrics-address") for word in words)
     words = PipelineRun(tmp_path).app.command
     assert any(word.startswith("--metrics-address=127.0.0.1:") for word in words)
+    assert [Path("elsewhere"), Path("data")] == [command.data_of(one) for one in (str(file), "")]
 
 
 @pytest.mark.parametrize(
@@ -152,14 +154,18 @@ value = "sum(bytes)"
         ("[metrics.paid]\nvalue = 'sum(prize)'", "prize"),
         ("rules = 'nowhere.toml'", "nowhere.toml"),
         ("from = 'old.log'", "--config: from: clicks come from a topic"),
+        ("data = 's3a://b'", "clicks.toml: data=s3a://b: name a folder of this machine"),
         ("queries = ['archive']", "sparq run audits all queries: add metrics, spam_analysis"),
     ],
 )
-def test_a_mistake_in_the_settings_file_starts_nothing(text, sentence, tmp_path, capsys):
+def test_a_mistake_in_the_settings_file_starts_nothing(
+    text, sentence, tmp_path, capsys, monkeypatch
+):
     """A mistake in the file is one sentence; nothing is started, and no folder is made."""
     file = tmp_path / "clicks.toml"
     file.write_text(text)
-    words = ["run", f"--config={file}", f"--data={tmp_path / 'data'}"]
+    monkeypatch.chdir(tmp_path)
+    words = ["run", f"--config={file}"]
 
     assert 1 == cli.main(words)
     said = capsys.readouterr().err

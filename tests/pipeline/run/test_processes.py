@@ -11,9 +11,9 @@ import urllib.request
 import pytest
 
 from sparq.cli import main
-from sparq.pipeline.folders import RunError
 from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import publish
+from sparq.program.mistakes import Mistake
 from tests.support.waiting import wait_for
 
 
@@ -46,12 +46,12 @@ def test_the_error_names_a_member_that_cannot_start(cluster):
     """The error names the member and its log; members that had started are stopped."""
     cluster.nsqds[1].command.append("--no-such-flag")
 
-    with pytest.raises(RunError, match=r"nsqd-2 ended .*nsqd-2\.log"):
+    with pytest.raises(Mistake, match=r"nsqd-2 ended .*nsqd-2\.log"):
         cluster.start()
 
     assert [0] * 4 == [member.pid for member in cluster.members]
     cluster.nsqds[1].command.pop()
-    with pytest.raises(RunError, match=r"nsqd-1 refused /channel/.*: 400 .*INVALID_ARG_CHANNEL"):
+    with pytest.raises(Mistake, match=r"nsqd-1 refused /channel/.*: 400 .*INVALID_ARG_CHANNEL"):
         cluster.start("clicks", ["a+b"])
 
 

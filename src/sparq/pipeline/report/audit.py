@@ -35,10 +35,9 @@ Labels = Mapping[tuple[str, str], frozenset[str]]
 def audit(
     data: TablePlace, logged: int, acknowledged: Hashes | None, resent: Hashes
 ) -> tuple[dict[str, int], list[str]]:
-    """Check that each message is in the tables, once; the topic's logs have taken `logged`.
+    """The figures of `audit.sql` by name, and a sentence for each rule that does not hold.
 
-    Returns the figures of `audit.sql` by name, and a sentence for each rule that does not hold.
-    Without `acknowledged`, bodies are not compared.
+    The topic's logs have taken `logged` messages; without `acknowledged`, bodies are not compared.
     """
     tables = {table.name: scan(data, table) for table in TABLES}
     found = dict(pl.SQLContext(tables).execute(SQL).collect(engine="streaming").iter_rows())

@@ -66,10 +66,7 @@ def text_of(report: Mapping[str, Any]) -> str:
 
 
 def visible(text: str) -> Markup:
-    """Text of a click, cut, and isolated from the text direction around it.
-
-    A character that is not printable, such as a direction mark, is shown as its number.
-    """
+    """Text of a click, cut, with numbers for what is not printable, and with its own direction."""
     cut = text if len(text) <= CHARACTERS_MAX else f"{text[: CHARACTERS_MAX - 3]}..."
     shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in cut)
     return Markup("<bdi>{}</bdi>").format("".join(shown))

@@ -11,20 +11,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sparq.demo.generator import Day
 from sparq.pipeline import folders
 from sparq.pipeline.command import parse, values_of
-from sparq.pipeline.folders import RunError, write_json
+from sparq.pipeline.folders import write_json
 from sparq.pipeline.report.audit import Labels, read_records, report_of
 from sparq.pipeline.report.page import page_of, text_of
 from sparq.pipeline.run.processes import App, LocalCluster, free_port
 from sparq.pipeline.run.publishing import PublishProgress, publish, read_lines
 from sparq.pipeline.settings import METRICS_ADDRESS, QUERIES
 from sparq.pipeline.storage import TablePlace
+from sparq.program.mistakes import Mistake
 from sparq.program.supervised import HOST
 
 RUN_FLAGS = (
@@ -62,11 +63,7 @@ WHERE = """
 
 
 class PipelineRun:
-    """One run: all watched processes, and what happened to them; a new one has started nothing.
-
-    `flags` override the settings file `config`. The mode is "run" or "up". Raises Mistake: a
-    setting, a rule or a metric of the file is wrong.
-    """
+    """One run, of mode "run" or "up": all watched processes, and what happened to them."""
 
     def __init__(
         self, data: Path, config: str = "", flags: Sequence[str] = (), mode: str = "run"
@@ -80,7 +77,7 @@ class PipelineRun:
         words += [f"--config={config}"] if config else []
         self.settings = parse(words)
         if self.settings.files:
-            raise RunError("--config: from: clicks come from a topic; sparq pipeline reads files")
+            raise Mistake("--config: from: clicks come from a topic; sparq pipeline reads files")
         if self.settings.metrics_address == METRICS_ADDRESS:
             port = free_port(int(METRICS_ADDRESS.rpartition(":")[2]))
             words.append(f"--metrics-address={HOST}:{port}")
@@ -112,30 +109,29 @@ class PipelineRun:
         }
         write_json(self.run_dir / "state.json", state)
 
-    def start(self) -> None:
-        """Start the application and the cluster side by side. Raises RunError: one fails.
-
-        The output of an earlier `sparq run` is deleted.
-        """
-        if (self.mode == "run" or folders.mode(self.data) == "run") and folders.clear(self.data):
-            self.say(f"deleted the output of the last run in {self.data}")
-        self.enter("starting")
-        # From the last end of `sparq up`: with it the application would end at once.
-        (self.run_dir / "finish").unlink(missing_ok=True)
-        self.app.start()  # it looks for nsqlookupd only when Spark has started
-        # Channels come before the first click, so that each gets all of them.
-        self.cluster.start(self.settings.topic, self.settings.channels.values())
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Delete what an earlier `sparq run` left, start application and cluster; end them."""
+        with folders.lock(self.data), ExitStack() as stack:
+            stack.callback(self.cluster.stop)
+            stack.callback(self.app.kill)
+            if "run" in (self.mode, folders.mode(self.data)) and folders.clear(self.data):
+                self.say(f"deleted the output of the last run in {self.data}")
+            self.enter("starting")
+            # From the last end of `sparq up`: with it the application would end at once.
+            (self.run_dir / "finish").unlink(missing_ok=True)
+            self.app.start()  # it looks for nsqlookupd only when Spark has started
+            # Channels come before the first click, so that each gets all of them.
+            self.cluster.start(self.settings.topic, self.settings.channels.values())
+            yield
 
     def watch(self) -> bool:
-        """Restart processes that have died; True once the application has ended by itself.
-
-        Raises RunError: too many restarts, or a process does not start.
-        """
+        """Restart processes that have died; True once the application has ended by itself."""
         dead = self.cluster.restart_dead()
         status = self.app.exit_status()
         if status:
             if mistake := self.app.mistake():
-                raise RunError(f"the pipeline does not start: {mistake}")
+                raise Mistake(f"the pipeline does not start: {mistake}")
             self.app.kill()  # its JVM may still run, and write to the checkpoint of its successor
             self.app.start()
             dead.append("spark")
@@ -145,7 +141,7 @@ class PipelineRun:
             self.say(f"restarted: {', '.join(dead)}{why}")
             self.enter(self.stage)
         if len(self.restarts) > RESTARTS_MAX:
-            raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
+            raise Mistake(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
         return status == 0
 
     def publish(self, clicks: Path | None, count: int, seed: int) -> None:
@@ -164,10 +160,7 @@ class PipelineRun:
             self.failure = error
 
     def process(self, clicks: Path | None, count: int, seed: int) -> None:
-        """Publish everything, wait until all channels are drained, and let the application finish.
-
-        Raises RunError: the clicks cannot be read or published.
-        """
+        """Publish everything, wait until all channels are drained, let the application finish."""
         self.enter("publishing")
         arguments = clicks, count, seed
         publishing = threading.Thread(target=self.publish, args=arguments, daemon=True)
@@ -178,7 +171,7 @@ class PipelineRun:
             self.watch()
             if self.stage == "publishing" and not publishing.is_alive():
                 if self.failure is not None:
-                    raise RunError(f"publishing failed: {self.failure}")
+                    raise Mistake(f"publishing failed: {self.failure}")
                 self.enter("draining")
             depths = self.cluster.depths(self.settings.topic, self.settings.channels.values())
             self.show(depths or {})
@@ -194,48 +187,34 @@ class PipelineRun:
             left = ", ".join(f"{channel} {depth:,}" for channel, depth in depths.items())
             self.say(f"{self.stage}: published {done:,} | still to read: {left or 'unknown'}")
 
-    def stop(self) -> None:
-        """End the application, then the cluster, also if one of them cannot be ended."""
-        with ExitStack() as stack:
-            stack.callback(self.cluster.stop)
-            stack.callback(self.app.kill)
-
 
 def data_of(config: str) -> Path:
     """The data folder for which there is no flag: that of a settings file, or `data`."""
     data = str(values_of(config).get("data", "data"))
     if "://" in data:
-        raise RunError(f"config file {config}: data={data}: name a folder of this machine")
+        raise Mistake(f"config file {config}: data={data}: name a folder of this machine")
     return Path(data).expanduser()
 
 
 def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = "") -> int:
-    """Run `sparq run`; returns 0 if the audit passed, and 1 if it failed.
-
-    Without a log (`clicks`), `count` clicks are generated from the seed. Raises Mistake: a setting
-    is wrong, or the run could not be completed.
-    """
+    """Run `sparq run` on a log (`clicks`) or on generated clicks; 0: the audit passed; 1: not."""
     runner = PipelineRun(data, config, RUN_FLAGS)
     if missing := sorted(set(QUERIES) - set(runner.settings.queries)):
-        raise RunError(f"--config: sparq run audits all queries: add {', '.join(missing)}")
-    with folders.lock(data):
-        try:
-            runner.start()
-            runner.process(clicks, count, seed)
-            runner.enter("auditing")
-            facts = {
-                "source": str(clicks or f"generated clicks, seed {seed}"),
-                "published": runner.published.acknowledged,
-                "resent": runner.published.resent,
-                "logged": runner.cluster.message_count(runner.settings.topic),
-                "restarts": runner.restarts,
-            }
-            acknowledged, resent = read_records(runner.run_dir)
-            # Anonymized clicks are stored without the bodies that would be compared.
-            records = None if runner.settings.reading.anonymize else acknowledged, resent
-            report, figures = report_of(TablePlace(str(data)), facts, records, runner.labels)
-        finally:
-            runner.stop()
+        raise Mistake(f"--config: sparq run audits all queries: add {', '.join(missing)}")
+    with runner.running():
+        runner.process(clicks, count, seed)
+        runner.enter("auditing")
+        facts = {
+            "source": str(clicks or f"generated clicks, seed {seed}"),
+            "published": runner.published.acknowledged,
+            "resent": runner.published.resent,
+            "logged": runner.cluster.message_count(runner.settings.topic),
+            "restarts": runner.restarts,
+        }
+        acknowledged, resent = read_records(runner.run_dir)
+        # Anonymized clicks are stored without the bodies that would be compared.
+        records = None if runner.settings.reading.anonymize else acknowledged, resent
+        report, figures = report_of(TablePlace(str(data)), facts, records, runner.labels)
     seconds = time.monotonic() - runner.began
     report |= {
         "seconds": round(seconds, 1),
@@ -250,31 +229,24 @@ def run(data: Path, clicks: Path | None, count: int, seed: int, config: str = ""
 
 
 def up(data: Path, config: str = "") -> int:
-    """Run `sparq up` until Ctrl-C or SIGTERM, then close the open visits.
-
-    Raises Mistake: a setting is wrong, or a process does not start.
-    """
+    """Run `sparq up` until Ctrl-C or SIGTERM, then close the open visits."""
     runner = PipelineRun(data, config, mode="up")
     app, cluster = runner.app, runner.cluster
-    with folders.lock(data):
-        try:
-            runner.start()
-            nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
-            places = {"nsqds": nsqds, "first": cluster.nsqds[0].http, "data": data}
-            places |= {"lookupd": cluster.lookupd, "admin": cluster.members[-1].http}
-            sys.stdout.write(WHERE.format(topic=runner.settings.topic, **places))
-            sys.stdout.flush()
-            runner.enter("running")
-            with suppress(KeyboardInterrupt):
-                while True:
-                    runner.watch()
-                    time.sleep(POLL_SECONDS)
-            runner.say("stopping: closing open visits (Ctrl-C again: leave them open)")
-            runner.enter("closing")
-            app.finish()
-            with suppress(KeyboardInterrupt):
-                app.wait_until(app.has_ended, STOP_SECONDS)
-        finally:
-            runner.stop()
+    with runner.running():
+        nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
+        places = {"nsqds": nsqds, "first": cluster.nsqds[0].http, "data": data}
+        places |= {"lookupd": cluster.lookupd, "admin": cluster.members[-1].http}
+        sys.stdout.write(WHERE.format(topic=runner.settings.topic, **places))
+        sys.stdout.flush()
+        runner.enter("running")
+        with suppress(KeyboardInterrupt):
+            while True:
+                runner.watch()
+                time.sleep(POLL_SECONDS)
+        runner.say("stopping: closing open visits (Ctrl-C again: leave them open)")
+        runner.enter("closing")
+        app.finish()
+        with suppress(KeyboardInterrupt):
+            app.wait_until(app.has_ended, STOP_SECONDS)
     runner.enter("done")
     return 0

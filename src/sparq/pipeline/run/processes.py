@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from sparq.client.range_reader import RangeReader
-from sparq.pipeline.folders import RunError, read_json
+from sparq.pipeline.folders import read_json
+from sparq.program.mistakes import Mistake
 from sparq.program.supervised import HOST, SupervisedDaemon, SupervisedProcess
 
 LOOKUPD_PORTS = (4161, 4160)
 NSQD_PORTS = (4151, 4150)
 """For HTTP and for TCP clients."""
-
 PORT_STEP = 100
 """Distance between the standard ports of two nsqds, large enough to avoid NSQ's other ports."""
-
 ADMIN_PORT = 4171
 START_SECONDS = 30.0
 APPLICATION = "sparq.pipeline.app"
@@ -45,10 +44,7 @@ def free_port(standard: int = 0) -> int:
 
 
 class Daemon(SupervisedDaemon):
-    """One of NSQ's daemons, whose name begins with the program's.
-
-    Its ports are for HTTP and for TCP clients, which nsqadmin has not.
-    """
+    """One of NSQ's daemons; its name begins with the program's, its ports with that for HTTP."""
 
     def __init__(self, name: str, log: Path, ports: Sequence[int], flags: Sequence[str]) -> None:
         command = [sys.executable, "-m", f"sparq.{name.partition('-')[0]}", *flags]
@@ -56,12 +52,6 @@ class Daemon(SupervisedDaemon):
         self.tcp = f"{HOST}:{ports[-1]}"
         flags_of_ports = zip(("--http-address", "--tcp-address"), ports, strict=False)
         self.command += [f"{flag}={HOST}:{port}" for flag, port in flags_of_ports]
-
-    def wait_until_ready(self) -> None:
-        """Wait until the process answers. Raises RunError: it ends, or takes too long."""
-        if not self.is_ready(START_SECONDS):
-            why = "ended" if self.has_ended() else f"did not answer within {START_SECONDS:.0f} s"
-            raise RunError(f"{self.name} {why} at start-up; see its log: {self.log}")
 
 
 class LocalCluster:
@@ -100,22 +90,18 @@ class LocalCluster:
             self.members.append(daemon("nsqadmin", [ADMIN_PORT], lookupd, audit_log))
 
     def start(self, topic: str = "", channels: Iterable[str] = ()) -> None:
-        """Start all processes, and create a topic with channels on each nsqd.
-
-        Raises RunError: one does not start, or refuses that; none is left running.
-        """
+        """Start all processes, or none; create a topic with channels on each nsqd."""
         paths = [f"/topic/create?topic={topic}"] if topic else []
         paths += [f"/channel/create?topic={topic}&channel={channel}" for channel in channels]
         for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
         try:
-            self.lookupd.start()
-            self.lookupd.wait_until_ready()  # an nsqd that finds none tries again only later
+            _start([self.lookupd])  # an nsqd that finds none tries again only later
             _start(self.members[1:])
             for member, path in product(self.nsqds, paths):
                 status, body = member.request("POST", path)
                 if status != http.client.OK:
-                    raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")
+                    raise Mistake(f"{member.name} refused {path}: {status} {body.decode()}")
         except BaseException:
             self.stop()
             raise
@@ -127,7 +113,7 @@ class LocalCluster:
                 stack.callback(member.stop)
 
     def restart_dead(self) -> list[str]:
-        """Start processes again that have ended; their names. Raises RunError: one fails."""
+        """Start processes again that have ended; their names. Raises Mistake: one fails."""
         dead = [member for member in self.members if member.has_ended()]
         _start(dead)
         return [member.name for member in dead]
@@ -161,11 +147,13 @@ class LocalCluster:
 
 
 def _start(members: Sequence[Daemon]) -> None:
-    """Start processes side by side, and wait until each answers."""
+    """Start processes side by side. Raises Mistake: one ends, or does not answer in time."""
     for member in members:
         member.start()
     for member in members:
-        member.wait_until_ready()
+        if not member.is_ready(START_SECONDS):
+            why = "ended" if member.has_ended() else f"did not answer within {START_SECONDS:.0f} s"
+            raise Mistake(f"{member.name} {why} at start-up; see its log: {member.log}")
 
 
 class App(SupervisedProcess):

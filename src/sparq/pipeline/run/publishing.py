@@ -32,10 +32,7 @@ class PublishProgress:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a log, plain or gzipped, without their ends; empty lines are skipped.
-
-    Raises OSError: the file cannot be read, or starts like a gzip file but is not one.
-    """
+    """The lines of a log, plain or gzipped, without their ends; empty lines are skipped."""
     with path.open("rb") as plain:
         packed = plain.peek(2)[:2] == b"\x1f\x8b"
     with gzip.open(path) if packed else path.open("rb") as lines:
