@@ -190,6 +190,7 @@ def test_a_mistake_in_the_file_is_one_sentence(text: str, sentence: str, file) -
         ([*NEEDED, "trigger=1"], '"trigger=1" is not a flag: write --trigger=1'),
         ([*NEEDED, "soon"], '"soon" is not a flag: remove it, or write it as a flag\'s value'),
         ([*NEEDED, "--max-offsets-per-trigger=x"], "--max-offsets-per-trigger=x: write a whole "),
+        ([*NEEDED, "--from=x", "--since=-2h"], "--since is for the topic: with --from, choose fi"),
         ([*NEEDED, "--queries="], "--queries is empty: name one or more of"),
         ([*NEEDED, "--columns=7=a: int"], "--columns: 7 is no name of a column"),
     ],

@@ -182,10 +182,3 @@ def test_a_mistake_is_one_sentence_with_the_flag(field: str, given: object, end:
     assert end in found
     assert found.startswith(f"--{name}=" if end[0] in " :" else "--")
     assert "hush" not in found
-
-
-def test_files_have_no_time_to_begin_at() -> None:
-    """`--since` is for the topic."""
-    found = refusal(files="x", since="-2h")
-
-    assert "--since is for the topic: with --from, choose files by a pattern" == found

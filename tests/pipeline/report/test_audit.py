@@ -14,7 +14,6 @@ from sparq.demo.generator import generate
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.report.audit import HASH_DTYPE, SQL, audit, compare, hashes, report_of, scores
 from sparq.pipeline.sessions.rules import REASONS
-from sparq.pipeline.storage import TablePlace
 from tests.pipeline.report.sample_tables import add, written
 
 LINES = [*generate(300, 5).lines, b"no click", *[b"GET /a twice"] * 2]
@@ -89,13 +88,6 @@ def test_the_documents_sql_is_the_audits_and_runs_in_duckdb(own):
 
     assert f"```sql\n{SQL}```" in DOCS.read_text(encoding="utf-8")
     assert audit(own, 0, None, NONE)[0] == dict(connection.sql(SQL).fetchall())
-
-
-def test_tables_that_are_not_there_yet_have_no_rows(tmp_path):
-    """Before the first batch all figures are 0."""
-    figures, failures = audit(TablePlace(str(tmp_path)), 0, NONE, NONE)
-
-    assert ({0}, []) == ({*figures.values()}, failures)
 
 
 @given(

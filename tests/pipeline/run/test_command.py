@@ -60,26 +60,19 @@ def state_of(run):
 
 
 def test_ended_processes_are_restarted_and_counted(run, capsys):
-    """Ended nsqds and applications are restarted; the application is killed first.
-
-    Otherwise its JVM could outlive it.
-    """
+    """Ended processes are restarted, unless with status 0; the JVM could outlive its program."""
     assert run.watch() is False
     run.cluster.dead = ["nsqd-2"]
     run.app.exit_status = lambda: 137
 
     assert run.watch() is False
     assert ["kill", "start"] == run.app.calls
-    assert ["nsqd-2", "spark"] == run.restarts == state_of(run)["restarts"]
+    state = {"mode": "run", "stage": "", "app_pid": 7, "restarts": ["nsqd-2", "spark"]}
+    assert {**state, "cluster": {"nsqds": 2}} == state_of(run)
     assert "restarted: nsqd-2, spark" in capsys.readouterr().err
-
-
-def test_an_application_that_ended_with_status_0_is_not_restarted(run):
-    """An application that ends with status 0 ends the run without a restart."""
     run.app.exit_status = lambda: 0
-
     assert run.watch() is True
-    assert [] == run.app.calls
+    assert ["kill", "start"] == run.app.calls
 
 
 @pytest.mark.parametrize("cause", ["mistake", "cluster", "restarts"])
@@ -98,14 +91,6 @@ def test_mistakes_and_too_many_restarts_end_a_run(run, cause):
 
     with pytest.raises(Mistake, match=expected):
         run.watch()
-
-
-def test_the_state_has_the_stage(run):
-    """The state file has the current stage, and what runs."""
-    run.enter("draining")
-
-    state = {"mode": "run", "stage": "draining", "app_pid": 7, "restarts": []}
-    assert {**state, "cluster": {"nsqds": 2}} == state_of(run)
 
 
 def test_progress_is_shown_every_few_seconds(run, capsys, monkeypatch):

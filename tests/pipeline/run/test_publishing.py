@@ -1,6 +1,5 @@
 """Publishing clicks: all arrive, and the acknowledged ones are recorded."""
 
-import asyncio
 import gzip
 
 import pytest
@@ -12,8 +11,7 @@ from sparq.pipeline.report.audit import hashes, read_records
 from sparq.pipeline.run import publishing
 from sparq.pipeline.run.publishing import PublishProgress, batches, publish, read_lines
 from tests.client.scripted import scripted
-from tests.support.servers import free_port, spawn_nsqd
-from tests.support.waiting import wait_for
+from tests.support.servers import free_port
 
 
 def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path):
@@ -40,28 +38,6 @@ def test_batches_keep_order_and_limits(sizes):
         assert len(batch) == 1 or sum(map(len, batch)) <= publishing.BATCH_BYTES
 
 
-async def test_messages_of_a_killed_nsqd_are_sent_again(tmp_path):
-    """All are recorded as acknowledged; those without an answer are recorded as re-sent, too."""
-    bodies = [b"click %d" % number for number in range(40_000)]
-    progress = PublishProgress()
-
-    async def kill(nsqd):
-        await asyncio.to_thread(wait_for, lambda: progress.acknowledged > 10_000)
-        nsqd.kill9()
-
-    with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
-        killing = asyncio.create_task(kill(two))
-        done = await publish(bodies, [one.tcp, two.tcp], "clicks", tmp_path, progress)
-        await killing
-        stored = one.get_json("/stats?format=json&topic=clicks")["topics"][0]["message_count"]
-
-    assert done is progress
-    acknowledged, resent = read_records(tmp_path)
-    assert sorted(acknowledged.tobytes()) == sorted(hashes(bodies))
-    assert (40_000, done.resent) == (done.acknowledged, len(resent))
-    assert 0 < stored < 40_000
-
-
 async def test_a_send_without_an_answer_is_recorded(tmp_path):
     """A send that got no answer is recorded as re-sent: nsqd may have stored it."""
     answers = [None, b"OK"]
@@ -75,8 +51,10 @@ async def test_a_send_without_an_answer_is_recorded(tmp_path):
             return text
 
         nsqd.on_publish = answer
-        done = await publish([b"click"], [nsqd.address], "clicks", tmp_path)
+        progress = PublishProgress()
+        done = await publish([b"click"], [nsqd.address], "clicks", tmp_path, progress)
 
+    assert done is progress
     assert (2, PublishProgress(1, 1)) == (len(sent), done)
     assert [hashes([b"click"])] * 2 == [found.tobytes() for found in read_records(tmp_path)]
 
