@@ -30,9 +30,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparq.client.errors import SparqClientError
+from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.monitor import MESSAGES, NEWEST_PUBLISHED
 from sparq.pipeline.settings import Settings, SettingsError
-from sparq.pipeline.metrics import hashes_of
 from sparq.protocol.errors import RemoteError
 from sparq.spark.connections import TopicConnections
 from sparq.spark.data_source import Function, NsqDataSource
