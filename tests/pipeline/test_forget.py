@@ -10,11 +10,11 @@ import pytest
 from deltalake import Transaction
 
 from sparq.pipeline import archive, forget, metrics
-from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.forget import ForgottenVisitor
 from sparq.pipeline.maintenance import OPEN, merge
 from sparq.pipeline.metrics import hashes_of
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sink import Sink
 from sparq.pipeline.spam_analysis import SESSIONS
 from sparq.pipeline.storage import TablePlace

@@ -20,8 +20,8 @@ import pytest
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.pipeline import settings
-from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.command import parse as parse_pipeline
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions import pack, state
 from sparq.pipeline.sessions.rules import read_rules
 from sparq.program.flags import parse

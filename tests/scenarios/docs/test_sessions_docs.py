@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from sparq.pipeline.clicks import CLICK_SCHEMA
 from sparq.pipeline.command import parse
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sessions.judge import FINDINGS, SESSIONS
 from sparq.pipeline.sessions.rules import REASONS, RulesError, read_rules
 from tests.pipeline.sessions.visitors import RULES, Bucket, Click

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparq.pipeline import archive, metrics, own_metrics
-from sparq.pipeline.clicks import CLICK_SCHEMA
+from sparq.pipeline.reading.schema import CLICK_SCHEMA
 from sparq.pipeline.sink import Sink
 from tests.pipeline.query_input import message_table
 from tests.pipeline.stored import process
