@@ -55,7 +55,6 @@ LATE_MAX = 10
 """Maximum restarts of a query for that reason, in one process."""
 INITIALIZING = "nitializing"
 """Part of Spark's status message while a query does not have its source yet."""
-
 OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
 """An error raised by sparq, inside Spark's message; its text is shown without a traceback."""
 

@@ -44,8 +44,7 @@ COLUMNS = ("nsqd", "id", "index", "timestamp", "body")
 
 MESSAGE_DDL = "nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP, body BINARY"
 BATCH_BYTES = 64 << 20
-"""Files of about this size are a batch, at least one; .gz files have five to twenty times as many
-bytes of text."""
+"""Files of about this size are a batch; .gz files have 5 to 20 times as many bytes of text."""
 BLOCK_BYTES = 16 << 20
 SPLITS = {
     # Where blocks begin must depend on the file alone: by default it depends on the number of cores
@@ -94,10 +93,7 @@ def files(spark: SparkSession, place: str, function: Function, schema: str) -> D
 
 
 def with_batch_time(rows: DataFrame) -> DataFrame:
-    """Add `batch_ms` BIGINT: the time of the rows' batch, in ms since 1970.
-
-    Spark keeps this time in its offset log, so a repeated batch has the same.
-    """
+    """Add `batch_ms` BIGINT, the time of the batch, also if it is repeated, in ms since 1970."""
     return rows.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
 
 
@@ -158,10 +154,7 @@ def file_messages(spark: SparkSession, place: str) -> DataFrame:
 
 
 def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the lines of a partition their ids and indexes.
-
-    Before, `index` is the first byte of the line's block. The lines of a block follow each other.
-    """
+    """Give lines their ids and indexes; before, `index` is the first byte of the line's block."""
     last, lines = None, 0  # the block of the last line, and how many of its lines have come
     for batch in batches:
         paths, blocks = batch["nsqd"], batch["index"].to_numpy()
@@ -183,11 +176,9 @@ def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def check_cluster(settings: Settings) -> None:
-    """Find the nsqds and connect to each, to report mistakes before any query starts.
+    """Find the nsqds and connect to each. Raises SettingsError: none answers, or one refuses us.
 
-    Nothing is created. One nsqlookupd that answers is enough, and queries wait for an nsqd that is
-    out of reach. Raises SettingsError: no nsqlookupd answers, something else answers, or an nsqd
-    does not accept the options for TLS and AUTH.
+    Nothing is created. One nsqlookupd is enough, and queries wait for an nsqd that is out of reach.
     """
     # No channel: whether nsqd refuses it is known only when a query asks for it.
     given = {**settings.cluster_options, "topic": settings.topic}

@@ -38,10 +38,9 @@ exec {java} "$@"
 
 
 def from_archive() -> str:
-    """Java options to map Spark's classes from an archive, if this environment has one.
+    """Java options to map Spark's classes from the archive of `make run`, if there is one.
 
-    `make run` and `make test` make it (`tests/support/spark_classes.py`). Java reads the jars, and
-    says nothing, if the archive was made from other jars or by another Java.
+    Java reads the jars, and says nothing, if it was made from other jars or by another Java.
     """
     archive = Path(sys.prefix, "spark-classes.jsa")
     named = shlex.quote(f"-XX:SharedArchiveFile={archive}")
@@ -87,8 +86,7 @@ def java_major(java: str) -> int:
 def default_heap() -> str:
     """The default heap of the driver, such as `3072m`: a quarter of the memory, 1 to 8 GiB.
 
-    RocksDB, a Python worker per task, and often the nsqds need the rest. State is not in the heap,
-    so more than 8 GiB would only make garbage collection slower.
+    Workers, nsqds and RocksDB, which has the state, need the rest.
     """
     return f"{min(max(memory_bytes() // (4 << 20), 1024), 8192)}m"
 
@@ -105,8 +103,7 @@ def memory_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
 def temporary_folder() -> Path:
     """Create a folder that is deleted when this process ends, or at a later start if it is killed.
 
-    Java unpacks native libraries there (RocksDB's has 15 MB), and Spark keeps blocks of its
-    shuffles there. A process holds a lock on its folder for as long as it lives.
+    For native libraries (RocksDB's has 15 MB) and blocks of shuffles. It is locked by its process.
     """
     parent = Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*"):

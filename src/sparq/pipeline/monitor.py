@@ -84,11 +84,10 @@ class _Known:
 
 
 class QueryMetrics:
-    """The metrics of all queries of a session, which it gets as Spark's listener.
+    """The metrics of all queries of a session, from events of Spark's listener, as JSON.
 
-    Each event is one JSON text. PySpark's own `StreamingQueryListener` asks the JVM for each figure
-    separately, and looks up a class in all of Spark's jars for each observation: a tenth of the
-    JVM's computing time in a run.
+    PySpark's own `StreamingQueryListener` asks the JVM for each figure separately, and looks up a
+    class in all of Spark's jars for each observation: a tenth of the JVM's time in a run.
     """
 
     class Java:
@@ -236,10 +235,7 @@ def lag(progress: Mapping[str, Any]) -> tuple[int | None, int]:
 
 @contextmanager
 def served(registry: CollectorRegistry, address: str) -> Iterator[str | None]:
-    """Serve the metrics at `host:port`, without authentication; yields their URL.
-
-    None for an empty address; port 0 is any free one. Raises Mistake: it cannot listen there.
-    """
+    """Serve the metrics at `host:port`, without authentication; yields their URL."""
     place = split(address)
     if place is None:
         yield None

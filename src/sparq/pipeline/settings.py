@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -36,8 +37,7 @@ TOPIC: Final = "clicks"
 RESULTS: Final = ("metrics", "rejected", "spam")
 METRICS_ADDRESS: Final = "127.0.0.1:4180"
 OFFSETS: Final = 1_000_000
-"""Maximum number of messages in a batch: nearly all of its cost in Spark is the same for 40,000 and
-for 400,000 (docs/performance.md)."""
+"""Messages in a batch: nearly all of its cost is the same for 40,000 and for 400,000."""
 FIRST_OFFSETS: Final = 20_000
 """The same for the first batch after a start: its results come within seconds."""
 BATCH_BYTES: Final = "256m"
@@ -137,13 +137,11 @@ def _interval(given: Any) -> str:
     """A time for Spark's triggers, from a number of seconds, Spark's words or NSQ's units."""
     text = re.sub(r"\s*(ms|mi(?=lli)|[smh])[a-z]*\s*", r"\1", str(given).strip().lower())
     text = text.replace("mi", "ms")
-    try:
-        duration_ms = parse_duration(text if text[-1:].isalpha() else f"{text}s") // MILLISECOND
-    except ValueError:
-        duration_ms = -1
-    if duration_ms < 0:
-        raise ValueError("write 5 (seconds), 500 milliseconds or 1 minute")
-    return f"{duration_ms} milliseconds"
+    with suppress(ValueError):
+        duration = parse_duration(text if text[-1:].isalpha() else f"{text}s")
+        if duration >= 0:
+            return f"{duration // MILLISECOND} milliseconds"
+    raise ValueError("write 5 (seconds), 500 milliseconds or 1 minute")
 
 
 def utc_text(text: str) -> str:
@@ -290,7 +288,7 @@ class Settings:
             names = (f"--{query.replace('_', '-')}-channel" for query in self.channels)
             raise SettingsError(f"{', '.join(names)}: give each query a channel of its own")
         for result, topic in self.result_topics.items():
-            if not is_valid_name(topic):  # that of the clicks may be too long for a longer one
+            if not is_valid_name(topic):
                 raise SettingsError(f"--{result}-topic={topic} {_NAME}")
             if topic == self.topic:
                 raise SettingsError(f"--{result}-topic={topic} is the topic of the clicks")

@@ -100,11 +100,7 @@ def report_of(
     records: tuple[Hashes | None, Hashes],
     labels: Labels | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The content of `report.json` but for durations, and the figures of all clicks.
-
-    Of the facts, `logged` is the number of messages in the topic's logs. The records are hashes of
-    acknowledged and of resent bodies, the labels those of planted visitors, if there are any.
-    """
+    """The content of `report.json` but for durations, and the figures of all clicks."""
     counts, failures = audit(data, facts["logged"], *records)
     figures = figures_of(data)
     lists = {one["title"]: one["rows"] for one in figures["top_lists"]}
@@ -125,10 +121,7 @@ def report_of(
 
 
 def scores(findings: Iterable[Mapping[str, Any]], labels: Labels) -> dict[str, dict[str, float]]:
-    """How well findings match the labels, by reason, and of all reasons together (`all`).
-
-    `precision` is 1 if nothing was found, and `recall` if nothing was planted.
-    """
+    """How well findings match the labels, by reason, and of all reasons together (`all`)."""
     found = {(row["address"], row["user_agent"], row["reason"]) for row in findings}
     planted = {(*who, reason) for who, reasons in labels.items() for reason in reasons}
     scored = {}

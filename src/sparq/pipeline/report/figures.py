@@ -24,8 +24,7 @@ STATUSES: Final = tuple(f"status_{name}" for name in STATUS_CLASSES)
 SUMS: Final = pl.col("clicks", "bytes", *STATUSES).sum()
 EARLIEST, LATEST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 STEPS: Final = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(1)}
-POINTS_MAX: Final = 2_000
-"""Points of a chart over time: 33 hours by minute, 83 days by hour."""
+POINTS_MAX: Final = 2_000  # of a chart over time: 33 hours by minute, 83 days by hour
 TOP: Final = 50
 EXAMPLES: Final = 5
 

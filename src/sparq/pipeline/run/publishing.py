@@ -62,10 +62,9 @@ async def publish(
     folder: Path,
     progress: PublishProgress | None = None,
 ) -> PublishProgress:
-    """Publish all bodies to the topic, spread over the nsqds, which are TCP addresses.
+    """Publish all bodies to the topic, spread over the nsqds; returns the progress, up to date.
 
-    Hashes are appended to files in the folder; the progress is updated after each batch, and
-    returned. Raises PublishError: no nsqd accepted a batch within TIMEOUT_SECONDS; RemoteError.
+    Raises PublishError: no nsqd accepted a batch within TIMEOUT_SECONDS; RemoteError.
     """
     done = progress or PublishProgress()
 
