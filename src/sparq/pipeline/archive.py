@@ -1,8 +1,6 @@
 """The query `archive`: every click, and every message that is not one, in one pass over a batch.
 
-data/clicks      the columns of CLICKS: message id and place, the click, and the unchanged body
-data/rejected    id, nsqd, index, timestamp, reason, body
-topic clicks.rejected    the rejected messages as JSON, at least once
+The table `clicks` also has the unchanged message; what is no click is in `rejected`, and published.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ CLICKS = clicks_table()
 def split(
     batches: Iterable[pa.RecordBatch], reading: Reading = click.USUAL
 ) -> Iterator[Mapping[str, pa.Table]]:
-    """Messages as rows of the two tables; each message is in one of them."""
+    """Messages as rows of the two tables."""
     for batch in batches:
         parsed = click.parse_arrow(batch, reading=reading)
         is_click = pc.is_null(parsed["reason"])

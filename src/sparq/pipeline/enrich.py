@@ -1,12 +1,8 @@
 """What a click's values say: source, campaign, device, robot, kind of request, country, network.
 
-    clicks (a table) -> `Enricher.add` -> the same rows with the columns of the chosen groups
-
-1. Each value is worked out once per text of a batch, and kept for the next batches.
-2. Nothing is asked over a network. Robots are those of `crawler-user-agents`, and programs whose
-   user agent has a word of robots or libraries: of 558 user agents of a real log, each of the two
-   knows ten that the other does not.
-3. With `anonymize`, addresses lose their last bits here, before anything is stored.
+Nothing is asked over a network. Robots are those of `crawler-user-agents`, and programs whose user
+agent has a word of robots or libraries: of 558 user agents of a real log, each of the two knows ten
+that the other does not.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ import pyarrow.compute as pc
 from sparq.pipeline.reading.schema import ENRICHMENTS, Reading
 
 KEPT: Final = 65_536
-"""Number of texts whose values a process keeps, for each group."""
+"""Number of texts of a group whose values a process keeps for the next batches."""
 CLASSES: Final = {
     "ai": "chatgpt chat.openai perplexity claude gemini.google copilot.microsoft",
     "mail": "mail webmail outlook.live android.gm",
@@ -176,13 +172,13 @@ def _looked_up(address: str | None, path: str) -> Mapping[str, Any]:
 
 def anonymized(text: str) -> str:
     """A text in which each address has lost its last bits: 24 of IPv4 and 48 of IPv6 stay."""
-    return _IPV6.sub(_shortened, _IPV4.sub(r"\1.0", text))
 
+    def shortened(found: re.Match[str]) -> str:
+        with suppress(ValueError):
+            return str(ipaddress.ip_network(f"{found[0]}/48", strict=False).network_address)
+        return found[0]
 
-def _shortened(found: re.Match[str]) -> str:
-    with suppress(ValueError):
-        return str(ipaddress.ip_network(f"{found[0]}/48", strict=False).network_address)
-    return found[0]
+    return _IPV6.sub(shortened, _IPV4.sub(r"\1.0", text))
 
 
 class Enricher:
@@ -218,25 +214,22 @@ class Enricher:
             for at, name in enumerate(ENRICHMENTS[group]):
                 texts = pa.array([one[at] for one in found], pa.string()).take(values.indices)
                 clicks = clicks.append_column(name, pc.if_else(is_click, texts, None))
-        for name in ("address", "extra") if self._anonymize else ():
-            if name in clicks.column_names:
+        for at, name in enumerate(clicks.column_names if self._anonymize else ()):
+            if name in ("address", "extra"):
                 values = clicks[name].combine_chunks().dictionary_encode()
                 masked = [anonymized(one) for one in values.dictionary.to_pylist()]
                 texts = pa.array(masked, pa.string()).take(values.indices)
-                clicks = clicks.set_column(clicks.column_names.index(name), name, texts)
+                clicks = clicks.set_column(at, name, texts)
         return clicks
 
     def bodies(self, bodies: pa.BinaryArray, reasons: pa.ChunkedArray) -> pa.BinaryArray:
         """Messages without addresses: none of a click, and others with shortened addresses."""
-        return pa.array(
-            (
-                None
-                if reason is None or b"\\u" in body
-                else anonymized(body.decode("utf-8", "replace")).encode()
-                for body, reason in zip(bodies.to_pylist(), reasons.to_pylist(), strict=True)
-            ),
-            pa.binary(),
-        )
+        masked: list[bytes | None] = [None] * len(bodies)
+        for at, reason in enumerate(reasons.to_pylist()):
+            body = b"" if reason is None else bodies[at].as_py()
+            if reason is not None and b"\\u" not in body:
+                masked[at] = anonymized(body.decode("utf-8", "replace")).encode()
+        return pa.array(masked, pa.binary())
 
     def _wanted(self, columns: Sequence[str]) -> list[str]:
         return [group for group in self._groups if set(ENRICHMENTS[group]) & set(columns)]

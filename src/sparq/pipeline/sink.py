@@ -1,8 +1,7 @@
 """The function for foreachBatch of each query: its files into tables, then messages to a topic.
 
-Messages are made by one executor from the files that the batch has written, at least once: a batch
-that is run again is published again. Of a table of partial rows, the totals so far are published of
-the times that the batch has touched.
+One executor makes messages from the files that a batch has written; a batch that is run again is
+published again. Of partial rows, the totals so far of the touched times are published.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ class ResultTopics:
 
         The same as the sink `nsq`, for which Spark would start two Python processes more.
         """
-        writer = NsqWriter(
-            SinkOptions.of({"topic": self.names[result], **self.options}), {"body": 0}
-        )
+        options = SinkOptions.of({"topic": self.names[result], **self.options})
+        writer = NsqWriter(options, {"body": 0})
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             writer.write(batches)
@@ -53,30 +51,20 @@ class ResultTopics:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a query makes of a batch.
-
-    Attributes:
-        tables, split, always: see `Tables`.
-        published: the name of the table of which messages are published.
-        result: the kind of result that they are (`ResultTopics`).
-        as_json: a row, and the version of the table that has it, as a message.
-    """
+    """What a query makes of a batch; see `Tables` for `split` and `always`."""
 
     tables: Sequence[Table]
     split: Split
-    published: str
-    result: str
-    as_json: Callable[[dict[str, Any], int], bytes]
+    published: str  # the table of which messages are published
+    result: str  # what they are (`ResultTopics`)
+    as_json: Callable[[dict[str, Any], int], bytes]  # of a row, with the version of the table
     always: bool = False
 
 
 class Sink:
-    """Writes and publishes batches, also if they are repeated.
+    """Writes batches, and publishes them if there are topics; `keep_days` of rows stay (0: all).
 
-    Args:
-        topics: the topics for results; None: nothing is published.
-        keep_days: days of rows to keep; 0: all.
-        counted: takes the number of rows of each batch that are for the topic.
+    `counted` takes the number of rows of each batch that are for the topic.
     """
 
     def __init__(

@@ -1,18 +1,10 @@
 """The query `spam_analysis`: sessions of visitors, and which of them robots or frauds have made.
 
-    data/sessions        a row for each session (`sessions.judge.SESSIONS`)
-    data/findings        a row for each revision of a finding (`sessions.judge.FINDINGS`)
-    topic clicks.spam    the rows of findings as JSON, at least once
-
-1. Each click of a visitor is in one session. Sessions that are not over are in Spark's state; the
-   end of a run writes them, too, so that all clicks are in the table (`close`).
-2. What `close` writes is in files of its own, whose names begin with OPEN and the name of what was
-   read, the topic or files. The next start with the same removes them from the tables, because
-   those sessions go on and will be written again. So the table has each click once, at any time,
-   and no view is needed.
-3. `close` needs a state that is not behind the tables: after a batch that has committed its rows,
-   but not its state, it would write sessions again that this batch has written. `app` lets the
-   query finish such a batch first.
+Sessions that are not over are in Spark's state; the end of a run writes them, too (`close`), in
+files of their own, whose names begin with OPEN and what was read, the topic or files. The next
+start with the same removes these, because the sessions go on. So the table has each click once, at
+any time. `close` needs a state that is not behind the tables: a batch that has committed its rows,
+but not its state, must be finished first.
 """
 
 from __future__ import annotations
@@ -44,7 +36,7 @@ CLOSING = "sparq end of run"
 
 
 def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:
-    """Output rows of the stateful stage (`state.OUTPUT_DDL`) as rows of the two tables."""
+    """Rows of `state.OUTPUT_DDL` as rows of the two tables."""
     for batch in batches:
         for table in (SESSIONS, FINDINGS):
             for blob in batch.column(table.name):
@@ -53,10 +45,7 @@ def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]
 
 
 def close(sink: Sink, rules: Rules, source: str, spark: SparkSession, checkpoint: str) -> None:
-    """Write the open sessions, and findings about them, instead of those of an earlier end.
-
-    The query must have stopped after a whole batch; source: what it has read, topic or files.
-    """
+    """Write the open sessions, and findings about them, instead of those of an earlier end."""
     with readable_as_state(place_of(spark, checkpoint)) as readable:
         rows = state.closed(spark, readable, rules)
         writer = sink.tables.writer(split, f"{OPEN}{source}-")
@@ -82,9 +71,8 @@ def _replace_open(tables: Tables, source: str, added: Mapping[str, list[dict[str
 
 def counts_to_observe() -> list[Column]:
     """Sums of output rows by the names of `monitor.COUNTS`: the plan runs once a batch."""
-    names = {"findings": "found", "late": "late"}
-    names |= {name: name for name in ("evicted_visits", "evicted_clicks")}
-    return [F.sum(column).alias(name) for name, column in names.items()]
+    same = [F.sum(name).alias(name) for name in ("late", "evicted_visits", "evicted_clicks")]
+    return [F.sum("found").alias("findings"), *same]
 
 
 def as_json(row: dict[str, Any], _: int) -> bytes:
