@@ -39,10 +39,10 @@ from sparq.pipeline.reading.reader import ClickReader
 from sparq.pipeline.storage import TablePlace
 from sparq.pipeline.tables import (
     Table,
-    commit,
     files_of,
     opened,
     schema_of,
+    transact,
     write_files,
 )
 from sparq.program.supervised import SupervisedProcess, members_of
@@ -114,7 +114,7 @@ def opened_table(folder: Path, batches: int) -> OpenedTable:
     for number in range(batches):
         written = write_files([{"day": rows}], {"day": (definition, place)}, f"bench-{number}-")
         added = [row for one in written for row in one.to_pylist()]
-        commit(table, added, Transaction("bench", number))
+        transact(table, Transaction("bench", number), added)
         if number % maintenance.CHECK_S == 0:
             _merge_due(place, table, now_s + number)
     begun = time.perf_counter()

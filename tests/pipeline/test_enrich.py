@@ -9,7 +9,6 @@ from sparq.pipeline import clicks, enrich
 from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.schema import ENRICHMENTS, Reading, click_schema
 from tests.pipeline.mmdb import write_mmdb
-from tests.pipeline.settings_examples import settings_with
 
 IPHONE = (
     "Mozilla/5.0 (iPhone; CPU iPhone OS 17_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like"
@@ -166,12 +165,3 @@ def test_no_address_is_left_of_an_anonymous_click(files):
     assert "203.0.113.77" not in str(table.to_pylist())
     assert ("203.0.113.0", "DE") == (table["address"][0].as_py(), table["country"][0].as_py())
     assert [None, b"no click from 203.0.113.0", None] == table["body"].to_pylist()
-
-
-def test_settings_of_enrichment(files):
-    """All groups are on unless chosen; a file adds its group."""
-    chosen = settings_with(enrich=("kind",), country_file=files["country_file"])
-
-    assert formats.GROUPS == settings_with().reading.groups
-    assert ("kind", "country") == chosen.reading.groups
-    assert () == settings_with(enrich=()).reading.groups

@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 from sparq.demo.generator import generate
 from sparq.pipeline import metrics
 from sparq.pipeline.maintenance import merge
-from sparq.pipeline.metrics import partial_table
 from sparq.pipeline.own_metrics import MetricTable, OwnMetric
 from sparq.pipeline.reading.schema import Reading, click_schema
 from sparq.pipeline.run.processes import LocalCluster
@@ -200,38 +199,3 @@ def test_the_users_metrics_are_tables(spark, query, messages, tmp_path):
 
     assert [("DE", 11.0), ("FR", 5.0)] == [(row["region"], row["value"]) for row in found]
     assert 6 == sum(stored(tmp_path, "minutes")["clicks"].to_pylist())
-
-
-TOTALS = partial_table(
-    "totals",
-    [pa.field("key", pa.string())],
-    [
-        *(pa.field(name, pa.int64()) for name in ("sum", "min", "max")),
-        pa.field("some", pa.list_(pa.int64())),
-    ],
-    {"sum": "sum", "min": "min", "max": "max", "some": "union"},
-)
-SCHEMA = TOTALS.schema
-
-
-def test_rows_with_equal_keys_become_one():
-    """Columns are combined each in its way; a null key is a key, and null values are left out."""
-    rows = [
-        ("b", 1, 1, 1, [1, 2]),
-        (None, 7, 7, 7, []),
-        ("b", 2, 5, 5, [2, 3]),
-        ("b", None, None, None, None),
-    ]
-    table = pa.Table.from_pylist(
-        [dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA
-    )
-    found = TOTALS.summed(table)
-    for row in (found_rows := found.to_pylist()):
-        row["some"].sort()
-
-    assert SCHEMA == found.schema
-    assert [
-        {"key": None, "sum": 7, "min": 7, "max": 7, "some": []},
-        {"key": "b", "sum": 3, "min": 1, "max": 5, "some": [1, 2, 3]},
-    ] == found_rows
-    assert SCHEMA == TOTALS.summed(SCHEMA.empty_table()).schema

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from sparq.pipeline.reading.schema import ENRICHMENTS, Reading
 
-KEPT: Final = 65_536
-"""Number of texts of a group whose values a process keeps for the next batches."""
+KEPT: Final = 65_536  # texts of a group whose values a process keeps for the next batches
 CLASSES: Final = {
     "ai": "chatgpt chat.openai perplexity claude gemini.google copilot.microsoft",
     "mail": "mail webmail outlook.live android.gm",
@@ -39,7 +38,6 @@ _ENDINGS: Final = {
     " apk",
 }
 ENDINGS: Final = {one: kind for kind, endings in _ENDINGS.items() for one in endings.split()}
-"""Kinds of requests by the ending of their path."""
 KINDS: Final = ("page", "asset", "api", "feed", "file")
 _FEED: Final = re.compile(r"/(?:feed|rss|atom)(?:/|\.xml|$)|\.(?:rss|atom)$", re.IGNORECASE)
 _API: Final = re.compile(r"^/(?:api|graphql|rest|rpc|v\d+)(?:/|$)|\.json$", re.IGNORECASE)

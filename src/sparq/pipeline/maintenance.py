@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
     from sparq.pipeline.storage import TablePlace
 
-MERGES = "sparq merges"
-"""Name of the application of all merges in the Delta log."""
+MERGES = "sparq merges"  # name of the application of all merges in the Delta log
 
 PREFIX = "merged-"
 OPEN = "open-"  # with rows that the next start removes (`spam_analysis`)
@@ -57,11 +56,9 @@ MERGE_BYTES, SUMMED_MERGE_BYTES = 128 * MIB, 32 * MIB
 """Maximum size of the files of one merge, and of one that sums up rows: these are held in memory,
 where the hashes of a minute's visitors take about ten times their size."""
 
-SETTLED_S = 600
-"""A day without a new file for this time is merged into one file, or a few large ones."""
+SETTLED_S = 600  # a day without a new file for this time is merged into a few large ones
 CHECK_S = 10
-LEFT_S = 86_400
-"""How long files of other queries stay that no commit names: their batch may still be running."""
+LEFT_S = 86_400  # how long other queries' files stay without a commit: a batch may be running
 
 
 class Maintenance:

@@ -32,36 +32,31 @@ if TYPE_CHECKING:
 QUERY = "metrics"
 STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 PAGE_CHARACTERS_MAX = 1_000
-BYTES_MAX = 1 << 50
-"""A response of more bytes counts as this many: sums of a minute stay below 64 bits."""
+BYTES_MAX = 1 << 50  # more bytes count as this many: sums of a minute stay below 64 bits
 MINUTE = pa.field("minute", pa.timestamp("us", "UTC"))
 
 
 def partial_table(
-    name: str, keys: Sequence[pa.Field], values: Sequence[pa.Field], how: Mapping[str, str]
+    name: str, keys: Sequence[pa.Field], values: Mapping[str, tuple[pa.DataType, str]]
 ) -> Table:
-    """A table by minute, whose rows can be summed up.
+    """A table by minute, whose rows can be summed up, one for each combination of keys.
 
-    The keys identify a row: MINUTE, and others. `how` is for each other column "sum", "min", "max",
-    or "union" of lists without repetitions.
+    Each other column has a type and "sum", "min", "max", or "union" of lists without repetitions.
     """
-    schema = pa.schema([*keys, *values])
-    names = tuple(key.name for key in keys)
+    schema = pa.schema([*keys, *((one, kind) for one, (kind, _) in values.items())])
+    names, how = tuple(key.name for key in keys), {one: each for one, (_, each) in values.items()}
     return Table(name, schema, MINUTE.name, partial(summed, schema=schema, keys=names, how=how))
 
 
 def summed(
     rows: pa.Table, schema: pa.Schema, keys: tuple[str, ...], how: Mapping[str, str]
 ) -> pa.Table:
-    """The rows, one for each combination of keys, ordered by keys; see `partial_table`."""
+    """The rows, summed up and ordered by keys; see `partial_table`."""
     import polars as pl  # noqa: PLC0415 - not before Spark forks its workers
 
     def combined(name: str) -> pl.Expr:
-        column = pl.col(name)
-        if how[name] == "union":
-            return column.explode().drop_nulls().unique()
-        found: pl.Expr = getattr(column, how[name])()
-        return found
+        lists = pl.col(name).explode().drop_nulls().unique()
+        return lists if how[name] == "union" else getattr(pl.col(name), how[name])()
 
     frame = pl.DataFrame(pl.from_arrow(rows.select(schema.names)))
     found = frame.group_by(keys).agg(combined(name) for name in how)
@@ -86,27 +81,14 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
 
 _COLUMNS = ("time", "address", "user_agent", "page", "status", "bytes", "reason")
 _SUMS = ("clicks", "bytes", *(f"status_{name}" for name in STATUS_CLASSES))
-MINUTES = partial_table(
-    "minutes",
-    [MINUTE],
-    [
-        *(pa.field(name, pa.int64()) for name in _SUMS),
-        pa.field("visitor_hashes", pa.list_(pa.int64())),
-    ],
-    {**dict.fromkeys(_SUMS, "sum"), "visitor_hashes": "union"},
-)
-PAGES = partial_table(
-    "pages",
-    [MINUTE, pa.field("page", pa.string())],
-    [pa.field("clicks", pa.int64())],
-    {"clicks": "sum"},
-)
+_SUM = (pa.int64(), "sum")
+_VISITORS = {"visitor_hashes": (pa.list_(pa.int64()), "union")}
+MINUTES = partial_table("minutes", [MINUTE], {**dict.fromkeys(_SUMS, _SUM), **_VISITORS})
+PAGES = partial_table("pages", [MINUTE, pa.field("page", pa.string())], {"clicks": _SUM})
 
 
 def split(
-    batches: Iterable[pa.RecordBatch],
-    own: Sequence[MetricTable] = (),
-    reading: Reading = USUAL,
+    batches: Iterable[pa.RecordBatch], own: Sequence[MetricTable] = (), reading: Reading = USUAL
 ) -> Iterator[Mapping[str, pa.Table]]:
     """The messages of a partition as rows of both tables, and of those of the user's metrics."""
     columns = list(dict.fromkeys([*_COLUMNS, *(name for one in own for name in one.columns)]))
@@ -127,21 +109,19 @@ def rows_of(clicks: pa.Table) -> dict[str, pa.Table]:
         pl.col("page").str.slice(0, PAGE_CHARACTERS_MAX),
         (pl.col("status") // 100).alias("class"),
     )
-    known = [f"status_{name}" for name in STATUS_CLASSES[:-1]]
-    statuses = [
-        (pl.col("class") == number).sum().cast(pl.Int64).alias(name)
-        for number, name in enumerate(known, 1)
-    ]
     minutes = frame.group_by("minute").agg(
-        pl.len().cast(pl.Int64).alias("clicks"),
+        pl.len().alias("clicks"),
         pl.col("bytes").sum(),
-        *statuses,
+        *(
+            (pl.col("class") == number).sum().alias(f"status_{name}")
+            for number, name in enumerate(STATUS_CLASSES[:-1], 1)
+        ),
+        pl.col("class").is_between(1, 5).fill_null(False).not_().sum().alias("status_other"),
         pl.col("visitor").drop_nulls().unique().alias("visitor_hashes"),
     )
-    other = (pl.col("clicks") - pl.sum_horizontal(known)).alias("status_other")
     pages = frame.filter(pl.col("page").is_not_null()).group_by("minute", "page")
     return {
-        MINUTES.name: to_arrow(minutes.with_columns(other), MINUTES.schema),
+        MINUTES.name: to_arrow(minutes, MINUTES.schema),
         PAGES.name: to_arrow(pages.agg(pl.len().alias("clicks")), PAGES.schema),
     }
 

@@ -103,10 +103,9 @@ class MetricTable:
             used += checked(empty, metric.where, where, pl.Boolean)[0].meta.root_names()
         self.columns = tuple(dict.fromkeys(name for name in used if name != "time"))
         number = pa.float64() if kind.is_float() or kind.is_decimal() else _INT
-        values = [pa.field(name, its or number) for name, _, _, its in _COLUMNS[aggregate]]
-        how = {name: each for name, _, each, _ in _COLUMNS[aggregate]}
+        values = {name: (its or number, how) for name, _, how, its in _COLUMNS[aggregate]}
         keys = [MINUTE, *(clicks.field(name) for name in metric.by)]
-        self.table: Table = partial_table(f"metric_{metric.name}", keys, values, how)
+        self.table: Table = partial_table(f"metric_{metric.name}", keys, values)
 
     def rows(self, clicks: pa.Table) -> pa.Table:
         """Clicks, with `time` and the columns `columns`, as rows of the table."""

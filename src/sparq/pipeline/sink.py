@@ -21,8 +21,6 @@ from sparq.spark.sink import NsqWriter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparq.pipeline.storage import TablePlace
-
 PUBLISHED_ROWS = 1_000
 BODY_DDL = "body BINARY"
 
@@ -100,24 +98,20 @@ class Sink:
         version, summed = delta.version(), definition.summed is not None
         files = overlapping(delta, definition.time, new) if summed else new
 
+        def new_rows() -> Iterator[pa.Table | pa.RecordBatch]:
+            if definition.summed is None:
+                found = rows_of(place, definition.schema, new, batch_rows=PUBLISHED_ROWS)
+                yield from found.to_batches()
+                return
+            only = pa.schema([definition.schema.field(definition.time)])
+            times = rows_of(place, only, new).to_table()[definition.time].unique()
+            where = pc.field(definition.time).isin(times)
+            yield definition.summed(rows_of(place, definition.schema, files, where).to_table())
+
         def bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for _ in batches:
-                for rows in new_rows(place, definition, new, files):
-                    encoded = [encode(row, version) for row in rows.to_pylist()]
-                    yield pa.record_batch([pa.array(encoded, pa.binary())], names=["body"])
+            for rows in (rows for _ in batches for rows in new_rows()):
+                encoded = [encode(row, version) for row in rows.to_pylist()]
+                yield pa.record_batch([pa.array(encoded, pa.binary())], names=["body"])
 
         made = spark.range(0, 1, 1, 1).mapInArrow(bodies, BODY_DDL)
         self._topics.publish(self._output.result, made)
-
-
-def new_rows(
-    place: TablePlace, table: Table, new: list[str], files: list[str]
-) -> Iterator[pa.Table | pa.RecordBatch]:
-    """The rows of new files; of partial rows, the totals of their times in all `files`."""
-    if table.summed is None:
-        yield from rows_of(place, table.schema, new, batch_rows=PUBLISHED_ROWS).to_batches()
-        return
-    only = pa.schema([table.schema.field(table.time)])
-    times = rows_of(place, only, new).to_table()[table.time].unique()
-    where = pc.field(table.time).isin(times)
-    yield table.summed(rows_of(place, table.schema, files, where).to_table())

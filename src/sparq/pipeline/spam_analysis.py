@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 QUERY = "spam_analysis"
 SESSIONS = Table("sessions", judge.SESSIONS, "first_time")
 FINDINGS = Table("findings", judge.FINDINGS, "first_time")
-CLOSING = "sparq end of run"
-"""Name of the application of all commits of open sessions in the Delta log."""
+CLOSING = "sparq end of run"  # name of the application of all commits of open sessions
 
 
 def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, pa.Table]]:

@@ -22,13 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import (
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    Schema,
-    Transaction,
-)
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark import TaskContext
@@ -46,8 +40,7 @@ DAYS_MAX = 100_000
 BUFFER_BYTES = 128 << 20
 BATCH_ROWS = 65_536
 ID_CHARACTERS = 8
-KEEP_S = 600
-"""How long files stay that merges have replaced, for readers that are still reading them."""
+KEEP_S = 600  # how long replaced files stay, for readers that are still reading them
 
 PROPERTIES = {
     # A batch a second makes 86,400 commits a day; a reader lists the log.
@@ -59,9 +52,8 @@ PROPERTIES = {
 WRITTEN_DDL = "table STRING, path STRING, bytes BIGINT, stats STRING"
 """A file: `path` is relative to the table's folder, `stats` JSON as in a Delta log."""
 
-QUERY_ID = "sql.streaming.queryId"
-"""The property in which Spark keeps the id of a streaming query, from its checkpoint."""
-_BATCH_ID = "streaming.sql.batchId"
+# Properties of Spark's jobs.
+QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 Split = Callable[[Iterable[pa.RecordBatch]], Iterator[Mapping[str, pa.Table]]]
 """Turns the batches of one partition into rows by the name of their table."""
@@ -149,7 +141,12 @@ class Tables:
         found = {}
         for name, (_, _, table) in self.opened.items():
             if name in added and not has_batch(table, query, batch_id):
-                commit(table, added[name], Transaction(query, batch_id))
+                try:
+                    transact(table, Transaction(query, batch_id), added[name])
+                except CommitFailedError:
+                    table.update_incremental()
+                    if not has_batch(table, query, batch_id):
+                        transact(table, Transaction(query, batch_id), added[name])
             # Read from the table: an earlier attempt or another driver may have committed.
             found[name] = [one for one in files_of(table) if one.name.startswith(prefix)]
         return found
@@ -254,16 +251,6 @@ def has_batch(table: DeltaTable, query: str, batch_id: int) -> bool:
     return newest is not None and newest >= batch_id
 
 
-def commit(table: DeltaTable, added: Iterable[Mapping[str, Any]], transaction: Transaction) -> None:
-    """Make files count, unless the table has the transaction by now; updates the table."""
-    try:
-        transact(table, transaction, added)
-    except CommitFailedError:
-        table.update_incremental()
-        if not has_batch(table, transaction.app_id, transaction.version):
-            transact(table, transaction, added)
-
-
 def transact(
     table: DeltaTable,
     transaction: Transaction,
@@ -343,10 +330,7 @@ def with_day(table: Table, rows: pa.Table) -> pa.Table:
 
 
 def write_rows(
-    place: TablePlace,
-    rows: pa.Table | Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-    prefix: str,
+    place: TablePlace, rows: pa.Table | Iterable[pa.RecordBatch], schema: pa.Schema, prefix: str
 ) -> list[dict[str, Any]]:
     """Write rows, which have `date`, into one file for each day; returns rows of WRITTEN_DDL."""
     written: list[dict[str, Any]] = []

@@ -74,12 +74,3 @@ def test_what_is_taken_is_removed_from_the_rest():
     headers = {"Referer": ["y", "z"]}
     assert {"logger": "a", "msg": "b", "request": {"n": None, "headers": headers}} == found[0][3]
     assert ("caddy", {"time": 2, "method": "GET"}, 0, {"logger": "a", "msg": "b"}) == found[1]
-
-
-def test_a_value_that_fits_no_field_stays_in_the_rest():
-    """An object is no text; the next path that has one counts, and the object is kept."""
-    body = b'{"time": 1, "path": {"v": 1}, "url": "/u", "status": true, "agent": 5}'
-    (found,) = rows_of(JsonReader(Reading()), [body]).values()
-
-    assert {"time": 1, "path": "/u", "user_agent": 5} == found[1]
-    assert {"path": {"v": 1}, "status": True} == found[3]

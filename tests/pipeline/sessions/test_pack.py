@@ -5,7 +5,7 @@ import json
 import polars as pl
 
 from sparq.demo.generator import generate
-from sparq.pipeline.sessions.pack import bucket_count, from_blob, pack, to_blob
+from sparq.pipeline.sessions.pack import bucket_count, from_blob, pack
 from tests.pipeline.sessions.visitors import BEGIN_S, BROWSER, RULES, Click, messages, packed_rows
 
 
@@ -75,11 +75,3 @@ def test_a_partition_is_packed_as_one():
 
     assert [len(one) for one in rows] == [8]
     assert [*pack(table.slice(0, 0).to_batches(), RULES, 8)] == []
-
-
-def test_an_empty_table_takes_no_bytes():
-    """Most buckets of a small batch are empty: they cost nothing."""
-    rows = pl.DataFrame({"a": [1, 2]})
-
-    assert to_blob(rows.clear()) == b""
-    assert from_blob(to_blob(rows)).equals(rows)

@@ -46,8 +46,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "any_host": "vhost",
 }
 
-OPTIONAL: Final = "\0"
-"""In a named format: each field from here on may be missing, with all that follow it."""
+OPTIONAL: Final = "\0"  # in a named format: all fields from here on may be missing
 
 _COMMON: Final = '$address $ident $user [$time] "$request" $status $bytes'
 _COMBINED: Final = _COMMON + ' "$referer" "$user_agent"'
@@ -193,10 +192,8 @@ JSON: Final[tuple[tuple[str, tuple[str, ...], Mapping[str, str]], ...]] = (
 one set), and paths of each field, of which the first one with a fitting value counts."""
 
 NAMES: Final = tuple(dict.fromkeys((*(name for name, _ in LINES), *(one[0] for one in JSON))))
-"""The named formats. `traefik` is both a line format and a JSON format."""
 
-GROUPS: Final = ("source", "campaign", "device", "robot", "kind")
-"""Groups of columns that need no file; see `enrich`."""
+GROUPS: Final = ("source", "campaign", "device", "robot", "kind")  # of columns that need no file
 
 IGNORED: Final = "_"
 SYSLOG, CAPTURES = "syslog", "captures"

@@ -22,11 +22,9 @@ from sparq.pipeline.reading import formats
 from sparq.pipeline.reading.formats import CAPTURES, FIELDS, IGNORED, OPTIONAL, SYSLOG
 from sparq.pipeline.reading.schema import Found, Reading, Rows, fitting
 
-REST: Final = "rest"
-"""The key in `extra` of the text after the last field of a format."""
+REST: Final = "rest"  # the key in `extra` of the text after the last field of a format
 
-FEW: Final = 0.02
-"""Up to this part of a batch's lines are compared with the careful patterns at once."""
+FEW: Final = 0.02  # so few of a batch's lines are left to the careful patterns at once
 
 # Usual patterns. Those in which the next character decides are three times as fast as others.
 _WORD: Final = r'[^ "\x00-\x1f]+'

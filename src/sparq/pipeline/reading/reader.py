@@ -31,7 +31,7 @@ from sparq.pipeline.reading.schema import (
     Rows,
     click_schema,
 )
-from sparq.pipeline.reading.times import all_micros
+from sparq.pipeline.reading.times import event_micros
 
 _ORIGIN: Final = r"^(?i:https?)://[^/]*"
 _NUMBERS: Final = {"time": pl.Int64, "misfits": pl.Int32, "duration": pl.Float64}
@@ -99,7 +99,10 @@ class ClickReader:
         fields = _with_visitors(_with_requests(fields), self._reading.proxies)
         fields = fields.with_columns(**_CLICK)
         if not fields["page"].str.starts_with("/").all():
-            fields = fields.with_columns(page=_without_origin(pl.col("page")))
+            # A proxy's `http://host/path`: only the path, at least "/".
+            page, bare = pl.col("page"), pl.col("page").str.replace(_ORIGIN, "").replace("", "/")
+            is_bare = page.str.starts_with("/")
+            fields = fields.with_columns(page=pl.when(is_bare).then(page).otherwise(bare))
         reasons = fields["reason"]
         if reasons.null_count() < len(fields):
             is_click = pl.col("reason").is_null()
@@ -152,10 +155,11 @@ class ClickReader:
         given = {name: values for name, values in found.fields.items() if len(values)}
         times = given.pop("time", [None] * size)
         times = times.to_list() if isinstance(times, pl.Series) else times
+        known = {one: event_micros(one) for one in set(times)}
         fields = {name: _series(values) for name, values in given.items()}
         columns = {name: one for name, one in fields.items() if name in _TEXTS}
         columns["format"] = pl.repeat(found.format, size, eager=True)
-        columns["time"] = pl.Series(all_micros(times), dtype=pl.Int64)
+        columns["time"] = pl.Series(list(map(known.__getitem__, times)), dtype=pl.Int64)
         for name, seconds in DURATIONS.items():
             if name in fields:
                 one = fields[name].cast(pl.Float64, strict=False) * seconds
@@ -219,9 +223,3 @@ def _with_visitors(fields: pl.DataFrame, proxies: Sequence[Network]) -> pl.DataF
         address=address.scatter(odd, pl.Series(found, dtype=pl.String)),
         extra=extra.scatter(odd, pl.Series(extras, dtype=pl.String)),
     )
-
-
-def _without_origin(page: pl.Expr) -> pl.Expr:
-    """The page of a proxy's `http://host/path`: only its path, at least "/"."""
-    bare = page.str.replace(_ORIGIN, "")
-    return pl.when(page.str.starts_with("/")).then(page).otherwise(bare.replace("", "/"))

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 MICROS: Final = 1_000_000
 _END: Final = 253_402_300_800 * MICROS  # 10000-01-01: from there on years have five digits
@@ -31,12 +30,6 @@ _NUMBER: Final = re.compile(r"\d{9,19}(?:\.\d{1,20})?(?:[eE]\+?\d{1,2})?", re.AS
 MINUTES_KEPT: Final = 16_384
 _MINUTES: Final[dict[str, int]] = {}  # by text without its second, the time of second 0
 _SECONDS: Final = {f":{second:02}": second * MICROS for second in range(60)}
-
-
-def all_micros(values: Sequence[Any]) -> list[int | None]:
-    """Read times, each distinct one once."""
-    known = {value: event_micros(value) for value in set(values)}
-    return list(map(known.__getitem__, values))
 
 
 def event_micros(value: object) -> int | None:

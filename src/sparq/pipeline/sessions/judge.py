@@ -16,13 +16,10 @@ import pyarrow as pa
 
 from sparq.pipeline.sessions.rules import Rules, Window
 
-IDS_KEPT = 5
-"""Message ids in a session's row and in a finding: those of its first clicks."""
-SITE_VISITS_MIN = 10
-"""Visits of pages by visitors that are no robots, before anything is said about the site."""
+IDS_KEPT = 5  # message ids of a session's first clicks in its row
+SITE_VISITS_MIN = 10  # visits of people before anything is said about the site
 PAGE, ASSET = pl.col("kind") == "page", pl.col("kind") == "asset"
 
-_TIME = pa.timestamp("us", "UTC")
 _WHO = [
     ("session", pa.string()),  # id of the message of its first click
     ("visitor", pa.int64()),  # hash of the columns that tell visitors apart
@@ -30,11 +27,8 @@ _WHO = [
     ("user_agent", pa.string()),
 ]
 _WHEN = [
-    ("first_time", _TIME),
-    ("last_time", _TIME),
-    ("clicks", pa.int64()),
-    ("pages", pa.int64()),
-    ("assets", pa.int64()),
+    *((name, pa.timestamp("us", "UTC")) for name in ("first_time", "last_time")),
+    *((name, pa.int64()) for name in ("clicks", "pages", "assets")),
 ]
 SESSIONS = pa.schema(
     [

@@ -32,8 +32,7 @@ VISITOR: dict[str, Any] = {
     "visitor": pl.Int64,
     **dict.fromkeys(("address", "user_agent", "robot"), pl.String),
 }
-TEXT_CHARACTERS_MAX = 400
-"""Of a page, an address or a user agent: a finding must fit into a message."""
+TEXT_CHARACTERS_MAX = 400  # a finding must fit into a message
 
 
 def bucket_count(shuffle_partitions: int) -> int:
@@ -52,7 +51,9 @@ def pack(
 def packed(messages: pa.Table, rules: Rules, buckets: int) -> pa.RecordBatch:
     """Pack the parsed messages of a partition: nsqd, id, timestamp, `rules.needed`."""
     read = pl.DataFrame(pl.from_arrow(messages.select(["nsqd", "id", "timestamp", *rules.needed])))
-    clicks, visitors, marks = prepared(read.filter(pl.col("reason").is_null()), rules)
+    newest = pl.min_horizontal(pl.col("time", "timestamp").dt.epoch("s")).max()
+    marks = dict(read.filter(pl.col("reason").is_null()).group_by("nsqd").agg(newest).iter_rows())
+    clicks, visitors = prepared(read.filter(pl.col("reason").is_null()), rules)
     published_s = read.select(pl.col("timestamp").max().dt.epoch("s")).item()
     by_bucket = pl.col("visitor").mod(buckets).alias("bucket")
     columns = [_blobs(frame.with_columns(by_bucket), buckets) for frame in (clicks, visitors)]
@@ -67,18 +68,10 @@ def packed(messages: pa.Table, rules: Rules, buckets: int) -> pa.RecordBatch:
     )
 
 
-def prepared(
-    messages: pl.DataFrame, rules: Rules
-) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
-    """The clicks in the form of the state, their visitors once each, and the nsqds' marks.
-
-    Clicks without the first of the columns that tell visitors apart are left out: they would all be
-    one visitor, whose session never ends.
-    """
+def prepared(messages: pl.DataFrame, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The clicks in the form of the state, and their visitors once each."""
     names = rules.visit.visitor
-    marks = messages.group_by("nsqd").agg(
-        pl.min_horizontal(pl.col("time", "timestamp").dt.epoch("s")).max()
-    )
+    # Without the first of these columns, all would be one visitor, whose session never ends.
     messages = messages.filter(pl.col(names[0]).is_not_null())
     texts = messages.select(
         pl.col(name).str.slice(0, TEXT_CHARACTERS_MAX).fill_null("-")
@@ -98,7 +91,7 @@ def prepared(
     ).with_columns(**{name: made for name, made in rules.clicks.items() if name in rules.kept})
     clicks = clicks.with_columns(page=pl.col("page").str.slice(0, TEXT_CHARACTERS_MAX))
     visitors = visitors.with_columns(robot=names_of).select(list(VISITOR))
-    return clicks.select([*CLICK, *rules.kept]), visitors, dict(marks.iter_rows())
+    return clicks.select([*CLICK, *rules.kept]), visitors
 
 
 def _blobs(rows: pl.DataFrame, buckets: int) -> list[bytes]:

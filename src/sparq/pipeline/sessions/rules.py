@@ -131,7 +131,6 @@ def shipped() -> dict[str, Any]:
 
 
 REASONS = {name: rule["about"] for name, rule in shipped()["rules"].items()}
-"""The reasons of findings by the shipped rules, with what they say, for people."""
 
 
 def _lay_over(held: dict[str, Any], own: Mapping[str, Any]) -> None:
