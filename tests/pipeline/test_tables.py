@@ -91,15 +91,15 @@ def test_a_batch_of_which_a_table_is_missing_is_completed(
     spark, query, batches, tmp_path, monkeypatch
 ):
     """A driver that dies between the commits of two tables leaves a batch that is completed."""
-    commit = tables.commit
+    transact = tables.transact
 
     def killed(table, *rest):
         if table.metadata().name == "all":
             raise KeyboardInterrupt
-        commit(table, *rest)
+        transact(table, *rest)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(tables, "commit", killed)
+        patched.setattr(tables, "transact", killed)
         put(tables_of(spark, tmp_path), batches[0], 0, split)
     assert ([], 100) == (indexes(tmp_path, "all"), len(indexes(tmp_path, "odd")))
     put(tables_of(spark, tmp_path), batches[0], 0, split)
@@ -110,14 +110,14 @@ def test_a_batch_of_which_a_table_is_missing_is_completed(
 
 def between_files_and_commit(monkeypatch, do):
     """Call `do` once when a batch's files are written, before its first commit."""
-    commit = tables.commit
+    transact = tables.transact
 
     def committed(*arguments):
-        monkeypatch.setattr(tables, "commit", commit)
+        monkeypatch.setattr(tables, "transact", transact)
         do()
-        commit(*arguments)
+        transact(*arguments)
 
-    monkeypatch.setattr(tables, "commit", committed)
+    monkeypatch.setattr(tables, "transact", committed)
 
 
 def test_of_two_drivers_with_the_same_batch_one_commits(

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.pipeline.reading import formats
-from sparq.pipeline.reading.addresses import networks
+from sparq.pipeline.reading.values import networks
 from sparq.program.flag_types import PEER, STRING, FlagType, choice
 from sparq.program.flags import Flag, flags_of, option
 from sparq.program.mistakes import Mistake, one_of, shown, suggestion

@@ -199,10 +199,8 @@ class LineReader:
                 column, kind = self._own[key]
                 given = [None if text in _EMPTY else text for text in one]
                 own[column] = fitting(kind, given)
-                left = [
-                    text if fit is None else None
-                    for text, fit in zip(given, own[column], strict=True)
-                ]
+                pairs = zip(given, own[column], strict=True)
+                left = [text if fit is None else None for text, fit in pairs]
                 misfits += [text is not None for text in left]
             elif field in ("", "forwarded") and not one.is_in(_EMPTY).fill_null(True).all():
                 left = one.to_list()
@@ -210,8 +208,8 @@ class LineReader:
                 others[field or key] = left
         extras: list[bytes | None] = []
         for values in zip(*others.values(), strict=True):
-            pairs = zip(others, values, strict=True)
-            some = {key: text for key, text in pairs if text is not None and text not in _EMPTY}
+            each = zip(others, values, strict=True)
+            some = {key: text for key, text in each if text is not None and text not in _EMPTY}
             extras.append(msgspec.json.encode(some) if some else None)
         if "date" in ours:
             ours["time"] = ours["date"] + " " + ours["clock"]

@@ -19,7 +19,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparq.pipeline.reading.addresses import Network, visitor
 from sparq.pipeline.reading.formats import DURATIONS
 from sparq.pipeline.reading.json import JsonReader
 from sparq.pipeline.reading.lines import LineReader, request_parts
@@ -31,7 +30,7 @@ from sparq.pipeline.reading.schema import (
     Rows,
     click_schema,
 )
-from sparq.pipeline.reading.times import event_micros
+from sparq.pipeline.reading.values import Network, event_micros, visitor
 
 _ORIGIN: Final = r"^(?i:https?)://[^/]*"
 _NUMBERS: Final = {"time": pl.Int64, "misfits": pl.Int32, "duration": pl.Float64}
@@ -76,11 +75,8 @@ class ClickReader:
         made = {name for group in reading.groups for name in ENRICHMENTS[group]}
         self._schema = pa.schema([one for one in click_schema(reading) if one.name not in made])
         types = {**dict.fromkeys(_TEXTS, pl.String), **_NUMBERS}
-        self._nothing = pl.DataFrame(schema=types).hstack(
-            pl.DataFrame(
-                pl.from_arrow(self._schema.empty_table().select([*reading.own]))
-            ).get_columns()
-        )
+        own = pl.DataFrame(pl.from_arrow(self._schema.empty_table().select([*reading.own])))
+        self._nothing = pl.DataFrame(schema=types).hstack(own.get_columns())
 
     @cached_property
     def _by_form(self) -> ClickReader:
@@ -101,8 +97,8 @@ class ClickReader:
         if not fields["page"].str.starts_with("/").all():
             # A proxy's `http://host/path`: only the path, at least "/".
             page, bare = pl.col("page"), pl.col("page").str.replace(_ORIGIN, "").replace("", "/")
-            is_bare = page.str.starts_with("/")
-            fields = fields.with_columns(page=pl.when(is_bare).then(page).otherwise(bare))
+            is_path = page.str.starts_with("/")
+            fields = fields.with_columns(page=pl.when(is_path).then(page).otherwise(bare))
         reasons = fields["reason"]
         if reasons.null_count() < len(fields):
             is_click = pl.col("reason").is_null()

@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.reading import formats
-from sparq.pipeline.reading.addresses import Network, networks
-from sparq.pipeline.reading.times import event_micros
+from sparq.pipeline.reading.values import Network, event_micros, networks
 
 if TYPE_CHECKING:
     import polars as pl

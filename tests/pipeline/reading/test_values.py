@@ -1,4 +1,4 @@
-"""Event times of texts and numbers, compared with Python's calendar."""
+"""Event times, compared with Python's calendar; which of several addresses is the visitor's."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.reading.times import event_micros
+from sparq.pipeline.reading.values import event_micros, networks, visitor
 
 instants = st.datetimes(
     datetime(1970, 1, 2), datetime(9999, 12, 30), timezones=st.builds(
@@ -63,3 +63,28 @@ def test_a_time_has_many_forms(value, micros):
 def test_what_is_no_time_gives_none(value):
     """A date or clock that does not exist, and everything else, is no time."""
     assert event_micros(value) is None
+
+
+PASSED = {
+    # connection, X-Forwarded-For, trusted: the visitor
+    ("9.9.9.9", None, ()): "9.9.9.9",
+    ("9.9.9.9", "1.1.1.1, 2.2.2.2", ()): "9.9.9.9",
+    ("10.0.0.1", "1.1.1.1, 2.2.2.2", ("10.0.0.0/8",)): "2.2.2.2",
+    ("10.0.0.1", "1.1.1.1, 10.2.2.2", ("10.0.0.0/8",)): "1.1.1.1",
+    ("10.0.0.1", "10.3.3.3, 10.2.2.2", ("10.0.0.0/8",)): "10.3.3.3",
+    ("10.0.0.1", "-", ("private",)): "10.0.0.1",
+    ("::1", "2001:db8::5", ("private",)): "2001:db8::5",
+    ("9.9.9.9", "1.1.1.1", ("private",)): "9.9.9.9",
+    (None, "1.1.1.1, 2.2.2.2", ()): "2.2.2.2",
+    ("1.1.1.1, 2.2.2.2", None, ()): "2.2.2.2",
+    ("unknown", "1.1.1.1", ("private",)): "unknown",
+    (None, None, ("private",)): None,
+}
+
+
+@pytest.mark.parametrize(("passed", "expected"), PASSED.items())
+def test_the_last_address_that_is_no_trusted_proxy_counts(passed, expected):
+    """By default the connection's address counts, never one that the client chooses."""
+    address, forwarded, trusted = passed
+
+    assert expected == visitor(address, forwarded, networks(trusted))
