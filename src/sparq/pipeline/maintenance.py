@@ -122,13 +122,13 @@ def merge(spark: SparkSession, table: OpenTable, chosen: list[TableFile]) -> boo
     definition, place = table.definition, table.place
     schema, paths = schema_of(table.delta), [one.path for one in chosen]
 
-    def totals(rows: ds.Scanner) -> pa.Table:
-        assert definition.summed is not None
+    def change(rows: ds.Scanner) -> pa.Table | Iterable[pa.RecordBatch]:
+        if definition.summed is None:
+            return rows.to_batches()
         found = with_day(definition, definition.summed(rows.to_table()))
         return found.select(schema.names).cast(schema)
 
     def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        change = ds.Scanner.to_batches if definition.summed is None else totals
         for _ in batches:
             yield pa.RecordBatch.from_pylist(rewrite(place, schema, paths, change))
 

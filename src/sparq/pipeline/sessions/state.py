@@ -70,7 +70,7 @@ STEP_S = 10
 
 
 class LowMark(msgspec.Struct):
-    """The low mark: the event time that all nsqds have reached, as one may be read late.
+    """The event time that all nsqds have reached: one may be read minutes after another.
 
     It follows from the batches only, so a replay repeats it, and never goes back. An nsqd that has
     sent no click for QUIET_S does not hold it back until its next click. Only time between batches
