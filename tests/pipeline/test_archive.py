@@ -66,16 +66,6 @@ def test_every_message_is_in_one_table_and_rejected_ones_on_the_topic(
     assert on_topic(cluster) == published + counts[2]
 
 
-def test_a_column_without_values_has_nulls_of_its_type(spark, query, messages, tmp_path):
-    """A column without any value has nulls of its type, such as the common format's user agent."""
-    line = b'192.0.2.1 - - [02/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1'
-    process(Sink(spark, str(tmp_path), archive.output()), messages([line] * 3), 0, archive.split)
-    found = stored(tmp_path, "clicks")
-
-    assert 3 == len(found) == found["user_agent"].null_count
-    assert 0 == len(stored(tmp_path, "rejected"))
-
-
 def test_the_users_columns_are_stored(spark, query, messages, tmp_path):
     """A column of the user's own is a column of the table, also one that is added later."""
     body = b'{"time": "2026-03-02T10:00:00Z", "price": 1.5}'
