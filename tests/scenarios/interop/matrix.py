@@ -3,7 +3,7 @@
 1. A cell is a client and a feature. It is ABSENT (the client lacks the feature: there is no test),
    BROKEN (there is a test, and it must fail, because of a bug of the client), or it works.
 2. Every cell that is not plainly "yes" has a reason, which becomes a footnote of docs/clients.md.
-3. The page contains no date or machine: the same outcomes always give the same page.
+3. A run adds no date or machine to the page: the same outcomes always give the same page.
 """
 
 import json
