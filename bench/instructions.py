@@ -12,8 +12,8 @@ difference of 3 % where the rates and the CPU times of `bench.against` vary by m
    Large commits still run in a thread.
 4. nsqd is some 50 times slower under callgrind than without. So a turn holds as many messages as
    the client's window allows, and a pipelined line shows the cost of full turns.
-5. Some of the noise is left: timers run by the time, and threads wait for the interpreter. So both
-   sides alternate, and the spread of the rounds is shown.
+5. Some noise is left: timers run by the time, and threads wait for the interpreter. So both sides
+   take turns, the median of the rounds' ratios counts, and the range of the ratios is shown.
 """
 
 from __future__ import annotations
@@ -99,20 +99,17 @@ def per_message(line: Line, nsqd: Peer) -> float:
 
 def text(name: str, new: Sequence[float], old: Sequence[float]) -> tuple[str, bool]:
     """A line as text, from the rounds of both sides, and whether it is within the limit."""
-    ours, theirs = statistics.median(new), statistics.median(old)
-    spread = max((max(new) - min(new)) / ours, (max(old) - min(old)) / theirs)
-    holds = ours / theirs <= LIMIT
-    mark = "" if holds else "  DEARER"
-    return (
-        f"{name:<44}{ours:>12,.0f}{theirs:>12,.0f}{ours / theirs:>8.3f}{spread:>8.3f}{mark}",
-        holds,
-    )
+    ratios = [ours / theirs for ours, theirs in zip(new, old, strict=True)]
+    ratio, distance = statistics.median(ratios), max(ratios) - min(ratios)
+    figures = f"{statistics.median(new):>12,.0f}{statistics.median(old):>12,.0f}"
+    mark = "" if ratio <= LIMIT else "  DEARER"
+    return f"{name:<44}{figures}{ratio:>8.3f}{distance:>8.3f}{mark}", ratio <= LIMIT
 
 
 def compare(new: Peer, old: Peer, *, only: str, rounds: int) -> bool:
     """Count each line in turn for both, and print; return whether no line needs over 3 % more."""
     all_hold = True
-    print(f"{'':<44}{'new':>12}{'old':>12}{'ratio':>8}{'spread':>8}", flush=True)
+    print(f"{'':<44}{'new':>12}{'old':>12}{'ratio':>8}{'range':>8}", flush=True)
     for line in LINES:
         if line.messages and only in line.name:
             for nsqd in (new, old):  # what a first run loads is not counted

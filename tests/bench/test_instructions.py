@@ -24,12 +24,12 @@ def test_a_difference_is_free_of_what_every_run_needs() -> None:
 
 @pytest.mark.parametrize(("new", "holds"), [(102.9, True), (103.1, False), (90.0, True)])
 def test_a_line_is_dearer_beyond_three_percent(new: float, *, holds: bool) -> None:
-    """Medians are compared; the spread is the larger one of the two sides."""
-    shown, found = text("line", [new, new, 500], [100, 99, 101])
+    """The median of the rounds' ratios counts: a round that costs both sides more does not."""
+    shown, found = text("line", [2 * new, new, new + 50], [200, 100, 100])
 
     assert found == holds
     assert shown.endswith("DEARER") != holds
-    assert shown.split()[3:5] == [f"{new / 100:.3f}", f"{(500 - new) / new:.3f}"]
+    assert shown.split()[3:5] == [f"{new / 100:.3f}", "0.500"]
 
 
 def test_a_run_can_be_limited_in_messages(tmp_path: Path) -> None:
