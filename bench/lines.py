@@ -40,8 +40,8 @@ LAG = 5000
 WARM_SECONDS = 0.1
 FILL_SECONDS = 0.5
 COUNTED_FILL_SECONDS = 600.0
-COUNTED, SINGLE = 20_000, 400
-"""Numbers of messages of a run that counts instructions: in general, and one at a time."""
+COUNTED, SINGLE, WINDOWS = 20_000, 400, 40
+"""How long a run is that counts instructions: messages in general, and one at a time; windows."""
 SECONDS_A_CHANNEL = 0.02
 """Minimum length of a fan-out run per channel: messages that a broker has buffered for a consumer
 must be few compared with those delivered."""
@@ -307,7 +307,7 @@ def delivering_lines() -> Sequence[Line]:
             noun = "consumer" if consumers == 1 else "consumers"
             name = f"deliver + FIN, {consumers} {noun}, RDY {ready}"
             in_flight = consumers * ready
-            counted = SINGLE if in_flight == 1 else max(COUNTED, in_flight)
+            counted = SINGLE if in_flight == 1 else max(COUNTED, in_flight, WINDOWS * ready)
             found.append(Line(name, ANY, deliver(ready, consumers, count), messages=counted))
     found.append(
         Line("deliver + FIN, 1 consumer, RDY 2500, 1 KiB", ANY, deliver(2500, 1, 50_000, 1024))

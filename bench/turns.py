@@ -4,6 +4,9 @@ The bench drives a broker on a real disk as nsqd does, but without sockets, even
 processes, and without a sync before each OK. Other load on the machine lengthens a few turns; the
 median ignores them, so that two checkouts, run alternately, can be compared on any machine. The
 lowest mean is affected by other load, but includes work that is done only every N turns.
+
+With `--turns` nothing is timed, so that valgrind can count the instructions of a turn: the
+difference between two numbers of turns is free of the start.
 """
 
 from __future__ import annotations
@@ -148,11 +151,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.turns", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each kind of turn")
     parser.add_argument("--only", default="", help="only kinds whose name contains this text")
+    parser.add_argument("--turns", type=int, help="run this number of each kind of turn, untimed")
     given = parser.parse_args(arguments)
     print(f"{'us':<32}{'median':>10}{'a message':>12}{'lowest mean':>14}")
     for kind in KINDS:
         if given.only in kind.name:
             with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as folder:
+                if given.turns:
+                    sum(islice(kind.turns(Line(Path(folder).resolve())), given.turns))
+                    continue
                 median, mean = measure(kind, Path(folder).resolve(), given.rounds)
             us = median * 1e6
             figures = f"{us:>10.1f}{us / kind.messages:>12.2f}{mean * 1e6:>14.1f}"

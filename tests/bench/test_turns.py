@@ -1,5 +1,6 @@
 """bench.turns: each kind of turn moves its messages."""
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -38,3 +39,22 @@ def test_the_table_has_each_chosen_kind(
     assert ["us", "median", "a", "message", "lowest", "mean"] == head.split()
     assert ["MPUB of 200 x 200 B", "MPUB of 200 x 1024 B"] == [line[:32].strip() for line in lines]
     assert all(float(line[32:42]) > 0 for line in lines)
+
+
+def test_turns_can_be_run_untimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `--turns`, exactly as many turns run, and no figures are shown."""
+    ran: list[int] = []
+
+    def counted(_: Line) -> Iterator[float]:
+        while True:
+            ran.append(1)
+            yield 0.001
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(turns, "KINDS", (Kind("counted", 1, counted),))
+    assert 0 == turns.main(["--turns", "7"])
+
+    assert 7 == len(ran)
+    assert 1 == len(capsys.readouterr().out.splitlines())
