@@ -486,9 +486,9 @@ class TopicConnections:
                 if "superseded" not in refusal.text:
                     raise
                 raise SupersededError(
-                    f"another query, or this one started elsewhere, has taken over channel "
-                    f"{self._channel} of topic {member.topic} at nsqd {member.address}; "
-                    f"stop it, or give it its own channel: {refusal}"
+                    f"a query, maybe this one started elsewhere, has taken over channel"
+                    f" {self._channel} of {member.topic} at {member.address}: stop it, or give it"
+                    f" its own channel: {refusal}"
                 ) from refusal
 
     def close(self) -> None:

@@ -1,9 +1,7 @@
 """The errors that make a query fail, and the retries and warnings that may come instead.
 
-The texts of errors are written for the query's author.
-
-Wrong options raise `options.OptionError`, refusals by nsqd `RemoteError`, and missing TLS or AUTH
-the client's `TlsError` or `AuthRequiredError`.
+Their texts are written for the query's author. Wrong options raise `options.OptionError`, refusals
+by nsqd `RemoteError`, and missing TLS or AUTH the client's `TlsError` or `AuthRequiredError`.
 """
 
 import time
