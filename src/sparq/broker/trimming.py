@@ -263,8 +263,11 @@ class Trimming:
         if self._writer is None:
             return notes
         for channel in self._channels.values():
-            self._limit_lag(channel, now)
-            notes += _loss_notes(topic, channel, now)
+            # Each second, and for thousands of channels, most of which have neither.
+            if _has_lag_limit(channel):
+                self._limit_lag(channel, now)
+            if channel.counts.has_losses:
+                notes += _loss_notes(topic, channel, now)
         return notes
 
     def _limit_lag(self, channel: Channel, now: Instant) -> None:
@@ -318,6 +321,15 @@ def expired(
         for segment in unneeded
         if newer[segment.path] >= keep_bytes and now.wall_ns - segment.last_time_ns >= keep_ns
     ]
+
+
+def _has_lag_limit(channel: Channel) -> bool:
+    settings = channel.settings
+    return bool(
+        settings.max_channel_lag_bytes
+        or settings.max_channel_lag_time_ns
+        or settings.message_ttl_ns
+    )
 
 
 def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
