@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from sparq.cluster.nodes import Node
-from sparq.nsqadmin.watch.node_stats import EarlierCounts, counters, read_stats
+from sparq.nsqadmin.watch.node_stats import read_stats
 from sparq.nsqadmin.watch.rows import Lookupd, NodeState
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, SnapshotBuilder
 
@@ -99,7 +99,7 @@ class Cluster:
         before = self._seen.get(address)
         latest, base = (None, None) if before is None else (before.stats, before.base)
         if answer is not None:
-            base = None if latest is None else counters(latest)
+            base = latest
             latest = read_stats(json.dumps(answer).encode(), self.builder.names, self.now)
         state: NodeState = changes.pop("state", "up")
         since_at = changes.pop("since_at", self.now)
@@ -137,7 +137,6 @@ def after_two_answers(
 
 
 __all__ = [
-    "EarlierCounts",
     "Cluster",
     "channel",
     "listed",

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sparq.nsqadmin.watch.names import NameNumbers
-from sparq.nsqadmin.watch.node_stats import COUNT_MAX, read_stats
+from sparq.nsqadmin.watch.node_stats import AT, COUNT_MAX, read_stats
 from tests.nsqadmin.watch.figures import channel, stats, topic
 
 
@@ -34,7 +34,7 @@ def test_invalid_figures_are_left_out_or_limited() -> None:
     found = read_stats(json.dumps(answer).encode(), names, 0.0)
 
     assert [("t", ""), ("t", "c")] == [names.keys[number] for number in found.numbers]
-    assert [COUNT_MAX, 0] == found.column("depth").tolist()
+    assert [COUNT_MAX, 0] == found.counts[AT["depth"]].tolist()
     assert found.health == "NOK  [31m"
 
 

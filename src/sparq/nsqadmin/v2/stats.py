@@ -9,12 +9,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sparq.cluster import figures
-from sparq.cluster.figures import STATES
+from sparq.cluster.cluster_stats import LATENCY
+from sparq.cluster.figures import DELIVERY, STATES
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
@@ -22,6 +21,7 @@ from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.history import Subject
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
+from sparq.nsqadmin.watch.tables import ColumnTable
 
 WAIT_SECONDS: Final = 25.0
 """How long `after` waits; then the current snapshot is sent, which still has the same number."""
@@ -78,12 +78,12 @@ def _stamp(snapshot: ClusterSnapshot) -> dict[str, Any]:
 
 
 def _page(
-    snapshot: ClusterSnapshot, fetch: Callable[..., paging.ListPage[Any]], arguments: Arguments
+    snapshot: ClusterSnapshot, rows: ColumnTable[Any] | Sequence[Any], asked: Arguments, **of: Any
 ) -> dict[str, Any]:
-    """Get a page of rows from `fetch` (`paging`), and convert it to JSON values."""
-    wanted = {name: arguments[name] for name in ("sort", "filter", "offset", "limit")}
+    """Get a page of rows as JSON values; `of` selects them (`paging.in_order`)."""
+    wanted = {name: asked[name] for name in ("sort", "filter", "offset", "limit")}
     try:
-        page = fetch(**wanted)
+        page = paging.page(rows, **wanted, **of)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARG_SORT: {error}") from None
     return {**plain(page), **_stamp(snapshot)}
@@ -140,7 +140,7 @@ async def _history(services: Services, _call: Call, arguments: Arguments) -> Any
 @ENDPOINTS.add("GET", "/topics", "topics", "TopicPage", _sort("name"), *PAGED)
 async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
-    return _page(snapshot, partial(paging.page, snapshot.topics), arguments)
+    return _page(snapshot, snapshot.topics, arguments)
 
 
 @ENDPOINTS.add(
@@ -156,13 +156,13 @@ async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
 async def _channels(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     of = {"topic": arguments["topic"], "state": arguments["state"]}
-    return _page(snapshot, partial(paging.page, snapshot.channels, **of), arguments)
+    return _page(snapshot, snapshot.channels, arguments, **of)
 
 
 @ENDPOINTS.add("GET", "/nodes", "nodes", "NodePage", _sort("hostname"), *PAGED)
 async def _nodes(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
-    return _page(snapshot, partial(paging.page_of_nodes, snapshot.nodes), arguments)
+    return _page(snapshot, snapshot.nodes, arguments)
 
 
 @ENDPOINTS.add(
@@ -181,7 +181,7 @@ async def _clients(services: Services, _call: Call, arguments: Arguments) -> Any
         found = (await services.watch.detail(arguments["topic"], arguments["channel"])).clients
     else:
         found = await services.watch.clients()
-    return _page(snapshot, partial(paging.page_of_clients, found), arguments)
+    return _page(snapshot, found, arguments)
 
 
 @ENDPOINTS.add("GET", "/topics/:topic", "one topic", "TopicDetail", AFTER)
@@ -201,7 +201,7 @@ async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
             for node, part in snapshot.topic_nodes(name)
         ],
         "channels": plain(channels.rows),
-        "latency": detail.topic.latency.document(),
+        "latency": detail.topic[LATENCY],
         "errors": detail.errors,
     }
 
@@ -217,7 +217,7 @@ async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any
         is_known = snapshot.topics.find(names[0]) is not None
         raise HttpError(404, "CHANNEL_NOT_FOUND" if is_known else "TOPIC_NOT_FOUND")
     detail = await services.watch.detail(*names)
-    counts = {} if detail.channel is None else detail.channel.counts
+    stats = detail.channel or {}
     return {
         **_stamp(snapshot),
         "channel": plain(channel),
@@ -226,8 +226,8 @@ async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any
             for node, part in snapshot.channel_nodes(*names)
         ],
         "clients": plain(detail.clients),
-        "delivery": {name: counts.get(name, 0) for name in figures.DELIVERY},
-        "latency": None if detail.channel is None else detail.channel.latency.document(),
+        "delivery": {name: stats.get(name, 0) for name in DELIVERY},
+        "latency": stats.get(LATENCY),
         "errors": detail.errors,
     }
 
@@ -245,6 +245,6 @@ async def _node(services: Services, _call: Call, arguments: Arguments) -> Any:
     return {
         **_stamp(snapshot),
         "node": plain(node),
-        "topics": _page(snapshot, partial(paging.page, topics), of_topics),
-        "channels": _page(snapshot, partial(paging.page, channels), arguments),
+        "topics": _page(snapshot, topics, of_topics),
+        "channels": _page(snapshot, channels, arguments),
     }

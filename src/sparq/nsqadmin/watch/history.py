@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.nsqadmin.watch.names import NONE, NameNumbers
-from sparq.nsqadmin.watch.node_stats import Figures
+from sparq.nsqadmin.watch.node_stats import Counts, Figures
 from sparq.nsqadmin.watch.rows import ChannelRow, NodeRow, TopicRow, Totals
 from sparq.nsqadmin.watch.tables import ColumnTable, NameOrder
 
@@ -73,7 +73,6 @@ class _HistoryStep:
     figures: NDArray[np.float32]
     nodes: Mapping[str, tuple[float | None, ...]]
     total: tuple[float | None, ...]
-    counted: frozenset[str]
 
 
 _NODE = ("depth", "in_rate", "out_rate")
@@ -109,82 +108,62 @@ class History:
             return True
         return time - self._steps[-1].time >= self.step_seconds(size) - SLACK_SECONDS
 
-    def take(
+    def add(
         self,
         time: float,
-        size: int,
         order: NameOrder,
-        tables: tuple[ColumnTable[TopicRow], ColumnTable[ChannelRow]],
-        nodes: tuple[Sequence[NodeRow], Totals],
+        topics: ColumnTable[TopicRow],
+        channels: ColumnTable[ChannelRow],
+        *,
+        nodes: Sequence[NodeRow],
+        totals: Totals,
     ) -> None:
         """Add a step with the current figures.
 
         Args:
             time: seconds since 1970.
-            size: the number of names.
             order: the order of the tables' rows.
-            tables: topics and channels.
-            nodes: the nodes and their totals.
         """
-        (topics, channels), (each, totals) = tables, nodes
-        figures = np.full((3, size), np.nan, np.float32)
-        figures[DEPTH, order.topics] = topics.columns["waiting"]
-        figures[RATE, order.topics] = topics.columns["in_rate"]
-        figures[LAG, order.topics] = topics.columns["lag_seconds"]
-        figures[DEPTH, order.channels] = channels.columns["depth"]
-        figures[RATE, order.channels] = channels.columns["out_rate"]
-        figures[LAG, order.channels] = channels.columns["lag_seconds"]
-        of_nodes = {
+        figures = np.full((3, len(self._names)), np.nan, np.float32)
+        for row, column in ((DEPTH, "waiting"), (RATE, "in_rate"), (LAG, "lag_seconds")):
+            figures[row, order.topics] = topics.columns[column]
+        for row, column in ((DEPTH, "depth"), (RATE, "out_rate"), (LAG, "lag_seconds")):
+            figures[row, order.channels] = channels.columns[column]
+        there = {
             node.address: (node.waiting, node.in_rate, node.out_rate)
-            for node in each
+            for node in nodes
             if node.state != "gone"
         }
         total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
-        self._steps.append(_HistoryStep(time, figures, of_nodes, total, frozenset(of_nodes)))
-        self.size_bytes += figures.nbytes
-        self._drop(time)
-
-    def _drop(self, time: float) -> None:
         steps = self._steps
+        steps.append(_HistoryStep(time, figures, there, total))
+        self.size_bytes += figures.nbytes
         # After the clock was set back, steps have times in the future: drop them, too.
-        while (
-            steps[0].time < time - KEPT_SECONDS
-            or steps[0].time > time
-            or self.size_bytes > self._bytes_max
+        while len(steps) > 1 and (
+            not time - KEPT_SECONDS <= steps[0].time <= time or self.size_bytes > self._bytes_max
         ):
-            if len(steps) == 1:
-                break
             self.size_bytes -= steps.popleft().figures.nbytes
 
-    def growth(self, time: float, depth: Figures, counted: frozenset[str]) -> Figures:
+    def growth(self, time: float, depth: Counts, counted: frozenset[str]) -> Figures:
         """Recent growth of each depth, in messages per second; nan if not known yet.
 
         Args:
             time: the current time, seconds since 1970.
             depth: the current depths, by number.
-            counted: the addresses of the nodes that they are the sums of.
+            counted: the addresses of the nodes that they are the sums of. Only steps since this set
+                last changed are compared.
         """
-        growth = np.full(len(depth), np.nan)
-        step = self._before(time - GROWTH_SECONDS, counted)
-        if step is not None and time - step.time >= GROWTH_SECONDS_MIN:
-            size = min(len(depth), step.figures.shape[1])
-            grown = depth[:size] - step.figures[DEPTH, :size]
-            growth[:size] = grown / (time - step.time)
-        return growth
-
-    def _before(self, time: float, counted: frozenset[str]) -> _HistoryStep | None:
-        """The last step at or before this time; if there is none, the first step.
-
-        Only steps since the set of nodes last changed are considered.
-        """
-        first = None
+        growth, base = np.full(len(depth), np.nan), None
         for step in reversed(self._steps):
-            if step.counted != counted:
-                return first
-            if step.time <= time:
-                return step
-            first = step
-        return first
+            if step.nodes.keys() != counted:
+                break
+            base = step
+            if step.time <= time - GROWTH_SECONDS:
+                break
+        if base is not None and time - base.time >= GROWTH_SECONDS_MIN:
+            size = min(len(depth), base.figures.shape[1])
+            growth[:size] = (depth[:size] - base.figures[DEPTH, :size]) / (time - base.time)
+        return growth
 
     def series(self, of: Subject) -> Series:
         """The last hour of a subject; empty if a topic or channel is unknown.
@@ -205,26 +184,17 @@ class History:
         number = self._names.number(*of[1:])
         if number == NONE:
             return Series([], {})
-        figures = [_figures(step, number) for step in steps]
+        rows = [_figures(step, number) for step in steps]
         if of[0] == "topic":
-            return _series(steps, ("depth", "in_rate", "lag_seconds"), figures)
+            return _series(steps, ("depth", "in_rate", "lag_seconds"), rows)
         topic = self._names.number(of[1])
-        rates = [_figures(step, topic)[RATE] for step in steps]
-        rows = [(*own, rate) for own, rate in zip(figures, rates, strict=True)]
+        rows = [(*row, _figures(step, topic)[RATE]) for row, step in zip(rows, steps, strict=True)]
         return _series(steps, ("depth", "out_rate", "lag_seconds", "in_rate"), rows)
 
     def spark(self, of: tuple[str, ...], points: int = SPARK_POINTS) -> Series:
         """A topic's or channel's `depth` at some steps of the last hour, including the last one."""
-        number = self._names.number(*of[1:])
-        steps = tuple(self._steps)
-        every, last = max(1, -(-len(steps) // points)), len(steps) - 1
-        found = Series([], {"depth": []})
-        for place, step in enumerate(steps):
-            _leave_gap(found, steps, place)
-            if (last - place) % every == 0:
-                found.times.append(step.time)
-                found.values["depth"].append(_known(_figures(step, number)[DEPTH]))
-        return found
+        number, steps = self._names.number(*of[1:]), tuple(self._steps)
+        return _series(steps, ("depth",), [_figures(step, number) for step in steps], points)
 
 
 def _figures(step: _HistoryStep, number: int) -> tuple[float, ...]:
@@ -234,36 +204,34 @@ def _figures(step: _HistoryStep, number: int) -> tuple[float, ...]:
 
 
 def _series(
-    steps: Sequence[_HistoryStep], names: Sequence[str], rows: Sequence[Sequence[float | None]]
+    steps: Sequence[_HistoryStep],
+    names: Sequence[str],
+    rows: Sequence[Sequence[float | None]],
+    points: int = 0,
 ) -> Series:
+    """The rows, or some `points` of them, with unknown figures where steps are missing."""
+    every = -(-len(steps) // points) or 1 if points else 1
     found = Series([], {name: [] for name in names})
     for place, (step, row) in enumerate(zip(steps, rows, strict=True)):
-        _leave_gap(found, steps, place)
-        found.times.append(step.time)
-        for at, name in enumerate(names):
-            found.values[name].append(_known(row[at]))
+        if found.times and _is_after_gap(steps, place):
+            before = steps[place - 1].time
+            found.times.append((before + step.time) / 2)
+            for values in found.values.values():
+                values.append(None)
+        if (len(steps) - 1 - place) % every == 0:
+            found.times.append(step.time)
+            for name, value in zip(names, row, strict=False):
+                # Rounded to the digits of float32.
+                is_known = value is not None and math.isfinite(value)
+                found.values[name].append(float(f"{value:.7g}") if is_known else None)
     return found
 
 
-def _leave_gap(series: Series, steps: Sequence[_HistoryStep], place: int) -> None:
-    """Add unknown figures if the step comes so late that this process must have stood still."""
-    if not place or not series.times:
-        return
-    before, after = steps[place - 1].time, steps[place].time
+def _is_after_gap(steps: Sequence[_HistoryStep], place: int) -> bool:
+    """Whether a step comes so late that this process must have stood still."""
+    times = [step.time for step in steps[max(0, place - 2) : place + 2]]
+    at = min(place, 2)
     # A step is at most as late as a round.
-    if after - before > GAP_STEPS * _interval(steps, place):
-        series.times.append((before + after) / 2)
-        for values in series.values.values():
-            values.append(None)
-
-
-def _interval(steps: Sequence[_HistoryStep], place: int) -> float:
-    """Usual time between two steps around a place."""
-    before = steps[place - 1].time - steps[place - 2].time if place > 1 else STEP_SECONDS
-    after = steps[place + 1].time - steps[place].time if place + 1 < len(steps) else STEP_SECONDS
-    return max(STEP_SECONDS, min(before, after))
-
-
-def _known(value: float | None) -> float | None:
-    """Round a figure to the digits of float32; None if it is unknown."""
-    return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None
+    before = times[at - 1] - times[at - 2] if at > 1 else STEP_SECONDS
+    after = times[at + 1] - times[at] if len(times) > at + 1 else STEP_SECONDS
+    return times[at] - times[at - 1] > GAP_STEPS * max(STEP_SECONDS, min(before, after))

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -35,9 +34,6 @@ COUNTS: Final = (
 AT: Final = {name: place for place, name in enumerate(COUNTS)}
 COUNTERS: Final = COUNTS[:5]
 COUNT_MAX: Final = 1 << 53
-NO_NAME: Final = " "
-"""Replaces a channel's empty name, which would mean its topic; NSQ allows neither name."""
-
 
 _of_channel = attrgetter(
     *("message_count", "finished", "requeue_count", "timeout_count", "message_bytes"),
@@ -75,11 +71,6 @@ class NodeStats:
     readers: dict[int, Reader]
     draining: bool = False
 
-    def column(self, name: str) -> Counts:
-        """The counts of one of `COUNTS`, shape (n,)."""
-        found: Counts = self.counts[AT[name]]
-        return found
-
     def only(self, numbers: Numbers) -> NodeStats:
         """Select the figures of some ascending numbers, which become 0, 1, ... in this order."""
         here = np.isin(self.numbers, numbers)
@@ -91,28 +82,6 @@ class NodeStats:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierCounts:
-    """The part of an earlier answer that rates need: `counts` has only the rows of `COUNTERS`."""
-
-    at_seconds: float
-    start_time: int
-    numbers: Numbers
-    counts: Counts
-
-    def only(self, numbers: Numbers) -> EarlierCounts:
-        """Select some numbers, like `NodeStats.only`."""
-        here = np.isin(self.numbers, numbers)
-        at = np.searchsorted(numbers, self.numbers[here]).astype(np.int32)
-        return replace(self, numbers=at, counts=self.counts[:, here])
-
-
-def counters(stats: NodeStats) -> EarlierCounts:
-    """Copy the counters, as the base of later rates."""
-    kept = stats.counts[: len(COUNTERS)].copy()
-    return EarlierCounts(stats.at_seconds, stats.start_time, stats.numbers, kept)
-
-
 def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float) -> NodeStats:
     """Parse an answer of `/stats`, also in the form before NSQ 1.0 (wrapped in `data`).
 
@@ -121,10 +90,16 @@ def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float)
     """
     # Not `figures.read`, which checks each name: `names` does so only for new ones.
     document = figures.decode(answer)
-    rows, numbers = _numbered(document.topics, names)
-    counts = _counts(rows)
-    oldest = _oldest(rows, document.sparq_version is not None)
+    topics, channels = _numbered(document.topics, names)
+    numbers = np.array([*topics, *channels], np.int32)
     names.seen(numbers, at_seconds)
+    # One iterator of numbers into one array: no list of tuples is built. Then one row per figure,
+    # contiguous, because all later sums and rates are computed figure by figure.
+    rows = chain(map(_of_topic, topics.values()), map(_of_channel, channels.values()))
+    flat = np.fromiter(chain.from_iterable(rows), np.int64, len(numbers) * len(COUNTS))
+    counts = np.ascontiguousarray(flat.reshape(len(numbers), len(COUNTS)).T)
+    ages = [channel.oldest_waiting_seconds for channel in channels.values()]
+    oldest = np.maximum(np.array([0.0] * len(topics) + ages, np.float64), 0.0)
     own = document.sparq_version
     return NodeStats(
         at_seconds,
@@ -134,65 +109,35 @@ def read_stats(answer: bytes | bytearray, names: NameNumbers, at_seconds: float)
         one_line(document.health),
         document.is_short,
         numbers,
-        counts,
-        oldest,
-        dict(_readers(rows, numbers)),
+        np.clip(counts, 0, COUNT_MAX, out=counts),
+        # sparq's nsqd sends null if no message waits.
+        oldest if own is None else np.nan_to_num(oldest),
+        {number: _reader(one) for number, one in channels.items() if one.range_reader},
         document.draining,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of an answer: first topics, then channels."""
-
-    topics: list[TopicFigures]
-    channels: list[ChannelFigures]
-
-    def __len__(self) -> int:
-        return len(self.topics) + len(self.channels)
-
-
-def _numbered(topics: list[TopicFigures], names: NameNumbers) -> tuple[_Rows, Numbers]:
-    """The topics and channels without duplicates and invalid names, and their numbers."""
-    # Nearly every answer has the names of the one before. So look up all numbers first, and check
-    # each name only if one is missing or occurs twice.
-    found = [names.number(topic.topic_name) for topic in topics]
-    for topic in topics:
-        number_of = names.of_topic(topic.topic_name).get
-        found += [number_of(each.channel_name or NO_NAME, NONE) for each in topic.channels or ()]
-    numbers = np.array(found, np.int32)
-    if NONE in found or len(np.unique(numbers)) < len(numbers):
-        return _numbered_anew(topics, names)
-    return _Rows(topics, [channel for topic in topics for channel in topic.channels or ()]), numbers
-
-
-def _numbered_anew(topics: list[TopicFigures], names: NameNumbers) -> tuple[_Rows, Numbers]:
-    """The same for answers with new names, duplicates or invalid names."""
-    rows = _Rows([], [])
-    of_topics: dict[int, TopicFigures] = {}
-    of_channels: dict[int, None] = {}
+def _numbered(
+    topics: list[TopicFigures], names: NameNumbers
+) -> tuple[dict[int, TopicFigures], dict[int, ChannelFigures]]:
+    """The topics and channels by number, without duplicates and invalid names."""
+    found: dict[int, TopicFigures] = {}
+    channels: dict[int, ChannelFigures] = {}
     for topic in topics:
         number = names.number_or_new(topic.topic_name)
-        if number == NONE or number in of_topics:
+        if number == NONE or number in found:
             continue
-        of_topics[number] = topic
-        rows.topics.append(topic)
-        for channel in topic.channels or ():
-            number = names.number_or_new(topic.topic_name, channel.channel_name or NO_NAME)
-            if number != NONE and number not in of_channels:
-                of_channels[number] = None
-                rows.channels.append(channel)
-    return rows, np.array([*of_topics, *of_channels], np.int32)
-
-
-def _counts(rows: _Rows) -> Counts:
-    """The counts of the rows, shape (len(COUNTS), n), limited to 0 to `COUNT_MAX`."""
-    # One iterator of numbers into one array: no list of tuples is built. Then one row per figure,
-    # contiguous, because all later sums and rates are computed figure by figure.
-    flat = chain.from_iterable(chain(map(_of_topic, rows.topics), map(_of_channel, rows.channels)))
-    found = np.fromiter(flat, np.int64, len(rows) * len(COUNTS))
-    counts = np.ascontiguousarray(found.reshape(len(rows), len(COUNTS)).T)
-    return np.clip(counts, 0, COUNT_MAX, out=counts)
+        found[number] = topic
+        known = names.of_topic(topic.topic_name)
+        for channel in topic.channels:
+            name = channel.channel_name
+            # The name "" is that of the topic here; NSQ allows it for neither.
+            number = known.get(name, NONE) if name else NONE
+            if number == NONE and name:
+                number = names.number_or_new(topic.topic_name, name)
+            if number != NONE:
+                channels.setdefault(number, channel)
+    return found, channels
 
 
 def _of_topic(topic: TopicFigures) -> tuple[int, ...]:
@@ -200,21 +145,7 @@ def _of_topic(topic: TopicFigures) -> tuple[int, ...]:
     return count, 0, 0, 0, size, depth, topic.backend_depth, 0, 0, 0, 0, topic.paused
 
 
-def _oldest(rows: _Rows, is_sparq: bool) -> Figures:
-    """Ages of the oldest waiting messages; sparq's nsqd sends null if no message waits."""
-    ages = np.zeros(len(rows))
-    known = [channel.oldest_waiting_seconds for channel in rows.channels]
-    ages[len(rows.topics) :] = np.array(known, np.float64)
-    np.maximum(ages, 0.0, out=ages)
-    return np.nan_to_num(ages) if is_sparq else ages
-
-
-def _readers(rows: _Rows, numbers: Numbers) -> Iterator[tuple[int, Reader]]:
-    for place, row in enumerate(rows.channels, len(rows.topics)):
-        if row.range_reader:
-            address, query = one_line(row.range_reader), one_line(row.range_query or "")
-            age = row.range_commit_seconds
-            yield (
-                int(numbers[place]),
-                Reader(address, query, None if age is None else max(0.0, age)),
-            )
+def _reader(channel: ChannelFigures) -> Reader:
+    age = channel.range_commit_seconds
+    address, query = channel.range_reader or "", channel.range_query or ""
+    return Reader(one_line(address), one_line(query), None if age is None else max(0.0, age))

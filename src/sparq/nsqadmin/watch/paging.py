@@ -1,26 +1,21 @@
 """Selects the rows of a list that are shown: filters, sorts and pages. Pure functions.
 
 1. A column has the name of the row's field; a `-` in front reverses the order. Unknown figures are
-   at the end in both orders, and equal rows stay in the order of their names.
+   at the end in both orders, and equal rows stay in the order of the list.
 2. A filter is a text that the name must contain; upper and lower case do not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sparq.cluster.figures import STATES
-from sparq.nsqadmin.watch.rows import ClientGroup, NodeRow
 from sparq.nsqadmin.watch.tables import ColumnTable
 
-S = TypeVar("S")
 T = TypeVar("T")
-Places = NDArray[np.intp]
 
 LIMIT_MAX: Final = 1000
 LIMIT: Final = 50
@@ -43,128 +38,79 @@ class ListPage(Generic[T]):
 
 
 def page(
-    table: ColumnTable[T],
-    *,
-    sort: str = BY_NAME,
-    filter: str = "",
-    topic: str = "",
-    state: str = "",
-    offset: int = 0,
-    limit: int = LIMIT,
+    rows: ColumnTable[T] | Sequence[T], *, offset: int = 0, limit: int = LIMIT, **wanted: str
 ) -> ListPage[T]:
-    """Get a page of channels or topics.
+    """Get a page of a list.
 
     Args:
-        sort: a numeric field of the row, or `name`; with `-` in front, the largest first.
-        filter: only rows whose `topic/channel` contains this text.
-        topic: only rows of this topic.
-        state: only channels in this state.
+        rows: channels or topics, or rows with a `text` that filters search.
         offset: number of rows to skip, from 0.
         limit: rows per page, 1 to `LIMIT_MAX`.
+        wanted: the arguments of `in_order`.
 
     Raises:
         ValueError: the column or state does not exist, or a number is out of bounds.
     """
-    places = in_order(table, sort=sort, filter=filter, topic=topic, state=state)
-    return _page(places.tolist(), offset, limit, table.row)
-
-
-def _page(found: list[S], offset: int, limit: int, row: Callable[[S], T]) -> ListPage[T]:
+    places = in_order(rows, **wanted)
     if offset < 0:
         raise ValueError("offset must be 0 or more")
     if not 1 <= limit <= LIMIT_MAX:
         raise ValueError(f"limit must be from 1 to {LIMIT_MAX:,}")
-    shown = tuple(row(each) for each in found[offset : offset + limit])
-    return ListPage(shown, len(found), offset, limit)
+    shown = tuple(rows[place] for place in places[offset : offset + limit])
+    return ListPage(shown, len(places), offset, limit)
 
 
 def in_order(
-    table: ColumnTable[T],
+    rows: ColumnTable[Any] | Sequence[Any],
     *,
     sort: str = BY_NAME,
     filter: str = "",
     topic: str = "",
     state: str = "",
-) -> Places:
-    """The places of all rows that match a filter, sorted. The arguments are those of `page`.
+) -> Sequence[int]:
+    """The places of all rows that match a filter, sorted.
+
+    Args:
+        sort: a figure of the row, or for topics and channels `name`; with `-` in front, the
+            largest first.
+        filter: only rows whose name contains this text.
+        topic: only channels of this topic.
+        state: only channels in this state.
 
     Raises:
         ValueError: the column or state does not exist.
     """
-    places: Places = np.arange(len(table))
-    if state:
-        if state not in STATES or "state" not in table.columns:
-            raise ValueError(f"state must be one of {', '.join(STATES)}")
-        places = np.flatnonzero(table.columns["state"] == STATES.index(state))
-    if topic:
-        places = places[[table.keys[place][0] == topic for place in places]]
-    if filter:
-        wanted, texts = filter.lower(), table.texts
-        places = places[[wanted in texts[place] for place in places]]
-    name = sort.removeprefix("-")
-    if name == BY_NAME:
-        return places[::-1] if sort != name else places
-    if name not in table.columns:
-        raise ValueError(f"sort must be one of {', '.join((BY_NAME, *sorted(table.columns)))}")
-    figures = table.columns[name][places].astype(np.float64)
-    # Negated, not reversed: unknown figures (nan) stay at the end, equal rows in order of names.
-    return places[np.argsort(-figures if sort != name else figures, kind="stable")]
-
-
-def page_of_nodes(
-    nodes: Sequence[NodeRow], *, offset: int = 0, limit: int = LIMIT, **wanted: str
-) -> ListPage[NodeRow]:
-    """Get a page of the nodes of `nodes_in_order`. Raises like `page`."""
-    return _page(nodes_in_order(nodes, **wanted), offset, limit, lambda node: node)
-
-
-def nodes_in_order(
-    nodes: Sequence[NodeRow], *, sort: str = "hostname", filter: str = ""
-) -> list[NodeRow]:
-    """Filter nodes by address, host name and version, and sort them. Raises like `in_order`."""
-    texts = [f"{node.address} {node.hostname} {node.version}" for node in nodes]
-    return _sorted(nodes, texts, sort, filter)
-
-
-def page_of_clients(
-    clients: Sequence[ClientGroup], *, offset: int = 0, limit: int = LIMIT, **wanted: str
-) -> ListPage[ClientGroup]:
-    """Get a page of the client groups of `clients_in_order`. Raises like `page`."""
-    return _page(clients_in_order(clients, **wanted), offset, limit, lambda group: group)
-
-
-def clients_in_order(
-    clients: Sequence[ClientGroup], *, sort: str = "-connections", filter: str = ""
-) -> list[ClientGroup]:
-    """Filter groups by host, user agent and channel, and sort them. Raises like `in_order`."""
-    texts = [f"{each.hostname} {each.user_agent} {each.topic}/{each.channel}" for each in clients]
-    return _sorted(clients, texts, sort, filter)
-
-
-def page_of(
-    rows: Sequence[T],
-    texts: Sequence[str],
-    *,
-    sort: str,
-    filter: str = "",
-    offset: int = 0,
-    limit: int = LIMIT,
-) -> ListPage[T]:
-    """Get a page of any rows; `texts` has the text of each that a filter looks into."""
-    return _page(_sorted(rows, texts, sort, filter), offset, limit, lambda row: row)
-
-
-def _sorted(rows: Sequence[T], texts: Sequence[str], sort: str, filter: str) -> list[T]:
-    wanted, name = filter.lower(), sort.removeprefix("-")
-    left = [row for row, text in zip(rows, texts, strict=True) if wanted in text.lower()]
-    if rows and not hasattr(rows[0], name):
-        fields = sorted(getattr(type(rows[0]), "__dataclass_fields__", ()))
+    places: Sequence[int] = range(len(rows))
+    name, wanted = sort.removeprefix("-"), filter.lower()
+    if isinstance(rows, ColumnTable):
+        columns, texts = rows.columns, rows.texts
+        if state:
+            if state not in STATES or "state" not in columns:
+                raise ValueError(f"state must be one of {', '.join(STATES)}")
+            places = (columns["state"] == STATES.index(state)).nonzero()[0].tolist()
+        if topic:
+            places = [place for place in places if rows.keys[place][0] == topic]
+        fields = [BY_NAME, *sorted(columns)]
+        values = columns[name].tolist() if name in columns else [*range(len(rows))]
+    else:
+        texts = [row.text.lower() for row in rows]
+        fields = sorted(getattr(type(rows[0]), "__dataclass_fields__", ())) if rows else [name]
+        values = [_value(row, name) for row in rows]
+        fields += [name] if values and values[0] is not NotImplemented else []
+    if name not in fields:
         raise ValueError(f"sort must be one of {', '.join(fields)}")
+    if wanted:
+        places = [place for place in places if wanted in texts[place]]
+    known = [place for place in places if _is_known(values[place])]
+    unknown = [place for place in places if not _is_known(values[place])]
+    return sorted(known, key=values.__getitem__, reverse=sort != name) + unknown
 
-    def value(row: T) -> Any:
-        found = getattr(row, name)
-        return len(found) if isinstance(found, tuple) else found
 
-    known = [row for row in left if value(row) is not None]
-    unknown = [row for row in left if value(row) is None]
-    return sorted(known, key=value, reverse=sort != name) + unknown
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _value(row: Any, name: str) -> Any:
+    """The value by which a row is sorted; `NotImplemented`: it has no such field."""
+    found = getattr(row, name, NotImplemented)
+    return len(found) if isinstance(found, tuple) else found

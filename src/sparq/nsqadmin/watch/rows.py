@@ -167,6 +167,11 @@ class NodeRow:
     out_rate: float | None
 
     @property
+    def text(self) -> str:
+        """What filters search."""
+        return f"{self.address} {self.hostname} {self.version}"
+
+    @property
     def is_well(self) -> bool:
         """Whether it is there, and its disk has no trouble."""
         return self.state != "gone" and not self.is_short and self.health in ("", "OK")
@@ -235,7 +240,7 @@ class Notice:
     link: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientGroup:
     """Consumer connections of one kind, grouped by host and user agent.
 
@@ -252,16 +257,21 @@ class ClientGroup:
     channel: str
     hostname: str
     user_agent: str
-    connections: int
-    nodes: int
-    client_ids: tuple[str, ...]
-    in_flight: int
-    ready: int
-    finished: int
-    requeued: int
-    messages: int
-    connected_at: int
-    attributes: tuple[str, ...]
+    connections: int = 0
+    nodes: int = 0
+    client_ids: tuple[str, ...] = ()
+    in_flight: int = 0
+    ready: int = 0
+    finished: int = 0
+    requeued: int = 0
+    messages: int = 0
+    connected_at: int = 0
+    attributes: tuple[str, ...] = ()
     zone: str = ""
     region: str = ""
     addresses: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What filters search."""
+        return f"{self.hostname} {self.user_agent} {self.topic}/{self.channel}"

@@ -4,8 +4,6 @@
    because it shares nothing that is changed later (`names` replaces its lists instead).
 2. Sums are over the nodes that answer, and over silent ones with their last figures. A node that is
    gone keeps its last figures in its own row.
-3. The builder keeps the data of earlier snapshots that the next one needs, so that the computations
-   can be pure functions.
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ import numpy as np
 from sparq.cluster.nodes import Node as Listed
 from sparq.nsqadmin.watch.attention import attention
 from sparq.nsqadmin.watch.history import History
-from sparq.nsqadmin.watch.merge import ClusterColumns, Flags, StallClock, merge, rates_of
 from sparq.nsqadmin.watch.names import Key, NameNumbers, Numbering, Numbers
-from sparq.nsqadmin.watch.node_stats import AT, EarlierCounts, Figures, NodeStats
+from sparq.nsqadmin.watch.node_stats import AT, Figures, NodeStats
 from sparq.nsqadmin.watch.rows import (
     ChannelRow,
     Lookupd,
@@ -34,10 +31,13 @@ from sparq.nsqadmin.watch.rows import (
 )
 from sparq.nsqadmin.watch.tables import (
     ColumnTable,
+    Flags,
+    Merged,
     NameOrder,
-    channels_table,
+    merge,
     order_of,
-    topics_table,
+    rates_of,
+    tables,
 )
 
 COUNTED: Final = ("up", "silent", "unregistered")
@@ -51,7 +51,7 @@ class Observed:
         node: as it was listed.
         lookupds: addresses of the nsqlookupds that list it.
         stats: its last statistics; None if it has never answered.
-        base: earlier counters from which its rates are computed; None if there are none.
+        base: earlier statistics from which its rates are computed; None if there are none.
     """
 
     node: Listed
@@ -61,7 +61,7 @@ class Observed:
     error: str = ""
     lookupds: tuple[str, ...] = ()
     stats: NodeStats | None = None
-    base: EarlierCounts | None = None
+    base: NodeStats | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,6 @@ class ClusterSnapshot:
     Attributes:
         number: 1, 2, ...; a later snapshot has a larger one.
         time: seconds since 1970.
-        errors: why a node or nsqlookupd did not answer, by address.
         lookupds: the nsqlookupds; empty if nsqds were configured instead.
         observed: the data that each of `nodes` is made from.
         named: the names of the numbers in statistics.
@@ -94,7 +93,7 @@ class ClusterSnapshot:
         nodes = {node.address: node.error for node in self.nodes if node.error}
         return nodes | {each.address: each.error for each in self.lookupds if each.error}
 
-    @cached_property
+    @property
     def has_go(self) -> bool:
         """Whether some node that is not gone is not sparq's: it does not show its messages."""
         return any(not node.is_sparq for node in self.nodes if node.state in COUNTED)
@@ -105,81 +104,57 @@ class ClusterSnapshot:
         return any(node.is_sparq for node in self.nodes)
 
     @cached_property
-    def _by_address(self) -> dict[str, tuple[NodeRow, Observed]]:
-        pairs = zip(self.nodes, self.observed, strict=True)
-        return {node.address: (node, seen) for node, seen in pairs}
-
-    @cached_property
     def _topic_numbers(self) -> dict[str, int]:
         keys = self.named.keys[: self.named.size]
         return {key[0]: n for n, key in enumerate(keys) if key[0] and not key[1]}
 
     def node(self, address: str) -> NodeRow | None:
         """The node with this address; None if there is none."""
-        found = self._by_address.get(address)
-        return found[0] if found else None
+        return next((node for node in self.nodes if node.address == address), None)
+
+    def notices_at(self, *links: str) -> list[Notice]:
+        """The notices that link to one of these pages."""
+        return [notice for notice in self.notices if notice.link in links]
 
     def at_node(self, address: str) -> tuple[ColumnTable[TopicRow], ColumnTable[ChannelRow]]:
-        """The topics and channels of one node, with its last figures.
-
-        Raises:
-            KeyError: there is no such node.
-        """
-        _, seen = self._by_address[address]
-        answers = [] if seen.stats is None else [(seen.stats, seen.base)]
-        return _tables(self.named, answers)
+        """The topics and channels of one node, with its last figures."""
+        seen = [each for each in self.observed if each.node.address == address]
+        answers = [(each.stats, each.base) for each in seen if each.stats is not None]
+        return tables(self.named, merge(answers, self.named.size))
 
     def topic_nodes(self, topic: str) -> list[tuple[NodeRow, TopicRow]]:
         """The nodes that have a topic, including gone ones, each with its own figures."""
-        return [(node, topics.row(0)) for node, topics, _ in self._parts(topic, None)]
+        return [(node, topics[0]) for node, topics, _ in self._parts(topic, None)]
 
     def channel_nodes(self, topic: str, channel: str) -> list[tuple[NodeRow, ChannelRow]]:
         """The nodes that have a channel, including gone ones, each with its own figures."""
-        return [(node, channels.row(0)) for node, _, channels in self._parts(topic, channel)]
+        parts = self._parts(topic, channel)
+        return [(node, channels[0]) for node, _, channels in parts if len(channels)]
 
     def _parts(
         self, topic: str, channel: str | None
     ) -> list[tuple[NodeRow, ColumnTable[TopicRow], ColumnTable[ChannelRow]]]:
         """A topic with all of its channels, or one, at each node that has it."""
-        wanted = self._numbers_of(topic, channel)
-        keys = [self.named.keys[number] for number in wanted]
-        topic_of = np.full(len(wanted), keys.index((topic, "")) if wanted.size else 0, np.int32)
-        named = Numbering(keys, topic_of, len(keys))
-        parts = []
-        for node, seen in self._by_address.values():
-            stats = None if seen.stats is None else seen.stats.only(wanted)
-            if stats is None or not stats.numbers.size:
-                continue
-            base = None if seen.base is None else seen.base.only(wanted)
-            topics, channels = _tables(named, [(stats, base)])
-            if channel is None or len(channels):
-                parts.append((node, topics, channels))
-        return parts
-
-    def _numbers_of(self, topic: str, channel: str | None) -> Numbers:
-        """The numbers of a topic and its channels, or one of them; empty if it is unknown."""
-        keys, topic_of, size = self.named.keys, self.named.topic_of, self.named.size
         own = self._topic_numbers.get(topic)
         if own is None:
-            return np.zeros(0, np.int32)
-        family = np.flatnonzero(topic_of[:size] == own).astype(np.int32)
-        left = [n for n in family.tolist() if channel is None or keys[n][1] in ("", channel)]
-        return np.array(left, np.int32)
-
-
-def _tables(
-    named: Numbering, answers: Sequence[tuple[NodeStats, EarlierCounts | None]]
-) -> tuple[ColumnTable[TopicRow], ColumnTable[ChannelRow]]:
-    """The tables of some nodes, without the figures that exist only for the whole cluster."""
-    columns = merge(answers, named.size)
-    order = order_of(named, columns)
-    unfinished, growth = np.zeros(named.size), np.full(named.size, np.nan)
-    channels = channels_table(named.keys, columns, order, unfinished, growth)
-    return topics_table(named.keys, columns, order), channels
+            return []
+        keys = self.named.keys
+        family = np.flatnonzero(self.named.topic_of[: self.named.size] == own).tolist()
+        left = [n for n in family if channel is None or keys[n][1] in ("", channel)]
+        wanted: Numbers = np.array(left, np.int32)
+        topic_of = np.full(len(left), left.index(own), np.int32)
+        named = Numbering([keys[number] for number in left], topic_of, len(left))
+        parts = []
+        for node, seen in zip(self.nodes, self.observed, strict=True):
+            stats = None if seen.stats is None else seen.stats.only(wanted)
+            if stats is not None and stats.numbers.size:
+                base = None if seen.base is None else seen.base.only(wanted)
+                parts.append((node, *tables(named, merge([(stats, base)], named.size))))
+        return parts
 
 
 class SnapshotBuilder:
-    """Makes one snapshot after the other.
+    """Makes one snapshot after the other; it keeps what the next one needs of earlier ones.
 
     Attributes:
         names: the numbers that the statistics of all nodes use.
@@ -189,7 +164,8 @@ class SnapshotBuilder:
     def __init__(self) -> None:
         self.names = NameNumbers()
         self.history = History(self.names)
-        self._progress = StallClock()
+        self._finished: Figures = np.zeros(0)
+        self._moved_at: Figures = np.zeros(0)
         self._number = 0
         self._ordered: tuple[list[Key], Flags, NameOrder] | None = None
 
@@ -218,17 +194,15 @@ class SnapshotBuilder:
                 self.names.seen(seen.stats.numbers, now)
         named = self.names.numbering()
         counted = [each for each in observed if each.state in COUNTED]
-        columns = merge([(s.stats, s.base) for s in counted if s.stats], named.size)
-        order = self._order(named, columns)
-        unfinished = self._progress.update(columns, now)
+        merged = merge([(s.stats, s.base) for s in counted if s.stats], named.size)
+        order = self._order(named, merged)
         there = frozenset(seen.node.address for seen in counted)
-        growth = self.history.growth(time, columns.count("depth").astype(np.float64), there)
-        channels = channels_table(named.keys, columns, order, unfinished, growth)
-        topics = topics_table(named.keys, columns, order)
+        growth = self.history.growth(time, merged.counts["depth"], there)
+        topics, channels = tables(named, merged, order, self._idle(merged, now), growth)
         nodes = tuple(_node(seen, named) for seen in observed)
         totals = _totals(nodes, topics, channels)
         if self.history.is_due(time, named.size):
-            self.history.take(time, named.size, order, (topics, channels), (nodes, totals))
+            self.history.add(time, order, topics, channels, nodes=nodes, totals=totals)
         notices = attention(
             time=time,
             nodes=nodes,
@@ -245,30 +219,55 @@ class SnapshotBuilder:
             self._number, time, totals, nodes, topics, channels, notices, *made_of
         )
 
-    def _order(self, named: Numbering, columns: ClusterColumns) -> NameOrder:
+    def _order(self, named: Numbering, merged: Merged) -> NameOrder:
         """The order of the names; it is computed again only if the names have changed."""
-        there = columns.nodes > 0
+        there = merged.nodes > 0
         if self._ordered is not None:
             keys, before, order = self._ordered
             # Reused numbers come with a new list of keys. New names are appended to the same list,
             # but then `there` is longer.
             if keys is named.keys and np.array_equal(before, there):
                 return order
-        order = order_of(named, columns)
+        order = order_of(named, merged)
         self._ordered = named.keys, there, order
         return order
+
+    def _idle(self, merged: Merged, now: float) -> Figures:
+        """Seconds for which messages have been unfinished without one being finished, by number.
+
+        Any change of the counter counts as progress, even an nsqd's restart.
+        """
+        finished = merged.counts["finished"].astype(np.float64)
+        # nan differs from every number, so a new name counts as having moved just now.
+        before, moved_at = np.full(len(finished), np.nan), np.full(len(finished), now)
+        known = min(len(finished), len(self._finished))
+        before[:known], moved_at[:known] = self._finished[:known], self._moved_at[:known]
+        moved_at[(finished != before) | (merged.unfinished == 0)] = now
+        self._finished, self._moved_at = finished, moved_at
+        return now - moved_at
 
 
 def _node(seen: Observed, named: Numbering) -> NodeRow:
     stats, listed = seen.stats, seen.node
-    figures = _zero_sums() if stats is None else _sums(stats, seen.base, named)
+    version, sums = listed.version, dict.fromkeys(AT, 0)
+    is_topic, messages, in_rate, out_rate = np.zeros(0, np.bool_), 0, None, None
+    if stats is not None:
+        own = stats.sparq_version
+        version = stats.version if own is None else f"{stats.version} (sparq {own})"
+        is_topic = named.topic_of[stats.numbers] == stats.numbers
+        sums = dict(zip(AT, stats.counts.sum(axis=1).tolist(), strict=True))
+        messages = int(stats.counts[AT["messages"]][is_topic].sum())
+        rates = rates_of(stats, seen.base)
+        if rates is not None:
+            in_rate = _sum(rates[AT["messages"]][is_topic])
+            out_rate = _sum(rates[AT["finished"]][~is_topic])
     return NodeRow(
         address=listed.address,
         hostname=listed.hostname,
         broadcast_address=listed.broadcast_address,
         tcp_port=listed.tcp_port,
         http_port=listed.http_port,
-        version=_version(seen),
+        version=version,
         zone=listed.topology_zone,
         region=listed.topology_region,
         state=seen.state,
@@ -283,41 +282,16 @@ def _node(seen: Observed, named: Numbering) -> NodeRow:
         lookupds=seen.lookupds,
         tombstoned=tuple(name for name, is_hidden in listed.topics if is_hidden),
         out_of_date=listed.out_of_date,
-        **figures,
+        topics=int(is_topic.sum()),
+        channels=int((~is_topic).sum()),
+        waiting=sums["depth"],
+        in_flight=sums["in_flight"],
+        deferred=sums["deferred"],
+        clients=sums["clients"],
+        messages=messages,
+        in_rate=in_rate,
+        out_rate=out_rate,
     )
-
-
-def _version(seen: Observed) -> str:
-    """NSQ's version, and for sparq's nsqd also sparq's version."""
-    if seen.stats is None:
-        return seen.node.version
-    own = seen.stats.sparq_version
-    return seen.stats.version if own is None else f"{seen.stats.version} (sparq {own})"
-
-
-def _zero_sums() -> dict[str, Any]:
-    counts = ("topics", "channels", "waiting", "in_flight", "deferred", "clients", "messages")
-    return {**dict.fromkeys(counts, 0), "in_rate": None, "out_rate": None}
-
-
-def _sums(stats: NodeStats, base: EarlierCounts | None, named: Numbering) -> dict[str, Any]:
-    """Sums over the topics and channels of one node."""
-    is_topic = named.topic_of[stats.numbers] == stats.numbers
-    sums = stats.counts.sum(axis=1)
-    grown = rates_of(stats, base)
-    in_rate = None if grown is None else _sum(grown[AT["messages"]][is_topic])
-    out_rate = None if grown is None else _sum(grown[AT["finished"]][~is_topic])
-    return {
-        "topics": int(is_topic.sum()),
-        "channels": int((~is_topic).sum()),
-        "waiting": int(sums[AT["depth"]]),
-        "in_flight": int(sums[AT["in_flight"]]),
-        "deferred": int(sums[AT["deferred"]]),
-        "clients": int(sums[AT["clients"]]),
-        "messages": int(stats.column("messages")[is_topic].sum()),
-        "in_rate": in_rate,
-        "out_rate": out_rate,
-    }
 
 
 def _sum(rates: Figures) -> float | None:
@@ -331,21 +305,18 @@ def _totals(
 ) -> Totals:
     lags = channels.columns["lag_seconds"]
     known = lags[~np.isnan(lags)]
-    of_topics, of_channels = topics.columns, channels.columns
+    counted = ("waiting", "in_flight", "deferred", "clients", "messages")
+    counts: dict[str, Any] = {name: int(topics.columns[name].sum()) for name in counted}
     return Totals(
         nodes=len(nodes),
         nodes_up=sum(node.is_well for node in nodes),
         topics=len(topics),
         channels=len(channels),
-        waiting=int(of_topics["waiting"].sum()),
-        in_flight=int(of_topics["in_flight"].sum()),
-        deferred=int(of_topics["deferred"].sum()),
-        clients=int(of_topics["clients"].sum()),
-        messages=int(of_topics["messages"].sum()),
-        in_rate=_sum(of_topics["in_rate"]),
-        byte_rate=_sum(of_topics["byte_rate"]),
-        out_rate=_sum(of_channels["out_rate"]),
-        requeue_rate=_sum(of_channels["requeue_rate"]),
-        timeout_rate=_sum(of_channels["timeout_rate"]),
+        **counts,
+        in_rate=_sum(topics.columns["in_rate"]),
+        byte_rate=_sum(topics.columns["byte_rate"]),
+        out_rate=_sum(channels.columns["out_rate"]),
+        requeue_rate=_sum(channels.columns["requeue_rate"]),
+        timeout_rate=_sum(channels.columns["timeout_rate"]),
         lag_seconds=float(known.max()) if known.size else None,
     )
