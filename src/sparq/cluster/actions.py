@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from sparq.client.reasons import one_line
 from sparq.cluster.figures import Client, NsqdFigures, TopicFigures, seek_result
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import error_text
+from sparq.protocol.names import one_line
 
 IDS_MAX: Final = 1000
 """Maximum messages per node in one call."""

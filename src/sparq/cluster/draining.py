@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster.actions import Report
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, is_name
 from sparq.cluster.upstream import UpstreamError
+from sparq.protocol.names import one_line
 
 PATH: Final = "/drain"
 LEFT_MAX: Final = 1000

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from sparq.client.reasons import one_line
 from sparq.cluster.nodes import is_name
+from sparq.protocol.names import one_line
 
 T = TypeVar("T")
 

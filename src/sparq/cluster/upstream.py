@@ -24,11 +24,12 @@ from typing import Any, Final, Self
 import aiohttp
 from yarl import URL
 
-from sparq.client.reasons import http_reason, one_line
+from sparq.client.lookup import http_reason
 from sparq.cluster.address_rule import AddressRule, GuardedResolver
 from sparq.protocol import lookup
 from sparq.protocol.address import PORT_MAX, lookupd_url
 from sparq.protocol.bounded import collected
+from sparq.protocol.names import one_line
 
 ANSWER_BYTES_MAX: Final = 64 << 20
 """Maximum answer size: `/stats` of 1,000 topics with ten channels each is about 6 MB."""
@@ -307,8 +308,7 @@ def _no_number(name: str) -> None:
 
 def _text(answer: bytes) -> str:
     # A character has at most 4 bytes in UTF-8: no more need be decoded.
-    text = answer[: 4 * QUOTED_MAX].decode("utf-8", "replace")[:QUOTED_MAX]
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return one_line(answer[: 4 * QUOTED_MAX].decode("utf-8", "replace"), QUOTED_MAX)
 
 
 def _code(answer: bytes) -> str:

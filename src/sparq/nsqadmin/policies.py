@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster import policies as cluster
 from sparq.cluster.actions import Report
 from sparq.cluster.figures import policies_result
 from sparq.cluster.fleet import Fleet
+from sparq.protocol.names import one_line
 
 BYTES_MAX: Final = 256 << 10
 """Maximum size of a document: nsqd accepts no more."""

@@ -12,6 +12,8 @@ from typing import Final
 NAME_SIZE_MAX: Final = 64
 EPHEMERAL_SUFFIX: Final = "#ephemeral"
 DIRECTORY_PREFIX: Final = "t-"
+SHOWN_MAX: Final = 200
+"""Maximum characters of a peer's text in a line for people."""
 
 _NAME: Final = re.compile(rb"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 _TO_ESCAPE: Final = re.compile(r"[A-Z_]")
@@ -82,6 +84,11 @@ def _quoted_character(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte kept by surrogateescape
         return f"\\x{code - 0xDC00:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def one_line(text: str, length_max: int = SHOWN_MAX) -> str:
+    """Make a peer's text safe to print: cut, and with blanks for non-printable characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:length_max])
 
 
 def bare_host(host: str) -> str:

@@ -42,8 +42,8 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from sparq.client.lookup import http_reason
 from sparq.client.message import Message
-from sparq.client.reasons import http_reason
 from sparq.program.logging import LEVELS, set_up
 from sparq.program.stdout import sparq_version
 from sparq.protocol.durations import SECOND

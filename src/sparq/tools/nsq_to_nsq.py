@@ -42,10 +42,10 @@ from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import STORAGE_REFUSALS
 from sparq.client.consumer import Consumer
+from sparq.client.dispatcher import Receipt
 from sparq.client.errors import ProducerFullError, PublishError, SparqClientError
 from sparq.client.message import Message
 from sparq.client.producer import Producer
-from sparq.client.publish import Receipt
 from sparq.program.logging import LEVELS, set_up
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sparq.client.reasons import one_line
 from sparq.cluster.figures import ChannelFigures, NsqdFigures, lag_of, state_of
+from sparq.protocol.names import one_line
 
 ORDER: Final = ("ok", "paused", "behind", "no channel", "no consumers", "stuck")
 """The states, the worst last."""

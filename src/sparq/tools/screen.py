@@ -21,8 +21,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sparq.client.reasons import one_line
 from sparq.cluster.figures import Client
+from sparq.protocol.names import one_line
 from sparq.tools.overview import ChannelPart, Key, Overview, OverviewRow, severity
 from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, cells, count, duration, rate
 

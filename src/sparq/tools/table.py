@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
+from sparq.protocol.names import one_line
 from sparq.tools.view import UNKNOWN, duration
 
 SECONDS: Final = "_seconds"

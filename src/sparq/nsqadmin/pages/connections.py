@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from sparq.client.reasons import one_line
 from sparq.cluster.figures import Client
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.pages.grids import GridColumn, grid
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
+from sparq.protocol.names import one_line
 
 STATES: Final = {0: "not subscribed", 3: "subscribed", 4: "closing its subscription"}
 COLUMNS: Final = (

@@ -22,13 +22,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from sparq.client.reasons import one_line
 from sparq.cluster import cluster_stats, figures
 from sparq.cluster.figures import Client
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import UpstreamError
 from sparq.nsqadmin.watch.rows import ClientGroup
 from sparq.nsqadmin.watch.snapshot import COUNTED, ClusterSnapshot
+from sparq.protocol.names import one_line
 
 KEPT_MAX: Final = 2000
 KEPT_SECONDS: Final = 60.0

@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.client.reasons import one_line
 from sparq.cluster import figures
 from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.nsqadmin.watch.names import NONE, NameNumbers, Numbers
 from sparq.nsqadmin.watch.rows import Reader
+from sparq.protocol.names import one_line
 
 Counts: TypeAlias = NDArray[np.int64]
 Figures: TypeAlias = NDArray[np.float64]

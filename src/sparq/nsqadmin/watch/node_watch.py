@@ -14,12 +14,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.nsqadmin.watch.node_stats import AT, NodeStats
 from sparq.nsqadmin.watch.rows import NodeState
 from sparq.nsqadmin.watch.snapshot import Observed
+from sparq.protocol.names import one_line
 
 SILENT_SECONDS: Final = 1.5
 RATE_SECONDS_MIN: Final = 0.9

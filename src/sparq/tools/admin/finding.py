@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
+from sparq.protocol.names import one_line
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.reading import (
     PAGE_MAX,

@@ -18,12 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster.actions import IS_BACK
 from sparq.cluster.fleet import Fleet
 from sparq.program.flags import flags_of
 from sparq.program.verbs import ParsedCommand
-from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.pipes import Input, PipeOutput

@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster.cluster_stats import INT64_SPAN
 from sparq.cluster.figures import ChannelFigures, TopicFigures
 from sparq.cluster.fleet import Fleet, Gathered
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
+from sparq.protocol.names import one_line
 from sparq.tools.admin.job import Job, has_nothing, in_words, lines_of
 from sparq.tools.command_line import ToolError
 

@@ -7,7 +7,6 @@ from tests.scenarios.client_library.requirements import Requirement
 CLIENT_CONNECTION: Final = "client/test_connection.py::"
 CLIENT_DISPATCHER: Final = "client/test_dispatcher.py::"
 CLIENT_PRODUCER: Final = "client/test_producer.py::"
-CLIENT_PUBLISH: Final = "client/test_publish.py::"
 DAEMONS: Final = "scenarios/client_library/test_daemons.py::"
 PRODUCER: Final = "scenarios/client_library/test_producer.py::"
 CANCELLED_PUBLISHES: Final = "scenarios/publishing/test_cancelled_publishes.py::"
@@ -113,7 +112,7 @@ REQUIREMENTS: Final = {
         ),
         (
             WIRE_ERRORS + "test_every_code_has_a_meaning",
-            CLIENT_PUBLISH + "test_errors_for_wrong_arguments_state_what_is_required",
+            CLIENT_PRODUCER + "test_errors_for_wrong_arguments_state_what_is_required",
             CLIENT_DISPATCHER + "test_a_refusal_fails_only_its_own_publish",
         ),
     ),

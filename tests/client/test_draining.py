@@ -1,4 +1,4 @@
-"""client.drained: publishes skip a draining nsqd, and try it again later."""
+"""client.dispatcher: publishes skip a draining nsqd, and try it again later."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sparq.client import Producer, PublishError, drained
-from sparq.client.drained import Drained
+from sparq.client import Producer, PublishError, dispatcher
 from sparq.protocol.errors import RemoteError
 from tests.client.scripted import OK, Peer, ScriptedNsqd, connected
 from tests.support.waiting import until
@@ -74,7 +73,7 @@ async def test_a_draining_nsqd_is_tried_again_after_retry_seconds(
     two_nsqds: list[ScriptedNsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After RETRY_SECONDS one publish tries the draining nsqd; its OK puts it back in use."""
-    monkeypatch.setattr(drained, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.2)
     async with Producer([nsqd.address for nsqd in two_nsqds]) as producer:
         await connected(producer, 2)
         while publishes(two_nsqds[0]) < 3:
@@ -134,25 +133,20 @@ async def test_a_draining_topic_sends_only_its_own_publishes_elsewhere(
             await producer.publish("moved", b"x")
 
 
-def test_an_nsqd_listed_as_draining_is_skipped_until_it_is_unlisted() -> None:
-    """A listed nsqd is skipped until it is unlisted, which also clears its own refusals."""
-    found = Drained()
-    assert not found
-    found.refused("a", 10.0)
-    assert (True, False, False) == (
-        found.has("a", 11.0),
-        found.has("b", 11.0),
-        found.has("a", 15.0),
-    )
-    found.list(frozenset({"a", "b"}))
-    assert (True, True) == (found.has("a", 15.0), found.has("b", 1e9))
-    assert {"a", "b"} == set(found)
-    found.list(frozenset({"b"}))
-    assert (False, True) == (found.has("a", 11.0), found.has("b", 11.0))
-    found.refused("a", 20.0)
-    found.sent("a", 25.0)
-    found.sent("b", 25.0)
-    assert (True, False) == (found.has("a", 26.0), found.has("a", 30.0))
-    found.took("a")
-    found.list(frozenset())
-    assert not found
+async def test_an_nsqd_listed_as_draining_is_skipped_until_it_is_unlisted(
+    two_nsqds: list[ScriptedNsqd],
+) -> None:
+    """A listed nsqd is skipped, whatever it answers; unlisting it also clears its own refusal."""
+    first, second = (nsqd.address for nsqd in two_nsqds)
+    async with Producer([first, second]) as producer:
+        await connected(producer, 2)
+
+        async def used() -> set[str]:
+            return {(await producer.publish("t", b"x")).nsqd for _ in range(4)}
+
+        assert {second} == await used()  # the first one has refused, and is now listed as well
+        two_nsqds[0].on_publish = lambda _peer, _words, _body: OK
+        producer._dispatcher.list_draining(frozenset({first}))
+        assert {second} == await used()
+        producer._dispatcher.list_draining(frozenset())
+        assert {first, second} == await used()
