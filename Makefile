@@ -81,7 +81,7 @@ dead: $(READY) ## vulture: unused code in src, except for the names listed in py
 	@$(BIN)/vulture
 
 tidy: $(READY) ## sizes of functions, forbidden words, paths, hosts, links
-	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/repository/test_docs.py
+	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/docs/test_links.py
 
 tests: $(READY) $(CLASSES) ## the tests without the checks (ARGS= SEED=)
 	@$(BIN)/python -m pytest -rfEs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
