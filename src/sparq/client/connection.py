@@ -22,7 +22,7 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, cast
 
 from sparq.client.arguments import parse_local, parse_nsqd
@@ -88,7 +88,7 @@ DONE: Final = _Done()
 
 
 class Request(ABC):
-    """A command that nsqd answers.
+    """A command that nsqd answers; all requests of one connection have the same class.
 
     Attributes:
         size: size of the command in bytes.
@@ -101,6 +101,12 @@ class Request(ABC):
     @abstractmethod
     def answered(self, link: Connection, answer: bytes | Exception) -> None:
         """Handle the response, refusal (``RemoteError``) or loss (``ConnectionLostError``)."""
+
+    @staticmethod
+    def confirmed(link: Connection, requests: Sequence[Any]) -> None:
+        """Handle OK for several requests, in one call."""
+        for request in requests:
+            request.answered(link, OK)
 
 
 class Awaited(Request):
@@ -404,7 +410,7 @@ class Connection(asyncio.Protocol):
             receiver.feed(data)
             if count := receiver.take_oks():
                 has_answers = True
-                self._answered(OK, count)
+                self._confirmed(count)
             if not count or receiver.has_more:
                 for found in receiver.runs():
                     if isinstance(found, MessageRun):
@@ -430,17 +436,22 @@ class Connection(asyncio.Protocol):
         else:
             self._answered(data)
 
-    def _answered(self, answer: bytes | RemoteError, count: int = 1) -> None:
-        """Pass an answer to the oldest requests."""
-        waiting = self.waiting
-        while count and waiting:
-            count -= 1
-            _, request = waiting.popleft()
+    def _confirmed(self, count: int) -> None:
+        take = self.waiting.popleft
+        requests = [take()[1] for _ in range(min(count, len(self.waiting)))]
+        self.waiting_bytes -= sum([request.size for request in requests])
+        if requests:
+            requests[0].confirmed(self, requests)
+        if len(requests) < count:
+            self._answered(OK)
+
+    def _answered(self, answer: bytes | RemoteError) -> None:
+        """Pass an answer to the oldest request."""
+        if self.waiting:
+            _, request = self.waiting.popleft()
             self.waiting_bytes -= request.size
             request.answered(self, answer)
-        if not count:
-            return
-        if isinstance(answer, RemoteError):
+        elif isinstance(answer, RemoteError):
             log.warning("nsqd %s: %s", self.address, answer, extra={"nsqd": self.address})
         else:
             self.fail(WrongPeerError(f"unexpected answer without a request: {answer[:100]!r}"))

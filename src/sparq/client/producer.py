@@ -21,16 +21,23 @@ import asyncio
 import contextlib
 import struct
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Sequence, Sized
-from functools import lru_cache, partial
-from typing import Any, Final, Self, cast
+from collections.abc import Iterable, Sequence, Sized
+from functools import lru_cache
+from typing import Any, Final, Self
 
 from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import Config, milliseconds
 from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Filter
-from sparq.client.dispatcher import CLOSED, Dispatcher, PendingPublish, Receipt
+from sparq.client.dispatcher import (
+    CLOSED,
+    Callback,
+    Dispatcher,
+    OnDone,
+    PendingPublish,
+    Receipt,
+)
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.log_fields import FieldLogger
 from sparq.client.pool import background
@@ -41,8 +48,6 @@ BODY_BYTES_MAX: Final = 2**31 - 1
 """The protocol's size limit; nsqd's own limits (--max-msg-size, --max-body-size) are lower."""
 
 _SIZE: Final = struct.Struct(">i")
-
-OnDone = Callable[[Receipt | Exception], object]
 
 
 class Producer(Connecting):
@@ -143,27 +148,34 @@ class Producer(Connecting):
         return await self._outcome(command, 1, timeout_seconds)
 
     async def _outcome(self, command: bytes, count: int, seconds: float | None) -> Receipt:
-        publish = self._submit(command, count, seconds)
+        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        publish = self._submit(command, count, outcome, seconds)
         try:
-            return await publish.outcome
+            return await outcome
         except asyncio.CancelledError:
             # Not cancelled: it had its outcome in the same loop iteration, and is counted already.
-            if publish.outcome.cancelled():
+            if outcome.cancelled():
                 self._dispatcher.forget(publish)
             raise
 
-    def _submit(self, command: bytes, count: int, seconds: float | None) -> PendingPublish:
-        loop = self._started()
-        if seconds is not None and not seconds > 0:
-            raise ValueError(f"timeout_seconds must be above 0, not {seconds}")
-        now = loop.time()
-        deadline = now + (self.config.publish_timeout if seconds is None else seconds)
-        outcome: asyncio.Future[Receipt] = loop.create_future()
-        publish = PendingPublish(command, count, outcome, now, deadline)
-        # The default needs no timer of its own: the connection checks for `publish_timeout` itself,
-        # and a publish that is queued or sent again gets a timer then.
-        if seconds is not None:
+    def _submit(
+        self,
+        command: bytes,
+        count: int,
+        outcome: asyncio.Future[Receipt] | Callback,
+        seconds: float | None = None,
+    ) -> PendingPublish:
+        now = self._started().time()
+        if seconds is None:
+            # No timer of its own: the connection checks for `publish_timeout` itself, and a publish
+            # that is queued or sent again gets a timer then.
+            deadline = now + self.config.publish_timeout
+            publish = PendingPublish(command, count, outcome, now, deadline)
+        elif seconds > 0:
+            publish = PendingPublish(command, count, outcome, now, now + seconds)
             self._dispatcher.expire_in(publish)
+        else:
+            raise ValueError(f"timeout_seconds must be above 0, not {seconds}")
         self._dispatcher.submit(publish)
         return publish
 
@@ -208,10 +220,8 @@ class Producer(Connecting):
     def _submit_nowait(self, command: bytes, count: int, on_done: OnDone | None) -> None:
         if on_done is not None and not callable(on_done):
             raise TypeError(f"on_done must be a function, not {type(on_done).__name__}")
-        self._started()
         self._dispatcher.require_queue_space(len(command))
-        publish = self._submit(command, count, None)
-        publish.outcome.add_done_callback(partial(_report, on_done or _log_failure))
+        self._submit(command, count, Callback(on_done or _log_failure))
 
     async def drain(self) -> None:
         """Wait until no publish waits to be sent: ``publish_nowait`` then has room again."""
@@ -340,19 +350,6 @@ class Producer(Connecting):
     def connections(self) -> list[str]:
         """The connected nsqds, as ``host:port``."""
         return [link.address for link in self._dispatcher.links if link.live]
-
-
-def _report(on_done: OnDone, outcome: asyncio.Future[Receipt]) -> None:
-    """Call the function of a publish without waiting; its errors go to the loop's handler."""
-    try:
-        error = outcome.exception()
-        left = on_done(outcome.result() if error is None else cast(Exception, error))
-        if asyncio.iscoroutine(left):
-            left.close()  # otherwise Python warns as well that it was never awaited
-            raise TypeError("on_done is called, not awaited: use a function that is not async")
-    except Exception as error:
-        context = {"message": f"publish_nowait: {on_done!r} failed", "exception": error}
-        outcome.get_loop().call_exception_handler(context)
 
 
 def _log_failure(outcome: Receipt | Exception) -> None:

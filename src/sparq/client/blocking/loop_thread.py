@@ -200,7 +200,12 @@ def _begin(work: Callable[[], Awaitable[T]], outcome: Future[T]) -> None:
 
     def done(task: asyncio.Task[T]) -> None:
         del _tasks[outcome]
-        settle(outcome, task)
+        if task.cancelled():
+            when_unlocked(outcome, outcome.set_exception, ClosedError(CLOSED))
+        elif (error := task.exception()) is not None:
+            when_unlocked(outcome, outcome.set_exception, error)
+        else:
+            when_unlocked(outcome, outcome.set_result, task.result())
 
     _tasks[outcome] = asyncio.ensure_future(task())
     _tasks[outcome].add_done_callback(done)
@@ -218,16 +223,6 @@ async def withdraw(outcome: Future[T]) -> T | None:
         await asyncio.wait([task])
         return None if task.cancelled() or task.exception() else task.result()
     return outcome.result() if outcome.done() and not outcome.exception() else None
-
-
-def settle(outcome: Future[T], done: asyncio.Future[T]) -> None:
-    """On the loop: pass the result of a task or future to another thread's future."""
-    if done.cancelled():
-        when_unlocked(outcome, outcome.set_exception, ClosedError(CLOSED))
-    elif (error := done.exception()) is not None:
-        when_unlocked(outcome, outcome.set_exception, error)
-    else:
-        when_unlocked(outcome, outcome.set_result, done.result())
 
 
 def when_unlocked(future: Future[Any], function: Callable[..., object], *arguments: Any) -> None:

@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any
 
 from sparq.client.blocking.handle import SessionHandle, awaited
-from sparq.client.blocking.loop_thread import LoopThread, settle, when_unlocked
-from sparq.client.dispatcher import Receipt
+from sparq.client.blocking.loop_thread import LoopThread, when_unlocked
+from sparq.client.dispatcher import Callback, Receipt
 from sparq.client.log_fields import FieldLogger
 from sparq.client.producer import (
     Producer,
@@ -220,12 +220,15 @@ def _start(producer: Producer, command: bytes, count: int, outcome: Future[Recei
     """On the session's thread: publish unless cancelled."""
     if not outcome.set_running_or_notify_cancel():
         return
+
+    def on_done(result: Receipt | Exception) -> None:
+        has_failed = isinstance(result, Exception)
+        when_unlocked(outcome, outcome.set_exception if has_failed else outcome.set_result, result)
+
     try:
-        publish = producer._submit(command, count, None)
+        producer._submit(command, count, Callback(on_done))
     except Exception as error:
         outcome.set_exception(error)
-    else:
-        publish.outcome.add_done_callback(partial(settle, outcome))
 
 
 def _log_unfinished(byte_limit: ByteLimit, owner: int) -> None:
