@@ -6,8 +6,6 @@ over ``https`` (``lookupd_authorization``, ``auth_without_tls``). Cookies are no
 
 from __future__ import annotations
 
-import os
-import socket
 import ssl
 from typing import Any, Final, Self
 
@@ -15,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from sparq.client.config import Config
+from sparq.client.errors import reason_of
 from sparq.client.layer_options import check_lookupd_status
 from sparq.protocol import lookup
 from sparq.protocol.bounded import collected
@@ -83,9 +82,7 @@ def http_reason(error: Exception) -> str:
         cause = error.__cause__
         return one_line(f"TLS: {tls_reason(cause) if isinstance(cause, ssl.SSLError) else error}")
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        if isinstance(error.os_error, socket.gaierror):  # its number is not an errno
-            return str(error.os_error.strerror).lower()
-        return os.strerror(error.os_error.errno).lower()
+        return reason_of(error.os_error)
     if isinstance(error, aiohttp.ClientResponseError):
         if "E_BAD_PROTOCOL" in error.message:  # aiohttp quotes the first bytes of the answer
             return (

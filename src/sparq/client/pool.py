@@ -22,14 +22,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
+from sparq.client.errors import (
+    ConnectionLostError,
+    SparqClientError,
+    WrongPeerError,
+    reason_of,
+)
 from sparq.client.log_fields import FieldLogger
 from sparq.protocol.errors import RemoteError
 
@@ -241,16 +244,3 @@ class Pool:
             log.warning("nsqd %s: %s", address, reason, extra={"nsqd": address})
         self.errors[address] = reason
         self._news.set()
-
-
-def reason_of(error: Exception) -> str:
-    """Return why a connection could not be made, as text for people."""
-    # The error of `asyncio.timeout` has no errno. The system's ETIMEDOUT is a TimeoutError as well,
-    # but has an errno, and so a text of its own below.
-    if isinstance(error, TimeoutError) and not error.errno:
-        return str(error) or "no answer in time"
-    if isinstance(error, socket.gaierror):  # its number is not an errno
-        return str(error.strerror).lower()
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
-    return str(error) or type(error).__name__

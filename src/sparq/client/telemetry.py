@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from sparq.client.arguments import parse_nsqd
+from sparq.client.batch import Batch
 from sparq.client.dispatcher import Receipt
 from sparq.client.log_fields import current
 from sparq.client.message import Around, Message
@@ -60,19 +61,8 @@ class Source(Protocol):
     channel: str
 
 
-class Bodies(Protocol):
-    """A batch of messages, asyncio or blocking."""
-
-    @property
-    def bodies(self) -> list[bytes]:
-        """The published bytes of each message."""
-
-    @property
-    def expires_at(self) -> float:
-        """When the first message timeout of the batch ends; monotonic seconds."""
-
-    def observe(self, around: Around) -> None:
-        """Respond within ``around("finish")`` or ``around("requeue")`` from now on."""
+Bodies = Batch
+"""A batch of messages, asyncio or blocking."""
 
 
 class Telemetry:
@@ -199,8 +189,9 @@ class Telemetry:
         if self._carry_context:
             opened = [unseal(data) for data in bodies]
             bodies = [body for _, body in opened]
-            carried = (_span_context(fields) for fields, _ in opened if fields)
-            links = [trace.Link(each) for each in islice(carried, LINKS_MAX)]
+            carried = islice((fields for fields, _ in opened if fields), LINKS_MAX)
+            spans = (trace.get_current_span(_CARRIER.extract(fields)) for fields in carried)
+            links = [trace.Link(span.get_span_context()) for span in spans]
         about = _about("process", "process", consumer.topic, consumer.channel)
         size: Attributes = {"messaging.batch.message_count": len(bodies)}
         self._consumed.add(len(bodies), about)
@@ -356,7 +347,3 @@ def _server(nsqd: str) -> Attributes:
     if place.is_path:
         return {"server.address": place.host}
     return {"server.address": place.host, "server.port": place.port}
-
-
-def _span_context(fields: dict[str, str]) -> trace.SpanContext:
-    return trace.get_current_span(_CARRIER.extract(fields)).get_span_context()
