@@ -8,7 +8,7 @@ import pytest
 
 from sparq.program.flag_types import INT
 from sparq.program.flags import option
-from sparq.tools.command_line import ConsumeOptions, parse, refuse
+from sparq.tools.commands import ConsumeOptions, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,3 @@ def test_an_argument_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[st
     assert 1 == said.count("\n")
     assert said.startswith("tool: ")
     assert "true" in said
-
-
-def test_a_usage_error_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error is one line, and the exit status is 1."""
-    with pytest.raises(SystemExit) as ended:
-        refuse("tool", "--topic required")
-
-    assert (1, "tool: --topic required\n") == (ended.value.code, capsys.readouterr().err)

@@ -9,15 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.tools.command_line import UsageError
-from sparq.tools.hostpool import MODES, EpsilonGreedy, HostPool, RoundRobin, hosts_of
+from sparq.tools.commands import MODES, UsageError
+from sparq.tools.relay import HostPool
 
 NAMES = ["a", "b", "c"]
 
 
+def pool(mode: str, names: list[str], seed: int = 0) -> HostPool:
+    """Return a pool whose random choices are the same in each run."""
+    return HostPool(mode, names, random.Random(seed))
+
+
 def test_round_robin_chooses_each_host_in_turn() -> None:
     """Failing hosts have their turn, too; a repeated name has one turn."""
-    hosts = RoundRobin(["a", "b", "a", "c"])
+    hosts = pool("round-robin", ["a", "b", "a", "c"])
     hosts.failed("b", 0)
 
     assert list("abcabc") == [hosts.choose(0) for _ in range(6)]
@@ -25,7 +30,7 @@ def test_round_robin_chooses_each_host_in_turn() -> None:
 
 def test_a_failed_host_is_skipped_for_30_s() -> None:
     """After 30 s the host is tried once; the others are chosen in turn all the time."""
-    hosts = HostPool(NAMES)
+    hosts = pool("hostpool", NAMES)
     hosts.failed("b", 0)
 
     assert list("acac") == [hosts.choose(29.9) for _ in range(4)]
@@ -34,7 +39,7 @@ def test_a_failed_host_is_skipped_for_30_s() -> None:
 
 def test_the_retry_time_doubles_up_to_15_min() -> None:
     """The time doubles with each failed retry; further failures at the same time do not count."""
-    hosts = HostPool(NAMES)
+    hosts = pool("hostpool", NAMES)
     now, waits = 0.0, []
     hosts.failed("b", now)
     for _ in range(7):
@@ -50,7 +55,7 @@ def test_the_retry_time_doubles_up_to_15_min() -> None:
 
 def test_one_success_ends_the_failed_state() -> None:
     """The host has its turn again, and its next failure counts as the first."""
-    hosts = HostPool(NAMES)
+    hosts = pool("hostpool", NAMES)
     hosts.failed("b", 0)
     for now in (30, 90):
         assert "b" in [hosts.choose(now) for _ in NAMES]
@@ -65,21 +70,21 @@ def test_one_success_ends_the_failed_state() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_if_all_hosts_have_failed_all_are_tried(mode: str) -> None:
     """If no host were tried, the message would only be delayed."""
-    hosts = hosts_of(mode, NAMES, random.Random(1))
+    hosts = HostPool(mode, NAMES, random.Random(1))
     for name in NAMES:
         hosts.failed(name, 0)
 
     assert Counter(a=3, b=3, c=3) == Counter(hosts.choose(1) for _ in range(9))
 
 
-def chosen(hosts: EpsilonGreedy, now: float, count: int = 3000) -> Counter[str]:
+def chosen(hosts: HostPool, now: float, count: int = 3000) -> Counter[str]:
     """Return how often each host is chosen."""
     return Counter(hosts.choose(now) for _ in range(count))
 
 
 def test_fast_hosts_are_chosen_more_often() -> None:
     """Their share is proportional to their speed; an unmeasured host counts as the fastest."""
-    hosts = EpsilonGreedy(NAMES, random.Random(2))
+    hosts = pool("epsilon-greedy", NAMES, 2)
     for _ in range(20):
         hosts.succeeded("a", 0, 0.010)
         hosts.succeeded("b", 0, 0.040)
@@ -91,7 +96,7 @@ def test_fast_hosts_are_chosen_more_often() -> None:
 
 def test_old_response_times_fade() -> None:
     """After 5 min a measurement counts a third, so that a slow host is chosen again."""
-    hosts = EpsilonGreedy(NAMES[:2], random.Random(3))
+    hosts = pool("epsilon-greedy", NAMES[:2], 3)
     for _ in range(10):
         hosts.succeeded("a", 0, 1.0)
         hosts.succeeded("b", 0, 0.1)
@@ -105,7 +110,7 @@ def test_old_response_times_fade() -> None:
 
 def test_exploring_choices_ignore_speed() -> None:
     """Three in ten choices ignore speed at first, then fewer, but never none."""
-    hosts = EpsilonGreedy(NAMES[:2], random.Random(4))
+    hosts = pool("epsilon-greedy", NAMES[:2], 4)
     hosts.succeeded("a", 0, 0.0001)
     hosts.succeeded("b", 0, 1000.0)
 
@@ -117,7 +122,7 @@ def test_exploring_choices_ignore_speed() -> None:
 
 def test_the_fastest_host_is_skipped_while_it_fails() -> None:
     """After 30 s the host is tried once."""
-    hosts = EpsilonGreedy(NAMES, random.Random(5))
+    hosts = pool("epsilon-greedy", NAMES, 5)
     hosts.succeeded("a", 0, 0.001)
     hosts.failed("a", 0)
 
@@ -135,7 +140,7 @@ def test_no_host_is_tried_twice_with_one_message(
     mode: str, seed: int, story: list[tuple[str, bool, float]], tried: set[str]
 ) -> None:
     """After any outcomes there is a choice, and never a host that was tried with the message."""
-    hosts, now = hosts_of(mode, NAMES, random.Random(seed)), 0.0
+    hosts, now = HostPool(mode, NAMES, random.Random(seed)), 0.0
     for name, well, seconds in story:
         now += seconds
         if well:
@@ -151,4 +156,4 @@ def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(
         UsageError, match="--mode 'all' is not one of round-robin, hostpool, epsilon"
     ):
-        hosts_of("all", NAMES, random.Random())
+        HostPool("all", NAMES, random.Random())

@@ -16,10 +16,10 @@ import pytest
 from sparq.client import Consumer
 from sparq.daemon.access import tokens
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
+from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.commands import nsq_stat as main
-from sparq.tools.nsq_stat import Options, StatSample, stat
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.nsq_stat import FIGURES, Options, row, stat
+from sparq.tools.terminal import PipeOutput
 from tests.client.certificates import certificates
 from tests.support.servers import NsqdServer, Server, free_port
 from tests.support.waiting import until
@@ -253,10 +253,10 @@ async def test_invalid_values_are_refused(tmp_path: Path, words: list[str], reas
 
 def test_rates_are_truncated_as_in_go() -> None:
     """Rates are cut towards zero, also negative ones: counters restart with their nsqd."""
-    before, now = StatSample(message_count=100, depth=7), StatSample(message_count=93, depth=7)
+    before, now = ({**dict.fromkeys(FIGURES, 7), "message_count": count} for count in (100, 93))
 
-    assert "     -3      -3 | " == now.row(before, 2.0)[:18]
-    assert "      3       3 | " == before.row(now, 2.0)[:18]
+    assert "     -3      -3 | " == row(now, before, 2.0)[:18]
+    assert "      3       3 | " == row(before, now, 2.0)[:18]
 
 
 def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
+from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.commands import nsq_tail as main
 from sparq.tools.nsq_tail import Options, tail
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.terminal import PipeOutput
 from tests.support.servers import NsqdServer, Server
 from tests.support.waiting import until
 

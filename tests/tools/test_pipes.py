@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.tools.command_line import ToolError
-from sparq.tools.pipes import Input, PipeOutput
+from sparq.tools.commands import ToolError
+from sparq.tools.terminal import Input, PipeOutput
 from tests.support.waiting import stays, until
 
 Ends = tuple[int, int]

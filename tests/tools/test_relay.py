@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from sparq.tools import relay
-from sparq.tools.command_line import UsageError
+from sparq.tools.commands import UsageError
 from sparq.tools.relay import Timings, check_every
 
 

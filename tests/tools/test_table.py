@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparq.tools.table import table
+from sparq.tools.view import table
 
 
 def test_cells_are_readable() -> None:

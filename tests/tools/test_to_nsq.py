@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
+from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.commands import to_nsq as main
-from sparq.tools.pipes import Input
+from sparq.tools.terminal import Input
 from sparq.tools.to_nsq import (
     Bucket,
     Options,

@@ -27,8 +27,8 @@ from sparq.cli import main
 from sparq.client import Consumer
 from sparq.cluster import figures
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import ToolError, UsageError, parse
-from sparq.tools.pipes import PipeOutput
+from sparq.tools.commands import ToolError, UsageError, parse
+from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options, watch
 from tests.cluster.peers import NSQD, answer, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd

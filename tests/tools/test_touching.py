@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import random
 import time
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
-from sparq.tools import touching
-from sparq.tools.touching import Touching, halfway
+from sparq.client.message import Message
+from sparq.tools import relay
+from sparq.tools.relay import HostPool, Relay
 from tests.support.waiting import until
 
 
@@ -21,64 +25,71 @@ class FakeMessage:
         self.seconds = seconds
         self.expires_at = time.monotonic() + seconds
         self.responded = False
-        self.touches = 0
+        self.touched_at: list[float] = []
 
     def touch(self) -> None:
-        self.touches += 1
+        """Note the time."""
+        self.touched_at.append(time.monotonic())
         self.expires_at = time.monotonic() + self.seconds
 
+    async def finish(self) -> None:
+        """Nothing to do."""
+        self.responded = True
 
-def fake_message(seconds: float) -> Any:
-    return FakeMessage(seconds)
-
-
-def test_a_touch_is_due_after_half_of_the_time_left() -> None:
-    """A message without a known timeout is never due."""
-    now = time.monotonic()
-
-    assert now + 5 <= halfway(fake_message(10)) <= time.monotonic() + 5
-    assert math.inf == halfway(fake_message(math.inf))
+    def __len__(self) -> int:
+        return 1
 
 
-def test_each_message_is_touched_after_half_of_its_time() -> None:
-    """The next touch is due after half of the new time; a released message gets none."""
-    touches, message, now = Touching(), fake_message(10), time.monotonic()
-    with touches.holding(message):
-        touches.touch_due(now + 4)
-        assert 0 == message.touches
-        touches.touch_due(now + 6)
-        touches.touch_due(now + 4.9)
-        assert 1 == message.touches
-        touches.touch_due(now + 6)
-        assert 2 == message.touches
-    touches.touch_due(now + 9)
+@asynccontextmanager
+async def held(monkeypatch: pytest.MonkeyPatch, *messages: FakeMessage) -> AsyncIterator[None]:
+    """Hand these messages to a host that answers at the end of the block."""
+    monkeypatch.setattr(relay, "TICK_SECONDS", 0.005)
+    answered = asyncio.Event()
 
-    assert 2 == message.touches
+    async def send(_: str) -> None:
+        await answered.wait()
+
+    running = Relay(["a"], HostPool("hostpool", ["a"], random.Random(1)), 0, 10)
+    stop = asyncio.Event()
+    serving = asyncio.create_task(running.serve([], stop, 0))
+    sent = [
+        asyncio.create_task(running.forward(cast(Message, message), send)) for message in messages
+    ]
+    try:
+        yield
+    finally:
+        answered.set()
+        await asyncio.gather(*sent)
+        counts = [len(message.touched_at) for message in messages]
+        await asyncio.sleep(0.02)
+        stop.set()
+        await serving
+        assert counts == [len(message.touched_at) for message in messages]
 
 
-def test_answered_and_timed_out_messages_are_not_touched() -> None:
+async def test_each_message_is_touched_after_half_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next touch is due after half of the new time; an answered message gets none."""
+    began = time.monotonic()
+    quick, slow, endless = FakeMessage(0.05), FakeMessage(0.1), FakeMessage(float("inf"))
+    messages: list[Any] = [quick, slow, endless]
+    async with held(monkeypatch, *messages):
+        await until(lambda: all(len(message.touched_at) >= 3 for message in (quick, slow)))
+
+    assert [] == endless.touched_at
+    for message in (quick, slow):
+        times = [began, *message.touched_at]
+        assert all(b - a >= message.seconds / 2 for a, b in pairwise(times))
+
+
+async def test_answered_and_timed_out_messages_are_not_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """nsqd would refuse both touches; a message that still waits is touched."""
-    touches, waiting = Touching(), fake_message(10)
-    answered, timed_out = fake_message(10), fake_message(2)
-    for message in (waiting, answered, timed_out):
-        touches.add(message)
+    waiting, answered, timed_out = FakeMessage(0.05), FakeMessage(0.05), FakeMessage(-1)
     answered.responded = True
-    touches.touch_due(timed_out.expires_at + 1)
-    touches.touch_due(answered.expires_at - 1)
+    async with held(monkeypatch, waiting, answered, timed_out):
+        await until(lambda: bool(waiting.touched_at))
 
-    assert (1, 0, 0) == (waiting.touches, answered.touches, timed_out.touches)
-
-
-async def test_one_timer_touches_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each message is touched when it is due, until the task is cancelled."""
-    monkeypatch.setattr(touching, "TICK_SECONDS", 0.005)
-    touches, messages = Touching(), [fake_message(0.05), fake_message(0.1), fake_message(60)]
-    for message in messages:
-        touches.add(message)
-    running = asyncio.create_task(touches.run())
-
-    await until(lambda: all(message.touches >= 3 for message in messages[:2]))
-    assert 0 == messages[2].touches
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    assert ([], []) == (answered.touched_at, timed_out.touched_at)

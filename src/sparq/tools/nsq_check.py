@@ -22,7 +22,7 @@ from sparq.migration.check import check, size_of
 from sparq.program.stdout import write_stdout
 from sparq.protocol.instant import Instant
 from sparq.tools.commands import CHECK_FAILED, CheckOptions
-from sparq.tools.table import aligned
+from sparq.tools.view import aligned
 
 SOUND, DAMAGED = 0, 1
 MIB = 1 << 20

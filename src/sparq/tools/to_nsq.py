@@ -29,11 +29,10 @@ from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import ToNsqOptions as Options
+from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.common import TOGETHER_BYTES, client_config, reach, run, runs
-from sparq.tools.pipes import Input
-from sparq.tools.terminal import progress_shown
+from sparq.tools.terminal import Input, progress_shown
 
 PROGRAM: Final = "to_nsq"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparq.tools.admin.exporting import merged
-from sparq.tools.admin.reading import by_time, messages_in
+from sparq.tools.admin.messages import by_time, merged, messages_in
 
 
 async def test_messages_are_merged_by_time() -> None:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from sparq.nsqd import message_actions
-from sparq.tools.admin import selecting
-from sparq.tools.admin.selecting import SelectionOutcome
+from sparq.tools.admin import messages
 from tests.support.servers import NsqdServer
 from tests.tools.admin.conftest import Cluster, Run
 
@@ -116,14 +115,14 @@ def test_a_usage_error_is_one_sentence(
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_reason_comes_from_the_nsqd_that_has_the_message(turned: bool) -> None:
     """Other nsqds only report a foreign id, before or after that answer."""
-    assert message_actions.OTHER_NODE == selecting.OTHER_NODE
+    assert message_actions.OTHER_NODE == messages.OTHER_NODE
     ids = "0" * 16, "1" * 16
     answers = [
-        {"done": [], "refused": [{"id": each, "why": selecting.OTHER_NODE} for each in ids]},
+        {"done": [], "refused": [{"id": each, "why": messages.OTHER_NODE} for each in ids]},
         {"done": [], "refused": [{"id": ids[0], "why": "in flight"}, {"id": 5, "why": "x"}]},
     ]
-    found = SelectionOutcome()
+    refused: dict[str, str] = {}
     for answer in answers[::-1] if turned else answers:
-        selecting._take(found, "a:1", answer)
+        messages.read_selection("a:1", answer, {}, refused)
 
-    assert {ids[0]: "in flight", ids[1]: selecting.OTHER_NODE} == found.refused
+    assert {ids[0]: "in flight", ids[1]: messages.OTHER_NODE} == refused

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.tools import output as output_module
-from sparq.tools.folder import Folder, Template
-from sparq.tools.output import Rotation, TopicOutput, whole_gzip
+from sparq.tools import files as output_module
+from sparq.tools.files import Folder, Template, TopicOutput, whole_gzip
 from tests.tools.recording import files
 
 TEMPLATE = Template("<TOPIC>/<HOST><REV>.<DATETIME>.<PID>", "%Y", "t.x", "web")
@@ -37,7 +36,8 @@ def make(
         Template(name, datetime_format, "t", "host"),
         Folder(str(tmp_path / "work")),
         Folder(str(tmp_path / finished)) if finished else None,
-        Rotation(size, interval_ns),
+        rotate_size=size,
+        rotate_interval_ns=interval_ns,
         gzip_level=gzip_level,
     )
 
@@ -281,7 +281,7 @@ def make_left_file(tmp_path: Path, name: str, data: bytes) -> None:
 def finish(tmp_path: Path, *, is_gzip: bool = False) -> dict[str, bytes]:
     """Finish files of earlier runs; return those in the folder of finished files."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
-    TopicOutput(TEMPLATE, work, done, Rotation(), gzip_level=int(is_gzip)).recover_files()
+    TopicOutput(TEMPLATE, work, done, gzip_level=int(is_gzip)).recover_files()
     return files(tmp_path / "done")
 
 
@@ -348,9 +348,9 @@ def test_a_file_with_a_writer_is_left_alone(tmp_path: Path) -> None:
     """The file stays until its writer closes it or is killed; no other output appends to it."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
     template = Template("f<REV>", "", "", "")
-    first, second = (TopicOutput(template, work, done, Rotation()) for _ in range(2))
+    first, second = (TopicOutput(template, work, done) for _ in range(2))
     first.write([b"a"], sync=True)
-    TopicOutput(template, work, done, Rotation()).recover_files()
+    TopicOutput(template, work, done).recover_files()
     second.write([b"b"], sync=True)
 
     assert {"f-000000": b"a\n", "f-000001": b"b\n"} == files(tmp_path / "work")

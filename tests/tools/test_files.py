@@ -13,13 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.tools.folder import (
+from sparq.tools.files import (
     FilenameError,
     Folder,
     Template,
     entries_of,
-    host_identifier,
-    strftime,
     template,
     with_revision,
 )
@@ -28,9 +26,14 @@ WHEN = datetime(2026, 3, 5, 16, 7, 9, tzinfo=timezone(timedelta(hours=2), "EET")
 HOST = socket.gethostname()
 
 
+def host_of(identifier: str) -> str:
+    """Return the host in names with this `--host-identifier`."""
+    return template("x", "", "t", identifier, is_revised=False, is_gzip=False).host
+
+
 def put(folder: Folder, *entries: str, data: bytes = b"data") -> None:
     """Create a file with some data."""
-    fd = folder.create(entries)
+    fd = folder.open(entries, os.O_CREAT | os.O_EXCL)
     os.write(fd, data)
     os.close(fd)
 
@@ -62,7 +65,7 @@ def test_an_existing_file_is_not_created_again(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
     put(folder, "a")
     with pytest.raises(FileExistsError):
-        folder.create(["a"])
+        folder.open(["a"], os.O_CREAT | os.O_EXCL)
     fd = folder.open(["a"])
     os.write(fd, b" and more")
     os.close(fd)
@@ -202,7 +205,7 @@ def made(filename_format: str, topic: str = "clicks", **changes: bool) -> Templa
 )
 def test_dates_are_filled_in(format_text: str, expected: str) -> None:
     """NSQ's conversions are replaced, in English; other text is unchanged."""
-    assert expected == strftime(format_text, WHEN)
+    assert expected == Template("<DATETIME>", format_text, "t", "h").at(WHEN)
 
 
 def test_inserted_text_is_not_expanded_again() -> None:
@@ -217,8 +220,8 @@ def test_the_host_name_is_filled_in() -> None:
     """The default is the short host name; placeholders in a given text are filled in."""
     short = HOST.partition(".")[0]
 
-    assert short == host_identifier("")
-    assert f"a-{short}-{HOST}-<TOPIC>" == host_identifier("a-<SHORT_HOST>-<HOSTNAME>-<TOPIC>")
+    assert short == host_of("")
+    assert f"a-{short}-{HOST}-<TOPIC>" == host_of("a-<SHORT_HOST>-<HOSTNAME>-<TOPIC>")
 
 
 def test_the_revision_is_required_or_removed() -> None:
