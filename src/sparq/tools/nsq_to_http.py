@@ -243,8 +243,8 @@ def check(options: Options) -> None:
     )
 
 
-def endpoints_of(options: Options) -> dict[str, HttpTarget]:
-    """Return the endpoints by the name that logs use.
+def targets_of(options: Options) -> dict[str, HttpTarget]:
+    """Return the targets by the name that logs use.
 
     Raises:
         UsageError: a URL or a header is not valid.
@@ -258,62 +258,45 @@ def endpoints_of(options: Options) -> dict[str, HttpTarget]:
     method, texts = ("POST", options.post) if options.post else ("GET", options.get)
     found: dict[str, HttpTarget] = {}
     for text in dict.fromkeys(texts):
-        endpoint = HttpTarget(method, text, parse_headers(options.header, headers))
+        target = HttpTarget(method, text, parse_headers(options.header, headers))
         # Several URLs may differ only in parts that are not shown.
-        same = sum(name.partition(" ")[0] == endpoint.shown for name in found)
-        found[f"{endpoint.shown} ({same + 1})" if same else endpoint.shown] = endpoint
+        same = sum(name.partition(" ")[0] == target.shown for name in found)
+        found[f"{target.shown} ({same + 1})" if same else target.shown] = target
     return found
-
-
-class NsqToHttp:
-    """The running tool.
-
-    Args:
-        options: the options.
-        session: the HTTP client session.
-
-    Raises:
-        UsageError: an option is not valid; the text names its flag.
-    """
-
-    def __init__(self, options: Options, session: aiohttp.ClientSession) -> None:
-        self._sample = options.sample
-        self._session = session
-        self._endpoints = endpoints_of(options)
-        self._rng = random.Random()  # noqa: S311 - chooses messages and hosts, guards nothing
-        hosts = HostPool(options.mode, self._endpoints, self._rng)
-        self.relay = Relay(self._endpoints, hosts, options.status_every, options.n)
-
-    async def handle(self, message: Message) -> None:
-        """Send a message, or skip it according to ``--sample``."""
-        if self._sample < 1 and self._rng.random() >= self._sample:
-            return
-
-        async def send(name: str) -> None:
-            await self._endpoints[name].send(self._session, message.body)
-
-        try:
-            await self.relay.forward(message, send)
-        except UnsendableError as error:
-            # The message itself is at fault: do not back off, the others need not wait.
-            logger.error("message %s is not sent: %s", message.id, error)
-            await message.requeue(backoff=False)
 
 
 async def serve(options: Options, stop: asyncio.Event) -> int:
     """Run the tool until the event is set; return its exit status.
 
     Raises:
-        UsageError: an option is not valid.
+        UsageError: an option is not valid; the text names its flag.
     """
     check(options)
     set_up(f"[{PROGRAM}] ", LEVELS["info"])
     check_every(options.status_every)
+    rng = random.Random()  # noqa: S311 - chooses messages and hosts, guards nothing
     seconds = (options.http_client_connect_timeout_ns, options.http_client_request_timeout_ns)
     async with open_session(*(each / SECOND for each in seconds)) as session:
-        tool = NsqToHttp(options, session)
-        consumer = consumer_of(PROGRAM, options, options.topic, tool.handle)
-        await tool.relay.serve([consumer], stop, options.wait_for_nsqd_ns)
+        targets = targets_of(options)
+        hosts = HostPool(options.mode, targets, rng)
+        relay = Relay(targets, hosts, options.status_every, options.n)
+
+        async def handle(message: Message) -> None:
+            if options.sample < 1 and rng.random() >= options.sample:
+                return
+
+            async def send(name: str) -> None:
+                await targets[name].send(session, message.body)
+
+            try:
+                await relay.forward(message, send)
+            except UnsendableError as error:
+                # The message itself is at fault: do not back off, the others need not wait.
+                logger.error("message %s is not sent: %s", message.id, error)
+                await message.requeue(backoff=False)
+
+        consumer = consumer_of(PROGRAM, options, options.topic, handle)
+        await relay.serve([consumer], stop, options.wait_for_nsqd_ns)
     return 0
 
 

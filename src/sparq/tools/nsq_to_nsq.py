@@ -226,74 +226,26 @@ async def publish(producer: Producer, address: str, topic: str, bodies: Sequence
         raise kind(f"nsqd {address}: {error.__cause__ or error}") from error
 
 
-class NsqToNsq:
-    """The running tool.
-
-    Args:
-        options: the options.
-        producers: the nsqds to publish to, by address.
-
-    Raises:
-        UsageError: an option is not valid.
-    """
-
-    def __init__(self, options: Options, producers: dict[str, Producer]) -> None:
-        self._destination_topic = options.destination_topic
-        self._producers = producers
-        self._filter = MessageFilter(
-            options.require_json_field, options.require_json_value, options.whitelist_json_field
-        )
-        rng = random.Random()  # noqa: S311 - chooses hosts, guards nothing
-        hosts = HostPool(options.mode, producers, rng)
-        self.relay = Relay(producers, hosts, options.status_every, AT_A_TIME_MAX)
-
-    async def follow(self, consumer: Consumer) -> None:
-        """Copy the consumer's messages until it is stopped."""
-        topic = self._destination_topic or consumer.topic
-        # Divide max_in_flight, so that every destination gets a batch.
-        size = max(1, min(TOGETHER_COUNT, consumer.max_in_flight // len(self._producers)))
-        async for batch in consumer.batches(size, wait=0):
-            passed, bodies = self._passed(batch) if self._filter else (batch, batch.bodies)
-            at = 0
-            for part in runs(bodies):
-                end = at + len(part)
-                whole = len(part) == len(passed)
-                messages = passed if whole else Batch(passed[at:end])
-                self.relay.spawn(self._copy(topic, messages, part))
-                at = end
-
-    async def _copy(self, topic: str, batch: Batch, bodies: Sequence[bytes]) -> None:
-        """Publish messages together; if they are refused because of one of them, one by one."""
-
-        async def send(address: str) -> None:
-            await publish(self._producers[address], address, topic, bodies)
-
+def filtered(wanted: MessageFilter, batch: Batch) -> tuple[Batch, list[bytes]]:
+    """Return the messages that pass the filter and their bodies; answer the others."""
+    passed: list[Message] = []
+    bodies: list[bytes] = []
+    for message in batch:
         try:
-            await self.relay.forward(batch, send)
-        except BatchRefusedError:
-            for message, body in zip(batch, bodies, strict=True):
-                self.relay.spawn(self._copy(topic, Batch([message]), [body]))
-
-    def _passed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
-        """Return the messages that pass the filter and their bodies; answer the others."""
-        passed: list[Message] = []
-        bodies: list[bytes] = []
-        for message in batch:
-            try:
-                body = self._filter.passed(message.body)
-            except NotAnObjectError as error:
-                logger.error("message %s is dropped: not a JSON object: %s", message.id, error)
-                body = None
-            except FieldMissingError as error:
-                logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
-                message.requeue()
-                continue
-            if body is None:
-                message.finish()
-            else:
-                passed.append(message)
-                bodies.append(body)
-        return Batch(passed), bodies
+            body = wanted.passed(message.body)
+        except NotAnObjectError as error:
+            logger.error("message %s is dropped: not a JSON object: %s", message.id, error)
+            body = None
+        except FieldMissingError as error:
+            logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
+            message.requeue()
+            continue
+        if body is None:
+            message.finish()
+        else:
+            passed.append(message)
+            bodies.append(body)
+    return Batch(passed), bodies
 
 
 async def serve(options: Options, stop: asyncio.Event) -> int:
@@ -312,12 +264,43 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     except ValueError as error:
         raise UsageError(f"--destination-nsqd-tcp-address: {error}") from None
     producers = {address: Producer(address, config=config) for address in addresses}
-    tool = NsqToNsq(options, producers)
+    hosts = HostPool(options.mode, producers, random.Random())  # noqa: S311 - guards nothing
+    relay = Relay(producers, hosts, options.status_every, AT_A_TIME_MAX)
+    wanted = MessageFilter(
+        options.require_json_field, options.require_json_value, options.whitelist_json_field
+    )
+
+    async def copy(topic: str, batch: Batch, bodies: Sequence[bytes]) -> None:
+        """Publish messages together; if they are refused because of one of them, one by one."""
+
+        async def send(address: str) -> None:
+            await publish(producers[address], address, topic, bodies)
+
+        try:
+            await relay.forward(batch, send)
+        except BatchRefusedError:
+            for message, body in zip(batch, bodies, strict=True):
+                relay.spawn(copy(topic, Batch([message]), [body]))
+
+    async def follow(consumer: Consumer) -> None:
+        """Copy the consumer's messages until it is stopped."""
+        topic = options.destination_topic or consumer.topic
+        # Divide max_in_flight, so that every destination gets a batch.
+        size = max(1, min(TOGETHER_COUNT, consumer.max_in_flight // len(producers)))
+        async for batch in consumer.batches(size, wait=0):
+            passed, bodies = filtered(wanted, batch) if wanted else (batch, batch.bodies)
+            at = 0
+            for part in runs(bodies):
+                whole = len(part) == len(passed)
+                messages = passed if whole else Batch(passed[at : at + len(part)])
+                relay.spawn(copy(topic, messages, part))
+                at += len(part)
+
     consumers = [consumer_of(PROGRAM, options, topic) for topic in dict.fromkeys(options.topic)]
     async with contextlib.AsyncExitStack() as stack:
         for producer in producers.values():
             await stack.enter_async_context(producer)
-        await tool.relay.serve(consumers, stop, options.wait_for_nsqd_ns, tool.follow)
+        await relay.serve(consumers, stop, options.wait_for_nsqd_ns, follow)
     return 0
 
 
