@@ -6,9 +6,8 @@ Names and folders:
    `<REV>`. Nothing else in a template is special, and inserted values are not expanded again.
 2. A name is a relative path below some folder: it has no `..` and no unprintable characters, and a
    leading `/` is ignored. A name that leads elsewhere is refused, wherever it came from.
-3. A file is named by its entries below the folder (`entries_of`). The path is walked folder by
-   folder, each opened relative to the one before; no symbolic link is followed. The folder itself
-   may be a link, because its owner has chosen it.
+3. A path is walked folder by folder (`entries_of`), each opened relative to the one before; no
+   symbolic link is followed. The folder itself may be a link, because its owner has chosen it.
 4. Files and their names survive a power failure: after an entry is made in a folder, the folder is
    synced before anything relies on the entry.
 5. No file replaces another: a name that is in use stays with its file.
@@ -60,8 +59,6 @@ from typing import Final
 from sparq.protocol.durations import SECOND, format_duration
 
 log = logging.getLogger(__name__)
-
-Entries = Sequence[str]
 
 REVISION: Final = "<REV>"
 GZIP_SUFFIX: Final = ".gz"
@@ -214,13 +211,18 @@ class Folder:
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise OSError(errno.EACCES, "files cannot be created there", self.path)
 
-    def shown(self, entries: Entries) -> str:
+    def shown(self, name: str) -> str:
         """Return a file's whole path, for a person."""
-        return os.path.join(self.path, *entries)
+        return os.path.join(self.path, *(each for each in name.split("/") if each not in ("", ".")))
 
     @contextlib.contextmanager
-    def _opened(self, folders: Entries) -> Iterator[int]:
-        """Open a folder below, created if missing; yield its descriptor."""
+    def _opened(self, name: str) -> Iterator[tuple[int, str]]:
+        """Open a file's folder, created if missing; yield its descriptor and the file's own name.
+
+        Raises:
+            FilenameError: the name leads elsewhere.
+        """
+        *folders, file = entries_of(name)
         # Each folder is opened relative to the one before. A check of the whole path
         # (`os.path.realpath`) would not do: another program could replace a folder by a link
         # between the check and the open.
@@ -233,35 +235,34 @@ class Folder:
                 inner = os.open(folder, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
                 os.close(fd)
                 fd = inner
-            yield fd
+            yield fd, file
         finally:
             os.close(fd)
 
-    def open(self, entries: Entries, flags: int = os.O_CREAT) -> int:
+    def open(self, name: str, flags: int = os.O_CREAT) -> int:
         """Open a file for appending and reading; by default it is created if it is missing.
 
         Raises:
             FileExistsError: another process has it open (`is_owned`), or with O_EXCL the name is in
                 use.
         """
-        *folders, name = entries
-        with self._opened(folders) as folder:
+        with self._opened(name) as (folder, file):
             # O_APPEND: without `is_owned`, another process may continue the same file. O_RDWR: the
             # end of an existing file is read, to find a torn message.
             flags |= os.O_RDWR | os.O_APPEND | _FILE_FLAGS
-            fd = os.open(name, flags, FILE_MODE, dir_fd=folder)
+            fd = os.open(file, flags, FILE_MODE, dir_fd=folder)
             is_mine = False
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    raise OSError(errno.EINVAL, "not a regular file", self.shown(entries))
+                    raise OSError(errno.EINVAL, "not a regular file", self.shown(name))
                 if self._is_owned:
                     # Lock first, compare then: until it has the lock, the previous owner may still
                     # move the file away, and this descriptor would be of a file without a name.
                     with contextlib.suppress(BlockingIOError, FileNotFoundError):
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        is_mine = os.path.samestat(os.fstat(fd), os.lstat(name, dir_fd=folder))
+                        is_mine = os.path.samestat(os.fstat(fd), os.lstat(file, dir_fd=folder))
                     if not is_mine:
-                        raise FileExistsError(errno.EEXIST, "in use", self.shown(entries))
+                        raise FileExistsError(errno.EEXIST, "in use", self.shown(name))
                 # Also for a file that exists already: a killed process may have created it without
                 # this sync.
                 os.fsync(folder)
@@ -276,23 +277,21 @@ class Folder:
             for name in names:
                 yield os.path.relpath(os.path.join(folder, name), self.path)
 
-    def remove(self, entries: Entries) -> None:
+    def remove(self, name: str) -> None:
         """Remove a file."""
-        *folders, name = entries
-        with self._opened(folders) as folder:
-            os.unlink(name, dir_fd=folder)
+        with self._opened(name) as (folder, file):
+            os.unlink(file, dir_fd=folder)
 
-    def has(self, entries: Entries) -> bool:
+    def has(self, name: str) -> bool:
         """Whether the name is in use, by any kind of entry."""
-        *folders, name = entries
-        with self._opened(folders) as folder:
+        with self._opened(name) as (folder, file):
             try:
-                os.lstat(name, dir_fd=folder)
+                os.lstat(file, dir_fd=folder)
             except FileNotFoundError:
                 return False
         return True
 
-    def move_in(self, source: Folder, old: Entries, new: Entries) -> None:
+    def move_in(self, source: Folder, old: str, new: str) -> None:
         """Move a file from another folder to a new name here; its data is already synced.
 
         At any time it is complete under one of its names, or under both.
@@ -300,9 +299,10 @@ class Folder:
         Raises:
             FileExistsError: the new name is in use; nothing has changed.
         """
-        *old_folders, old_name = old
-        *new_folders, new_name = new
-        with source._opened(old_folders) as there, self._opened(new_folders) as here:
+        with (
+            source._opened(old) as (there, old_name),
+            self._opened(new) as (here, new_name),
+        ):
             try:
                 # A link and not a rename, which would silently replace a file of that name; Linux
                 # has RENAME_NOREPLACE, but Python does not offer it.
@@ -409,7 +409,7 @@ class TopicOutput:
         self._gzip_level = gzip_level
         self._label = label
         self._fd: int | None = None
-        self._entries: tuple[str, ...] = ()
+        self._path = ""
         self._name = ""
         self._revision = 0
         self._size = 0
@@ -425,8 +425,7 @@ class TopicOutput:
             if (found := pattern.fullmatch(name)) is None:
                 continue
             try:
-                entries = entries_of(name)
-                fd = self._folder.open(entries, 0)
+                fd = self._folder.open(name, 0)
             except (FileExistsError, FileNotFoundError):  # it is in use, or was just moved
                 continue
             except (OSError, FilenameError) as error:
@@ -447,17 +446,17 @@ class TopicOutput:
                     _end_line(fd, size)
                 os.fdatasync(fd)
                 if not size:
-                    self._folder.remove(entries)
+                    self._folder.remove(name)
                     continue
                 log.warning(
-                    "%s %s was left by an earlier run", self._label, self._folder.shown([name])
+                    "%s %s was left by an earlier run", self._label, self._folder.shown(name)
                 )
                 # The last group first: a replacement moves everything after it.
                 unrevised = name
                 for group in range(len(found.groups()), 0, -1):
                     start, end = found.span(group)
                     unrevised = f"{unrevised[:start]}{REVISION}{unrevised[end:]}"
-                self._deliver(entries, unrevised, int(found[1].removeprefix("-")))
+                self._deliver(name, unrevised, int(found[1].removeprefix("-")))
             finally:
                 os.close(fd)
 
@@ -537,7 +536,7 @@ class TopicOutput:
         fd, self._fd = self._fd, None
         os.close(fd)
         if self._finished is not None:
-            self._deliver(self._entries, self._name, self._revision)
+            self._deliver(self._path, self._name, self._revision)
 
     def _append(self, data: bytes) -> None:
         assert self._fd is not None
@@ -591,16 +590,16 @@ class TopicOutput:
 
     def _try_to_open(self) -> int | None:
         """Open the file of this revision; None if its name is in use, or it is full already."""
-        self._entries = entries_of(with_revision(self._name, self._revision))
+        self._path = with_revision(self._name, self._revision)
         # Checked here to choose a free name early; another process may take it until the file is
         # finished, so _deliver handles that case again.
-        if self._finished is not None and self._finished.has(self._entries):
+        if self._finished is not None and self._finished.has(self._path):
             return None
         # As in NSQ. A gzip file is not continued, because no reader gets past a torn member; nor is
         # a file that is rotated by age, because it is unknown when it was begun.
         is_new = self._gzip_level or self._rotate_interval_ns
         try:
-            fd = self._folder.open(self._entries, os.O_CREAT | (os.O_EXCL if is_new else 0))
+            fd = self._folder.open(self._path, os.O_CREAT | (os.O_EXCL if is_new else 0))
         except FileExistsError:
             return None
         self._size = os.fstat(fd).st_size
@@ -612,7 +611,7 @@ class TopicOutput:
 
     # Finished files
 
-    def _deliver(self, source: Entries, name: str, revision: int) -> None:
+    def _deliver(self, source: str, name: str, revision: int) -> None:
         """Move a finished file, to the next free revision if its name is in use.
 
         Args:
@@ -628,7 +627,7 @@ class TopicOutput:
             except FileExistsError:
                 log.warning("%s %s already exists", self._label, self._finished.shown(target))
                 revision = self._next_revision(name, revision)
-                target = entries_of(with_revision(name, revision))
+                target = with_revision(name, revision)
             else:
                 break
         moved = self._folder.shown(source), self._finished.shown(target)
@@ -636,12 +635,12 @@ class TopicOutput:
 
     def _next_revision(self, name: str, revision: int) -> int:
         if REVISION not in name:
-            raise FileExistsError(errno.EEXIST, "its name is in use", self._folder.shown([name]))
+            raise FileExistsError(errno.EEXIST, "its name is in use", self._folder.shown(name))
         return revision + 1
 
     def shown(self) -> str:
         """Return the path of the current file, for a person."""
-        return self._folder.shown(self._entries)
+        return self._folder.shown(self._path)
 
 
 def _write(fd: int, data: bytes) -> None:
