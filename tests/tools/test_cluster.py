@@ -16,7 +16,7 @@ from sparq.cluster.figures import NsqdFigures
 from sparq.tools.cluster import ANYWHERE, ClusterPoller, fleet_of
 from sparq.tools.commands import parse
 from sparq.tools.top import Options
-from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.tools.conftest import GuardedNsqd
 
 
@@ -93,15 +93,6 @@ async def test_only_the_requested_channel_is_returned(nsqd: NsqdServer, lookupd:
     assert ({}, {}) == await asked(nothing)
 
 
-async def test_an_nsqd_that_does_not_answer_is_reported(nsqd: NsqdServer) -> None:
-    """An error is reported for the nsqd that does not answer; the others' figures are returned."""
-    gone = f"127.0.0.1:{free_port()}"
-    found, errors = await asked(cluster([nsqd.http, gone], []))
-
-    assert [nsqd.http] == list(found)
-    assert {gone: "connection refused"} == errors
-
-
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[str]:
     """Run a server that sends this answer to each request and closes; its address."""
@@ -150,11 +141,6 @@ async def test_a_wrong_port_is_an_error_with_a_hint(nsqd: NsqdServer, lookupd: S
 
         assert {} == found
         assert reason in errors[given or listing]
-
-
-async def test_a_topic_unknown_to_an_nsqlookupd_is_no_error(lookupd: Server) -> None:
-    """nsqlookupd answers 404 to an unknown topic, as to an unknown request."""
-    assert ({}, {}) == await asked(cluster([], [lookupd.http], topic="nowhere"))
 
 
 async def test_the_token_is_shown_to_no_stranger(guarded: GuardedNsqd) -> None:

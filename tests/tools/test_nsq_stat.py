@@ -17,7 +17,6 @@ from sparq.client import Consumer
 from sparq.daemon.access import tokens
 from sparq.program.flags import flags_of
 from sparq.tools.commands import ToolError, UsageError, parse
-from sparq.tools.commands import nsq_stat as main
 from sparq.tools.nsq_stat import FIGURES, Options, row, stat
 from sparq.tools.terminal import PipeOutput
 from tests.client.certificates import certificates
@@ -257,17 +256,6 @@ def test_rates_are_truncated_as_in_go() -> None:
 
     assert "     -3      -3 | " == row(now, before, 2.0)[:18]
     assert "      3       3 | " == row(before, now, 2.0)[:18]
-
-
-def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 for an invalid value or missing flags; 0 for --version."""
-    for words, status in ((["--count=x"], 1), (["--interval=3"], 1), (["--version"], 0)):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert status == ended.value.code
-    assert capsys.readouterr().out.startswith("nsq_stat v1.3.0 (")
-    assert 1 == main([])
-    assert "nsq_stat: --topic and --channel are required\n" == capsys.readouterr().err
 
 
 class TlsOnlyNsqd(NsqdServer):

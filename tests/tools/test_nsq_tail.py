@@ -16,7 +16,6 @@ import pytest
 
 from sparq.program.flags import flags_of
 from sparq.tools.commands import ToolError, UsageError, parse
-from sparq.tools.commands import nsq_tail as main
 from sparq.tools.nsq_tail import Options, tail
 from sparq.tools.terminal import PipeOutput
 from tests.support.servers import NsqdServer, Server
@@ -292,16 +291,6 @@ async def test_invalid_values_are_refused(words: list[str], reason: str) -> None
     """The error names the flag or the option."""
     with pytest.raises(UsageError, match=reason):
         await tail(parse(Options, "nsq_tail", words), PipeOutput(), asyncio.Event())
-
-
-def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 for an invalid flag or missing flags; 0 for --version."""
-    for words, status in ((["--nope"], 1), (["--n=x"], 1), (["--version"], 0)):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert status == ended.value.code
-    assert capsys.readouterr().out.startswith("nsq_tail v1.3.0 (")
-    assert 1 == main([])
 
 
 def test_sigterm_ends_the_program(nsqd: NsqdServer) -> None:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools.commands import ToolError, UsageError, parse
-from sparq.tools.commands import to_nsq as main
 from sparq.tools.terminal import Input
 from sparq.tools.to_nsq import (
     Bucket,
@@ -273,17 +272,6 @@ async def test_invalid_values_are_refused(given: list[str], reason: str) -> None
     """The error names the flag."""
     with pytest.raises(UsageError, match=reason):
         await publish_all(parse(Options, "to_nsq", given), Input(), asyncio.Event())
-
-
-def test_an_invalid_command_line_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 for an invalid value or missing flags; 0 for --version."""
-    for line, status in ((["--rate=x"], 1), (["--producer-opt=nope"], 1), (["--version"], 0)):
-        with pytest.raises(SystemExit) as ended:
-            main(line)
-        assert status == ended.value.code
-    assert capsys.readouterr().out.startswith("to_nsq v1.3.0 (")
-    assert 1 == main([])
-    assert "to_nsq: --topic required\n" == capsys.readouterr().err
 
 
 def test_the_program_shows_its_progress(nsqd: NsqdServer) -> None:
