@@ -14,8 +14,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.program.mistakes import suggestion
+from sparq.protocol.names import one_line
 
 if TYPE_CHECKING:
     from sparq.tools.overview import Key, OverviewRow

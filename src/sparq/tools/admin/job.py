@@ -31,7 +31,7 @@ from sparq.program.flags import flags_of
 from sparq.program.mistakes import suggestion
 from sparq.program.verbs import ParsedCommand
 from sparq.protocol.address import lookupd_url
-from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.verbs import PROGRAM
 from sparq.tools.cluster import fleet_of
 from sparq.tools.commands import IN_ENVIRONMENT, ToolError, UsageError

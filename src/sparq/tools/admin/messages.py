@@ -30,13 +30,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster import actions
 from sparq.cluster.actions import IDS_MAX
 from sparq.cluster.cluster_stats import INT64_SPAN
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.names import is_valid_name, one_line, quote
 from sparq.tools.admin.job import Job, has_nothing, in_words, result_of, survey
 from sparq.tools.commands import ToolError, UsageError
 from sparq.tools.terminal import Input, PipeOutput, progress_shown
