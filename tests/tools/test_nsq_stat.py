@@ -15,7 +15,6 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.daemon.access import tokens
-from sparq.program.flags import flags_of
 from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.nsq_stat import FIGURES, Options, row, stat
 from sparq.tools.terminal import PipeOutput
@@ -29,25 +28,6 @@ HEADING = """\
 ------rate------+----------------depth----------------+--------------metadata---------------
 ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients
 """
-
-FLAGS = {
-    "topic": "test_figures_are_summed_over_nsqds",
-    "channel": "test_figures_are_summed_over_nsqds",
-    "interval": "test_rates_are_per_second",
-    "count": "test_a_heading_each_25_rows",
-    "nsqd-http-address": "test_figures_are_summed_over_nsqds",
-    "lookupd-http-address": "test_one_nsqlookupd_that_answers_is_enough",
-    "token": "test_an_nsqd_that_requires_tls",
-    "http-client-tls-root-ca-file": "test_an_nsqd_that_requires_tls",
-    "http-client-connect-timeout": "test_the_connect_timeout_ends_the_wait",
-    "http-client-request-timeout": "test_the_request_timeout_ends_the_wait",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
-    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
-    assert all(name in globals() for name in FLAGS.values())
 
 
 def make(topic: str, *nsqds: NsqdServer) -> None:

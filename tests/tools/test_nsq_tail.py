@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from sparq.program.flags import flags_of
 from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.nsq_tail import Options, tail
 from sparq.tools.terminal import PipeOutput
@@ -22,24 +21,6 @@ from tests.support.servers import NsqdServer, Server
 from tests.support.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_tail")
-
-FLAGS = {
-    "topic": "test_lines_of_several_topics_show_their_topic",
-    "print-topic": "test_lines_of_several_topics_show_their_topic",
-    "lookupd-http-address": "test_lines_of_several_topics_show_their_topic",
-    "nsqd-tcp-address": "test_the_default_channel_is_ephemeral",
-    "channel": "test_a_named_channel_is_kept",
-    "n": "test_it_ends_after_the_requested_number_of_messages",
-    "max-in-flight": "test_max_in_flight_is_not_exceeded",
-    "consumer-opt": "test_client_options_reach_nsqd",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
-    # tests/scenarios/dead_nodes/test_tools.py tests the flag that Go's tools do not have
-    assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
-    assert all(name in globals() for name in FLAGS.values())
 
 
 def publish(nsqd: NsqdServer, topic: str, *bodies: bytes) -> None:

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.client import Consumer
-from sparq.program.flags import flags_of
 from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.terminal import Input
 from sparq.tools.to_nsq import (
@@ -37,21 +36,6 @@ from tests.support.waiting import until
 STEPS = st.lists(st.tuples(st.integers(1, 50), st.floats(0, 3)), max_size=50)
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "to_nsq")
-
-FLAGS = {
-    "topic": "test_records_become_messages",
-    "delimiter": "test_records_end_at_the_delimiter",
-    "rate": "test_records_are_published_at_the_rate",
-    "nsqd-tcp-address": "test_every_nsqd_gets_every_record",
-    "producer-opt": "test_client_options_reach_nsqd",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
-    # tests/scenarios/dead_nodes/test_tools.py tests the flag that Go's tools do not have
-    assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
-    assert all(name in globals() for name in FLAGS.values())
 
 
 class Publishing:

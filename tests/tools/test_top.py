@@ -25,7 +25,6 @@ import pytest
 from sparq import connect
 from sparq.client import Consumer
 from sparq.cluster import figures
-from sparq.program.flags import flags_of
 from sparq.tools.commands import ToolError, UsageError, parse
 from sparq.tools.terminal import PipeOutput
 from sparq.tools.top import Options, watch
@@ -36,27 +35,6 @@ from tests.tools.conftest import GuardedNsqd
 
 COMMAND = (sys.executable, "-m", "sparq.cli", "top")
 SECONDS_MAX = 30.0
-FLAGS = {
-    "nsqd-http-address": "test_once_prints_one_table",
-    "once": "test_once_prints_one_table",
-    "json": "test_json_has_the_same_rows",
-    "lookupd-http-address": "test_count_blocks_are_printed_at_the_interval",
-    "count": "test_count_blocks_are_printed_at_the_interval",
-    "interval": "test_count_blocks_are_printed_at_the_interval",
-    "topic": "test_topic_and_channel_select_one",
-    "channel": "test_topic_and_channel_select_one",
-    "sort": "test_sort_takes_a_column",
-    "http-client-connect-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
-    "token": "test_a_guarded_nsqd",
-    "http-client-tls-root-ca-file": "test_a_guarded_nsqd",
-    "http-client-request-timeout": "test_the_timeout_ends_the_wait_for_a_silent_nsqd",
-}
-
-
-def test_no_flag_is_missing() -> None:
-    """Each flag has a test of its effect."""
-    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
-    assert all(name in globals() for name in FLAGS.values())
 
 
 @pytest.fixture(scope="module")

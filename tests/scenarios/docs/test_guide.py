@@ -9,18 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sparq.tools import nsq_stat, nsq_to_file
-from sparq.tools.commands import parse
-from tests.scenarios.docs.examples import (
-    DOCS,
-    Example,
-    command_lines,
-    count_of_programs,
-    examples,
-    is_accepted,
-    run_all,
-)
-from tests.scenarios.docs.running import Result, run_sparq
+from tests.scenarios.docs import pages
 from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
 
 GUIDE = pages.text_of("docs/guide.md")
