@@ -8,7 +8,6 @@ is a 400 with the nsqd's reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sparq.daemon.http import Call, HttpError
@@ -35,33 +34,21 @@ ENDPOINTS: Final = ApiEndpoints()
 )
 async def _show(services: Services, _call: Call, arguments: Arguments) -> Any:
     topic, channel = arguments["topic"], arguments["channel"]
-    if not topic and not channel:
-        found = await policies.query_all(services.fleet)
-        _check(found.nodes, found.errors, found.unable)
-        nodes = {at: {**held.by_source, "flags": held.flags} for at, held in found.nodes.items()}
-        differ = len(found.groups(*policies.SOURCES)) > 1
-        return _document(nodes, found.errors, found.unable) | {"differ": differ}
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_ARG_TOPIC: not a valid topic name")
-    if channel and not is_valid_name(channel):
-        raise HttpError(400, "INVALID_ARG_CHANNEL: not a valid channel name")
-    holding = await policies.holding(services.fleet, topic, channel)
-    _check(holding.nodes, holding.errors, holding.unable)
-    return _document(holding.nodes, holding.errors, holding.unable)
-
-
-def _document(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[str]) -> Any:
-    return {"nodes": nodes, "errors": errors, "unable": unable}
-
-
-def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[str]) -> None:
-    """Raise HttpError if no nsqd has answered."""
-    if nodes:
-        return
-    if unable and not errors:
-        raise HttpError(501, "NOT_SUPPORTED: all nodes are NSQ's Go nsqds")
-    reasons = "; ".join(f"{address}: {why}" for address, why in errors.items())
-    raise HttpError(502, f"UPSTREAM_ERROR: {reasons or 'no nsqd is known'}")
+    if channel or topic:
+        if not is_valid_name(topic):
+            raise HttpError(400, "INVALID_ARG_TOPIC: not a valid topic name")
+        if channel and not is_valid_name(channel):
+            raise HttpError(400, "INVALID_ARG_CHANNEL: not a valid channel name")
+    found = await policies.query(services.fleet, topic, channel)
+    if not found.found:
+        if found.unable and not found.errors:
+            raise HttpError(501, "NOT_SUPPORTED: all nodes are NSQ's Go nsqds")
+        reasons = "; ".join(f"{address}: {why}" for address, why in found.errors.items())
+        raise HttpError(502, f"UPSTREAM_ERROR: {reasons or 'no nsqd is known'}")
+    answer: dict[str, Any] = {"nodes": found.found, "errors": found.errors, "unable": found.unable}
+    if not topic:
+        answer["differ"] = len(policies.groups(found.found, *policies.SOURCES)) > 1
+    return answer
 
 
 @ENDPOINTS.add(

@@ -211,7 +211,7 @@ async def dismiss(job: Job) -> int:
     path = _nsqadmin(job, f"/api/v2/nodes/{job.topic}/dismiss")
     address = job.options.nsqadmin_http_address
     try:
-        await job.fleet.upstream.send("POST", address, path, content_type="application/json")
+        await job.fleet.upstream.post(address, path, content_type="application/json")
     except UpstreamError as error:
         if error.code.startswith("NODE_NOT_FOUND"):
             raise ToolError(f"nsqadmin {address} shows no gone nsqd {quote(job.topic)}") from None
