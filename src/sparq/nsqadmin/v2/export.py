@@ -22,11 +22,12 @@ from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.access.roles import Role
 from sparq.nsqadmin.messages import peek as peeking
 from sparq.nsqadmin.messages.asking import Answers
-from sparq.nsqadmin.messages.peek import STATES, DisplayLimits, Message
+from sparq.nsqadmin.messages.checked import STATES
+from sparq.nsqadmin.messages.peek import DisplayLimits, Message
 from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.answers import plain
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
 from sparq.nsqadmin.v2.messages import NODES, SOUGHT, sought_in
-from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.v2.stats import FILTER, STATE
 from sparq.nsqadmin.watch import paging, rows
 

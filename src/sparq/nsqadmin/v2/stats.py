@@ -16,8 +16,20 @@ from sparq.cluster.cluster_stats import LATENCY
 from sparq.cluster.figures import DELIVERY, STATES
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.answers import (
+    Attention,
+    ChannelDetail,
+    ChannelPage,
+    ClientPage,
+    History,
+    NodeDetail,
+    NodePage,
+    Overview,
+    TopicDetail,
+    TopicPage,
+    plain,
+)
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
-from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.history import Subject
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
@@ -93,7 +105,7 @@ def _page(
     "GET",
     "/overview",
     "the cluster in one answer: totals, notices, largest topics and channels",
-    "Overview",
+    Overview,
     AFTER,
 )
 async def _overview(services: Services, _call: Call, arguments: Arguments) -> Any:
@@ -111,7 +123,7 @@ async def _overview(services: Services, _call: Call, arguments: Arguments) -> An
     }
 
 
-@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", "Attention", AFTER)
+@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", Attention, AFTER)
 async def _attention(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     return {**_stamp(snapshot), "notices": plain(snapshot.notices)}
@@ -121,7 +133,7 @@ async def _attention(services: Services, _call: Call, arguments: Arguments) -> A
     "GET",
     "/history",
     "figures of the last hour: of the cluster, a topic, a channel or a node",
-    "History",
+    History,
     Parameter("topic", "for this topic"),
     Parameter("channel", "for this channel of `topic`"),
     Parameter("node", "for this node; default: the whole cluster"),
@@ -137,7 +149,7 @@ async def _history(services: Services, _call: Call, arguments: Arguments) -> Any
     return services.watch.history.series(of).document()
 
 
-@ENDPOINTS.add("GET", "/topics", "topics", "TopicPage", _sort("name"), *PAGED)
+@ENDPOINTS.add("GET", "/topics", "topics", TopicPage, _sort("name"), *PAGED)
 async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     return _page(snapshot, snapshot.topics, arguments)
@@ -147,7 +159,7 @@ async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/channels",
     "channels",
-    "ChannelPage",
+    ChannelPage,
     Parameter("topic", "only channels of this topic"),
     STATE,
     _sort("name"),
@@ -159,7 +171,7 @@ async def _channels(services: Services, _call: Call, arguments: Arguments) -> An
     return _page(snapshot, snapshot.channels, arguments, **of)
 
 
-@ENDPOINTS.add("GET", "/nodes", "nodes", "NodePage", _sort("hostname"), *PAGED)
+@ENDPOINTS.add("GET", "/nodes", "nodes", NodePage, _sort("hostname"), *PAGED)
 async def _nodes(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     return _page(snapshot, snapshot.nodes, arguments)
@@ -169,7 +181,7 @@ async def _nodes(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/clients",
     "consumers, grouped by host and user agent",
-    "ClientPage",
+    ClientPage,
     Parameter("topic", "only consumers of this topic"),
     Parameter("channel", "only consumers of this channel; needs `topic`"),
     _sort("-connections"),
@@ -184,7 +196,7 @@ async def _clients(services: Services, _call: Call, arguments: Arguments) -> Any
     return _page(snapshot, found, arguments)
 
 
-@ENDPOINTS.add("GET", "/topics/:topic", "one topic", "TopicDetail", AFTER)
+@ENDPOINTS.add("GET", "/topics/:topic", "one topic", TopicDetail, AFTER)
 async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     name = arguments["topic"]
@@ -207,7 +219,7 @@ async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
 
 
 @ENDPOINTS.add(
-    "GET", "/topics/:topic/:channel", "one channel with its consumers", "ChannelDetail", AFTER
+    "GET", "/topics/:topic/:channel", "one channel with its consumers", ChannelDetail, AFTER
 )
 async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
@@ -232,7 +244,7 @@ async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any
     }
 
 
-@ENDPOINTS.add("GET", "/nodes/:node", "one node", "NodeDetail", _sort("name"), *PAGED)
+@ENDPOINTS.add("GET", "/nodes/:node", "one node", NodeDetail, _sort("name"), *PAGED)
 async def _node(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     node = snapshot.node(arguments["node"])
