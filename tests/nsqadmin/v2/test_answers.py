@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 
+from sparq.cluster.rows import Reader
 from sparq.nsqadmin.v2.answers import plain
-from sparq.nsqadmin.watch.rows import Reader
 
 
 def test_values_are_those_of_json() -> None:

@@ -10,6 +10,7 @@ import json
 import math
 from typing import Any
 
+from sparq.cluster.rows import ChannelRow
 from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.access.audit_file import OUTCOMES
 from sparq.daemon.http import HttpError
@@ -18,7 +19,6 @@ from sparq.nsqadmin.pages.grids import CHANNELS, NODES, TOPICS, GridColumn, grid
 from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.attention import node_link
-from sparq.nsqadmin.watch.rows import ChannelRow
 
 RANKED = 8
 ENTRIES = 100

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.pages.page_request import PageRequest
 from sparq.nsqadmin.watch import paging
-from sparq.nsqadmin.watch.tables import ColumnTable
 
 LIMITS: Final = (50, 200, 1000)
 
@@ -131,7 +130,7 @@ class Grid:
 def grid(
     request: PageRequest,
     columns: Sequence[GridColumn],
-    rows: ColumnTable[Any] | Sequence[Any],
+    rows: Sequence[Any],
     *,
     default: str,
     prefix: str = "",

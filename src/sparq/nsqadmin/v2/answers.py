@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sparq.cluster.draining import DrainProgress, NodeRemainder
+from sparq.cluster.rows import ChannelRow, Reader, TopicRow
 from sparq.nsqadmin.access.roles import ACTION_ROLES
 from sparq.nsqadmin.messages import checked
 from sparq.nsqadmin.messages.dead_letters import FailureHistory
@@ -65,13 +66,13 @@ class Page(Stamp):
 class ChannelPage(Page):
     """Channels."""
 
-    rows: list[rows.ChannelRow]
+    rows: list[ChannelRow]
 
 
 class TopicPage(Page):
     """Topics."""
 
-    rows: list[rows.TopicRow]
+    rows: list[TopicRow]
 
 
 class NodePage(Page):
@@ -98,9 +99,9 @@ class Overview(Attention):
     totals: rows.Totals
     lookupds: list[rows.Lookupd]
     errors: Errors
-    deepest: list[rows.ChannelRow]
-    slowest: list[rows.ChannelRow]
-    busiest: list[rows.TopicRow]
+    deepest: list[ChannelRow]
+    slowest: list[ChannelRow]
+    busiest: list[TopicRow]
     has_go: bool
 
 
@@ -109,7 +110,7 @@ class TopicAtNode(Answer):
 
     node: str
     state: str
-    topic: rows.TopicRow
+    topic: TopicRow
 
 
 class ChannelAtNode(Answer):
@@ -117,15 +118,15 @@ class ChannelAtNode(Answer):
 
     node: str
     state: str
-    channel: rows.ChannelRow
+    channel: ChannelRow
 
 
 class TopicDetail(Stamp):
     """One topic."""
 
-    topic: rows.TopicRow
+    topic: TopicRow
     nodes: list[TopicAtNode]
-    channels: list[rows.ChannelRow]
+    channels: list[ChannelRow]
     latency: Any
     errors: Errors
 
@@ -133,7 +134,7 @@ class TopicDetail(Stamp):
 class ChannelDetail(Stamp):
     """One channel."""
 
-    channel: rows.ChannelRow
+    channel: ChannelRow
     nodes: list[ChannelAtNode]
     clients: list[rows.ClientGroup]
     delivery: dict[str, Count]
@@ -339,6 +340,7 @@ def schemas_of(types: Iterable[Any]) -> tuple[list[Any], dict[str, Any]]:
         types, ref_template="#/components/schemas/{name}"
     )
     rows_of = {name for name, kind in vars(rows).items() if is_dataclass(kind)}
+    rows_of |= {kind.__name__ for kind in (ChannelRow, TopicRow, Reader)}
     for name in rows_of & components.keys():  # a row always has all of its fields
         components[name]["required"] = [*components[name]["properties"]]
         components[name]["additionalProperties"] = False

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
+from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.access.roles import Role
 from sparq.nsqadmin.messages import peek as peeking
@@ -36,8 +37,8 @@ FORMATS: Final = {
     "jsonl": ("application/x-ndjson; charset=utf-8", "jsonl"),
 }
 FIGURES: Final = {
-    "channels": rows.ChannelRow,
-    "topics": rows.TopicRow,
+    "channels": ChannelRow,
+    "topics": TopicRow,
     "nodes": rows.NodeRow,
     "clients": rows.ClientGroup,
 }
@@ -127,12 +128,12 @@ async def _figures(services: Services, arguments: Arguments) -> AsyncIterator[Ch
     default = {"nodes": "hostname", "clients": "-connections"}.get(what, paging.BY_NAME)
     sort = arguments["sort"] or default
     try:
-        places = paging.in_order(rows, sort=sort, filter=arguments["filter"], **of)
+        found = paging.in_order(rows, sort=sort, filter=arguments["filter"], **of)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     # At least one page, even an empty one: `_export` needs it to write the heading.
-    for at in range(0, max(1, len(places)), PAGE_ROWS):
-        yield [plain(rows[place]) for place in places[at : at + PAGE_ROWS]], {}
+    for at in range(0, max(1, len(found)), PAGE_ROWS):
+        yield [plain(row) for row in found[at : at + PAGE_ROWS]], {}
         await asyncio.sleep(0)  # the event loop serves other requests in between
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sparq.cluster.cluster_stats import LATENCY
 from sparq.cluster.figures import DELIVERY, STATES
+from sparq.cluster.rows import TopicRow
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.answers import (
@@ -33,7 +34,6 @@ from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.history import Subject
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
-from sparq.nsqadmin.watch.tables import ColumnTable
 
 WAIT_SECONDS: Final = 25.0
 """How long `after` waits; then the current snapshot is sent, which still has the same number."""
@@ -90,7 +90,7 @@ def _stamp(snapshot: ClusterSnapshot) -> dict[str, Any]:
 
 
 def _page(
-    snapshot: ClusterSnapshot, rows: ColumnTable[Any] | Sequence[Any], asked: Arguments, **of: Any
+    snapshot: ClusterSnapshot, rows: Sequence[Any], asked: Arguments, **of: Any
 ) -> dict[str, Any]:
     """Get a page of rows as JSON values; `of` selects them (`paging.in_order`)."""
     wanted = {name: asked[name] for name in ("sort", "filter", "offset", "limit")}
@@ -252,7 +252,8 @@ async def _node(services: Services, _call: Call, arguments: Arguments) -> Any:
         raise HttpError(404, "NODE_NOT_FOUND")
     topics, channels = snapshot.at_node(node.address)
     # If only channels have the figure to sort by, topics are sorted by name.
-    is_of_topics = arguments["sort"].removeprefix("-") in (paging.BY_NAME, *topics.columns)
+    names = {paging.BY_NAME, *TopicRow.__dataclass_fields__}
+    is_of_topics = arguments["sort"].removeprefix("-") in names
     of_topics = arguments if is_of_topics else {**arguments, "sort": paging.BY_NAME}
     return {
         **_stamp(snapshot),

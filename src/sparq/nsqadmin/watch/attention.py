@@ -8,19 +8,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sparq.cluster.figures import STATES
+from sparq.cluster.rows import ChannelRow, TopicRow
 from sparq.cluster.upstream import NOT_SHOWN
-from sparq.nsqadmin.watch.rows import LEVELS, ChannelRow, Level, Lookupd, NodeRow, Notice, TopicRow
-from sparq.nsqadmin.watch.tables import ColumnTable
+from sparq.nsqadmin.watch.rows import LEVELS, Level, Lookupd, NodeRow, Notice
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
@@ -41,8 +38,8 @@ def attention(
     *,
     time: float,
     nodes: Sequence[NodeRow],
-    topics: ColumnTable[TopicRow],
-    channels: ColumnTable[ChannelRow],
+    topics: Sequence[TopicRow],
+    channels: Sequence[ChannelRow],
     lookupds: Sequence[Lookupd],
     refused: Mapping[str, str],
     names_left_out: int,
@@ -53,7 +50,7 @@ def attention(
         time: seconds since 1970.
         nodes, topics, channels, lookupds: the cluster.
         refused: by address, why a registered node is not queried.
-        names_left_out: number of topics and channels beyond the maximum (`names.NAMES_MAX`).
+        names_left_out: number of topics and channels beyond the maximum (`cluster.rows.NAMES_MAX`).
     """
     found = [*_nodes(nodes, time), *_channels(channels), *_topics(topics), *_lookupds(lookupds)]
     for address, why in sorted(refused.items())[:SHOWN_MAX]:
@@ -194,60 +191,41 @@ def _of_error(error: str) -> str:
 # Channels
 
 
-def _channels(table: ColumnTable[ChannelRow]) -> Iterator[Notice]:
-    columns = table.columns
-    depth, growth = columns["depth"], np.nan_to_num(columns["growth"])
-    grows = (growth >= GROWTH_MIN) & (growth * 60 >= GROWN_MIN * depth)
-    in_state = {state: columns["state"] == place for place, state in enumerate(STATES)}
-    alone, behind = in_state["no consumers"] & (depth > 0), in_state["behind"] & (depth > 0)
-    growing = (in_state["ok"] | in_state["behind"]) & grows & (depth > 0)
-    waiting, lag = depth + columns["in_flight"], columns["lag_seconds"]
-    without = "channels with messages have no consumers"
-    cases: tuple[_Case, ...] = (
-        (
-            "stuck",
-            "bad",
-            in_state["stuck"],
-            waiting,
-            _stuck,
-            "stuck",
-            "channels have consumers that finish nothing",
-        ),
-        (
-            "no-consumers",
-            "bad",
-            alone & grows,
-            depth,
-            _alone,
-            "no+consumers",
-            "channels have no consumers and grow",
-        ),
-        ("no-consumers-idle", "warn", alone & ~grows, depth, _alone, "no+consumers", without),
-        (
-            "growing",
-            "warn",
-            growing,
-            growth,
-            _growing,
-            "behind",
-            "channels grow faster than they are read",
-        ),
-        ("behind", "note", behind & ~grows, lag, _behind, "behind", "channels are behind"),
-        ("paused", "note", in_state["paused"], depth, _paused, "paused", "channels are paused"),
-    )
-    for kind, level, mask, size, of, state, more in cases:
-        places = np.flatnonzero(mask)
-        largest = places[np.argsort(-size[places], kind="stable")][:SHOWN_MAX]
-        rows = [table[place] for place in largest.tolist()]
-        named = [(f"{r.topic}/{r.channel}", of(r), channel_link(r.topic, r.channel)) for r in rows]
-        link = f"/topics?view=channels&state={state}"
-        yield from _few(kind, level, named, len(places), (more, link))
+def _channels(rows: Sequence[ChannelRow]) -> Iterator[Notice]:
+    def grows(row: ChannelRow) -> bool:
+        growth = row.growth or 0.0
+        return growth >= GROWTH_MIN and growth * 60 >= GROWN_MIN * row.depth
 
+    def few(
+        kind: str,
+        level: Level,
+        cases: list[ChannelRow],
+        of: Callable[[ChannelRow], str],
+        more: tuple[str, str],
+    ) -> Iterator[Notice]:
+        named = ((f"{r.topic}/{r.channel}", of(r), channel_link(r.topic, r.channel)) for r in cases)
+        link = f"/topics?view=channels&state={more[1]}"
+        return _few(kind, level, named, len(cases), (f"channels {more[0]}", link))
 
-_Case = tuple[str, Level, NDArray[np.bool_], NDArray[Any], Callable[[ChannelRow], str], str, str]
-"""Kind and level of trouble, the channels that have it, their size, the sentence about one, and the
-state and the sentence of those that are not shown.
-"""
+    by_depth = sorted(rows, key=lambda row: -row.depth)
+    stuck = [row for row in rows if row.state == "stuck"]
+    stuck.sort(key=lambda row: -row.depth - row.in_flight)
+    yield from few("stuck", "bad", stuck, _stuck, ("have consumers that finish nothing", "stuck"))
+    alone = [row for row in by_depth if row.state == "no consumers" and row.depth]
+    more = ("have no consumers and grow", "no+consumers")
+    yield from few("no-consumers", "bad", [row for row in alone if grows(row)], _alone, more)
+    idle = [row for row in alone if not grows(row)]
+    more = ("with messages have no consumers", "no+consumers")
+    yield from few("no-consumers-idle", "warn", idle, _alone, more)
+    growing = [r for r in rows if r.state in ("ok", "behind") and r.depth and grows(r)]
+    growing.sort(key=lambda row: -(row.growth or 0.0))
+    more = ("grow faster than they are read", "behind")
+    yield from few("growing", "warn", growing, _growing, more)
+    behind = [row for row in rows if row.state == "behind" and row.depth and not grows(row)]
+    behind.sort(key=lambda row: -(row.lag_seconds or 0.0))
+    yield from few("behind", "note", behind, _behind, ("are behind", "behind"))
+    paused = [row for row in by_depth if row.state == "paused"]
+    yield from few("paused", "note", paused, _paused, ("are paused", "paused"))
 
 
 def _stuck(row: ChannelRow) -> str:
@@ -272,7 +250,7 @@ def _growing(row: ChannelRow) -> str:
 
 def _behind(row: ChannelRow) -> str:
     until = ""
-    if row.clear_seconds is not None and row.clear_seconds != np.inf:
+    if row.clear_seconds is not None and row.clear_seconds != math.inf:
         until = f"; at this rate it will catch up in {duration(row.clear_seconds)}"
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
@@ -284,31 +262,26 @@ def _paused(row: ChannelRow) -> str:
 # Topics
 
 
-def _topics(table: ColumnTable[TopicRow]) -> Iterator[Notice]:
-    columns = table.columns
-    without = np.flatnonzero((columns["channels"] == 0) & ~columns["paused"])
-    without = without[np.argsort(-columns["depth"][without], kind="stable")]
-    waiting = int(columns["depth"][without].sum())
-    if len(without):
+def _topics(rows: Sequence[TopicRow]) -> Iterator[Notice]:
+    without = [row for row in rows if not row.channels and not row.paused]
+    without.sort(key=lambda row: -row.depth)
+    waiting = sum(row.depth for row in without)
+    if without:
         wait = f"; {_wait(waiting)} for a first channel" if waiting else ""
-        sentence, link = _all_of(table, without, ("has", "have"), "no channel", "channels")
+        sentence, link = _all_of(without, ("has", "have"), "no channel", "channels")
         level: Level = "warn" if waiting else "note"
         yield Notice("no-channel", level, f"{sentence}{wait}.", link)
-    paused = np.flatnonzero(columns["paused"])
-    if len(paused):
-        sentence, link = _all_of(table, paused, ("is", "are"), "paused", "-paused")
+    paused = [row for row in rows if row.paused]
+    if paused:
+        sentence, link = _all_of(paused, ("is", "are"), "paused", "-paused")
         yield Notice("topics-paused", "note", f"{sentence}.", link)
 
 
 def _all_of(
-    table: ColumnTable[TopicRow],
-    places: NDArray[np.intp],
-    verbs: tuple[str, str],
-    what: str,
-    sort: str,
+    rows: Sequence[TopicRow], verbs: tuple[str, str], what: str, sort: str
 ) -> tuple[str, str]:
     """A sentence about all of these topics, and their page."""
-    topics = [table.keys[place][0] for place in places.tolist()]
+    topics = [row.topic for row in rows]
     are = f"topic {verbs[0]}" if len(topics) == 1 else f"topics {verbs[1]}"
     link = topic_link(topics[0]) if len(topics) == 1 else f"/topics?sort={sort}"
     return f"{len(topics):,} {are} {what}: {names(topics)}", link

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from sparq.cluster.nodes import Node
+from sparq.cluster.rows import NodeStats, node_sums
 from sparq.cluster.upstream import UpstreamError
-from sparq.nsqadmin.watch.node_stats import AT, NodeStats
 from sparq.nsqadmin.watch.rows import NodeState
 from sparq.nsqadmin.watch.snapshot import Observed
 from sparq.protocol.names import one_line
@@ -63,7 +63,7 @@ class NodeWatch:
     @property
     def waiting(self) -> int:
         """Number of waiting messages, from the last figures."""
-        return 0 if self._stats is None else int(self._stats.counts[AT["depth"]].sum())
+        return 0 if self._stats is None else int(node_sums((self._stats, None))["waiting"])
 
     def start(self, ask: Ask) -> asyncio.Task[None]:
         """Start a query; no other query may be running."""

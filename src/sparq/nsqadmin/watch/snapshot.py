@@ -10,35 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
+from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node as Listed
+from sparq.cluster.rows import (
+    Answer,
+    ChannelRow,
+    Key,
+    NodeStats,
+    Table,
+    Times,
+    TopicRow,
+    node_sums,
+    tables,
+    total,
+)
 from sparq.nsqadmin.watch.attention import attention
 from sparq.nsqadmin.watch.history import History
-from sparq.nsqadmin.watch.names import Key, NameNumbers, Numbering, Numbers
-from sparq.nsqadmin.watch.node_stats import AT, Figures, NodeStats
-from sparq.nsqadmin.watch.rows import (
-    ChannelRow,
-    Lookupd,
-    NodeRow,
-    NodeState,
-    Notice,
-    TopicRow,
-    Totals,
-)
-from sparq.nsqadmin.watch.tables import (
-    ColumnTable,
-    Flags,
-    Merged,
-    NameOrder,
-    merge,
-    order_of,
-    rates_of,
-    tables,
-)
+from sparq.nsqadmin.watch.rows import Lookupd, NodeRow, NodeState, Notice, Totals
 
 COUNTED: Final = ("up", "silent", "unregistered")
 
@@ -63,6 +53,11 @@ class Observed:
     stats: NodeStats | None = None
     base: NodeStats | None = None
 
+    @property
+    def answers(self) -> list[Answer]:
+        """Its answer, if it has ever answered."""
+        return [] if self.stats is None else [(self.stats, self.base)]
+
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
@@ -73,19 +68,17 @@ class ClusterSnapshot:
         time: seconds since 1970.
         lookupds: the nsqlookupds; empty if nsqds were configured instead.
         observed: the data that each of `nodes` is made from.
-        named: the names of the numbers in statistics.
     """
 
     number: int
     time: float
     totals: Totals
     nodes: tuple[NodeRow, ...]
-    topics: ColumnTable[TopicRow]
-    channels: ColumnTable[ChannelRow]
+    topics: Table[TopicRow]
+    channels: Table[ChannelRow]
     notices: tuple[Notice, ...]
     lookupds: tuple[Lookupd, ...]
     observed: tuple[Observed, ...]
-    named: Numbering
 
     @property
     def errors(self) -> dict[str, str]:
@@ -103,11 +96,6 @@ class ClusterSnapshot:
         """Whether some node shows the messages of its log; Go's nsqd does not."""
         return any(node.is_sparq for node in self.nodes)
 
-    @cached_property
-    def _topic_numbers(self) -> dict[str, int]:
-        keys = self.named.keys[: self.named.size]
-        return {key[0]: n for n, key in enumerate(keys) if key[0] and not key[1]}
-
     def node(self, address: str) -> NodeRow | None:
         """The node with this address; None if there is none."""
         return next((node for node in self.nodes if node.address == address), None)
@@ -116,58 +104,43 @@ class ClusterSnapshot:
         """The notices that link to one of these pages."""
         return [notice for notice in self.notices if notice.link in links]
 
-    def at_node(self, address: str) -> tuple[ColumnTable[TopicRow], ColumnTable[ChannelRow]]:
+    def at_node(self, address: str) -> tuple[Table[TopicRow], Table[ChannelRow]]:
         """The topics and channels of one node, with its last figures."""
         seen = [each for each in self.observed if each.node.address == address]
-        answers = [(each.stats, each.base) for each in seen if each.stats is not None]
-        return tables(self.named, merge(answers, self.named.size))
+        return tables(seen[0].answers if seen else ())[:2]
 
     def topic_nodes(self, topic: str) -> list[tuple[NodeRow, TopicRow]]:
         """The nodes that have a topic, including gone ones, each with its own figures."""
-        return [(node, topics[0]) for node, topics, _ in self._parts(topic, None)]
+        return [(node, row) for node, topics, _ in self._at(topic) for row in topics]
 
     def channel_nodes(self, topic: str, channel: str) -> list[tuple[NodeRow, ChannelRow]]:
         """The nodes that have a channel, including gone ones, each with its own figures."""
-        parts = self._parts(topic, channel)
-        return [(node, channels[0]) for node, _, channels in parts if len(channels)]
+        found = [(node, channels.find(topic, channel)) for node, _, channels in self._at(topic)]
+        return [(node, row) for node, row in found if row is not None]
 
-    def _parts(
-        self, topic: str, channel: str | None
-    ) -> list[tuple[NodeRow, ColumnTable[TopicRow], ColumnTable[ChannelRow]]]:
-        """A topic with all of its channels, or one, at each node that has it."""
-        own = self._topic_numbers.get(topic)
-        if own is None:
-            return []
-        keys = self.named.keys
-        family = np.flatnonzero(self.named.topic_of[: self.named.size] == own).tolist()
-        left = [n for n in family if channel is None or keys[n][1] in ("", channel)]
-        wanted: Numbers = np.array(left, np.int32)
-        topic_of = np.full(len(left), left.index(own), np.int32)
-        named = Numbering([keys[number] for number in left], topic_of, len(left))
-        parts = []
-        for node, seen in zip(self.nodes, self.observed, strict=True):
-            stats = None if seen.stats is None else seen.stats.only(wanted)
-            if stats is not None and stats.numbers.size:
-                base = None if seen.base is None else seen.base.only(wanted)
-                parts.append((node, *tables(named, merge([(stats, base)], named.size))))
-        return parts
+    def _at(self, topic: str) -> list[tuple[NodeRow, Table[TopicRow], Table[ChannelRow]]]:
+        """A topic and its channels at each node that has it."""
+        return [
+            (node, *tables(seen.answers, topic)[:2])
+            for node, seen in zip(self.nodes, self.observed, strict=True)
+            if seen.stats is not None and (topic, "") in seen.stats.rows
+        ]
 
 
-class SnapshotBuilder:
+class SnapshotBuilder(Times):
     """Makes one snapshot after the other; it keeps what the next one needs of earlier ones.
 
     Attributes:
-        names: the numbers that the statistics of all nodes use.
         history: the last hour; `build` adds a step when one is due.
     """
 
     def __init__(self) -> None:
-        self.names = NameNumbers()
-        self.history = History(self.names)
-        self._finished: Figures = np.zeros(0)
-        self._moved_at: Figures = np.zeros(0)
+        self.history = History()
+        self._moved: dict[Key, tuple[int, float]] = {}
+        self._before: dict[Key, tuple[int, float]] = {}
+        self._now = 0.0
+        self._base: tuple[int, float] | None = None
         self._number = 0
-        self._ordered: tuple[list[Key], Flags, NameOrder] | None = None
 
     def build(
         self,
@@ -187,22 +160,14 @@ class SnapshotBuilder:
             time: seconds since 1970.
             now: seconds of the monotonic clock.
         """
-        for seen in observed:
-            # A node that is gone keeps its last figures (rule 2), so their names must keep their
-            # numbers.
-            if seen.stats is not None:
-                self.names.seen(seen.stats.numbers, now)
-        named = self.names.numbering()
         counted = [each for each in observed if each.state in COUNTED]
-        merged = merge([(s.stats, s.base) for s in counted if s.stats], named.size)
-        order = self._order(named, merged)
-        there = frozenset(seen.node.address for seen in counted)
-        growth = self.history.growth(time, merged.counts["depth"], there)
-        topics, channels = tables(named, merged, order, self._idle(merged, now), growth)
-        nodes = tuple(_node(seen, named) for seen in observed)
+        self._now, self._before, self._moved = now, self._moved, {}
+        self._base = self.history.base(time, frozenset(each.node.address for each in counted))
+        answers = [answer for each in counted for answer in each.answers]
+        topics, channels, left_out = tables(answers, times=self)
+        nodes = tuple(_node(seen) for seen in observed)
         totals = _totals(nodes, topics, channels)
-        if self.history.is_due(time, named.size):
-            self.history.add(time, order, topics, channels, nodes=nodes, totals=totals)
+        self.history.add(time, topics, channels, nodes, totals)
         notices = attention(
             time=time,
             nodes=nodes,
@@ -210,57 +175,35 @@ class SnapshotBuilder:
             channels=channels,
             lookupds=lookupds,
             refused=refused or {},
-            names_left_out=self.names.left_out,
+            names_left_out=left_out,
         )
-        self.names.forget(now)
         self._number += 1
-        made_of = (tuple(lookupds), tuple(observed), named)
-        return ClusterSnapshot(
-            self._number, time, totals, nodes, topics, channels, notices, *made_of
-        )
+        made_of = (topics, channels, notices, tuple(lookupds), tuple(observed))
+        return ClusterSnapshot(self._number, time, totals, nodes, *made_of)
 
-    def _order(self, named: Numbering, merged: Merged) -> NameOrder:
-        """The order of the names; it is computed again only if the names have changed."""
-        there = merged.nodes > 0
-        if self._ordered is not None:
-            keys, before, order = self._ordered
-            # Reused numbers come with a new list of keys. New names are appended to the same list,
-            # but then `there` is longer.
-            if keys is named.keys and np.array_equal(before, there):
-                return order
-        order = order_of(named, merged)
-        self._ordered = named.keys, there, order
-        return order
-
-    def _idle(self, merged: Merged, now: float) -> Figures:
-        """Seconds for which messages have been unfinished without one being finished, by number.
+    def idle_seconds(self, key: Key, finished: int, unfinished: int) -> float:
+        """How long messages have been unfinished without one being finished.
 
         Any change of the counter counts as progress, even an nsqd's restart.
         """
-        finished = merged.counts["finished"].astype(np.float64)
-        # nan differs from every number, so a new name counts as having moved just now.
-        before, moved_at = np.full(len(finished), np.nan), np.full(len(finished), now)
-        known = min(len(finished), len(self._finished))
-        before[:known], moved_at[:known] = self._finished[:known], self._moved_at[:known]
-        moved_at[(finished != before) | (merged.unfinished == 0)] = now
-        self._finished, self._moved_at = finished, moved_at
-        return now - moved_at
+        before, moved_at = self._before.get(key, (-1, self._now))
+        if finished != before or not unfinished:
+            moved_at = self._now
+        self._moved[key] = finished, moved_at
+        return self._now - moved_at
+
+    def growth(self, key: Key, depth: int) -> float | None:
+        """Growth of a depth in the last minute, in messages per second."""
+        return self.history.growth(key, depth, self._base)
 
 
-def _node(seen: Observed, named: Numbering) -> NodeRow:
-    stats, listed = seen.stats, seen.node
-    version, sums = listed.version, dict.fromkeys(AT, 0)
-    is_topic, messages, in_rate, out_rate = np.zeros(0, np.bool_), 0, None, None
-    if stats is not None:
-        own = stats.sparq_version
-        version = stats.version if own is None else f"{stats.version} (sparq {own})"
-        is_topic = named.topic_of[stats.numbers] == stats.numbers
-        sums = dict(zip(AT, stats.counts.sum(axis=1).tolist(), strict=True))
-        messages = int(stats.counts[AT["messages"]][is_topic].sum())
-        rates = rates_of(stats, seen.base)
-        if rates is not None:
-            in_rate = _sum(rates[AT["messages"]][is_topic])
-            out_rate = _sum(rates[AT["finished"]][~is_topic])
+def _node(seen: Observed) -> NodeRow:
+    listed, stats = seen.node, seen.stats
+    figures = None if stats is None else stats.figures
+    version, own, sums = listed.version, None, node_sums(*seen.answers)
+    if figures is not None:
+        version, own = one_line(figures.version), figures.sparq_version
+        version = version if own is None else f"{version} (sparq {one_line(own)})"
     return NodeRow(
         address=listed.address,
         hostname=listed.hostname,
@@ -274,49 +217,34 @@ def _node(seen: Observed, named: Numbering) -> NodeRow:
         since_at=seen.since_at,
         answered_at=seen.answered_at,
         error=seen.error,
-        is_sparq=stats is not None and stats.sparq_version is not None,
-        health="" if stats is None else stats.health,
-        is_short=stats is not None and stats.is_short,
-        draining=stats is not None and stats.draining,
-        started_at=0 if stats is None else stats.start_time,
+        is_sparq=own is not None,
+        health="" if figures is None else one_line(figures.health),
+        is_short=figures is not None and figures.is_short,
+        draining=figures is not None and figures.draining,
+        started_at=0 if figures is None else figures.start_time,
         lookupds=seen.lookupds,
         tombstoned=tuple(name for name, is_hidden in listed.topics if is_hidden),
         out_of_date=listed.out_of_date,
-        topics=int(is_topic.sum()),
-        channels=int((~is_topic).sum()),
-        waiting=sums["depth"],
-        in_flight=sums["in_flight"],
-        deferred=sums["deferred"],
-        clients=sums["clients"],
-        messages=messages,
-        in_rate=in_rate,
-        out_rate=out_rate,
+        **sums,
     )
 
 
-def _sum(rates: Figures) -> float | None:
-    """The sum of the known rates; None if there are rates but none is known."""
-    known = rates[~np.isnan(rates)]
-    return float(known.sum()) if known.size or not rates.size else None
-
-
 def _totals(
-    nodes: Sequence[NodeRow], topics: ColumnTable[TopicRow], channels: ColumnTable[ChannelRow]
+    nodes: Sequence[NodeRow], topics: Table[TopicRow], channels: Table[ChannelRow]
 ) -> Totals:
-    lags = channels.columns["lag_seconds"]
-    known = lags[~np.isnan(lags)]
-    counted = ("waiting", "in_flight", "deferred", "clients", "messages")
-    counts: dict[str, Any] = {name: int(topics.columns[name].sum()) for name in counted}
+    names = ("waiting", "in_flight", "deferred", "clients", "messages")
+    sums = {name: sum(getattr(row, name) for row in topics) for name in names}
+    lags = [row.lag_seconds for row in channels if row.lag_seconds is not None]
     return Totals(
         nodes=len(nodes),
         nodes_up=sum(node.is_well for node in nodes),
         topics=len(topics),
         channels=len(channels),
-        **counts,
-        in_rate=_sum(topics.columns["in_rate"]),
-        byte_rate=_sum(topics.columns["byte_rate"]),
-        out_rate=_sum(channels.columns["out_rate"]),
-        requeue_rate=_sum(channels.columns["requeue_rate"]),
-        timeout_rate=_sum(channels.columns["timeout_rate"]),
-        lag_seconds=float(known.max()) if known.size else None,
+        **sums,
+        in_rate=total(row.in_rate for row in topics),
+        byte_rate=total(row.byte_rate for row in topics),
+        out_rate=total(row.out_rate for row in channels),
+        requeue_rate=total(row.requeue_rate for row in channels),
+        timeout_rate=total(row.timeout_rate for row in channels),
+        lag_seconds=max(lags, default=None),
     )

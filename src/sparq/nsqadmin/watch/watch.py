@@ -8,9 +8,9 @@
 2. A round ends after `ROUND_SECONDS`, or when no node has answered for `QUIET_SECONDS`. A node that
    has not answered by then keeps its last figures, and its answer counts in a later round. A node
    that was killed refuses connections at once, so the next round reports it.
-3. Answers are parsed one after the other on a separate thread and then dropped; only columns are
-   kept. `ANSWERS_AT_ONCE` answers are fetched at a time, so that those of 20 large nodes are not in
-   memory together; a query that has waited `SLOT_SECONDS` for its turn no longer waits.
+3. Answers are parsed one after the other on a separate thread. `ANSWERS_AT_ONCE` answers are
+   fetched at a time, so that those of 20 large nodes are not in memory together; a query that has
+   waited `SLOT_SECONDS` for its turn no longer waits.
 4. If there is much to parse, rounds are less frequent: parsing takes at most a third of a core.
 """
 
@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self, TypeVar
 
+from sparq.cluster.figures import read
 from sparq.cluster.fleet import FIGURES, Fleet, Gathered
 from sparq.cluster.nodes import Node, given_node
+from sparq.cluster.rows import NodeStats
 from sparq.nsqadmin.watch.detail import Detail, Details, SharedAnswer
-from sparq.nsqadmin.watch.node_stats import NodeStats, read_stats
 from sparq.nsqadmin.watch.node_watch import NodeWatch
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, SnapshotBuilder
@@ -253,7 +254,7 @@ class ClusterWatch:
             asked_at = time.monotonic()
             answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
             self._largest_bytes = max(self._largest_bytes, len(answer))
-            return await self._in_thread(lambda: read_stats(answer, self._builder.names, asked_at))
+            return await self._in_thread(lambda: NodeStats(read(answer), asked_at))
         finally:
             if has_slot:
                 self._slots.release()
