@@ -138,7 +138,7 @@ class TopicRow:
 RowT = TypeVar("RowT")
 
 
-class Table(Sequence[RowT], Generic[RowT]):
+class RowTable(Sequence[RowT], Generic[RowT]):
     """Rows in the order of their keys.
 
     Attributes:
@@ -194,7 +194,7 @@ _Part: TypeAlias = tuple[Any, Any, float]
 """A topic or channel at one node, the same earlier, if known, and the seconds between them."""
 
 
-class Times:
+class ChannelPast:
     """What rows need of the past; by default nothing is known."""
 
     def idle_seconds(self, _key: Key, _finished: int, _unfinished: int) -> float:
@@ -207,8 +207,8 @@ class Times:
 
 
 def tables(
-    answers: Iterable[Answer], topic: str = "", times: Times | None = None
-) -> tuple[Table[TopicRow], Table[ChannelRow], int]:
+    answers: Iterable[Answer], topic: str = "", past: ChannelPast | None = None
+) -> tuple[RowTable[TopicRow], RowTable[ChannelRow], int]:
     """The topics and channels of some nodes, or one topic with its channels.
 
     Returns:
@@ -230,7 +230,7 @@ def tables(
         key[0] for key, some in parts.items() if not key[1] and any(p[0].paused for p in some)
     }
     channels = {
-        key: _channel(key, some, key[0] in paused, times or Times())
+        key: _channel(key, some, key[0] in paused, past or ChannelPast())
         for key, some in parts.items()
         if key[1]
     }
@@ -242,7 +242,7 @@ def tables(
         for key, some in parts.items()
         if not key[1]
     }
-    return Table(topics), Table(channels), len(left_out)
+    return RowTable(topics), RowTable(channels), len(left_out)
 
 
 _counts_of = attrgetter(
@@ -262,14 +262,14 @@ def _sums(parts: Iterable[_Part], of: Callable[[Any], tuple[int, ...]]) -> Itera
 def _rates(parts: Iterable[_Part], of: Callable[[Any], tuple[int, ...]]) -> list[float | None]:
     """The sums of the rates of counters; None: unknown."""
     known = [
-        [max(0, now - then) / seconds for now, then in zip(of(own), of(before), strict=True)]
+        [max(0, at - then) / seconds for at, then in zip(of(own), of(before), strict=True)]
         for own, before, seconds in parts
         if before is not None
     ]
     return [sum(column) for column in zip(*known, strict=True)] if known else [None] * 4
 
 
-def _channel(key: Key, parts: list[_Part], topic_paused: bool, times: Times) -> ChannelRow:
+def _channel(key: Key, parts: list[_Part], topic_paused: bool, past: ChannelPast) -> ChannelRow:
     depth, backend, in_flight, deferred, messages, *more = _sums(parts, _counts_of)
     requeued, timed_out, clients, ready, finished = more
     in_rate, out_rate, requeue_rate, timeout_rate = _rates(parts, _counters_of)
@@ -278,7 +278,7 @@ def _channel(key: Key, parts: list[_Part], topic_paused: bool, times: Times) -> 
     ages = [one.oldest_waiting_seconds for one in channels]
     lag = lag_of(ages, unfinished, out_rate)
     reader = next((_reader(one) for one in channels if one.range_reader), None)
-    idle = times.idle_seconds(key, finished, unfinished)
+    idle = past.idle_seconds(key, finished, unfinished)
     paused = any(one.paused for one in channels)
     state: Any = channel_state(
         paused=paused,
@@ -316,7 +316,7 @@ def _channel(key: Key, parts: list[_Part], topic_paused: bool, times: Times) -> 
         lag_seconds=None if math.isnan(lag) else lag,
         lag_is_exact=None not in ages,
         clear_seconds=clear,
-        growth=times.growth(key, depth),
+        growth=past.growth(key, depth),
         unfinished_seconds=idle,
         nodes=len(parts),
         reader=reader,

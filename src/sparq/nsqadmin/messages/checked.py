@@ -17,7 +17,7 @@ STATES: Final = ("waiting", "in_flight", "deferred")
 Digits: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
 
 
-class Client(msgspec.Struct):
+class MessageHolder(msgspec.Struct):
     """The consumer that has a message in flight."""
 
     client_id: str
@@ -25,7 +25,7 @@ class Client(msgspec.Struct):
     user_agent: str
 
 
-class Message(msgspec.Struct, kw_only=True):
+class NodeMessage(msgspec.Struct, kw_only=True):
     """A message as nsqd shows it (docs/http.md)."""
 
     id: str
@@ -35,7 +35,7 @@ class Message(msgspec.Struct, kw_only=True):
     size: int
     attempts: int | None = None
     state: Literal["waiting", "in_flight", "deferred", "finished"] | None = None
-    client: Client | None = None
+    client: MessageHolder | None = None
     deadline: str | None = None
     due: str | None = None
     in_flight_seconds: float | None = None
@@ -58,7 +58,7 @@ def checked(message: dict[str, Any]) -> dict[str, Any]:
         ValueError: a field is missing, or has another type or range.
     """
     try:
-        found = msgspec.convert(message, Message)
+        found = msgspec.convert(message, NodeMessage)
     except msgspec.ValidationError as error:
         raise ValueError(f"unreadable message: {error}") from None
     if found.due:

@@ -27,13 +27,13 @@ from sparq.nsqadmin.messages.peek import by_node
 from sparq.nsqadmin.messages.times import check_place
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.answers import (
-    Action,
+    ApiAction,
+    ApiAuditPage,
+    ApiDismissed,
+    ApiPolicies,
+    ApiPolicyDocument,
     ApiReport,
-    AuditPage,
-    Dismissed,
-    Policies,
-    PolicyDocument,
-    Seek,
+    ApiSeek,
     plain,
 )
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
@@ -52,11 +52,11 @@ DRY_RUN: Final = Parameter("dry_run", "only report the changes at each nsqd", "f
     "/actions",
     "perform an action: pause, empty, delete, publish, requeue messages, close a client, ...",
     ApiReport,
-    body=Action,
+    body=ApiAction,
     writes=True,
 )
 async def _act(services: Services, call: Call, arguments: Arguments) -> Any:
-    body: Action = arguments["body"]
+    body: ApiAction = arguments["body"]
     details = {name: getattr(body, name) for name in ("to", "client", "nodes")}
     details = {name: value for name, value in details.items() if value is not None}
     try:
@@ -74,10 +74,10 @@ async def _act(services: Services, call: Call, arguments: Arguments) -> Any:
 
 
 @ENDPOINTS.add(
-    "POST", "/seek", "move a channel to a place in the log", ApiReport, body=Seek, writes=True
+    "POST", "/seek", "move a channel to a place in the log", ApiReport, body=ApiSeek, writes=True
 )
 async def _seek(services: Services, call: Call, arguments: Arguments) -> Any:
-    body: Seek = arguments["body"]
+    body: ApiSeek = arguments["body"]
     chosen, _ = await nodes_of(services.fleet, body.topic, body.nodes)
     check_place(body.to, len(chosen))
     details = {"to": body.to, **({"nodes": body.nodes} if body.nodes else {})}
@@ -139,7 +139,7 @@ async def _undrain(services: Services, call: Call, arguments: Arguments) -> Any:
     return await performed(services, call, ActionRequest("undrain_node", "", "", arguments["node"]))
 
 
-@ENDPOINTS.add("POST", "/nodes/:node/dismiss", "dismiss a node that is gone", Dismissed)
+@ENDPOINTS.add("POST", "/nodes/:node/dismiss", "dismiss a node that is gone", ApiDismissed)
 async def _dismiss(services: Services, _call: Call, arguments: Arguments) -> Any:
     if not services.watch.dismiss(arguments["node"]):
         raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be dismissed")
@@ -150,7 +150,7 @@ async def _dismiss(services: Services, _call: Call, arguments: Arguments) -> Any
     "GET",
     "/policies",
     "policies of each nsqd, or the settings of a topic or channel and their sources",
-    Policies,
+    ApiPolicies,
     Parameter("topic", "settings of this topic, which need not exist"),
     Parameter("channel", "needs `topic`: settings of this channel"),
 )
@@ -180,7 +180,7 @@ async def _show_policies(services: Services, _call: Call, arguments: Arguments) 
     ApiReport,
     DRY_RUN,
     TYPED,
-    body=PolicyDocument,
+    body=ApiPolicyDocument,
     writes=True,
 )
 async def _set_policies(services: Services, call: Call, arguments: Arguments) -> Any:
@@ -220,7 +220,7 @@ async def _policies(
     "GET",
     "/audit",
     "audit log: users' actions, newest first",
-    AuditPage,
+    ApiAuditPage,
     Parameter("before", "`next` of the previous answer"),
     LIMIT,
     *(Parameter(name, f"only entries with this {name}") for name in FILTERS),

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from sparq.cluster.draining import DrainProgress, NodeRemainder
 from sparq.cluster.rows import ChannelRow, Reader, TopicRow
 from sparq.nsqadmin.access.roles import ACTION_ROLES
 from sparq.nsqadmin.messages import checked
@@ -26,36 +25,28 @@ Errors: TypeAlias = dict[str, str]
 Names: TypeAlias = list[str]
 References: TypeAlias = Annotated[list[str], Meta(description="`NODE/ID` of each message")]
 
-OF_API: Final = {
-    "ChannelRow": "Channel",
-    "TopicRow": "Topic",
-    "NodeRow": "Node",
-    NodeRemainder.__name__: "Left",
-    DrainProgress.__name__: "Drain",
-    FailureHistory.__name__: "Mark",
-    "ApiReport": "Report",
-}
-"""Names of types that have another name in the document."""
+OF_API: Final = {"NodeRemainder": "Left", "DrainProgress": "Drain", "FailureHistory": "Mark"}
+"""Names of types that have another name in the document; others lose `Api` and `Row`."""
 
 
-class Answer(Struct, forbid_unknown_fields=True):
+class ApiAnswer(Struct, forbid_unknown_fields=True):
     """An object with exactly its fields."""
 
 
-class Error(Answer):
+class ApiError(ApiAnswer):
     """The answer to a refused request."""
 
     message: str
 
 
-class Stamp(Answer):
+class ApiStamp(ApiAnswer):
     """Part of answers that come from a snapshot of the cluster."""
 
     number: Count
     time: float
 
 
-class Page(Stamp):
+class ApiPage(ApiStamp):
     """A page of rows."""
 
     total: Count
@@ -63,37 +54,37 @@ class Page(Stamp):
     limit: Count
 
 
-class ChannelPage(Page):
+class ApiChannelPage(ApiPage):
     """Channels."""
 
     rows: list[ChannelRow]
 
 
-class TopicPage(Page):
+class ApiTopicPage(ApiPage):
     """Topics."""
 
     rows: list[TopicRow]
 
 
-class NodePage(Page):
+class ApiNodePage(ApiPage):
     """Nodes."""
 
     rows: list[rows.NodeRow]
 
 
-class ClientPage(Page):
+class ApiClientPage(ApiPage):
     """Consumers."""
 
     rows: list[rows.ClientGroup]
 
 
-class Attention(Stamp):
+class ApiAttention(ApiStamp):
     """What needs attention."""
 
     notices: list[rows.Notice]
 
 
-class Overview(Attention):
+class ApiOverview(ApiAttention):
     """The cluster."""
 
     totals: rows.Totals
@@ -105,7 +96,7 @@ class Overview(Attention):
     has_go: bool
 
 
-class TopicAtNode(Answer):
+class ApiTopicAtNode(ApiAnswer):
     """A topic at one node."""
 
     node: str
@@ -113,7 +104,7 @@ class TopicAtNode(Answer):
     topic: TopicRow
 
 
-class ChannelAtNode(Answer):
+class ApiChannelAtNode(ApiAnswer):
     """A channel at one node."""
 
     node: str
@@ -121,40 +112,40 @@ class ChannelAtNode(Answer):
     channel: ChannelRow
 
 
-class TopicDetail(Stamp):
+class ApiTopicDetail(ApiStamp):
     """One topic."""
 
     topic: TopicRow
-    nodes: list[TopicAtNode]
+    nodes: list[ApiTopicAtNode]
     channels: list[ChannelRow]
     latency: Any
     errors: Errors
 
 
-class ChannelDetail(Stamp):
+class ApiChannelDetail(ApiStamp):
     """One channel."""
 
     channel: ChannelRow
-    nodes: list[ChannelAtNode]
+    nodes: list[ApiChannelAtNode]
     clients: list[rows.ClientGroup]
     delivery: dict[str, Count]
     latency: Any
     errors: Errors
 
 
-class NodeDetail(Stamp):
+class ApiNodeDetail(ApiStamp):
     """One node."""
 
     node: rows.NodeRow
-    topics: TopicPage
-    channels: ChannelPage
+    topics: ApiTopicPage
+    channels: ApiChannelPage
 
 
 History: TypeAlias = dict[str, list[float | None]]
 """The times and the figures of the last hour."""
 
 
-class Message(checked.Message, kw_only=True):
+class ApiMessage(checked.NodeMessage, kw_only=True):
     """A message as its node shows it (docs/http.md), and the node's address."""
 
     node: str
@@ -162,7 +153,7 @@ class Message(checked.Message, kw_only=True):
     since: str = ""
 
 
-class FromNodes(Answer):
+class ApiFromNodes(ApiAnswer):
     """Part of answers that come from nodes: which could not answer, and why."""
 
     errors: Errors
@@ -170,13 +161,13 @@ class FromNodes(Answer):
     absent: Errors
 
 
-class Messages(FromNodes):
+class ApiMessages(ApiFromNodes):
     """One message, from each node that has it."""
 
-    messages: list[Message]
+    messages: list[ApiMessage]
 
 
-class MessagePage(Messages):
+class ApiMessagePage(ApiMessages):
     """Messages of a queue."""
 
     next: str | None
@@ -185,7 +176,7 @@ class MessagePage(Messages):
     reach: dict[str, dict[str, str | None]]
 
 
-class SearchPage(Messages):
+class ApiSearchPage(ApiMessages):
     """One step of a search."""
 
     next: str | None
@@ -196,30 +187,30 @@ class SearchPage(Messages):
     unsearched: Count
 
 
-class LetterPage(MessagePage):
+class ApiLetterPage(ApiMessagePage):
     """Dead letters; `marks` by `node/id`."""
 
     origin: str
     marks: dict[str, FailureHistory]
 
 
-class Bucket(Answer):
+class ApiBucket(ApiAnswer):
     """Number of messages from a time on."""
 
     time: str
     count: Count
 
 
-class Times(FromNodes):
+class ApiTimes(ApiFromNodes):
     """Numbers of messages by publish time."""
 
     begin: str | None = msgspec.field(name="from")
     to: str | None
-    buckets: list[Bucket]
+    buckets: list[ApiBucket]
     cursors: Errors
 
 
-class Preview(FromNodes):
+class ApiPreview(ApiFromNodes):
     """The effect of a seek."""
 
     again: Count
@@ -229,7 +220,7 @@ class Preview(FromNodes):
     nodes: list[dict[str, Any]]
 
 
-class Outcome(Answer):
+class ApiOutcome(ApiAnswer):
     """The outcome of one step at one daemon."""
 
     address: str
@@ -238,16 +229,16 @@ class Outcome(Answer):
     answer: Any
 
 
-class ApiReport(Answer):
+class ApiReport(ApiAnswer):
     """What an action did."""
 
     result: Literal["done", "partly", "failed"]
     failed: str
-    outcomes: list[Outcome]
+    outcomes: list[ApiOutcome]
     warnings: Errors
 
 
-class Policies(Answer):
+class ApiPolicies(ApiAnswer):
     """By node, policies by source and flags, or the settings of a topic or channel by key."""
 
     nodes: dict[str, dict[str, Any]]
@@ -256,7 +247,7 @@ class Policies(Answer):
     differ: bool = False
 
 
-class AuditPage(Answer):
+class ApiAuditPage(ApiAnswer):
     """Entries of the audit log."""
 
     entries: list[dict[str, Any]]
@@ -264,13 +255,13 @@ class AuditPage(Answer):
     scanned_bytes: Count
 
 
-class Dismissed(Answer):
+class ApiDismissed(ApiAnswer):
     """A dismissed node."""
 
     node: str
 
 
-class SentBack(Answer):
+class ApiSentBack(ApiAnswer):
     """How many dead letters were sent back."""
 
     to: str
@@ -280,7 +271,7 @@ class SentBack(Answer):
     more: bool
 
 
-class Action(Struct):
+class ApiAction(Struct):
     """An action."""
 
     action: Annotated[str, Meta(extra_json_schema={"enum": sorted(ACTION_ROLES)})]
@@ -305,7 +296,7 @@ class Action(Struct):
     )
 
 
-class Seek(Struct):
+class ApiSeek(Struct):
     """A move of a channel."""
 
     topic: str
@@ -314,13 +305,13 @@ class Seek(Struct):
     nodes: Names = []
 
 
-class PolicyDocument(Struct, forbid_unknown_fields=True):
+class ApiPolicyDocument(Struct, forbid_unknown_fields=True):
     """Policies: patterns, and settings by key (docs/policies.md)."""
 
     policies: list[dict[str, str | int | bool]]
 
 
-class SendBack(Struct):
+class ApiSendBack(Struct):
     """Dead letters to send back."""
 
     topic: str
@@ -345,7 +336,8 @@ def schemas_of(types: Iterable[Any]) -> tuple[list[Any], dict[str, Any]]:
         components[name]["required"] = [*components[name]["properties"]]
         components[name]["additionalProperties"] = False
     text = json.dumps([found, components])
-    for name, shown in OF_API.items():
+    for name in components:
+        shown = OF_API.get(name) or name.removeprefix("Api").removesuffix("Row")
         text = text.replace(f'"{name}"', f'"{shown}"').replace(f'/{name}"', f'/{shown}"')
     renamed: tuple[list[Any], dict[str, Any]] = json.loads(text)
     return renamed

@@ -1,4 +1,4 @@
-"""Messages in the API: pages of a channel and of the log, search, single messages, dead letters.
+"""ApiMessages in the API: pages of a channel and of the log, search, single messages, dead letters.
 
 1. Only the role `bodies` sees message bodies. Without it the same routes show the rest of each
    message, and searches are refused, because matches would reveal bodies (`access.roles`).
@@ -31,14 +31,14 @@ from sparq.nsqadmin.messages.peek import (
 from sparq.nsqadmin.messages.times import BUCKETS, BUCKETS_MAX, seek_preview, times
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.answers import (
-    LetterPage,
-    MessagePage,
-    Messages,
-    Preview,
-    SearchPage,
-    SendBack,
-    SentBack,
-    Times,
+    ApiLetterPage,
+    ApiMessagePage,
+    ApiMessages,
+    ApiPreview,
+    ApiSearchPage,
+    ApiSendBack,
+    ApiSentBack,
+    ApiTimes,
     plain,
 )
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
@@ -126,7 +126,7 @@ def page_document(page: peeking.MessagePage | peeking.SearchPage) -> dict[str, A
     "GET",
     "/messages",
     "a channel's messages by time; read-only",
-    MessagePage,
+    ApiMessagePage,
     TOPIC,
     CHANNEL,
     Parameter("state", "only messages in this state", default="waiting", choices=STATES),
@@ -145,7 +145,7 @@ async def _messages(services: Services, call: Call, arguments: Arguments) -> Any
     "GET",
     "/log",
     "a topic's log by time; the last page has a `next`, too, for later messages",
-    MessagePage,
+    ApiMessagePage,
     TOPIC,
     ANY_CHANNEL,
     Parameter("from", "place to start at; default: the oldest message"),
@@ -164,7 +164,7 @@ async def _log(services: Services, call: Call, arguments: Arguments) -> Any:
     "GET",
     "/search",
     "search for messages: one step, or events until the end",
-    SearchPage,
+    ApiSearchPage,
     *SOUGHT,
     *SHOWN,
     AFTER,
@@ -205,7 +205,7 @@ def _event(name: str, data: Any) -> bytes:
     "GET",
     "/message",
     "one message, from each node that has a message with this id",
-    Messages,
+    ApiMessages,
     *ONE,
     ANY_CHANNEL,
     *SHOWN[1:],
@@ -237,7 +237,7 @@ async def _body(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/times",
     "number of messages by publish time",
-    Times,
+    ApiTimes,
     TOPIC,
     Parameter("channel", "adds this channel's position"),
     Parameter(
@@ -262,7 +262,7 @@ async def _times(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/seek",
     "preview of a seek; nothing is moved",
-    Preview,
+    ApiPreview,
     TOPIC,
     CHANNEL,
     Parameter("to", "a place, see Replay in docs/http.md", is_needed=True),
@@ -278,7 +278,7 @@ async def _preview(services: Services, _call: Call, arguments: Arguments) -> Any
     "GET",
     "/dead-letters",
     "dead letters of a topic, when each was sent back, and which came back",
-    LetterPage,
+    ApiLetterPage,
     TOPIC,
     Parameter("from", "place to start at; default: the oldest letter"),
     *SHOWN,
@@ -294,11 +294,11 @@ async def _letters(services: Services, call: Call, arguments: Arguments) -> Any:
     "POST",
     "/dead-letters",
     "send dead letters back to the channel that they came from: those named, or all not sent yet",
-    SentBack,
-    body=SendBack,
+    ApiSentBack,
+    body=ApiSendBack,
 )
 async def _send(services: Services, call: Call, arguments: Arguments) -> Any:
-    body: SendBack = arguments["body"]
+    body: ApiSendBack = arguments["body"]
     topic, to, channel = body.topic, body.to, body.channel or REDRIVE_CHANNEL
     result: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
     async for batch in _batches(services, body):
@@ -319,7 +319,7 @@ async def _send(services: Services, call: Call, arguments: Arguments) -> Any:
     return result
 
 
-async def _batches(services: Services, body: SendBack) -> AsyncIterator[dict[str, list[str]]]:
+async def _batches(services: Services, body: ApiSendBack) -> AsyncIterator[dict[str, list[str]]]:
     """Yield ids by node, at most `BATCH` messages at a time.
 
     With `all`, those of letters that were there at the start and have not been sent back.

@@ -37,7 +37,10 @@ def routes(services: Services) -> list[Route]:
 
 @ENDPOINTS.add("GET", "/openapi.json", "this document", dict[str, Any])
 async def _document(services: Services, _call: Call, _asked: Arguments) -> Any:
-    types = [answers.Error, *(kind for one in ENDPOINTS for kind in (one.answer, one.body) if kind)]
+    types = [
+        answers.ApiError,
+        *(kind for one in ENDPOINTS for kind in (one.answer, one.body) if kind),
+    ]
     found, schemas = answers.schemas_of(types)
     schema_of = {str(kind): schema for kind, schema in zip(types, found, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -50,7 +53,7 @@ async def _document(services: Services, _call: Call, _asked: Arguments) -> Any:
         content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in one.media}
         if one.answer is not None:
             content["application/json"] = {"schema": schema_of[str(one.answer)]}
-        refused = {"application/json": {"schema": schema_of[str(answers.Error)]}}
+        refused = {"application/json": {"schema": schema_of[str(answers.ApiError)]}}
         failures = _ERRORS | (_UNWRITTEN if one.writes else {})
         words = one.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
         operation: dict[str, Any] = {

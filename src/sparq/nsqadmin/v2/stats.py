@@ -18,16 +18,16 @@ from sparq.cluster.rows import TopicRow
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.answers import (
-    Attention,
-    ChannelDetail,
-    ChannelPage,
-    ClientPage,
+    ApiAttention,
+    ApiChannelDetail,
+    ApiChannelPage,
+    ApiClientPage,
+    ApiNodeDetail,
+    ApiNodePage,
+    ApiOverview,
+    ApiTopicDetail,
+    ApiTopicPage,
     History,
-    NodeDetail,
-    NodePage,
-    Overview,
-    TopicDetail,
-    TopicPage,
     plain,
 )
 from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
@@ -105,7 +105,7 @@ def _page(
     "GET",
     "/overview",
     "the cluster in one answer: totals, notices, largest topics and channels",
-    Overview,
+    ApiOverview,
     AFTER,
 )
 async def _overview(services: Services, _call: Call, arguments: Arguments) -> Any:
@@ -123,7 +123,7 @@ async def _overview(services: Services, _call: Call, arguments: Arguments) -> An
     }
 
 
-@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", Attention, AFTER)
+@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", ApiAttention, AFTER)
 async def _attention(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     return {**_stamp(snapshot), "notices": plain(snapshot.notices)}
@@ -149,7 +149,7 @@ async def _history(services: Services, _call: Call, arguments: Arguments) -> Any
     return services.watch.history.series(of).document()
 
 
-@ENDPOINTS.add("GET", "/topics", "topics", TopicPage, _sort("name"), *PAGED)
+@ENDPOINTS.add("GET", "/topics", "topics", ApiTopicPage, _sort("name"), *PAGED)
 async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     return _page(snapshot, snapshot.topics, arguments)
@@ -159,7 +159,7 @@ async def _topics(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/channels",
     "channels",
-    ChannelPage,
+    ApiChannelPage,
     Parameter("topic", "only channels of this topic"),
     STATE,
     _sort("name"),
@@ -171,7 +171,7 @@ async def _channels(services: Services, _call: Call, arguments: Arguments) -> An
     return _page(snapshot, snapshot.channels, arguments, **of)
 
 
-@ENDPOINTS.add("GET", "/nodes", "nodes", NodePage, _sort("hostname"), *PAGED)
+@ENDPOINTS.add("GET", "/nodes", "nodes", ApiNodePage, _sort("hostname"), *PAGED)
 async def _nodes(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     return _page(snapshot, snapshot.nodes, arguments)
@@ -181,7 +181,7 @@ async def _nodes(services: Services, _call: Call, arguments: Arguments) -> Any:
     "GET",
     "/clients",
     "consumers, grouped by host and user agent",
-    ClientPage,
+    ApiClientPage,
     Parameter("topic", "only consumers of this topic"),
     Parameter("channel", "only consumers of this channel; needs `topic`"),
     _sort("-connections"),
@@ -196,7 +196,7 @@ async def _clients(services: Services, _call: Call, arguments: Arguments) -> Any
     return _page(snapshot, found, arguments)
 
 
-@ENDPOINTS.add("GET", "/topics/:topic", "one topic", TopicDetail, AFTER)
+@ENDPOINTS.add("GET", "/topics/:topic", "one topic", ApiTopicDetail, AFTER)
 async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     name = arguments["topic"]
@@ -219,7 +219,7 @@ async def _topic(services: Services, _call: Call, arguments: Arguments) -> Any:
 
 
 @ENDPOINTS.add(
-    "GET", "/topics/:topic/:channel", "one channel with its consumers", ChannelDetail, AFTER
+    "GET", "/topics/:topic/:channel", "one channel with its consumers", ApiChannelDetail, AFTER
 )
 async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
@@ -244,7 +244,7 @@ async def _channel(services: Services, _call: Call, arguments: Arguments) -> Any
     }
 
 
-@ENDPOINTS.add("GET", "/nodes/:node", "one node", NodeDetail, _sort("name"), *PAGED)
+@ENDPOINTS.add("GET", "/nodes/:node", "one node", ApiNodeDetail, _sort("name"), *PAGED)
 async def _node(services: Services, _call: Call, arguments: Arguments) -> Any:
     snapshot = await _snapshot(services, arguments)
     node = snapshot.node(arguments["node"])

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from sparq.cluster.rows import ChannelRow, Key, Table, TopicRow
+from sparq.cluster.rows import ChannelRow, Key, RowTable, TopicRow
 from sparq.nsqadmin.watch.rows import NodeRow, Totals
 
 STEP_SECONDS: Final = 10.0
@@ -64,7 +64,7 @@ class Series:
         return {"time": [*self.times], **self.values}
 
 
-class _Step(NamedTuple):
+class _HistoryStep(NamedTuple):
     """A step without its topics and channels."""
 
     time: float
@@ -82,7 +82,7 @@ class History:
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         # Replaced together: the other thread may read them meanwhile.
-        self._kept: tuple[list[_Step], dict[Key, array[float]]] = ([], {})
+        self._kept: tuple[list[_HistoryStep], dict[Key, array[float]]] = ([], {})
 
     @property
     def steps(self) -> int:
@@ -103,8 +103,8 @@ class History:
     def add(
         self,
         time: float,
-        topics: Table[TopicRow],
-        channels: Table[ChannelRow],
+        topics: RowTable[TopicRow],
+        channels: RowTable[ChannelRow],
         nodes: Sequence[NodeRow],
         totals: Totals,
     ) -> None:
@@ -129,7 +129,7 @@ class History:
             if node.state != "gone"
         }
         total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
-        steps.append(_Step(time, there, total))
+        steps.append(_HistoryStep(time, there, total))
         # After the clock was set back, steps have times in the future: drop them, too.
         most = self._bytes_max // (FIGURES * FIGURE_BYTES * max(1, len(past)))
         old = sum(not time - KEPT_SECONDS <= step.time <= time for step in steps)
@@ -206,7 +206,7 @@ def _figures(past: Mapping[Key, array[float]], key: Key, steps: int) -> list[tup
 
 
 def _series(
-    steps: Sequence[_Step],
+    steps: Sequence[_HistoryStep],
     names: Sequence[str],
     rows: Sequence[Sequence[float | None]],
     points: int = 0,
@@ -230,7 +230,7 @@ def _series(
     return found
 
 
-def _is_after_gap(steps: Sequence[_Step], place: int) -> bool:
+def _is_after_gap(steps: Sequence[_HistoryStep], place: int) -> bool:
     """Whether a step comes so late that this process must have stood still."""
     times = [step.time for step in steps[max(0, place - 2) : place + 2]]
     at = min(place, 2)

@@ -16,11 +16,11 @@ from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node as Listed
 from sparq.cluster.rows import (
     Answer,
+    ChannelPast,
     ChannelRow,
     Key,
     NodeStats,
-    Table,
-    Times,
+    RowTable,
     TopicRow,
     node_sums,
     tables,
@@ -74,8 +74,8 @@ class ClusterSnapshot:
     time: float
     totals: Totals
     nodes: tuple[NodeRow, ...]
-    topics: Table[TopicRow]
-    channels: Table[ChannelRow]
+    topics: RowTable[TopicRow]
+    channels: RowTable[ChannelRow]
     notices: tuple[Notice, ...]
     lookupds: tuple[Lookupd, ...]
     observed: tuple[Observed, ...]
@@ -104,7 +104,7 @@ class ClusterSnapshot:
         """The notices that link to one of these pages."""
         return [notice for notice in self.notices if notice.link in links]
 
-    def at_node(self, address: str) -> tuple[Table[TopicRow], Table[ChannelRow]]:
+    def at_node(self, address: str) -> tuple[RowTable[TopicRow], RowTable[ChannelRow]]:
         """The topics and channels of one node, with its last figures."""
         seen = [each for each in self.observed if each.node.address == address]
         return tables(seen[0].answers if seen else ())[:2]
@@ -118,7 +118,7 @@ class ClusterSnapshot:
         found = [(node, channels.find(topic, channel)) for node, _, channels in self._at(topic)]
         return [(node, row) for node, row in found if row is not None]
 
-    def _at(self, topic: str) -> list[tuple[NodeRow, Table[TopicRow], Table[ChannelRow]]]:
+    def _at(self, topic: str) -> list[tuple[NodeRow, RowTable[TopicRow], RowTable[ChannelRow]]]:
         """A topic and its channels at each node that has it."""
         return [
             (node, *tables(seen.answers, topic)[:2])
@@ -127,7 +127,7 @@ class ClusterSnapshot:
         ]
 
 
-class SnapshotBuilder(Times):
+class SnapshotBuilder(ChannelPast):
     """Makes one snapshot after the other; it keeps what the next one needs of earlier ones.
 
     Attributes:
@@ -164,7 +164,7 @@ class SnapshotBuilder(Times):
         self._now, self._before, self._moved = now, self._moved, {}
         self._base = self.history.base(time, frozenset(each.node.address for each in counted))
         answers = [answer for each in counted for answer in each.answers]
-        topics, channels, left_out = tables(answers, times=self)
+        topics, channels, left_out = tables(answers, past=self)
         nodes = tuple(_node(seen) for seen in observed)
         totals = _totals(nodes, topics, channels)
         self.history.add(time, topics, channels, nodes, totals)
@@ -230,7 +230,7 @@ def _node(seen: Observed) -> NodeRow:
 
 
 def _totals(
-    nodes: Sequence[NodeRow], topics: Table[TopicRow], channels: Table[ChannelRow]
+    nodes: Sequence[NodeRow], topics: RowTable[TopicRow], channels: RowTable[ChannelRow]
 ) -> Totals:
     names = ("waiting", "in_flight", "deferred", "clients", "messages")
     sums = {name: sum(getattr(row, name) for row in topics) for name in names}
