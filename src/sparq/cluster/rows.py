@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from sparq.client.reasons import one_line
 from sparq.cluster.figures import ChannelFigures, NsqdFigures, TopicFigures, channel_state, lag_of
+from sparq.protocol.names import one_line
 
 Key: TypeAlias = tuple[str, str]
 """Topic and channel; for the topic itself the channel is ""."""

@@ -23,6 +23,7 @@ from sparq.cluster.actions import Report
 from sparq.cluster.figures import policies_result
 from sparq.cluster.fleet import Fleet
 from sparq.nsqadmin.messages.asking import Answers
+from sparq.protocol.names import one_line
 
 BYTES_MAX: Final = 256 << 10
 """Maximum size of a document: nsqd accepts no more."""

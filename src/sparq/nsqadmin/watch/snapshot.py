@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node as Listed
 from sparq.cluster.rows import (
     Answer,
@@ -29,6 +28,7 @@ from sparq.cluster.rows import (
 from sparq.nsqadmin.watch.attention import attention
 from sparq.nsqadmin.watch.history import History
 from sparq.nsqadmin.watch.rows import Lookupd, NodeRow, NodeState, Notice, Totals
+from sparq.protocol.names import one_line
 
 COUNTED: Final = ("up", "silent", "unregistered")
 
